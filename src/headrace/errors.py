@@ -1,0 +1,108 @@
+"""The error kinds of Headrace: each tells the caller what to do next.
+
+HeadraceError
+├── InvalidInputError   fix the graph, setting, argument or record and run again (a ValueError)
+│   └── GraphError      every mistake of a graph at once
+├── UnavailableError    a disk, bus, broker or peer does not answer: try again with a deadline
+├── NotOwnerError       fenced: another driver or attempt owns the work; stop, never retry
+├── CorruptDataError    a checksum, gap or format is wrong: rebuild from changelog or snapshot
+├── ClosedError         used after close: fix the program (a RuntimeError)
+└── InternalError       a broken invariant, with its story: report it (an AssertionError)
+
+Message text is not contract; the class and ``fields`` are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+
+class HeadraceError(Exception):
+    """Root of all errors raised on purpose.
+
+    Args:
+        message: what failed, found, expected, and the next move, in lower case.
+        **fields: where it happened, such as ``stream``, ``partition``, ``offset``,
+            ``task``, ``epoch``; kept across processes.
+    """
+
+    code: ClassVar[str] = "HR000"
+
+    def __init__(self, message: str, **fields: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields = {name: value for name, value in fields.items() if value is not None}
+
+    def __str__(self) -> str:
+        """Return the message followed by the fields that it does not already hold."""
+        where = ", ".join(f"{name} {value}" for name, value in self.fields.items())
+        return f"{self.message} ({where})" if where else self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Survive pickling between a Spark worker and the driver."""
+        return (_rebuild, (type(self), self.message, self.fields))
+
+
+def _rebuild(kind: type[HeadraceError], message: str, fields: dict[str, Any]) -> HeadraceError:
+    error = kind.__new__(kind)
+    HeadraceError.__init__(error, message, **fields)
+    return error
+
+
+class InvalidInputError(HeadraceError, ValueError):
+    """A graph, setting, argument or record that cannot work. Fix it and run again."""
+
+    code = "HR100"
+
+
+class GraphError(InvalidInputError):
+    """All mistakes of one graph, each with its operator and the user's line.
+
+    Args:
+        job: name of the job.
+        problems: one sentence each, in graph order; at least one.
+    """
+
+    code = "HR101"
+
+    def __init__(self, job: str, problems: Sequence[str]) -> None:
+        lines = "\n".join(f"  {number}. {text}" for number, text in enumerate(problems, 1))
+        noun = "mistake" if len(problems) == 1 else "mistakes"
+        super().__init__(f"job {job!r} has {len(problems)} {noun}:\n{lines}")
+        self.job = job
+        self.problems = tuple(problems)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Rebuild from the problems, not from the joined text."""
+        return (GraphError, (self.job, self.problems))
+
+
+class UnavailableError(HeadraceError):
+    """Something outside does not answer. Try again, within a deadline."""
+
+    code = "HR200"
+
+
+class NotOwnerError(HeadraceError):
+    """Another driver or attempt owns the work. Stop; a retry can never succeed."""
+
+    code = "HR300"
+
+
+class CorruptDataError(HeadraceError):
+    """Bytes that do not match their checksum or format. Rebuild from what is intact."""
+
+    code = "HR400"
+
+
+class ClosedError(HeadraceError, RuntimeError):
+    """Used after close. Fix the program."""
+
+    code = "HR500"
+
+
+class InternalError(HeadraceError, AssertionError):
+    """A broken invariant of Headrace itself. Report it with its fields."""
+
+    code = "HR900"

@@ -1,0 +1,58 @@
+"""Named points where a test may stop, delay or fail the code; free when none is set.
+
+A protocol calls ``fault("commit.published")`` between two of its steps. Tests install a
+hook with ``injected``; ``FAULT_POINTS`` lists every name, and a hook that names another
+one is refused, so that a test cannot pass by missing its point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from headrace.errors import InvalidInputError
+
+FAULT_POINTS: dict[str, str] = {
+    "epoch.planned": "plans are on disk, nothing has run",
+    "epoch.level_done": "a level has run, its reports are in the driver",
+    "epoch.before_commit": "all levels have run, nothing is visible",
+    "commit.written": "the manifest is in a temporary file, not yet linked",
+    "commit.published": "the manifest is visible, outputs are not yet published",
+    "epoch.output_published": "one output append of the epoch is done",
+    "epoch.published": "all outputs are published, nothing is swept",
+    "epoch.swept": "the epoch is over",
+    "slot.caught_up": "a task has applied the committed segments",
+    "slot.ran": "a task has run its input, nothing is written",
+    "slot.exchange_written": "exchange files are durable",
+    "slot.segment_written": "the changelog segment is durable",
+    "slot.output_written": "output segments are durable, the report is not sent",
+    "bus.frame_written": "an append's frame is written, its index entry is not",
+    "bus.index_written": "an append's index entry is written, the caller does not know yet",
+}
+
+_hook: Callable[[str], None] | None = None
+
+
+def fault(point: str) -> None:
+    """Give an installed hook its chance at the named point."""
+    if _hook is not None:
+        _hook(point)
+
+
+@contextmanager
+def injected(hook: Callable[[str], None], points: tuple[str, ...] = ()) -> Iterator[None]:
+    """Call ``hook(point)`` at every fault point of this process while the context lasts.
+
+    Args:
+        hook: may raise, or return to go on.
+        points: names that the hook means to act on; each must exist.
+    """
+    global _hook
+    unknown = [name for name in points if name not in FAULT_POINTS]
+    if unknown:
+        raise InvalidInputError(f"unknown fault points {unknown}; known: {sorted(FAULT_POINTS)}")
+    before, _hook = _hook, hook
+    try:
+        yield
+    finally:
+        _hook = before

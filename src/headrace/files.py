@@ -1,0 +1,130 @@
+"""The file system, behind one small class that tests can slow down or break.
+
+Everything durable goes through here: a file is written once under a new name, made durable,
+and never changed; a name is published by linking, so of two racing processes one wins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pyarrow as pa
+
+from headrace.errors import CorruptDataError
+
+Bytes = bytes | memoryview | pa.Buffer
+
+
+class Files:
+    """Durable files on a local or shared POSIX file system.
+
+    Args:
+        sync: whether writes are made durable with fsync; tests of logic switch it off.
+    """
+
+    def __init__(self, *, sync: bool = True) -> None:
+        self.sync = sync
+
+    def write_new(self, path: Path, chunks: Iterable[Bytes]) -> int:
+        """Write a file that must not exist yet, make it durable, and return its bytes.
+
+        The folder is made when missing. The name is durable only after ``sync_folder``
+        or once a durable file that names it is published; callers choose.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        size = 0
+        with open(path, "xb", buffering=0) as file:
+            for chunk in chunks:
+                view = memoryview(chunk).cast("B")
+                while view:
+                    written = file.write(view)
+                    size += written
+                    view = view[written:]
+            self.sync_file(file.fileno())
+        return size
+
+    def publish(
+        self,
+        path: Path,
+        data: bytes,
+        unique: str,
+        on_written: Callable[[], None] | None = None,
+    ) -> bool:
+        """Create ``path`` with ``data`` if it is absent, durably and in one step.
+
+        1. Write a temporary file and fsync it. 2. Link it to ``path``. 3. Fsync the folder.
+
+        Args:
+            path: the name to create.
+            data: the whole content.
+            unique: a name part that no other writer uses.
+            on_written: called between steps 1 and 2.
+
+        Returns:
+            True when this call created it, False when it was there already.
+        """
+        temporary = path.with_name(f".{path.name}.{unique}.tmp")
+        self.write_new(temporary, [data])
+        try:
+            if on_written is not None:
+                on_written()
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink(missing_ok=True)
+        self.sync_folder(path.parent)
+        return True
+
+    def replace(self, path: Path, data: bytes, unique: str) -> None:
+        """Set the content of a small file that is never mapped, in one step."""
+        temporary = path.with_name(f".{path.name}.{unique}.tmp")
+        self.write_new(temporary, [data])
+        os.replace(temporary, path)
+        self.sync_folder(path.parent)
+
+    def sync_file(self, descriptor: int) -> None:
+        """Make the content of an open file durable; a failure is never retried."""
+        if self.sync:
+            os.fsync(descriptor)
+
+    def sync_folder(self, folder: Path) -> None:
+        """Make the names in a folder durable."""
+        if not self.sync:
+            return
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def read(self, path: Path) -> bytes:
+        """Return the whole content of a small file."""
+        return path.read_bytes()
+
+    def map(self, path: Path) -> pa.Buffer:
+        """Return the content as a memory-mapped buffer, without reading it.
+
+        Raises:
+            CorruptDataError: the file is missing although something durable names it.
+        """
+        try:
+            with pa.memory_map(str(path), "r") as mapped:
+                return mapped.read_buffer()
+        except FileNotFoundError as error:
+            raise CorruptDataError(f"file {path} is missing, though it is named") from error
+
+    def names(self, folder: Path) -> list[str]:
+        """Return the sorted names in a folder, without temporary ones; empty when absent."""
+        try:
+            return sorted(name for name in os.listdir(folder) if not name.startswith("."))
+        except FileNotFoundError:
+            return []
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; it may be gone already. Processes that map it keep their view."""
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()

@@ -1,0 +1,183 @@
+"""What a job is made of: one frozen record for each kind of operator.
+
+Nothing here runs. The fluent API in ``streams`` builds these, ``plan`` cuts them into
+stages, ``task`` runs them. An operator refers to the ones before it by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from headrace.graph.aggregates import Aggregate
+
+
+@dataclass(frozen=True)
+class Site:
+    """The user's line that built an operator."""
+
+    file: str = ""
+    line: int = 0
+
+    def __str__(self) -> str:
+        """Return ``file:line``, or nothing when unknown."""
+        return f"{self.file}:{self.line}" if self.file else ""
+
+
+@dataclass(frozen=True)
+class StoreSpec:
+    """A keyed store that an operator declares.
+
+    Args:
+        name: unique within the job; together with the job it names the state.
+        kind: ``rocksdb`` or ``memory``.
+        value: the type of its values, for msgspec: a builtin, struct, dataclass or container.
+    """
+
+    name: str
+    kind: str = "rocksdb"
+    value: Any = Any
+
+
+@dataclass(frozen=True)
+class Operator:
+    """What all operators have: a stable name, the operators before, the user's line."""
+
+    name: str
+    inputs: tuple[str, ...] = ()
+    site: Site = field(default_factory=Site, compare=False)
+
+
+@dataclass(frozen=True)
+class Input(Operator):
+    """Read a stream of the bus.
+
+    ``time`` is its event-time column (``None``: the stream's own, or no event time);
+    ``lateness_ms`` is how far behind the highest time seen its partition's watermark is.
+    ``schema`` may be given so that mistakes are found before a bus is at hand.
+    """
+
+    stream: str = ""
+    time: str | None = None
+    lateness_ms: int = 0
+    schema: pa.Schema | None = None
+
+
+@dataclass(frozen=True)
+class Select(Operator):
+    """``map`` with Polars expressions: each makes one column."""
+
+    expressions: tuple[pl.Expr, ...] = field(default=(), compare=False)
+    text: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Filter(Operator):
+    """``filter`` with a Polars expression; rows where it is null are dropped."""
+
+    expression: pl.Expr | None = field(default=None, compare=False)
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class MapMessages(Operator):
+    """``map`` with a function from one message to one message."""
+
+    function: Callable[[Any], Any] | None = field(default=None, compare=False)
+    returns: pa.Schema | None = None
+    uses: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class FlatMapMessages(Operator):
+    """``flat_map`` with a function from one message to any number of messages."""
+
+    function: Callable[[Any], Any] | None = field(default=None, compare=False)
+    returns: pa.Schema | None = None
+    uses: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class FilterMessages(Operator):
+    """``filter`` with a function from one message to a truth value."""
+
+    function: Callable[[Any], Any] | None = field(default=None, compare=False)
+    uses: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class MapBatches(Operator):
+    """``map_batches`` with a function from one Polars frame to another of as many rows."""
+
+    function: Callable[[pl.DataFrame], pl.DataFrame] | None = field(default=None, compare=False)
+    returns: pa.Schema | None = None
+    uses: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class PartitionBy(Operator):
+    """``partition_by``: send each row to the task that owns the key group of its key."""
+
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Merge(Operator):
+    """``merge``: several streams of one schema as one."""
+
+
+@dataclass(frozen=True)
+class RunningAggregate(Operator):
+    """``aggregate``: totals per key over all messages so far.
+
+    With ``every_ms`` the totals of changed keys are emitted each time the watermark passes a
+    multiple of it, as of that event time; without, the new totals follow each message.
+    """
+
+    aggregates: tuple[tuple[str, Aggregate], ...] = ()
+    every_ms: int | None = None
+    store: StoreSpec = field(default_factory=lambda: StoreSpec(""))
+
+
+@dataclass(frozen=True)
+class TumblingWindow(Operator):
+    """``window(tumbling(...))``: totals per key and event-time window, emitted at its close."""
+
+    size_ms: int = 0
+    grace_ms: int = 0
+    aggregates: tuple[tuple[str, Aggregate], ...] = ()
+    store: StoreSpec = field(default_factory=lambda: StoreSpec(""))
+
+
+@dataclass(frozen=True)
+class Process(Operator):
+    """``process``: the user's class, one instance for each task."""
+
+    factory: Callable[[], Any] | None = field(default=None, compare=False)
+    returns: pa.Schema | None = None
+    uses: tuple[str, ...] | None = None
+    stores: tuple[StoreSpec, ...] = ()
+
+
+@dataclass(frozen=True)
+class SendTo(Operator):
+    """``send_to``: append to an output stream, made with ``partitions`` when it is new."""
+
+    stream: str = ""
+    partitions: int | None = None
+
+
+@dataclass(frozen=True)
+class JobGraph:
+    """A whole job: its name and its operators, each after the ones it reads."""
+
+    name: str
+    operators: tuple[Operator, ...] = ()
+
+    def operator(self, name: str) -> Operator:
+        """Return the operator of that name."""
+        return next(operator for operator in self.operators if operator.name == name)

@@ -1,0 +1,105 @@
+"""A job cut into stages: what each task of each stage runs, reads, keeps and sends.
+
+Frozen data, made by ``planner`` from a graph and the schemas of its inputs, read by the
+task runtime and the coordinator. Hidden columns carry what operators need beside the
+user's: ``__time`` (event time, int64 ms) and ``__watermark`` (int64 ms, the watermark of
+the record's own input partition just before it), present in stages with ``timed``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from headrace.graph.operators import JobGraph, Operator, StoreSpec
+
+TIME, WATERMARK = "__time", "__watermark"
+
+
+@dataclass(frozen=True)
+class InputBinding:
+    """An input operator bound to its stream: partitions, and the columns that are read."""
+
+    operator: str
+    stream: str
+    partitions: int
+    schema: pa.Schema
+    columns: tuple[str, ...]
+    time: str | None
+    lateness_ms: int
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The edge that a ``partition_by`` makes between two stages.
+
+    ``schema`` holds only the columns that later stages use, hidden ones included.
+    ``keys`` are columns of the sending side; ``delay_ms`` is how far the receiving side's
+    watermark stays behind the sending stage's (the grace of the windows before it).
+    """
+
+    operator: str
+    source_stage: int
+    target_stage: int
+    keys: tuple[str, ...]
+    schema: pa.Schema
+    delay_ms: int = 0
+
+
+@dataclass(frozen=True)
+class OutputBinding:
+    """A ``send_to`` bound to its stream; ``keys`` place rows, empty: by task."""
+
+    operator: str
+    stream: str
+    partitions: int
+    schema: pa.Schema
+    keys: tuple[str, ...] = ()
+    time: str | None = None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Operators between two repartitions.
+
+    A source stage has ``inputs`` and one task for each partition number of them; a keyed
+    stage has ``receives`` and ``tasks`` tasks, each a range of key groups. ``schemas`` gives
+    the user's columns that leave each operator, without hidden ones.
+    """
+
+    index: int
+    level: int
+    tasks: int
+    operators: tuple[Operator, ...]
+    schemas: dict[str, pa.Schema]
+    timed: bool = False
+    inputs: tuple[InputBinding, ...] = ()
+    receives: tuple[Exchange, ...] = ()
+    sends: tuple[Exchange, ...] = ()
+    outputs: tuple[OutputBinding, ...] = ()
+    stores: tuple[StoreSpec, ...] = ()
+    delays: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def keyed(self) -> bool:
+        """Say whether tasks are ranges of key groups rather than input partitions."""
+        return not self.inputs
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """All stages of a job, in level order, and what must not change under old state."""
+
+    graph: JobGraph
+    stages: tuple[Stage, ...]
+    key_groups: int
+    fingerprint: dict[str, str]
+
+    @property
+    def levels(self) -> tuple[tuple[Stage, ...], ...]:
+        """The stages that may run at the same time, level after level."""
+        count = max(stage.level for stage in self.stages) + 1
+        return tuple(
+            tuple(stage for stage in self.stages if stage.level == level) for level in range(count)
+        )

@@ -1,0 +1,104 @@
+"""Batches as typed messages, and messages as batches.
+
+A message is a frozen msgspec struct with one attribute for each column: as quick to make
+as a tuple, typed, and unable to run code. Users may return structs, dataclasses, dicts or
+tuples; what comes back must fit the declared schema.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from headrace.errors import InvalidInputError
+
+
+def message_type(name: str, schema: pa.Schema) -> type[msgspec.Struct]:
+    """Return a struct class with the columns of a schema as attributes, in order."""
+    bad = [column for column in schema.names if not column.isidentifier()]
+    if bad:
+        raise InvalidInputError(f"columns {bad} cannot be attributes of a message; rename them")
+    fields = [(column, Any) for column in schema.names]
+    return msgspec.defstruct(name, fields, frozen=True, gc=False)
+
+
+def columns_to_lists(batch: pa.RecordBatch) -> list[list[Any]]:
+    """Return each column as a list of Python values, the quick way where there is one."""
+    lists: list[list[Any]] = []
+    for column in batch.columns:
+        kind = column.type
+        plain = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        if plain and column.null_count == 0:
+            lists.append(column.to_numpy().tolist())
+        else:
+            lists.append(column.to_pylist())
+    return lists
+
+
+def to_messages(batch: pa.RecordBatch, kind: type[msgspec.Struct]) -> list[Any]:
+    """Return one message for each row; ``kind`` comes from ``message_type`` of its schema."""
+    if batch.num_columns == 0:
+        return [kind() for _ in range(batch.num_rows)]
+    return list(map(kind, *columns_to_lists(batch)))
+
+
+def from_messages(messages: Sequence[Any], schema: pa.Schema, operator: str) -> pa.RecordBatch:
+    """Return the batch of what a user's function returned.
+
+    Args:
+        messages: structs, dataclasses, mappings or tuples; all of one kind.
+        schema: declared by the operator.
+        operator: its name, for errors.
+
+    Raises:
+        InvalidInputError: a value of another kind, or one that does not fit its column.
+    """
+    rows = [_row(message, schema.names, operator) for message in messages]
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+    arrays = []
+    for field, values in zip(schema, columns, strict=True):
+        try:
+            arrays.append(pa.array(values, field.type))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError) as error:
+            found = next((v for v in values if not _fits(v, field.type)), values[0])
+            raise InvalidInputError(
+                f"operator {operator!r} returned {found!r} for column {field.name!r}; "
+                f"expected {field.type}",
+                operator=operator,
+            ) from error
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _fits(value: Any, kind: pa.DataType) -> bool:
+    try:
+        pa.scalar(value, kind)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError):
+        return False
+    return True
+
+
+def _row(message: Any, names: list[str], operator: str) -> tuple[Any, ...]:
+    if isinstance(message, msgspec.Struct) or dataclasses.is_dataclass(message):
+        try:
+            return tuple([getattr(message, name) for name in names])
+        except AttributeError as error:
+            raise _unfit(message, names, operator) from error
+    if isinstance(message, Mapping):
+        if len(message) != len(names) or any(name not in message for name in names):
+            raise _unfit(message, names, operator)
+        return tuple([message[name] for name in names])
+    if isinstance(message, tuple) and len(message) == len(names):
+        return message
+    raise _unfit(message, names, operator)
+
+
+def _unfit(message: Any, names: list[str], operator: str) -> InvalidInputError:
+    found = "None" if message is None else f"a {type(message).__name__} {message!r}"
+    return InvalidInputError(
+        f"operator {operator!r} returned {found:.200}; expected a message with columns {names}",
+        operator=operator,
+    )
