@@ -174,6 +174,16 @@ class EncodedKeys:
         distinct = np.fromiter(map(xxh64_intdigest, self.values), np.uint64, len(self.values))
         return distinct[self.rows]
 
+    def with_groups(self, groups: npt.NDArray[Any]) -> list[bytes]:
+        """Return each row's full key: its key group in 2 bytes, big endian, then the key."""
+        prefix = groups.astype(">u2")
+        if self.matrix is not None:
+            head = prefix.view(np.uint8).reshape(-1, 2)
+            return EncodedKeys(matrix=np.hstack([head, self.matrix])).to_list()
+        heads = prefix.tobytes()
+        tails = self.to_list()
+        return [heads[2 * row : 2 * row + 2] + tail for row, tail in enumerate(tails)]
+
     def to_list(self) -> list[bytes]:
         """Return each row's key as bytes."""
         if self.matrix is not None:
