@@ -10,12 +10,13 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from headrace.errors import CorruptDataError
 
-Bytes = bytes | memoryview | pa.Buffer
+Bytes: TypeAlias = bytes | memoryview | pa.Buffer
 
 
 class Files:

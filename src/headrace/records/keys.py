@@ -37,7 +37,8 @@ from xxhash import xxh64_intdigest
 
 from headrace.errors import CorruptDataError, InvalidInputError
 
-NULL, BOOL, INTEGER, DATE, TIMESTAMP, FLOAT, STRING, BYTES = 0, 8, 0x10, 0x18, 0x19, 0x20, 0x30, 0x31
+NULL, BOOL, INTEGER, DATE, TIMESTAMP = 0, 8, 0x10, 0x18, 0x19
+FLOAT, STRING, BYTES = 0x20, 0x30, 0x31
 _U64 = struct.Struct(">Q")
 _SIGN = 1 << 63
 _MASK = (1 << 64) - 1
@@ -58,7 +59,8 @@ def encode_value(value: object) -> bytes:
     if kind is int:
         return _encode_integer(INTEGER, value)  # type: ignore[arg-type]
     if kind is str:
-        return b"\x30" + value.encode().replace(b"\0", b"\0\xff") + b"\0\0"  # type: ignore[attr-defined]
+        text: bytes = value.encode()  # type: ignore[attr-defined]
+        return b"\x30" + text.replace(b"\0", b"\0\xff") + b"\0\0"
     if value is None:
         return b"\0"
     if isinstance(value, bool | np.bool_):
@@ -227,7 +229,7 @@ def _is_fixed(column: pa.Array) -> bool:
     kind = column.type
     signed_or_small = pa.types.is_integer(kind) and kind != pa.uint64()
     timed = pa.types.is_timestamp(kind) or pa.types.is_date32(kind)
-    return column.null_count == 0 and (signed_or_small or timed or pa.types.is_boolean(kind))
+    return bool(column.null_count == 0 and (signed_or_small or timed or pa.types.is_boolean(kind)))
 
 
 def _fixed(column: pa.Array) -> npt.NDArray[np.uint8]:

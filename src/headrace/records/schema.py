@@ -72,8 +72,7 @@ def normalise(batch: pa.RecordBatch | pa.Table, schema: pa.Schema | None = None)
     extra = [name for name in batch.schema.names if name not in target.names]
     if missing or extra:
         raise InvalidInputError(
-            f"columns do not fit: missing {missing}, not expected {extra}; "
-            f"expected {target.names}"
+            f"columns do not fit: missing {missing}, not expected {extra}; expected {target.names}"
         )
     arrays = []
     for field in target:
@@ -117,9 +116,10 @@ def event_times(column: pa.Array, origin: str) -> npt.NDArray[np.int64]:
         at = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
         raise InvalidInputError(f"event time of {origin} is null in row {at} of the batch")
     if pa.types.is_timestamp(kind):
-        column = pc.floor_temporal(column, unit="millisecond") if kind.unit in ("us", "ns") else column
+        if kind.unit in ("us", "ns"):
+            column = pc.floor_temporal(column, unit="millisecond")
         column = column.cast(pa.timestamp("ms", tz=kind.tz)).cast(pa.int64())
-    times = column.cast(pa.int64()).to_numpy()
+    times: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
     if len(times) and (times.min() < 0 or times.max() >= MAX_EVENT_TIME_MS):
         at = int(np.flatnonzero((times < 0) | (times >= MAX_EVENT_TIME_MS))[0])
         raise InvalidInputError(
