@@ -36,7 +36,8 @@ class HeadraceError(Exception):
 
     def __str__(self) -> str:
         """Return the message followed by the fields that it does not already hold."""
-        where = ", ".join(f"{name} {value}" for name, value in self.fields.items())
+        parts = (f"{name} {value}" for name, value in self.fields.items())
+        where = ", ".join(part for part in parts if part not in self.message)
         return f"{self.message} ({where})" if where else self.message
 
     def __reduce__(self) -> tuple[Any, ...]:

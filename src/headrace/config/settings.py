@@ -1,0 +1,271 @@
+"""The tree of settings: names, types, bounds, defaults and one sentence for each.
+
+Settings are numbers, names and paths; parts that do work, such as clocks and stores, are
+passed to constructors, never named here. Read ``sources`` for where values come from.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    model_validator,
+)
+
+from headrace.errors import InvalidInputError
+
+_MIB = 1 << 20
+OPEN_KEY = "spark.conf."  # everything below it belongs to Spark and is not checked here
+
+
+def _absolute(path: object) -> object:
+    return Path(path).expanduser().absolute() if isinstance(path, str | Path) else path
+
+
+def _spark_text(value: object) -> object:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | float) else value
+
+
+SPARK_TEXT = Annotated[str, BeforeValidator(_spark_text)]
+Folder = Annotated[Path, BeforeValidator(_absolute)]
+
+
+class Section(BaseModel):
+    """What all groups of settings have: frozen, and closed to unknown names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+class JobSettings(Section):
+    """How a job is cut and how long it runs."""
+
+    tasks: int = Field(4, ge=1, description="tasks of each keyed stage")
+    key_groups: int = Field(
+        512, ge=1, le=1 << 15, description="hash ranges of keys, fixed when a job is created"
+    )
+    slots: int | None = Field(
+        None, ge=1, description="cores that run tasks at the same time; none: all of the master"
+    )
+    bounded: bool = Field(False, description="stop at the end of the inputs as it is at the start")
+
+    @model_validator(mode="after")
+    def _tasks_have_groups(self) -> JobSettings:
+        if self.tasks > self.key_groups:
+            raise ValueError(
+                f"job.tasks is {self.tasks} but job.key_groups is {self.key_groups}; "
+                "a task needs at least one key group"
+            )
+        return self
+
+
+class EpochSettings(Section):
+    """How large and how frequent epochs are."""
+
+    interval_ms: int = Field(0, ge=0, description="least time from one epoch's start to the next's")
+    max_rows: int = Field(8_000_000, ge=1, description="input rows of an epoch, over all inputs")
+    max_bytes: int = Field(
+        1024 * _MIB, ge=1, description="input bytes of an epoch, over all inputs"
+    )
+    timeout_s: float = Field(
+        600.0, gt=0, description="an epoch that takes longer fails and is run again"
+    )
+    tick_ms: int = Field(
+        100, ge=1, description="how often an idle job looks for new input and for due deadlines"
+    )
+
+
+class StateSettings(Section):
+    """Where keyed state lives and when its changelog is folded into a snapshot."""
+
+    store: Literal["rocksdb", "memory"] = Field(
+        "rocksdb", description="kind of the stores that do not name one"
+    )
+    dir: Folder | None = Field(
+        None, description="folder on a local disk of each host; none: state, below home"
+    )
+    overlay_bytes: int = Field(
+        128 * _MIB, ge=1, description="changes that a task holds before it ends its epoch early"
+    )
+    snapshot_min_bytes: int = Field(
+        16 * _MIB, ge=0, description="changelog below which no snapshot is written"
+    )
+    snapshot_ratio: float = Field(
+        1.0,
+        gt=0,
+        description="changelog since the last snapshot, by its size, that makes a new one",
+    )
+    snapshot_max_segments: int = Field(
+        500, ge=1, description="changelog segments that are replayed at most, whatever their size"
+    )
+
+
+class BusSettings(Section):
+    """How streams are written."""
+
+    fsync: Literal["always", "interval", "never"] = Field(
+        "always",
+        description="when an append survives a power cut: at its return, within the interval, "
+        "or when the system gets to it; the death of a process loses nothing in any of them",
+    )
+    fsync_interval_ms: int = Field(200, ge=1, description="the interval of fsync = interval")
+    segment_bytes: int = Field(256 * _MIB, ge=4096, description="size at which a new file begins")
+    adopt_bytes: int = Field(
+        _MIB, ge=0, description="output segments from this size on are adopted without a copy"
+    )
+    batch_bytes: int = Field(64 * _MIB, ge=1024, description="largest batch that is appended whole")
+
+
+class SparkSettings(Section):
+    """Which Spark runs the slots, and how the driver calls it."""
+
+    master: str = Field("local[*]", min_length=1, description="Spark master, as Spark names it")
+    loop: Literal["direct", "query"] = Field(
+        "direct", description="what drives epochs: a loop, or a Structured Streaming query"
+    )
+    conf: dict[str, SPARK_TEXT] = Field(
+        default_factory=dict, description="further Spark settings, passed on as they are"
+    )
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What is known of one setting: ``explain`` prints it."""
+
+    key: str
+    type: str
+    default: str
+    value: str
+    source: str
+    description: str
+
+    def __str__(self) -> str:
+        """Return one line for each fact."""
+        return (
+            f"{self.key}: {self.description}\n  type     {self.type}\n"
+            f"  default  {self.default}\n  value    {self.value}\n  source   {self.source}"
+        )
+
+
+class Settings(Section):
+    """The whole tree."""
+
+    home: Folder = Field(
+        Path(".headrace"), description="folder of what is embedded: bus, jobs and state"
+    )
+    job: JobSettings = JobSettings()
+    epoch: EpochSettings = EpochSettings()
+    state: StateSettings = StateSettings()
+    bus: BusSettings = BusSettings()
+    spark: SparkSettings = SparkSettings()
+    _sources: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    def with_sources(self, sources: dict[str, str]) -> Settings:
+        """Return these settings, knowing where the values that are not defaults came from."""
+        copy = self.model_copy()
+        copy._sources = dict(sources)  # noqa: SLF001 - of its own class
+        return copy
+
+    @property
+    def bus_dir(self) -> Path:
+        """Streams of the file bus."""
+        return self.home / "bus"
+
+    @property
+    def jobs_dir(self) -> Path:
+        """What the driver and all hosts of a job share; one folder a job."""
+        return self.home / "jobs"
+
+    @property
+    def state_dir(self) -> Path:
+        """Stores of this host's tasks."""
+        return self.state.dir or self.home / "state"
+
+    def explain(self, key: str) -> Explanation:
+        """Say what a setting is, and where its value came from.
+
+        Raises:
+            InvalidInputError: no setting has that name.
+        """
+        spark = key.startswith(OPEN_KEY)
+        if not spark and key not in LEAVES:
+            raise unknown_setting(key)
+        source = self._sources.get(key, "default")
+        if spark:
+            value = self.spark.conf.get(key.removeprefix(OPEN_KEY), "unset")
+            return Explanation(key, "text", "left to Spark", value, source, "a setting of Spark")
+        section, name = LEAVES[key]
+        info = section.model_fields[name]
+        owner = self if section is Settings else getattr(self, key.partition(".")[0])
+        return Explanation(
+            key,
+            type_name(info.annotation),
+            _shown(info.get_default(call_default_factory=True)),
+            _shown(getattr(owner, name)),
+            source,
+            info.description or "",
+        )
+
+
+def _leaves() -> Iterator[tuple[str, tuple[type[Section], str]]]:
+    for name, info in Settings.model_fields.items():
+        kind = info.annotation
+        if isinstance(kind, type) and issubclass(kind, Section):
+            for inner in kind.model_fields:
+                yield f"{name}.{inner}", (kind, inner)
+        else:
+            yield name, (Settings, name)
+
+
+LEAVES = dict(_leaves())
+SECTIONS = {key.partition(".")[0] for key in LEAVES if "." in key} | {"spark.conf"}
+
+
+def setting_keys() -> tuple[str, ...]:
+    """Return the names of all settings, in order; ``spark.conf`` stands for all of Spark's."""
+    return tuple(LEAVES)
+
+
+def unknown_setting(key: str) -> InvalidInputError:
+    """Return the error for a name that no setting has, with the nearest one that exists."""
+    same = [known for known in LEAVES if known.rpartition(".")[2] == key.rpartition(".")[2]]
+    near = difflib.get_close_matches(key, LEAVES, n=1, cutoff=0.5)
+    if same or near:
+        return InvalidInputError(
+            f"unknown setting {key}; did you mean {(same or near)[0]}?", setting=key
+        )
+    sections = ", ".join(sorted(SECTIONS - {OPEN_KEY.rstrip(".")}))
+    return InvalidInputError(
+        f"unknown setting {key}; known are home and those of {sections}", setting=key
+    )
+
+
+def type_name(kind: Any) -> str:
+    """Return the type of a setting in plain words."""
+    plain = {"int": "integer", "str": "text", "bool": "true or false", "float": "number"}
+    if isinstance(kind, type) and not hasattr(kind, "__args__"):
+        return {"Path": "path"}.get(kind.__name__, plain.get(kind.__name__, kind.__name__))
+    arguments: tuple[Any, ...] = getattr(kind, "__args__", ())
+    if arguments and all(isinstance(argument, str) for argument in arguments):
+        return "one of " + ", ".join(arguments)
+    if type(None) in arguments:
+        return f"{type_name(arguments[0])}, or none"
+    if getattr(kind, "__origin__", None) is dict:
+        return "table of text"
+    return type_name(arguments[0]) if arguments else str(kind)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "none" if value is None else str(value)

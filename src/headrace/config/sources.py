@@ -1,0 +1,163 @@
+"""Where the values of settings come from, each value knowing its place.
+
+Later places win: defaults, a TOML file, the environment (``HEADRACE__SECTION__KEY``, and
+``HEADRACE_HOME``), ``--set section.key=value``. Unknown names and unfit values are refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from headrace.config.settings import (
+    LEAVES,
+    OPEN_KEY,
+    SECTIONS,
+    SPARK_TEXT,
+    Settings,
+    type_name,
+    unknown_setting,
+)
+from headrace.errors import InvalidInputError
+
+
+@dataclass(frozen=True)
+class _Given:
+    value: Any
+    source: str
+    is_text: bool
+
+
+def load_settings(
+    file: Path | None = None,
+    overrides: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """Read settings from their four places.
+
+    Args:
+        file: TOML; one table for each section.
+        overrides: ``section.key=value``, as given to ``--set``; the last of a key wins.
+        environ: the environment; ``None`` takes the process's own.
+
+    Raises:
+        InvalidInputError: a missing file, an unknown name or an unfit value, with its place.
+    """
+    given: dict[str, _Given] = {}
+    environ = os.environ if environ is None else environ
+    places = (_from_file(file), _from_environment(environ), _from_overrides(overrides))
+    for key, entry in (pair for place in places for pair in place):
+        _refuse_unknown(key, entry)
+        given[key] = entry
+    tree: dict[str, Any] = {}
+    for key, entry in given.items():
+        section, _, name = key.partition(".")
+        if key.startswith(OPEN_KEY):
+            conf = tree.setdefault("spark", {}).setdefault("conf", {})
+            conf[key.removeprefix(OPEN_KEY)] = _checked(key, entry)
+        elif name:
+            tree.setdefault(section, {})[name] = _checked(key, entry)
+        else:
+            tree[key] = _checked(key, entry)
+    try:
+        settings = Settings.model_validate(tree)
+    except ValidationError as error:
+        reason = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+        raise InvalidInputError(reason) from error
+    return settings.with_sources({key: entry.source for key, entry in given.items()})
+
+
+def _refuse_unknown(key: str, entry: _Given) -> None:
+    if key in SECTIONS:
+        raise InvalidInputError(
+            f"setting {key} from {entry.source}: found {entry.value!r}, "
+            "expected a table of settings",
+            setting=key,
+        )
+    if key not in LEAVES and not key.startswith(OPEN_KEY):
+        unknown = unknown_setting(key)
+        raise InvalidInputError(f"{entry.source}: {unknown.message}", **unknown.fields)
+
+
+def _checked(key: str, entry: _Given) -> Any:
+    """Return a value as its setting's type; text is read, TOML must have the type already."""
+    if key.startswith(OPEN_KEY):
+        kind: Any = SPARK_TEXT
+    else:
+        section, name = LEAVES[key]
+        kind = section.model_fields[name].rebuild_annotation()
+    value = entry.value
+    if entry.is_text and value == "none" and "none" in type_name(kind):
+        return None
+    try:
+        return TypeAdapter(kind).validate_python(value, strict=not entry.is_text)
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"]
+        raise InvalidInputError(
+            f"setting {key} from {entry.source}: found {value!r}, expected {type_name(kind)}: "
+            f"{reason[0].lower()}{reason[1:]}",
+            setting=key,
+        ) from error
+
+
+def _from_file(file: Path | None) -> Iterator[tuple[str, _Given]]:
+    if file is None:
+        return
+    try:
+        text = file.read_text(encoding="utf-8")
+        table = tomllib.loads(text)
+    except FileNotFoundError as error:
+        raise InvalidInputError(
+            f"settings file {file} does not exist; name another with --config"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidInputError(f"settings file {file} is not TOML: {error}") from error
+    lines = _line_numbers(text)
+    for key, value in _flat(table, ""):
+        at = f"{file}:{lines[key]}" if key in lines else str(file)
+        yield key, _Given(value, at, is_text=False)
+
+
+def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        key = prefix + name
+        if isinstance(value, dict) and (value or key not in SECTIONS):
+            yield from _flat(value, key + ".") if value else [(key, value)]
+        elif not isinstance(value, dict):
+            yield key, value
+
+
+def _line_numbers(text: str) -> dict[str, int]:
+    """Find the line of each plain ``key = value``; a file in another style goes without."""
+    lines: dict[str, int] = {}
+    prefix = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[\s*([\w.\-\"]+)\s*\]", line):
+            prefix = header[1].replace('"', "") + "."
+        elif entry := re.match(r"\s*([\w.\-\"]+)\s*=", line):
+            lines.setdefault(prefix + entry[1].replace('"', ""), number)
+    return lines
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, _Given]]:
+    if home := environ.get("HEADRACE_HOME"):
+        yield "home", _Given(home, "environment HEADRACE_HOME", is_text=True)
+    for name in sorted(environ):
+        if name.startswith("HEADRACE__"):
+            key = name.removeprefix("HEADRACE__").replace("__", ".").lower()
+            yield key, _Given(environ[name], f"environment {name}", is_text=True)
+
+
+def _from_overrides(overrides: Sequence[str]) -> Iterator[tuple[str, _Given]]:
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals:
+            raise InvalidInputError(f"--set {override}: expected section.key=value")
+        yield key.strip(), _Given(value.strip(), f"--set {override}", is_text=True)

@@ -1,0 +1,38 @@
+"""What every suite shares: Hypothesis profiles and a home of the test's own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+# ci draws the same examples every time, so that a red run means a change, not luck;
+# nightly looks for what neither has seen.
+settings.register_profile("quick", max_examples=30, deadline=None, derandomize=True, database=None)
+settings.register_profile(
+    "ci",
+    max_examples=100,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    print_blob=True,
+    suppress_health_check=_SLOW,
+)
+settings.register_profile(
+    "nightly", max_examples=2000, deadline=None, print_blob=True, suppress_health_check=_SLOW
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A HEADRACE_HOME that no other test shares; no other setting leaks in from outside."""
+    for name in [name for name in os.environ if name.startswith("HEADRACE__")]:
+        monkeypatch.delenv(name)
+    path = tmp_path / "home"
+    monkeypatch.setenv("HEADRACE_HOME", str(path))
+    return path

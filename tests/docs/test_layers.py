@@ -1,0 +1,67 @@
+"""A layer imports only from those above it, only ``spark`` imports PySpark, and no ring forms."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "headrace"
+
+LAYERS = [
+    "errors", "clock", "faults", "files", "config", "records",
+    "graph", "bus", "state", "plan", "task", "coordinator", "spark", "cli", "testing",
+]  # fmt: skip
+ABOVE = {name: set(LAYERS[:index]) | {name} for index, name in enumerate(LAYERS)}
+# The root gathers the public names; the version and the entry point are no layers.
+ROOT = "__init__"
+
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+
+def layer_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[tuple[str, int]]:
+    """Every module that a file imports, wherever in the file, with its line."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                yield f"{node.module}.{alias.name}", node.lineno
+
+
+def name_of(path: Path) -> str:
+    parts = ["headrace", *path.relative_to(SOURCE).with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_module_imports_only_from_layers_above(path: Path) -> None:
+    layer = layer_of(path)
+    if layer == ROOT:
+        return
+    assert layer in LAYERS, f"{layer} is no layer yet: give it its place in LAYERS"
+    wrong = []
+    for name, line in imports(path):
+        parts = name.split(".")
+        if parts[0] == "headrace" and len(parts) > 1 and parts[1] not in ABOVE[layer]:
+            wrong.append(f"{path}:{line} imports {name}")
+        if parts[0] in ("pyspark", "py4j") and layer != "spark":
+            wrong.append(f"{path}:{line} imports {name}; only headrace.spark may")
+    assert wrong == []
+
+
+def test_no_ring_of_imports() -> None:
+    known = {name_of(path): path for path in MODULES}
+    graph: dict[str, set[str]] = {}
+    for module, path in known.items():
+        targets = (name if name in known else name.rpartition(".")[0] for name, _ in imports(path))
+        graph[module] = {target for target in targets if target in known and target != module}
+    # A package gathers names from its modules, which do not import the package itself.
+    TopologicalSorter(graph).prepare()

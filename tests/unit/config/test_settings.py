@@ -1,0 +1,98 @@
+"""The tree of settings: frozen, bounded, derived folders, and what ``explain`` says."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from headrace.config import JobSettings, Settings, load_settings, setting_keys
+from headrace.errors import InvalidInputError
+
+
+def test_defaults_stand_alone() -> None:
+    settings = Settings()
+
+    assert settings.home == Path.cwd() / ".headrace"
+    assert settings.job.key_groups == 512
+    assert settings == load_settings(environ={})
+
+
+def test_folders_come_from_home(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+
+    folders = (settings.bus_dir, settings.jobs_dir, settings.state_dir)
+    assert folders == (tmp_path / "bus", tmp_path / "jobs", tmp_path / "state")
+
+
+def test_state_can_live_on_another_disk_than_home(tmp_path: Path) -> None:
+    settings = load_settings(overrides=[f"state.dir={tmp_path}/fast"], environ={})
+
+    assert settings.state_dir == tmp_path / "fast"
+    assert settings.bus_dir == Path.cwd() / ".headrace" / "bus"
+
+
+def test_a_setting_cannot_be_changed() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        JobSettings().tasks = 3  # type: ignore[misc]
+
+
+def test_a_task_needs_a_key_group() -> None:
+    with pytest.raises(InvalidInputError, match=r"job\.tasks is 9 but job\.key_groups is 8"):
+        load_settings(overrides=["job.tasks=9", "job.key_groups=8"], environ={})
+
+
+def test_settings_and_their_sources_reach_another_process() -> None:
+    settings = load_settings(overrides=["job.tasks=3"], environ={})
+
+    arrived = pickle.loads(pickle.dumps(settings))
+
+    assert arrived == settings
+    assert arrived.explain("job.tasks").source == "--set job.tasks=3"
+
+
+@pytest.mark.parametrize("key", setting_keys())
+def test_every_setting_has_a_sentence_a_type_and_a_default(key: str) -> None:
+    told = Settings().explain(key)
+
+    assert told.description
+    assert told.type
+    assert told.source == "default"
+    assert key == "home" or told.default == told.value
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("home", "path"),
+        ("job.tasks", "integer"),
+        ("job.slots", "integer, or none"),
+        ("job.bounded", "true or false"),
+        ("epoch.timeout_s", "number"),
+        ("state.dir", "path, or none"),
+        ("bus.fsync", "one of always, interval, never"),
+        ("spark.conf", "table of text"),
+        ("spark.conf.spark.ui.port", "text"),
+    ],
+)
+def test_types_are_told_in_plain_words(key: str, expected: str) -> None:
+    assert Settings().explain(key).type == expected
+
+
+def test_explain_reads_as_a_short_table() -> None:
+    settings = load_settings(overrides=["job.slots=2"], environ={})
+
+    assert str(settings.explain("job.slots")) == (
+        "job.slots: cores that run tasks at the same time; none: all of the master\n"
+        "  type     integer, or none\n"
+        "  default  none\n"
+        "  value    2\n"
+        "  source   --set job.slots=2"
+    )
+
+
+def test_explain_refuses_a_name_that_no_setting_has() -> None:
+    with pytest.raises(InvalidInputError, match=r"unknown setting job\.slot; .* job\.slots\?"):
+        Settings().explain("job.slot")
