@@ -119,9 +119,9 @@ class BusSettings(Section):
         "or when the system gets to it; the death of a process loses nothing in any of them",
     )
     fsync_interval_ms: int = Field(200, ge=1, description="the interval of fsync = interval")
-    segment_bytes: int = Field(256 * _MIB, ge=4096, description="size at which a new file begins")
+    segment_bytes: int = Field(64 * _MIB, ge=4096, description="size at which a new file begins")
     adopt_bytes: int = Field(
-        _MIB, ge=0, description="output segments from this size on are adopted without a copy"
+        4 * _MIB, ge=0, description="output segments from this size on are adopted without a copy"
     )
     batch_bytes: int = Field(64 * _MIB, ge=1024, description="largest batch that is appended whole")
 
