@@ -3,7 +3,7 @@
 This file holds the interface and count, sum, min, max and mean; ``ranking`` holds top k,
 ``monoid`` the user's own, ``agg`` the short functions that users call.
 
-A partial result is one row of *partial columns*, named ``<prefix>.<suffix>``. Four forms of
+A partial result is one row of *partial columns*, named prefix + suffix, such as ``delay.`` + ``sum``. Four forms of
 the same law exist because each has its moment: ``partial`` folds the rows of a group at
 once, ``combine`` folds partial rows, ``lift`` with ``accumulate`` gives the running result
 after each row, and the scalar forms do one step in Python.
@@ -25,11 +25,6 @@ from headrace.errors import InvalidInputError
 
 Partial = tuple[Any, ...]
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
-
-
-def partial_column(prefix: str, suffix: str) -> str:
-    """Return the name of a partial column."""
-    return f"{prefix}.{suffix}"
 
 
 def column_type(schema: pa.Schema, name: str) -> pa.DataType:
@@ -181,24 +176,24 @@ class Count(Aggregate):
         one = pl.repeat(1, pl.len(), dtype=pl.Int64)
         if self.column is not None:
             one = pl.col(self.column).is_not_null().cast(pl.Int64)
-        return [one.alias(f"{prefix}.count")]
+        return [one.alias(f"{prefix}count")]
 
     def partial(self, prefix: str) -> list[pl.Expr]:
         """Return the number of counted rows."""
         number = pl.len() if self.column is None else pl.col(self.column).count()
-        return [number.cast(pl.Int64).alias(f"{prefix}.count")]
+        return [number.cast(pl.Int64).alias(f"{prefix}count")]
 
     def combine(self, prefix: str) -> list[pl.Expr]:
         """Add counts."""
-        return [pl.col(f"{prefix}.count").sum()]
+        return [pl.col(f"{prefix}count").sum()]
 
     def accumulate(self, prefix: str) -> list[pl.Expr]:
         """Add counts row after row."""
-        return [pl.col(f"{prefix}.count").cum_sum()]
+        return [pl.col(f"{prefix}count").cum_sum()]
 
     def result(self, prefix: str) -> pl.Expr:
         """Return the count."""
-        return pl.col(f"{prefix}.count")
+        return pl.col(f"{prefix}count")
 
     def lift_values(self, values: tuple[Any, ...]) -> Partial:
         """Return 1 for a counted row."""
@@ -276,23 +271,23 @@ class Sum(Aggregate):
         values = pl.col(self.column)
         if self.type is not None:
             values = values.cast(pl.Float64 if pa.types.is_floating(self.type) else pl.Int64)
-        return [values.fill_null(0).alias(f"{prefix}.sum")]
+        return [values.fill_null(0).alias(f"{prefix}sum")]
 
     def partial(self, prefix: str) -> list[pl.Expr]:
         """Return the sum of a group."""
-        return [_checked_sum(pl.col(self.column), self.type).alias(f"{prefix}.sum")]
+        return [_checked_sum(pl.col(self.column), self.type).alias(f"{prefix}sum")]
 
     def combine(self, prefix: str) -> list[pl.Expr]:
         """Add sums."""
-        return [_checked_sum(pl.col(f"{prefix}.sum"), self.type)]
+        return [_checked_sum(pl.col(f"{prefix}sum"), self.type)]
 
     def accumulate(self, prefix: str) -> list[pl.Expr]:
         """Add sums row after row."""
-        return [_checked_sum(pl.col(f"{prefix}.sum"), self.type, running=True)]
+        return [_checked_sum(pl.col(f"{prefix}sum"), self.type, running=True)]
 
     def result(self, prefix: str) -> pl.Expr:
         """Return the sum."""
-        return pl.col(f"{prefix}.sum")
+        return pl.col(f"{prefix}sum")
 
     def lift_values(self, values: tuple[Any, ...]) -> Partial:
         """Return the value, or 0 for null."""
@@ -368,8 +363,8 @@ class Mean(Aggregate):
 
     def result(self, prefix: str) -> pl.Expr:
         """Return sum over count, or null."""
-        count = pl.col(f"{prefix}.count")
-        total = pl.col(f"{prefix}.sum").cast(pl.Float64)
+        count = pl.col(f"{prefix}count")
+        total = pl.col(f"{prefix}sum").cast(pl.Float64)
         return pl.when(count > 0).then(total / count).otherwise(None)
 
     def lift_values(self, values: tuple[Any, ...]) -> Partial:
@@ -459,24 +454,24 @@ class Extreme(Aggregate):
 
     def lift(self, prefix: str) -> list[pl.Expr]:
         """Return the value."""
-        return [self._values().alias(f"{prefix}.{self._name}")]
+        return [self._values().alias(f"{prefix}{self._name}")]
 
     def partial(self, prefix: str) -> list[pl.Expr]:
         """Return the extreme of a group."""
-        return [self._fold(self._values()).alias(f"{prefix}.{self._name}")]
+        return [self._fold(self._values()).alias(f"{prefix}{self._name}")]
 
     def combine(self, prefix: str) -> list[pl.Expr]:
         """Return the extreme of extremes."""
-        return [self._fold(pl.col(f"{prefix}.{self._name}"))]
+        return [self._fold(pl.col(f"{prefix}{self._name}"))]
 
     def accumulate(self, prefix: str) -> list[pl.Expr]:
         """Return the extreme so far, row after row."""
-        values = pl.col(f"{prefix}.{self._name}")
+        values = pl.col(f"{prefix}{self._name}")
         return [(values.cum_max() if self.is_max else values.cum_min()).forward_fill()]
 
     def result(self, prefix: str) -> pl.Expr:
         """Return the extreme."""
-        return pl.col(f"{prefix}.{self._name}")
+        return pl.col(f"{prefix}{self._name}")
 
     def lift_values(self, values: tuple[Any, ...]) -> Partial:
         """Return the value; None for NaN."""

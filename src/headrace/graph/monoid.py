@@ -134,15 +134,15 @@ class Monoid(Aggregate):
         """Return the state of each row."""
         rows = pl.struct(self.reads)
         lifted = rows.map_batches(self._lift_rows, return_dtype=pl.Binary, is_elementwise=True)
-        return [lifted.alias(f"{prefix}.state")]
+        return [lifted.alias(f"{prefix}state")]
 
     def partial(self, prefix: str) -> list[pl.Expr]:
         """Return the state of a group of rows."""
-        return [self._grouped(self.reads, self._fold_rows).alias(f"{prefix}.state")]
+        return [self._grouped(self.reads, self._fold_rows).alias(f"{prefix}state")]
 
     def combine(self, prefix: str) -> list[pl.Expr]:
         """Return the state of a group of states."""
-        name = f"{prefix}.state"
+        name = f"{prefix}state"
         return [self._grouped((name,), self._fold_states).alias(name)]
 
     def _grouped(self, names: tuple[str, ...], fold: Callable[[Any], bytes]) -> pl.Expr:
@@ -151,7 +151,7 @@ class Monoid(Aggregate):
 
     def result(self, prefix: str) -> pl.Expr:
         """Return what is shown of each state."""
-        states = pl.col(f"{prefix}.state")
+        states = pl.col(f"{prefix}state")
         kind = polars_type(self.returns)
         return states.map_batches(self._show_all, return_dtype=kind, is_elementwise=True)
 

@@ -77,21 +77,21 @@ class TopK(Aggregate):
         """Return a list of one struct, or of none without a value."""
         one = pl.concat_list(pl.struct(self.columns()))
         ranked = self._has_rank(pl.element().struct.field(self.column))
-        return [one.list.eval(pl.element().filter(ranked)).alias(f"{prefix}.top")]
+        return [one.list.eval(pl.element().filter(ranked)).alias(f"{prefix}top")]
 
     def partial(self, prefix: str) -> list[pl.Expr]:
         """Return the top of a group."""
         rows = pl.struct(self.columns()).filter(self._has_rank(pl.col(self.column)))
-        return [self._top(rows.implode()).alias(f"{prefix}.top")]
+        return [self._top(rows.implode()).alias(f"{prefix}top")]
 
     def combine(self, prefix: str) -> list[pl.Expr]:
         """Return the top of all tops."""
-        name = f"{prefix}.top"
+        name = f"{prefix}top"
         return [self._top(pl.col(name).explode(empty_as_null=False).implode()).alias(name)]
 
     def result(self, prefix: str) -> pl.Expr:
         """Return the list."""
-        return pl.col(f"{prefix}.top")
+        return pl.col(f"{prefix}top")
 
     def lift_values(self, values: tuple[Any, ...]) -> Partial:
         """Return a list of one row as a dict, or of none without a value."""

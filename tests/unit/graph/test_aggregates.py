@@ -142,15 +142,15 @@ def bound(name: str) -> Aggregate:
 
 def partials(aggregate: Aggregate, rows: Sequence[Row]) -> pl.DataFrame:
     grouped = to_frame(rows).group_by("key", maintain_order=True)
-    return grouped.agg(aggregate.partial("p"))
+    return grouped.agg(aggregate.partial("p."))
 
 
 def combined(aggregate: Aggregate, *parts: pl.DataFrame) -> pl.DataFrame:
-    return pl.concat(parts).group_by("key", maintain_order=True).agg(aggregate.combine("p"))
+    return pl.concat(parts).group_by("key", maintain_order=True).agg(aggregate.combine("p."))
 
 
 def shown(aggregate: Aggregate, frame: pl.DataFrame) -> dict[int, Any]:
-    return dict(frame.select("key", aggregate.result("p").alias("result")).iter_rows())
+    return dict(frame.select("key", aggregate.result("p.").alias("result")).iter_rows())
 
 
 def expected(name: str, rows: Sequence[Row]) -> dict[int, Any]:
@@ -197,7 +197,7 @@ def test_identity_before_or_after_changes_nothing(name: str, rows: list[Row]) ->
 @given(rows=rows_strategy)
 def test_lifted_rows_combine_to_the_partial_of_the_group(name: str, rows: list[Row]) -> None:
     aggregate = bound(name)
-    lifted = to_frame(rows).select("key", *aggregate.lift("p"))
+    lifted = to_frame(rows).select("key", *aggregate.lift("p."))
     assert len(rows) == lifted.height
     assert expected(name, rows) == shown(aggregate, combined(aggregate, lifted))
 
@@ -218,13 +218,13 @@ def test_scalar_form_follows_the_same_law(name: str, rows: list[Row]) -> None:
 @given(rows=rows_strategy)
 def test_accumulating_shows_each_prefix(name: str, rows: list[Row]) -> None:
     aggregate = bound(name)
-    running = aggregate.accumulate("p")
+    running = aggregate.accumulate("p.")
     if running is None:
         assert name.startswith(("top k", "monoid"))
         return
-    frame = to_frame(rows).select("key", *aggregate.lift("p"))
+    frame = to_frame(rows).select("key", *aggregate.lift("p."))
     frame = frame.with_columns(step.over("key") for step in running)
-    results = frame.select(aggregate.result("p").alias("result"))["result"].to_list()
+    results = frame.select(aggregate.result("p.").alias("result"))["result"].to_list()
     for at, row in enumerate(rows):
         assert expected(name, rows[: at + 1])[row["key"]] == results[at]
 
@@ -236,17 +236,17 @@ def test_every_form_gives_exactly_the_declared_types(name: str) -> None:
     declared = {f"p.{suffix}": kind for suffix, kind in aggregate.partial_types(SCHEMA).items()}
     types = dict(polars_schema(pa.schema(list(declared.items()))))
     part, none = partials(aggregate, rows), partials(aggregate, [])
-    running = aggregate.accumulate("p") or []
+    running = aggregate.accumulate("p.") or []
     for frame in (
         part,
         none,
         combined(aggregate, part, none),
-        to_frame(rows).select("key", *aggregate.lift("p")),
-        to_frame([]).select("key", *aggregate.lift("p")),
-        to_frame(rows).select("key", *aggregate.lift("p")).with_columns(running),
+        to_frame(rows).select("key", *aggregate.lift("p.")),
+        to_frame([]).select("key", *aggregate.lift("p.")),
+        to_frame(rows).select("key", *aggregate.lift("p.")).with_columns(running),
     ):
         assert types == dict(frame.drop("key").schema)
-    result = part.select(aggregate.result("p").alias("r"))
+    result = part.select(aggregate.result("p.").alias("r"))
     assert polars_schema(pa.schema([("r", aggregate.result_type(SCHEMA))])) == result.schema
 
 
@@ -254,8 +254,8 @@ def test_sum_of_integers_beyond_64_bits_is_refused_in_every_form() -> None:
     total = agg.sum("number").bind(SCHEMA)
     rows: list[Row] = [{"key": 1, "number": 2**62}] * 2
     half = partials(total, rows[:1])
-    lifted = to_frame(rows).select("key", *total.lift("p"))
-    running = total.accumulate("p")
+    lifted = to_frame(rows).select("key", *total.lift("p."))
+    running = total.accumulate("p.")
     assert running is not None
     for fails in (
         lambda: partials(total, rows),
