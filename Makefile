@@ -13,7 +13,7 @@ PY := .venv/bin/python
 RUN = JAVA_HOME="$$(cat .venv/java-home)" $(PY)
 
 # Cheap suites first; those that do not exist are left out.
-SUITES := $(wildcard $(addprefix tests/,docs unit contract model sim spark))
+SUITES := $(wildcard $(addprefix tests/,docs unit contract model sim spark cluster))
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 5

@@ -43,7 +43,7 @@ mv .venv/java-home.new .venv/java-home
 
 echo "setup: installing $(grep -c '==' requirements.lock) locked packages, a few minutes the first time"
 pip=(.venv/bin/python -m pip --disable-pip-version-check --no-input --quiet)
-"${pip[@]}" install --require-hashes --requirement requirements.lock
+"${pip[@]}" install --use-pep517 --require-hashes --requirement requirements.lock
 "${pip[@]}" install --no-deps --no-build-isolation --editable .
 digest >"$stamp"
 echo "setup: ready, with Java in $(cat .venv/java-home)"
