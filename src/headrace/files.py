@@ -17,6 +17,7 @@ import pyarrow as pa
 from headrace.errors import CorruptDataError
 
 Bytes: TypeAlias = bytes | memoryview | pa.Buffer
+_MOST_CHUNKS = 512
 
 
 class Files:
@@ -46,6 +47,16 @@ class Files:
                     view = view[written:]
             self.sync_file(file.fileno())
         return size
+
+    def append(self, descriptor: int, chunks: Iterable[Bytes]) -> None:
+        """Write chunks at the end of a file that was opened to append; not yet durable."""
+        left = [view for view in (memoryview(chunk).cast("B") for chunk in chunks) if view]
+        while left:
+            written = os.writev(descriptor, left[:_MOST_CHUNKS])
+            while left and written >= len(left[0]):
+                written -= len(left.pop(0))
+            if written:
+                left[0] = left[0][written:]
 
     def publish(
         self,

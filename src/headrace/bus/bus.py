@@ -1,0 +1,282 @@
+"""The contract of a bus: streams that many processes append to and read from.
+
+Everything here is safe to call from many threads. ``headrace.testing.bus_contract`` is the
+contract as a test suite; ``log`` is what the file and the memory bus share.
+"""
+
+from __future__ import annotations
+
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.bus.spec import Appended, OffsetBatch, Producer, StreamSpec
+from headrace.errors import InvalidInputError
+from headrace.records.keys import encode_columns, key_groups
+from headrace.records.schema import normalise
+
+NEVER = 2**63 - 1
+FOLLOW_CHECK_S = 0.2
+
+
+class Stream(ABC):
+    """A stream that can be appended to and read."""
+
+    spec: StreamSpec
+
+    @abstractmethod
+    def append(
+        self,
+        partition: int,
+        batch: pa.RecordBatch | pa.Table,
+        *,
+        producer: Producer | None = None,
+        sequence: int | None = None,
+    ) -> Appended:
+        """Append a batch in one step: all rows become visible, or none.
+
+        An empty batch does nothing and answers the current end.
+
+        Args:
+            partition: from 0.
+            batch: columns of the stream, in any order, cast when nothing is lost.
+            producer: makes the append idempotent, together with ``sequence``.
+            sequence: rises from append to append of a producer to a partition, gaps allowed;
+                one that is not above the last is a duplicate and appends nothing.
+
+        Raises:
+            InvalidInputError: the batch does not fit, is too large, or an event time is
+                null or out of range; nothing was appended.
+            UnavailableError: the disk refused, or another appender holds the partition;
+                try again with the same sequence.
+        """
+
+    @abstractmethod
+    def append_file(
+        self,
+        partition: int,
+        path: Path,
+        ranges: Sequence[tuple[int, int]] | None = None,
+        *,
+        producer: Producer | None = None,
+        sequence: int | None = None,
+    ) -> Appended:
+        """Append frames that are already on disk, in one step, without encoding them again.
+
+        Args:
+            partition: from 0.
+            path: a durable file of frames (``headrace.records.frame``) in the schema of the
+                stream. It must never change again, for the bus may adopt it.
+            ranges: positions of whole frames, (begin, end) each; ``None``: the whole file.
+            producer: as for ``append``.
+            sequence: as for ``append``.
+
+        Raises:
+            InvalidInputError: a range that is not one of whole frames of the file.
+            CorruptDataError: a frame header, or an event-time column, is damaged.
+            UnavailableError: as for ``append``.
+        """
+
+    @abstractmethod
+    def begins(self) -> list[int]:
+        """Return the first readable offset of each partition."""
+
+    @abstractmethod
+    def ends(self) -> list[int]:
+        """Return the next offset of each partition."""
+
+    @abstractmethod
+    def read(
+        self,
+        partition: int,
+        start: int,
+        stop: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        max_rows: int | None = None,
+        max_bytes: int | None = None,
+    ) -> Iterator[OffsetBatch]:
+        """Yield the rows of [start, stop) in order, in batches as they were appended.
+
+        The batches may be views of mapped files; they stay valid after later appends and
+        after ``close``.
+
+        Args:
+            partition: from 0.
+            start: first offset wanted.
+            stop: offset after the last one; ``None``: the end at the time of the call.
+            columns: names of the wanted columns, in the order wanted; all when ``None``.
+            max_rows: ends after this many rows.
+            max_bytes: ends after about this many bytes of the wanted columns, and at least
+                one row.
+
+        Raises:
+            InvalidInputError: offsets that are not in the partition, or unknown columns.
+            CorruptDataError: damaged bytes, named by file and position.
+        """
+
+    @abstractmethod
+    def offset_at(self, partition: int, time_ms: int) -> int:
+        """Return where to start reading to see all rows from an event time on.
+
+        That is the first row at or after ``time_ms`` of the first append that has one; later
+        appends may hold earlier rows again. The partition's end when there is none.
+        """
+
+    @abstractmethod
+    def time_range(self, partition: int) -> tuple[int, int] | None:
+        """Return the least and greatest event time in ms; ``None`` when empty or untimed."""
+
+    @abstractmethod
+    def wait(self, ends: Sequence[int], timeout_s: float) -> list[int]:
+        """Return the ends as soon as one of them is beyond the one given, or at the timeout."""
+
+    def append_rows(
+        self,
+        batch: pa.RecordBatch | pa.Table,
+        *,
+        producer: Producer | None = None,
+        sequence: int | None = None,
+    ) -> dict[int, Appended]:
+        """Append each row to the partition of its key, in the order of the batch.
+
+        Without key columns the whole batch goes to one partition: that of the sequence where
+        there is one, else the next in turn. One step for each partition, not for all: a
+        caller that fails in the middle appends again with the same sequence.
+
+        Returns:
+            The answer of each partition that got rows.
+        """
+        rows = normalise(batch, self.spec.schema)
+        if not rows.num_rows:
+            return {}
+        return {
+            partition: self.append(partition, part, producer=producer, sequence=sequence)
+            for partition, part in self._routed(rows, sequence)
+        }
+
+    def _routed(
+        self, rows: pa.RecordBatch, sequence: int | None
+    ) -> Iterable[tuple[int, pa.RecordBatch]]:
+        partitions = self.spec.partitions
+        if partitions == 1:
+            return [(0, rows)]
+        if not self.spec.key:
+            turn = self._next_turn() if sequence is None else sequence
+            return [(turn % partitions, rows)]
+        hashes = encode_columns([rows.column(name) for name in self.spec.key]).hashes()
+        places = key_groups(hashes, partitions)
+        ordered = rows.take(pa.array(np.argsort(places, kind="stable")))
+        present, counts = np.unique(places, return_counts=True)
+        begins = np.cumsum(counts) - counts
+        return [
+            (place, ordered.slice(begin, count))
+            for place, begin, count in zip(
+                present.tolist(), begins.tolist(), counts.tolist(), strict=True
+            )
+        ]
+
+    @abstractmethod
+    def _next_turn(self) -> int:
+        """Return a number that rises by one with each call."""
+
+    def follow(
+        self,
+        partition: int,
+        start: int,
+        *,
+        stopped: Callable[[], bool],
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[OffsetBatch]:
+        """Yield rows from ``start`` on as they arrive, without end.
+
+        Args:
+            partition: from 0.
+            start: first offset wanted.
+            stopped: asked after each batch and at least five times a second; true ends it.
+            columns: as for ``read``.
+        """
+        known = [NEVER] * self.spec.partitions
+        while not stopped():
+            for found in self.read(partition, start, columns=columns):
+                start = found.next_offset
+                yield found
+                if stopped():
+                    return
+            known[partition] = start
+            self.wait(known, FOLLOW_CHECK_S)
+
+
+class Bus(ABC):
+    """A set of streams."""
+
+    @abstractmethod
+    def create(self, spec: StreamSpec, *, exist_ok: bool = False) -> Stream:
+        """Create a stream, durably and in one step; of two that race one wins.
+
+        Args:
+            spec: what the stream is.
+            exist_ok: answer the stream that is there, if it is the same.
+
+        Raises:
+            InvalidInputError: it exists, and is another or ``exist_ok`` is false.
+        """
+
+    @abstractmethod
+    def stream(self, name: str) -> Stream:
+        """Return a stream.
+
+        Raises:
+            InvalidInputError: there is none; names those that are near.
+        """
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """Return the names of all streams, sorted."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of files and threads; batches that were read stay valid."""
+
+    def __enter__(self) -> Bus:
+        """Return the bus itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the bus."""
+        self.close()
+
+
+def unknown_stream(name: str, names: Sequence[str]) -> InvalidInputError:
+    """Return the error for a stream that is not there, with those that may be meant."""
+    near = difflib.get_close_matches(name, names, 3)
+    there = f"did you mean {' or '.join(map(repr, near))}?" if near else f"found {list(names)[:10]}"
+    return InvalidInputError(
+        f"no stream {name!r}; {there} create it with: headrace bus create {name}", stream=name
+    )
+
+
+def check_same(found: StreamSpec, expected: StreamSpec, exist_ok: bool) -> None:
+    """Raise unless ``create`` may answer a stream that is there already."""
+    if not exist_ok:
+        raise InvalidInputError(
+            f"stream {found.name!r} exists; open it, or create it with exist_ok", stream=found.name
+        )
+    for what in ("partitions", "schema", "time", "key"):
+        there, wanted = getattr(found, what), getattr(expected, what)
+        if there != wanted:
+            raise InvalidInputError(
+                f"stream {found.name!r} exists with another {what}: found {_plain(there)}, "
+                f"expected {_plain(wanted)}; use its {what}, or another name",
+                stream=found.name,
+            )
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, pa.Schema):
+        return ", ".join(f"{field.name} {field.type}" for field in value)
+    return repr(value)

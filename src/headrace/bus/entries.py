@@ -1,0 +1,228 @@
+"""The index of a partition: what an entry says, and all entries of a partition in memory.
+
+One entry is one append. Its layout is fixed; ``index_files`` tells where entries lie on
+disk, and docs/decisions/0002-bus-format.md why.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from xxhash import xxh3_64_intdigest
+
+from headrace.errors import CorruptDataError
+
+ENTRY_BYTES = 128
+MAGIC = 0x31495248  # "HRI1"
+HEADER, APPEND, END = 1, 2, 3
+ADOPTED, SEQUENCED = 1, 2
+NO_TIME = -1
+NO_PRODUCER = bytes(16)
+
+_LAYOUT = struct.Struct("<IHHqqqIIqqqqq16sq16x")
+_SUM = struct.Struct("<Q")
+ENTRY = np.dtype(
+    [
+        ("magic", "<u4"),
+        ("kind", "<u2"),
+        ("flags", "<u2"),
+        ("first_offset", "<i8"),
+        ("rows", "<i8"),
+        ("segment", "<i8"),
+        ("nonce", "<u4"),
+        ("partition", "<u4"),
+        ("position", "<i8"),
+        ("length", "<i8"),
+        ("min_time", "<i8"),
+        ("max_time", "<i8"),
+        ("appended_ms", "<i8"),
+        ("producer", "<u8", (2,)),
+        ("sequence", "<i8"),
+        ("reserved", "<u8", (2,)),
+        ("checksum", "<u8"),
+    ]
+)
+Entries = npt.NDArray[Any]
+Int64s = npt.NDArray[np.int64]
+
+
+class Entry(NamedTuple):
+    """One entry of an index.
+
+    An append: ``rows`` rows from ``first_offset`` on, in the frames of ``length`` bytes at
+    ``position`` of the segment named by ``segment`` (its first offset) and ``nonce``. The
+    header of an index file: ``position`` is the number of the file, ``length`` how many
+    entries of the file before it count, ``first_offset`` where it begins. An end entry
+    closes a file.
+    """
+
+    kind: int
+    flags: int
+    first_offset: int
+    rows: int
+    segment: int
+    nonce: int
+    partition: int
+    position: int
+    length: int
+    min_time: int = NO_TIME
+    max_time: int = NO_TIME
+    appended_ms: int = 0
+    producer: bytes = NO_PRODUCER
+    sequence: int = 0
+
+    def pack(self) -> bytes:
+        """Return the 128 bytes of the entry, checksum included."""
+        body = _LAYOUT.pack(MAGIC, *self)
+        return body + _SUM.pack(xxh3_64_intdigest(body))
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Entry:
+        """Read an entry whose checksum was verified."""
+        return cls(*_LAYOUT.unpack(data[:-8])[1:])
+
+
+def verify(data: bytes, begin: int, origin: str, partition: int) -> Entries:
+    """Return the whole entries of bytes of an index file, up to a torn tail.
+
+    A torn tail is an entry that is cut, or zeros up to the end.
+
+    Args:
+        data: bytes of the file from ``begin`` to its end.
+        begin: for the error.
+        origin: name of the file, for the error.
+        partition: that the entries must be of.
+
+    Raises:
+        CorruptDataError: an entry that does not match its checksum, or is of another place.
+    """
+    whole = len(data) // ENTRY_BYTES
+    entries = np.frombuffer(data, ENTRY, whole)
+    view = memoryview(data)
+    starts = range(0, whole * ENTRY_BYTES, ENTRY_BYTES)
+    sums = (xxh3_64_intdigest(view[at : at + ENTRY_BYTES - 8]) for at in starts)
+    good = entries["checksum"] == np.fromiter(sums, np.uint64, whole)
+    good &= (entries["magic"] == MAGIC) & (entries["partition"] == partition)
+    if good.all():
+        return entries
+    bad = int(np.argmin(good))
+    if any(data[bad * ENTRY_BYTES :]):
+        raise CorruptDataError(
+            f"{origin} is damaged at byte {begin + bad * ENTRY_BYTES}: an index entry does not "
+            f"match its checksum, or is not of partition {partition}",
+            file=origin,
+        )
+    return entries[:bad]
+
+
+class View(NamedTuple):
+    """The entries of a partition at one moment; never changes.
+
+    ``nexts`` is each entry's next offset, ``latest`` the greatest event time up to each.
+    """
+
+    begin: int
+    next_offset: int
+    entries: Entries
+    nexts: Int64s
+    latest: Int64s
+
+    def entry(self, index: int) -> Entry:
+        """Return one entry."""
+        return Entry.unpack(self.entries[index].tobytes())
+
+    def locate(self, offset: int) -> int:
+        """Return the index of the entry that holds an offset."""
+        return int(np.searchsorted(self.nexts, offset, side="right"))
+
+    def locate_time(self, time_ms: int) -> int:
+        """Return the index of the first entry with an event time at or after the one given."""
+        return int(np.searchsorted(self.latest, time_ms, side="left"))
+
+    def find(self, producer: bytes, sequence: int) -> Entry | None:
+        """Return the append of a producer under a sequence."""
+        low, high = np.frombuffer(producer, "<u8")
+        entries = self.entries
+        same = (entries["sequence"] == sequence) & (entries["producer"][:, 0] == low)
+        same &= (entries["producer"][:, 1] == high) & ((entries["flags"] & SEQUENCED) != 0)
+        found = np.flatnonzero(same)
+        return self.entry(int(found[0])) if len(found) else None
+
+
+class EntryTable:
+    """All entries of a partition, grown at the end by one thread at a time."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.begin = 0
+        self.next_offset = 0
+        self.sequences: dict[bytes, int] = {}
+        self._entries: Entries = np.zeros(64, ENTRY)
+        self._nexts: Int64s = np.zeros(64, np.int64)
+        self._latest: Int64s = np.zeros(64, np.int64)
+
+    def start_at(self, offset: int) -> None:
+        """Set where an index without entries begins."""
+        self.begin = self.next_offset = offset
+
+    def extend(self, entries: Entries, origin: str) -> None:
+        """Add entries, in order.
+
+        Raises:
+            CorruptDataError: their offsets do not follow those before without a gap.
+        """
+        if not len(entries):
+            return
+        nexts = entries["first_offset"] + entries["rows"]
+        befores = np.concatenate([[self.next_offset], nexts[:-1]])
+        bad = (entries["first_offset"] != befores) | (entries["rows"] < 1)
+        bad |= entries["kind"] != APPEND
+        if bad.any():
+            at = int(np.argmax(bad))
+            raise CorruptDataError(
+                f"{origin} has a gap: found an append at offset "
+                f"{int(entries['first_offset'][at])}, expected {int(befores[at])}",
+                file=origin,
+            )
+        self._reserve(self.count + len(entries))
+        end = self.count + len(entries)
+        self._entries[self.count : end] = entries
+        self._nexts[self.count : end] = nexts
+        before = self._latest[self.count - 1] if self.count else NO_TIME
+        times = np.maximum.accumulate(entries["max_time"])
+        self._latest[self.count : end] = np.maximum(times, before)
+        self.count, self.next_offset = end, int(nexts[-1])
+        self._note_sequences(entries)
+
+    def _note_sequences(self, entries: Entries) -> None:
+        sequenced = entries[(entries["flags"] & SEQUENCED) != 0]
+        if not len(sequenced):
+            return
+        names = np.ascontiguousarray(sequenced["producer"]).view("V16").ravel().tolist()
+        for name, sequence in zip(names, sequenced["sequence"].tolist(), strict=True):
+            self.sequences[name] = max(sequence, self.sequences.get(name, sequence))
+
+    def _reserve(self, count: int) -> None:
+        capacity = len(self._entries)
+        if count <= capacity:
+            return
+        capacity = max(count, 2 * capacity)
+        for name in ("_entries", "_nexts", "_latest"):
+            old = getattr(self, name)
+            grown = np.zeros(capacity, old.dtype)
+            grown[: self.count] = old[: self.count]
+            setattr(self, name, grown)
+
+    def view(self) -> View:
+        """Return what is known now."""
+        count = self.count
+        return View(
+            self.begin,
+            self.next_offset,
+            self._entries[:count],
+            self._nexts[:count],
+            self._latest[:count],
+        )

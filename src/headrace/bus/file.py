@@ -1,0 +1,201 @@
+"""The file bus: streams in a folder, shared by all processes of a host or a shared disk."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from xxhash import xxh3_64_hexdigest
+
+from headrace.bus.bell import FolderWatch
+from headrace.bus.bus import Bus, Stream, check_same, unknown_stream
+from headrace.bus.file_log import FileLog, Flusher, OpenLogs
+from headrace.bus.log import Parts
+from headrace.bus.log_stream import LogStream
+from headrace.bus.maps import SegmentMaps
+from headrace.bus.options import BusOptions, Fsync
+from headrace.bus.spec import StreamSpec
+from headrace.clock import Clock, SystemClock
+from headrace.errors import ClosedError, CorruptDataError, InvalidInputError
+from headrace.files import Files
+from headrace.records.schema import schema_from_text, schema_to_text
+
+FORMAT = 1
+_UNWATCHED_RECHECK_S = 0.05
+
+
+class FileStream(LogStream):
+    """A stream in a folder."""
+
+    def __init__(self, spec: StreamSpec, bus: FileBus, folder: Path) -> None:
+        self._file_logs = [
+            FileLog(
+                folder / partition_name(partition),
+                partition,
+                bus.parts,
+                maps=bus.maps,
+                open_logs=bus.open_logs,
+            )
+            for partition in range(spec.partitions)
+        ]
+        super().__init__(spec, self._file_logs, bus.parts)
+        self._bus = bus
+        self._listening = threading.Lock()
+        self._is_listening = False
+
+    def _listen(self) -> None:
+        with self._listening:
+            if self._is_listening:
+                return
+            watch = self._bus.watch()
+            added = [watch.add(log.folder, self._bell) for log in self._file_logs]
+            if not all(added):
+                self.recheck_s = _UNWATCHED_RECHECK_S
+            self._is_listening = True
+
+
+class FileBus(Bus):
+    """Streams under ``<root>/streams``.
+
+    Many processes may open the same root, append to the same partitions and read them.
+
+    Args:
+        root: made when missing, once a stream is created.
+        settings: sizes and the sync policy.
+        clock: for append times, deadlines and names.
+        files: the file system.
+    """
+
+    def __init__(
+        self,
+        root: Path | str,
+        settings: BusOptions | None = None,
+        *,
+        clock: Clock | None = None,
+        files: Files | None = None,
+    ) -> None:
+        self.root = Path(root).absolute()
+        self.parts = Parts(settings or BusOptions(), clock or SystemClock(), files or Files())
+        self.maps = SegmentMaps(self.parts.files, self.parts.settings.open_segments)
+        self.open_logs = OpenLogs(self.parts.settings.open_partitions)
+        self._folder = self.root / "streams"
+        self._lock = threading.Lock()
+        self._streams: dict[str, FileStream] = {}
+        self._watch: FolderWatch | None = None
+        self._flusher: Flusher | None = None
+        self._is_closed = False
+
+    def create(self, spec: StreamSpec, *, exist_ok: bool = False) -> Stream:
+        """Create a stream; see ``Bus.create``.
+
+        1. Make the folders of all partitions. 2. Publish ``stream.json``, which makes the
+        stream exist.
+        """
+        folder = self._folder / spec.name
+        with self._lock:
+            self._check_open()
+            for partition in range(spec.partitions):
+                (folder / partition_name(partition)).mkdir(parents=True, exist_ok=True)
+            text = _spec_to_json(spec)
+            if self.parts.files.publish(folder / "stream.json", text, self.parts.clock.new_id()):
+                for parent in (self._folder, self.root):
+                    self.parts.files.sync_folder(parent)
+            else:
+                check_same(self._read_spec(spec.name), spec, exist_ok)
+            return self._open(spec.name)
+
+    def stream(self, name: str) -> Stream:
+        """Return a stream; see ``Bus.stream``."""
+        with self._lock:
+            self._check_open()
+            return self._open(name)
+
+    def names(self) -> list[str]:
+        """Return the names of all streams, sorted."""
+        with self._lock:
+            self._check_open()
+            return self._names()
+
+    def close(self) -> None:
+        """Close all files and threads of the bus."""
+        with self._lock:
+            self._is_closed = True
+            streams, self._streams = list(self._streams.values()), {}
+        for stream in streams:
+            stream.close()
+        for thread in (self._flusher, self._watch):
+            if thread is not None:
+                thread.close()
+        self.open_logs.close()
+        self.maps.clear()
+
+    def watch(self) -> FolderWatch:
+        """Return the one watch of the bus, begun with the first who waits."""
+        with self._lock:
+            self._check_open()
+            if self._watch is None:
+                self._watch = FolderWatch()
+            return self._watch
+
+    def _open(self, name: str) -> FileStream:
+        if name not in self._streams:
+            self._streams[name] = FileStream(self._read_spec(name), self, self._folder / name)
+            if self.parts.settings.fsync is Fsync.INTERVAL and self._flusher is None:
+                self._flusher = Flusher(self.open_logs.flush, self.parts.settings.fsync_interval_ms)
+        return self._streams[name]
+
+    def _read_spec(self, name: str) -> StreamSpec:
+        path = self._folder / name / "stream.json"
+        try:
+            return _spec_from_json(self.parts.files.read(path), str(path))
+        except (FileNotFoundError, NotADirectoryError):
+            raise unknown_stream(name, self._names()) from None
+
+    def _names(self) -> list[str]:
+        names = self.parts.files.names(self._folder)
+        return [name for name in names if (self._folder / name / "stream.json").exists()]
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError(f"the bus in {self.root} is closed")
+
+
+def partition_name(partition: int) -> str:
+    """Return the name of a partition's folder."""
+    return f"p-{partition:05d}"
+
+
+def _spec_to_json(spec: StreamSpec) -> bytes:
+    content = {
+        "format": FORMAT,
+        "name": spec.name,
+        "partitions": spec.partitions,
+        "schema": schema_to_text(spec.schema),
+        "time": spec.time,
+        "key": spec.key,
+        "columns": {field.name: str(field.type) for field in spec.schema},
+    }
+    checksum = xxh3_64_hexdigest(msgspec.json.encode(content))
+    return msgspec.json.format(msgspec.json.encode({**content, "checksum": checksum}))
+
+
+def _spec_from_json(data: bytes, origin: str) -> StreamSpec:
+    try:
+        content: Mapping[str, Any] = msgspec.json.decode(data)
+        bare = {name: value for name, value in content.items() if name != "checksum"}
+        is_good = content["checksum"] == xxh3_64_hexdigest(msgspec.json.encode(bare))
+    except (msgspec.DecodeError, AttributeError, KeyError, TypeError) as error:
+        raise CorruptDataError(f"{origin} is damaged: it cannot be read", file=origin) from error
+    if not is_good:
+        raise CorruptDataError(f"{origin} is damaged: its checksum does not match", file=origin)
+    if content["format"] != FORMAT:
+        raise InvalidInputError(
+            f"{origin} has format {content['format']}, expected {FORMAT}; upgrade headrace",
+            file=origin,
+        )
+    schema = schema_from_text(content["schema"])
+    place = (content["name"], content["partitions"], schema, content["time"])
+    return StreamSpec(*place, key=tuple(content["key"]))

@@ -1,0 +1,168 @@
+"""A partition of the file bus: its index, its mapped segments, and its appender."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from headrace.bus.appender import Appender, segment_name
+from headrace.bus.entries import Entry, View
+from headrace.bus.index_files import IndexFiles
+from headrace.bus.log import Draft, Log, Parts
+from headrace.bus.maps import SegmentMaps
+from headrace.bus.spec import Appended
+from headrace.errors import ClosedError
+from headrace.files import Bytes
+
+
+class OpenLogs:
+    """The partitions of a bus that have files open to append, the least used closed first."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._logs: OrderedDict[FileLog, None] = OrderedDict()
+        self._is_closed = False
+
+    def touch(self, log: FileLog) -> None:
+        """Note that a partition has files open, and close those that are one too many."""
+        with self._lock:
+            if self._is_closed:
+                raise ClosedError("the bus is closed")
+            self._logs[log] = None
+            self._logs.move_to_end(log)
+            spare = list(self._logs)[: max(0, len(self._logs) - self._limit)]
+            for other in spare:
+                if other is not log and other.release():
+                    del self._logs[other]
+
+    def flush(self) -> None:
+        """Make durable what was appended under the interval policy."""
+        with self._lock:
+            logs = list(self._logs)
+        for log in logs:
+            log.flush()
+
+    def close(self) -> None:
+        """Close all of them, after the appends that are under way."""
+        with self._lock:
+            self._is_closed = True
+            logs = list(self._logs)
+            self._logs.clear()
+        for log in logs:
+            log.close()
+
+
+class Flusher:
+    """A thread that syncs, once an interval, what was appended under the interval policy."""
+
+    def __init__(self, flush: Callable[[], None], interval_ms: int) -> None:
+        self._flush = flush
+        self._seconds = interval_ms / 1000
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headrace-bus-flush", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._seconds):
+            self._flush()
+
+
+class FileLog(Log):
+    """One partition in a folder of its own.
+
+    Args:
+        folder: exists already.
+        partition: its number.
+        parts: settings, time and files.
+        maps: kept for all partitions of the bus.
+        open_logs: which partitions have files open.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        partition: int,
+        parts: Parts,
+        *,
+        maps: SegmentMaps,
+        open_logs: OpenLogs,
+    ) -> None:
+        self.folder = folder
+        self._parts = parts
+        self._maps = maps
+        self._open_logs = open_logs
+        self._index = IndexFiles(parts.files, folder, partition)
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._appender: Appender | None = None
+
+    def view(self) -> View:
+        """Return the index as it is now, also while an append is under way."""
+        return self._index.view()
+
+    def data(self, entry: Entry) -> tuple[pa.Buffer, str]:
+        """Return the mapped segment of an entry, and its path."""
+        path = self.folder / segment_name(entry.segment, entry.nonce)
+        return self._maps.get(path, entry.position + entry.length), str(path)
+
+    def append(self, chunks: Sequence[Bytes], draft: Draft) -> Appended:
+        """Append frames in one step."""
+        with self._opened() as appender:
+            return appender.append(chunks, draft)
+
+    def adopt(self, path: Path, data: pa.Buffer, draft: Draft) -> Appended:
+        """Append a whole file in one step, by a second name for it."""
+        with self._opened() as appender:
+            return appender.adopt(path, data, draft)
+
+    def flush(self) -> None:
+        """Sync what is due; the next append tells of a failure."""
+        with self._lock, contextlib.suppress(OSError):
+            if self._appender is not None:
+                self._appender.sync()
+
+    def release(self) -> bool:
+        """Close the files to append to, unless an append is under way."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            self._close_appender()
+        finally:
+            self._lock.release()
+        return True
+
+    def close(self) -> None:
+        """Close the files to append to."""
+        with self._lock:
+            self._close_appender()
+
+    def _close_appender(self) -> None:
+        appender, self._appender = self._appender, None
+        if appender is not None:
+            appender.close()
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[Appender]:
+        if self._process != os.getpid():
+            # A forked process shares the file behind the lock with its parent, and so would
+            # never be kept out by it; it opens its own.
+            self._process = os.getpid()
+            self._lock = threading.Lock()
+            self._appender = None
+        with self._lock:
+            self._open_logs.touch(self)
+            if self._appender is None:
+                self._appender = Appender(self._index, self._parts)
+            yield self._appender

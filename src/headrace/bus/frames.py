@@ -1,0 +1,134 @@
+"""Frames by offset: what lies between two offsets, and what a file of frames holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.bus.entries import NO_TIME, Entry, View
+from headrace.bus.log import Log
+from headrace.bus.spec import OffsetBatch, StreamSpec
+from headrace.errors import CorruptDataError, InvalidInputError
+from headrace.records.frame import iterate_frames, read_frame
+from headrace.records.schema import event_times
+
+
+class Wanted(NamedTuple):
+    """What a read asks for: offsets, and column indices (all when ``None``)."""
+
+    start: int
+    stop: int
+    columns: Sequence[int] | None = None
+
+
+def read_entry(log: Log, entry: Entry, schema: pa.Schema, wanted: Wanted) -> Iterator[OffsetBatch]:
+    """Yield the wanted rows of one append.
+
+    Raises:
+        CorruptDataError: damaged frames, or not as many rows as the index says.
+    """
+    data, origin = log.data(entry)
+    first = entry.first_offset
+    end = entry.position + entry.length
+    for frame in iterate_frames(data, entry.position, end, origin):
+        following = first + frame.rows
+        if following > wanted.start and first < wanted.stop:
+            batch = read_frame(data, frame, schema, origin, wanted.columns)
+            if batch.num_rows != frame.rows:
+                break
+            skip = max(0, wanted.start - first)
+            size = min(following, wanted.stop) - first - skip
+            whole = size == frame.rows
+            yield OffsetBatch(first + skip, batch if whole else batch.slice(skip, size))
+        first = following
+        if first >= wanted.stop and first < entry.first_offset + entry.rows:
+            return
+    if first != entry.first_offset + entry.rows:
+        raise CorruptDataError(
+            f"{origin} is damaged at byte {entry.position}: its frames do not hold the "
+            f"{entry.rows} rows from offset {entry.first_offset} that the index expects",
+            file=origin,
+        )
+
+
+def read_range(log: Log, view: View, schema: pa.Schema, wanted: Wanted) -> Iterator[OffsetBatch]:
+    """Yield the wanted rows, which the view must hold, in order."""
+    index = view.locate(wanted.start)
+    while index < len(view.nexts) and wanted.start < wanted.stop:
+        entry = view.entry(index)
+        if entry.first_offset >= wanted.stop:
+            return
+        yield from read_entry(log, entry, schema, wanted)
+        index += 1
+
+
+def limited(batches: Iterator[OffsetBatch], max_bytes: int) -> Iterator[OffsetBatch]:
+    """Yield batches until about ``max_bytes``, and at least one row."""
+    left = max_bytes
+    for found in batches:
+        size = found.batch.nbytes
+        if size >= left:
+            rows = max(1, int(found.batch.num_rows * max(left, 0) / max(size, 1)))
+            yield OffsetBatch(found.first_offset, found.batch.slice(0, rows))
+            return
+        left -= size
+        yield found
+
+
+class Survey(NamedTuple):
+    """What ranges of a file of frames hold."""
+
+    rows: int
+    min_time: int
+    max_time: int
+
+
+def survey(
+    data: pa.Buffer, ranges: Sequence[tuple[int, int]], spec: StreamSpec, origin: str
+) -> Survey:
+    """Verify the frame headers of ranges of a file, and sum them up.
+
+    Raises:
+        InvalidInputError: a range outside the file, or that does not end with a frame.
+        CorruptDataError: damage in a header or in the event times.
+    """
+    rows, times = 0, []
+    for begin, end in ranges:
+        if not 0 <= begin <= end <= data.size:
+            raise InvalidInputError(
+                f"range {begin} to {end} is not in {origin}, which has {data.size} bytes"
+            )
+        for frame in iterate_frames(data, begin, end, origin):
+            if frame.end > end or len(frame.parts) != 2 * (len(spec.schema) + 1):
+                raise InvalidInputError(
+                    f"range {begin} to {end} of {origin}: the frame at {frame.position} ends at "
+                    f"{frame.end} and has {len(frame.parts) // 2 - 1} columns; expected whole "
+                    f"frames of {len(spec.schema)} columns"
+                )
+            rows += frame.rows
+            if spec.time is not None and frame.rows:
+                column = [spec.schema.get_field_index(spec.time)]
+                batch = read_frame(data, frame, spec.schema, origin, column)
+                found = event_times(batch.column(0), origin)
+                times += [int(found.min()), int(found.max())]
+    return Survey(rows, min(times, default=NO_TIME), max(times, default=NO_TIME))
+
+
+def first_at(log: Log, entry: Entry, spec: StreamSpec, time_ms: int) -> int:
+    """Return the offset of the first row of an append at or after an event time."""
+    assert spec.time is not None
+    column = [spec.schema.get_field_index(spec.time)]
+    everything = Wanted(entry.first_offset, entry.first_offset + entry.rows, column)
+    for found in read_entry(log, entry, spec.schema, everything):
+        late = event_times(found.batch.column(0), spec.name) >= time_ms
+        if late.any():
+            return found.first_offset + int(np.argmax(late))
+    raise CorruptDataError(
+        f"stream {spec.name!r}: the append at offset {entry.first_offset} has no row at or after "
+        f"{time_ms} ms, though its index entry says so",
+        stream=spec.name,
+        offset=entry.first_offset,
+    )

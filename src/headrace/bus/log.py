@@ -1,0 +1,99 @@
+"""One partition as a log of frames, and the index that tells of them.
+
+``Log`` is what a bus implements for a partition (``file_log``, ``memory``); ``log_stream``
+makes a stream of them, and ``frames`` reads them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from headrace.bus.entries import ADOPTED, APPEND, NO_PRODUCER, SEQUENCED, Entry, View
+from headrace.bus.options import BusOptions
+from headrace.bus.spec import Appended
+from headrace.clock import Clock
+from headrace.files import Bytes, Files
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a bus is built with: its settings, and where time and files come from."""
+
+    settings: BusOptions
+    clock: Clock
+    files: Files
+
+
+class Place(NamedTuple):
+    """Where the frames of an append lie."""
+
+    segment: int
+    nonce: int
+    position: int
+    length: int
+    adopted: bool = False
+
+
+class Draft(NamedTuple):
+    """An append that has no place yet."""
+
+    rows: int
+    min_time: int
+    max_time: int
+    producer: bytes
+    sequence: int
+
+    def entry(self, first_offset: int, partition: int, place: Place, now_ms: int) -> Entry:
+        """Return the index entry of the append at its place."""
+        flags = SEQUENCED if self.producer != NO_PRODUCER else 0
+        return Entry(
+            kind=APPEND,
+            flags=flags | (ADOPTED if place.adopted else 0),
+            first_offset=first_offset,
+            rows=self.rows,
+            segment=place.segment,
+            nonce=place.nonce,
+            partition=partition,
+            position=place.position,
+            length=place.length,
+            min_time=self.min_time,
+            max_time=self.max_time,
+            appended_ms=now_ms,
+            producer=self.producer,
+            sequence=self.sequence,
+        )
+
+    def duplicate(self, view: View, sequences: dict[bytes, int]) -> Appended | None:
+        """Return the answer when the sequence is not above the last one of its producer."""
+        if self.producer == NO_PRODUCER or self.sequence > sequences.get(self.producer, -1):
+            return None
+        before = view.find(self.producer, self.sequence)
+        if before is None:
+            return Appended(view.next_offset, view.next_offset, True)
+        return Appended(before.first_offset, before.first_offset + before.rows, True)
+
+
+class Log(ABC):
+    """One partition. Safe to call from many threads."""
+
+    @abstractmethod
+    def view(self) -> View:
+        """Return the index as it is now."""
+
+    @abstractmethod
+    def data(self, entry: Entry) -> tuple[pa.Buffer, str]:
+        """Return the segment that an entry lies in, and its name for errors."""
+
+    @abstractmethod
+    def append(self, chunks: Sequence[Bytes], draft: Draft) -> Appended:
+        """Append frames, given as chunks of their bytes, in one step."""
+
+    @abstractmethod
+    def adopt(self, path: Path, data: pa.Buffer, draft: Draft) -> Appended:
+        """Append all frames of a file in one step, by its name where that can be."""

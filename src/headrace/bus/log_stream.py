@@ -1,0 +1,233 @@
+"""A stream whose partitions are logs: what an append or a read means, for every such bus."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from headrace.bus.bell import Bell
+from headrace.bus.bus import Stream
+from headrace.bus.entries import NO_PRODUCER, NO_TIME
+from headrace.bus.frames import Wanted, first_at, limited, read_range, survey
+from headrace.bus.log import Draft, Log, Parts
+from headrace.bus.spec import Appended, OffsetBatch, Producer, StreamSpec
+from headrace.clock import Deadline
+from headrace.errors import ClosedError, InvalidInputError
+from headrace.records.frame import encode_frame
+from headrace.records.schema import event_times, normalise
+
+MAX_SEQUENCE = 2**63 - 1
+
+
+class LogStream(Stream):
+    """A stream over one log for each partition.
+
+    Args:
+        spec: what the stream is.
+        logs: one for each partition.
+        parts: settings, time and files.
+    """
+
+    recheck_s = 1.0
+
+    def __init__(self, spec: StreamSpec, logs: Sequence[Log], parts: Parts) -> None:
+        self.spec = spec
+        self._logs = logs
+        self._parts = parts
+        self._bell = Bell()
+        self._turns = itertools.count()
+        self._is_closed = False
+
+    def append(
+        self,
+        partition: int,
+        batch: pa.RecordBatch | pa.Table,
+        *,
+        producer: Producer | None = None,
+        sequence: int | None = None,
+    ) -> Appended:
+        """Append a batch in one step; see ``Stream.append``."""
+        log = self._log(partition)
+        name, number = _stamp(producer, sequence)
+        try:
+            rows = normalise(batch, self.spec.schema)
+            if not rows.num_rows:
+                end = log.view().next_offset
+                return Appended(end, end, False)
+            self._check_size(rows)
+            first, last = self._times(rows)
+        except InvalidInputError as error:
+            error.fields.update(stream=self.spec.name, partition=partition)
+            raise
+        appended = log.append(encode_frame(rows), Draft(rows.num_rows, first, last, name, number))
+        self._bell.ring()
+        return appended
+
+    def append_file(
+        self,
+        partition: int,
+        path: Path,
+        ranges: Sequence[tuple[int, int]] | None = None,
+        *,
+        producer: Producer | None = None,
+        sequence: int | None = None,
+    ) -> Appended:
+        """Append frames that are on disk already; see ``Stream.append_file``."""
+        log = self._log(partition)
+        name, number = _stamp(producer, sequence)
+        try:
+            data = self._parts.files.map(path) if path.stat().st_size else pa.py_buffer(b"")
+        except FileNotFoundError as error:
+            raise InvalidInputError(f"no file {path} to append", stream=self.spec.name) from error
+        parts = [(0, data.size)] if ranges is None else [r for r in ranges if r[0] != r[1]]
+        found = survey(data, parts, self.spec, str(path))
+        if not found.rows:
+            end = log.view().next_offset
+            return Appended(end, end, False)
+        draft = Draft(*found, name, number)
+        if parts == [(0, data.size)] and data.size >= self._parts.settings.adopt_bytes:
+            appended = log.adopt(path, data, draft)
+        else:
+            appended = log.append([data[begin:end] for begin, end in parts], draft)
+        self._bell.ring()
+        return appended
+
+    def begins(self) -> list[int]:
+        """Return the first readable offset of each partition."""
+        self._check_open()
+        return [log.view().begin for log in self._logs]
+
+    def ends(self) -> list[int]:
+        """Return the next offset of each partition."""
+        self._check_open()
+        return [log.view().next_offset for log in self._logs]
+
+    def read(
+        self,
+        partition: int,
+        start: int,
+        stop: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        max_rows: int | None = None,
+        max_bytes: int | None = None,
+    ) -> Iterator[OffsetBatch]:
+        """Yield the rows of [start, stop) in order; see ``Stream.read``."""
+        log = self._log(partition)
+        view = log.view()
+        end = view.next_offset if stop is None else stop
+        if not view.begin <= start <= end <= view.next_offset:
+            raise InvalidInputError(
+                f"cannot read offsets {start} to {end}; expected a range within {view.begin} to "
+                f"{view.next_offset}",
+                stream=self.spec.name,
+                partition=partition,
+            )
+        if max_rows is not None:
+            end = min(end, start + max_rows)
+        wanted = Wanted(start, end, self._indices(columns))
+        found = read_range(log, view, self.spec.schema, wanted)
+        return found if max_bytes is None else limited(found, max_bytes)
+
+    def offset_at(self, partition: int, time_ms: int) -> int:
+        """Return where to start reading from an event time on; see ``Stream.offset_at``."""
+        log = self._log(partition)
+        if self.spec.time is None:
+            raise InvalidInputError(
+                f"stream {self.spec.name!r} has no event-time column; read it by offset",
+                stream=self.spec.name,
+            )
+        view = log.view()
+        index = view.locate_time(time_ms)
+        if index == len(view.latest):
+            return view.next_offset
+        return first_at(log, view.entry(index), self.spec, time_ms)
+
+    def time_range(self, partition: int) -> tuple[int, int] | None:
+        """Return the least and greatest event time in ms; ``None`` when empty or untimed."""
+        view = self._log(partition).view()
+        if self.spec.time is None or not len(view.entries):
+            return None
+        return int(view.entries["min_time"].min()), int(view.latest[-1])
+
+    def wait(self, ends: Sequence[int], timeout_s: float) -> list[int]:
+        """Return the ends as soon as one is beyond the one given, or at the timeout."""
+        if len(ends) != len(self._logs):
+            raise InvalidInputError(
+                f"found {len(ends)} ends to wait for, expected {len(self._logs)}",
+                stream=self.spec.name,
+            )
+        deadline = Deadline(self._parts.clock, timeout_s)
+        self._listen()
+        while True:
+            seen = self._bell.count
+            now = self.ends()
+            beyond = any(found > given for found, given in zip(now, ends, strict=True))
+            if beyond or deadline.expired:
+                return now
+            self._bell.wait(seen, deadline.remaining(self.recheck_s))
+
+    def close(self) -> None:
+        """Refuse all further calls, and wake those who wait."""
+        self._is_closed = True
+        self._bell.ring()
+
+    def _listen(self) -> None:
+        """Have the bell rung by appends of other processes too."""
+
+    def _next_turn(self) -> int:
+        return next(self._turns)
+
+    def _log(self, partition: int) -> Log:
+        self._check_open()
+        if not 0 <= partition < len(self._logs):
+            raise InvalidInputError(
+                f"stream {self.spec.name!r} has no partition {partition}; expected 0 to "
+                f"{len(self._logs) - 1}",
+                stream=self.spec.name,
+            )
+        return self._logs[partition]
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError(f"stream {self.spec.name!r} is closed", stream=self.spec.name)
+
+    def _check_size(self, rows: pa.RecordBatch) -> None:
+        limit = self._parts.settings.batch_bytes
+        if rows.nbytes > limit:
+            raise InvalidInputError(
+                f"a batch of {rows.num_rows} rows has {rows.nbytes} bytes; expected at most "
+                f"{limit}; append it in parts, or raise batch_bytes"
+            )
+
+    def _times(self, rows: pa.RecordBatch) -> tuple[int, int]:
+        if self.spec.time is None:
+            return NO_TIME, NO_TIME
+        times = event_times(rows.column(self.spec.time), f"stream {self.spec.name!r}")
+        return int(times.min()), int(times.max())
+
+    def _indices(self, columns: Sequence[str] | None) -> list[int] | None:
+        if columns is None:
+            return None
+        names = self.spec.schema.names
+        unknown = [name for name in columns if name not in names]
+        if unknown:
+            raise InvalidInputError(
+                f"stream {self.spec.name!r} has no columns {unknown}; found {names}",
+                stream=self.spec.name,
+            )
+        return [names.index(name) for name in columns]
+
+
+def _stamp(producer: Producer | None, sequence: int | None) -> tuple[bytes, int]:
+    if producer is None and sequence is None:
+        return NO_PRODUCER, 0
+    if producer is None or sequence is None or not 0 <= sequence <= MAX_SEQUENCE:
+        raise InvalidInputError(
+            f"found producer {producer} and sequence {sequence}; expected both, the sequence "
+            "from 0 on, or neither"
+        )
+    return producer.digest(), sequence

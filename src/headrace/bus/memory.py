@@ -1,0 +1,115 @@
+"""A bus in memory, for tests and for jobs that live in one process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.bus.bus import Bus, Stream, check_same, unknown_stream
+from headrace.bus.entries import ENTRY, Entry, EntryTable, View
+from headrace.bus.log import Draft, Log, Parts, Place
+from headrace.bus.log_stream import LogStream
+from headrace.bus.options import BusOptions
+from headrace.bus.spec import Appended, StreamSpec
+from headrace.clock import Clock, SystemClock
+from headrace.errors import ClosedError
+from headrace.faults import fault
+from headrace.files import Bytes, Files
+
+
+class MemoryLog(Log):
+    """A partition in memory: the same frames and index entries as on disk, without files."""
+
+    def __init__(self, partition: int, clock: Clock) -> None:
+        self._partition = partition
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._table = EntryTable()
+        self._segments: dict[int, pa.Buffer] = {}
+
+    def view(self) -> View:
+        """Return the index as it is now."""
+        with self._lock:
+            return self._table.view()
+
+    def data(self, entry: Entry) -> tuple[pa.Buffer, str]:
+        """Return the frames of an entry."""
+        return self._segments[entry.segment], f"partition {self._partition} in memory"
+
+    def append(self, chunks: Sequence[Bytes], draft: Draft) -> Appended:
+        """Append frames in one step."""
+        data = pa.py_buffer(b"".join(memoryview(chunk) for chunk in chunks))
+        with self._lock:
+            table = self._table
+            duplicate = draft.duplicate(table.view(), table.sequences)
+            if duplicate is not None:
+                return duplicate
+            first = table.next_offset
+            place = Place(first, 0, 0, data.size)
+            entry = draft.entry(first, self._partition, place, self._clock.now_ms())
+            self._segments[first] = data
+            fault("bus.frame_written")
+            table.extend(np.frombuffer(entry.pack(), ENTRY), "the index in memory")
+            fault("bus.index_written")
+            return Appended(first, table.next_offset, False)
+
+    def adopt(self, path: Path, data: pa.Buffer, draft: Draft) -> Appended:
+        """Append all frames of a file in one step; memory keeps a copy."""
+        return self.append([data], draft)
+
+
+class MemoryBus(Bus):
+    """Streams in memory; gone when the bus is.
+
+    Args:
+        settings: limits on batches.
+        clock: where append times come from.
+    """
+
+    def __init__(self, settings: BusOptions | None = None, *, clock: Clock | None = None) -> None:
+        self._parts = Parts(settings or BusOptions(), clock or SystemClock(), Files(sync=False))
+        self._lock = threading.Lock()
+        self._streams: dict[str, LogStream] = {}
+        self._is_closed = False
+
+    def create(self, spec: StreamSpec, *, exist_ok: bool = False) -> Stream:
+        """Create a stream; see ``Bus.create``."""
+        with self._lock:
+            self._check_open()
+            found = self._streams.get(spec.name)
+            if found is not None:
+                check_same(found.spec, spec, exist_ok)
+                return found
+            clock = self._parts.clock
+            logs = [MemoryLog(partition, clock) for partition in range(spec.partitions)]
+            self._streams[spec.name] = LogStream(spec, logs, self._parts)
+            return self._streams[spec.name]
+
+    def stream(self, name: str) -> Stream:
+        """Return a stream; see ``Bus.stream``."""
+        with self._lock:
+            self._check_open()
+            if name not in self._streams:
+                raise unknown_stream(name, sorted(self._streams))
+            return self._streams[name]
+
+    def names(self) -> list[str]:
+        """Return the names of all streams, sorted."""
+        with self._lock:
+            self._check_open()
+            return sorted(self._streams)
+
+    def close(self) -> None:
+        """Forget all streams."""
+        with self._lock:
+            self._is_closed = True
+            for stream in self._streams.values():
+                stream.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError("the bus is closed")

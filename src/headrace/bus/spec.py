@@ -1,0 +1,139 @@
+"""What a stream is, who appends to it, and what an append and a read answer.
+
+Plain frozen data, the same for every bus. Read ``bus`` next for what can be done with it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+from xxhash import xxh3_128_digest
+
+from headrace.errors import InvalidInputError
+from headrace.records.schema import normalise_schema
+
+MAX_PARTITIONS = 65_536
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+
+
+@dataclass(frozen=True)
+class StreamSpec:
+    """A stream: a named, partitioned, durable, ordered log of rows of one schema.
+
+    Args:
+        name: letters, digits, ``.``, ``_`` and ``-``, at most 200, not beginning with a sign.
+        partitions: from 1 to 65,536.
+        schema: columns; kept in stored form (``headrace.records.schema``).
+        time: the event-time column, int64 milliseconds or a timestamp; ``None`` for none.
+        key: columns whose values place a row in a partition; may be empty.
+
+    Raises:
+        InvalidInputError: one of these does not hold.
+    """
+
+    name: str
+    partitions: int
+    schema: pa.Schema
+    time: str | None = None
+    key: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check everything, and bring the schema into stored form."""
+        if not _NAME.fullmatch(self.name):
+            raise InvalidInputError(
+                f"{self.name!r} cannot name a stream; use up to 200 letters, digits, '.', '_' "
+                "or '-', beginning with a letter or digit"
+            )
+        if not 1 <= self.partitions <= MAX_PARTITIONS:
+            raise InvalidInputError(
+                f"found {self.partitions} partitions, expected 1 to {MAX_PARTITIONS}",
+                stream=self.name,
+            )
+        if not len(self.schema):
+            raise InvalidInputError("a stream needs at least one column", stream=self.name)
+        object.__setattr__(self, "schema", normalise_schema(self.schema))
+        object.__setattr__(self, "key", tuple(self.key))
+        self._check_time()
+        self._check_key()
+
+    def _check_time(self) -> None:
+        if self.time is None:
+            return
+        kind = self._column(self.time, "event-time")
+        if kind != pa.int64() and not pa.types.is_timestamp(kind):
+            raise InvalidInputError(
+                f"event-time column {self.time!r} is {kind}, expected int64 or a timestamp",
+                stream=self.name,
+            )
+
+    def _check_key(self) -> None:
+        if len(set(self.key)) < len(self.key):
+            raise InvalidInputError(f"key {list(self.key)} holds a column twice", stream=self.name)
+        for name in self.key:
+            kind = self._column(name, "key")
+            if pa.types.is_nested(kind) or pa.types.is_decimal(kind) or pa.types.is_duration(kind):
+                raise InvalidInputError(
+                    f"key column {name!r} is {kind}; expected an integer, string, binary, float, "
+                    "boolean, date or timestamp",
+                    stream=self.name,
+                )
+
+    def _column(self, name: str, role: str) -> pa.DataType:
+        if name not in self.schema.names:
+            raise InvalidInputError(
+                f"{role} column {name!r} is not in the schema; found {self.schema.names}",
+                stream=self.name,
+            )
+        return self.schema.field(name).type
+
+
+@dataclass(frozen=True)
+class Producer:
+    """Who appends: appends are idempotent under (producer, sequence) in each partition.
+
+    Args:
+        name: stable over restarts, such as a job and its output.
+        lineage: changes when sequences begin anew.
+    """
+
+    name: str
+    lineage: str
+
+    def __post_init__(self) -> None:
+        """Refuse what would make two producers look like one."""
+        if not self.name or "\0" in self.name or "\0" in self.lineage:
+            raise InvalidInputError(
+                f"found producer {self.name!r} of lineage {self.lineage!r}; expected a name, and "
+                "neither with a zero byte"
+            )
+
+    def digest(self) -> bytes:
+        """Return the 16 bytes that stand for this producer on disk."""
+        return xxh3_128_digest(f"{self.name}\0{self.lineage}".encode())
+
+
+class Appended(NamedTuple):
+    """Where an append went: offsets from ``first_offset`` up to, not including, ``next_offset``.
+
+    ``duplicate`` says that an earlier append had the sequence already; the offsets are those
+    of the earlier one, or both the partition's end when it is no longer known.
+    """
+
+    first_offset: int
+    next_offset: int
+    duplicate: bool
+
+
+class OffsetBatch(NamedTuple):
+    """Rows that were read; row ``i`` has the offset ``first_offset + i``."""
+
+    first_offset: int
+    batch: pa.RecordBatch
+
+    @property
+    def next_offset(self) -> int:
+        """The offset to read next."""
+        return self.first_offset + int(self.batch.num_rows)
