@@ -1,6 +1,6 @@
 # The verbs of this project. Every one makes sure of .venv first, so each works on a fresh clone.
 #   make demo [MODE=stream|bounded]   the main job on a year of real flights
-#   make test [ARGS=...]              all suites; ARGS go to pytest: ARGS="-m 'not spark' -x"
+#   make test [SUITES=...] [ARGS=...] all suites, or SUITES=tests/unit; ARGS go to pytest: ARGS=-x
 #   make check                        format, lint, types, layer order
 #   make fmt | bench | soak | lock | clean
 SHELL := /bin/bash
@@ -10,7 +10,7 @@ MAKEFLAGS += --no-print-directory
 
 PY := .venv/bin/python
 # Read when a recipe runs, for setup may have just written it.
-RUN = JAVA_HOME="$$(cat .venv/java-home)" $(PY)
+RUN = JAVA_HOME="$$(cat .venv/java-home)" PYSPARK_PYTHON="$(CURDIR)/$(PY)" $(PY)
 
 # Cheap suites first; those that do not exist are left out.
 SUITES := $(wildcard $(addprefix tests/,docs unit contract model sim spark cluster))
