@@ -1,0 +1,79 @@
+"""The committed data of one task, behind one small contract.
+
+A backend never sees an epoch that is not committed, so it has no transactions and no
+rollback: it moves from one position to a later one, data and position in one step, or is
+cleared and filled again. ``memory`` and ``rocksdb`` implement it; ``headrace.testing``
+ships the contract as a test suite.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+
+from headrace.state.position import Position
+
+Changes = tuple[Sequence[bytes], Sequence[bytes | None]]
+"""Keys and their values, of equal length; a value of ``None`` deletes. Keys do not repeat."""
+
+
+class Backend(ABC):
+    """Committed entries of one task over several named stores.
+
+    Keys are full keys: two bytes of key group, big endian, then the user's key. One thread
+    at a time calls; an open scan sees the data as it was when it began, and ends at ``close``.
+    """
+
+    @property
+    @abstractmethod
+    def position(self) -> Position | None:
+        """The committed state held, or ``None`` when empty or filled only in part."""
+
+    @property
+    def is_damaged(self) -> bool:
+        """Say whether local data was found unreadable; only ``clear`` helps."""
+        return False
+
+    @abstractmethod
+    def apply(self, changes: Mapping[str, Changes], position: Position | None) -> None:
+        """Write changes and position in one atomic step.
+
+        After a crash either both are there or neither, and never a later step without an
+        earlier one. Applying the same changes again leaves the same data.
+
+        Args:
+            changes: by store; sorted keys are written faster.
+            position: reached by these changes; ``None`` while a snapshot is loaded in
+                several steps, so that a crash between them leaves no position behind.
+
+        Raises:
+            InvalidInputError: a store that this backend was not opened with.
+            CorruptDataError: local data is unreadable; clear and fill again.
+            UnavailableError: the disk is full or refuses to write.
+        """
+
+    @abstractmethod
+    def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the value of each key in order, ``None`` where there is none."""
+
+    @abstractmethod
+    def scan(
+        self, store: str, low: bytes = b"", high: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield entries with ``low <= key < high`` in key order; ``None`` has no upper end."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Throw away all data and the position."""
+
+    @abstractmethod
+    def live_bytes(self) -> int:
+        """Return about how many bytes the live entries take."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Make what was applied survive a crash of the process; costs I/O."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Flush, release files and locks; closing twice is fine, other use is an error."""

@@ -1,0 +1,67 @@
+"""Where a store gets the committed segments it has not seen: the contract, no code.
+
+The coordinator's manifests implement ``SegmentSource``; so may a test or a replica.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from headrace.state.position import Position
+
+
+class Step(NamedTuple):
+    """What one committed epoch changed: its position, and the files that hold it.
+
+    ``paths`` are the changelog segments of the winning attempts that hold changes of the
+    asked task, or of the tasks that owned its key groups then; there may be several.
+    """
+
+    position: Position
+    paths: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """How to come from a position to the newest committed state.
+
+    Args:
+        start: the position that ``steps`` build on. Equal to the one asked for: go on from
+            there. Otherwise the store is thrown away first: ``None`` begins from an empty
+            store, another position is the one of ``snapshot``.
+        snapshot: snapshot files to load first; several after a change of task count.
+        steps: later epochs in order; those that changed nothing for the task may be left out.
+    """
+
+    start: Position | None
+    snapshot: tuple[Path, ...] = ()
+    steps: tuple[Step, ...] = ()
+
+
+class SegmentSource(Protocol):
+    """The committed segments of a job, up to one manifest."""
+
+    def chain(
+        self, stage: int, task: int, groups: tuple[int, int], after: Position | None
+    ) -> Chain:
+        """Return how a task's store gets to the manifest that this source stands for.
+
+        Args:
+            stage: index of the stage.
+            task: number of the task.
+            groups: its first key group and the one after its last.
+            after: what the store holds, ``None`` for nothing; not on the chain of manifests
+                (another lineage, an unknown digest) is the same as nothing.
+        """
+        ...
+
+
+class CatchUpStats(NamedTuple):
+    """What one ``catch_up`` cost."""
+
+    bytes_read: int = 0
+    segments: int = 0
+    from_memory: bool = False
+    entries: int = 0

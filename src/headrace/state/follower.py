@@ -1,0 +1,160 @@
+"""Bring one backend to a committed position from segments and snapshots on disk.
+
+``task_state`` decides whether files are needed at all; this reads and applies them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.errors import CorruptDataError, InternalError
+from headrace.files import Files
+from headrace.state.backend import Backend, Changes
+from headrace.state.chain import CatchUpStats, Chain, SegmentSource
+from headrace.state.position import Position
+from headrace.state.segment import CHANGELOG, SNAPSHOT
+from headrace.state.segment_reader import SegmentReader
+
+
+@dataclass(frozen=True)
+class TaskName:
+    """Which task: its job, stage and number, and the key groups it owns.
+
+    ``groups`` are the first key group and the one after the last.
+    """
+
+    job: str
+    stage: int
+    task: int
+    groups: tuple[int, int]
+
+
+@dataclass
+class Counts:
+    """What a catch-up did so far."""
+
+    bytes_read: int = 0
+    entries: int = 0
+    from_memory: bool = False
+    files: set[Path] = field(default_factory=set)
+
+    def stats(self) -> CatchUpStats:
+        """Return the sums."""
+        return CatchUpStats(self.bytes_read, len(self.files), self.from_memory, self.entries)
+
+
+class Follower:
+    """Reads committed files for one task.
+
+    Args:
+        name: which task.
+        files: where segments are read.
+    """
+
+    def __init__(self, name: TaskName, files: Files) -> None:
+        self.name = name
+        self._files = files
+
+    def fill(
+        self,
+        backend: Backend,
+        stores: tuple[str, ...],
+        target: Position,
+        source: SegmentSource,
+        counts: Counts,
+    ) -> None:
+        """Apply what the backend has not seen; throw unreadable local data away once.
+
+        Args:
+            backend: to bring forward.
+            stores: its stores.
+            target: the position to reach.
+            source: the committed segments up to it.
+            counts: added to.
+        """
+        try:
+            self._follow(backend, stores, target, source, counts)
+        except CorruptDataError:
+            if not backend.is_damaged:
+                raise
+            backend.clear()
+            self._follow(backend, stores, target, source, counts)
+
+    def _follow(
+        self,
+        backend: Backend,
+        stores: tuple[str, ...],
+        target: Position,
+        source: SegmentSource,
+        counts: Counts,
+    ) -> None:
+        name = self.name
+        chain = source.chain(name.stage, name.task, name.groups, backend.position)
+        if chain.start is None or chain.start != backend.position:
+            self._begin_anew(backend, stores, chain, counts)
+        for step in chain.steps:
+            changes: dict[str, Changes] = {}
+            for path in step.paths:
+                self._read_step(path, step.position, stores, changes, counts)
+            backend.apply(changes, step.position)
+        if backend.position != target:
+            backend.apply({}, target)
+
+    def _begin_anew(
+        self, backend: Backend, stores: tuple[str, ...], chain: Chain, counts: Counts
+    ) -> None:
+        if chain.start is not None and not chain.snapshot:
+            raise InternalError(
+                f"a chain begins at {chain.start} without a snapshot; the store holds "
+                f"{backend.position}",
+                job=self.name.job,
+                stage=self.name.stage,
+                task=self.name.task,
+            )
+        backend.clear()
+        for path in chain.snapshot:
+            reader = self._reader(path, SNAPSHOT, counts)
+            for store in stores:
+                for keys, values in reader.batches(store, self.name.groups):
+                    backend.apply({store: (keys, values)}, None)
+                    counts.entries += len(keys)
+            counts.bytes_read += reader.bytes_read
+        if chain.start is not None:
+            backend.apply({}, chain.start)
+
+    def _read_step(
+        self,
+        path: Path,
+        position: Position,
+        stores: tuple[str, ...],
+        changes: dict[str, Changes],
+        counts: Counts,
+    ) -> None:
+        reader = self._reader(path, CHANGELOG, counts)
+        header = reader.header
+        if (header.lineage, header.epoch) != (position.lineage, position.epoch):
+            raise CorruptDataError(
+                f"segment {path} is of epoch {header.epoch} in lineage {header.lineage}, "
+                f"expected epoch {position.epoch} in {position.lineage}",
+                file=str(path),
+            )
+        for store in stores:
+            keys, values = reader.read(store, self.name.groups)
+            if keys:
+                before = changes.get(store, ((), ()))
+                changes[store] = ([*before[0], *keys], [*before[1], *values])
+                counts.entries += len(keys)
+        counts.bytes_read += reader.bytes_read
+
+    def _reader(self, path: Path, kind: str, counts: Counts) -> SegmentReader:
+        reader = SegmentReader(self._files, path)
+        found = reader.header
+        if (found.kind, found.job) != (kind, self.name.job):
+            raise CorruptDataError(
+                f"segment {path} is a {found.kind} of job {found.job!r}, expected a {kind} of "
+                f"{self.name.job!r}",
+                file=str(path),
+            )
+        counts.files.add(path)
+        return reader

@@ -1,0 +1,341 @@
+"""What user code gets as its store: Python keys and values, under the message's key group.
+
+The hottest code of the project. Values become objects when a batch's keys are prefetched
+and bytes again when the epoch is sealed, once for each changed key; in between, ``get``
+and ``put`` are dict lookups. Plain ``int``, ``str`` and ``bytes`` keys, and tuples of them,
+are their own dict keys; all others stand under their canonical bytes, wrapped, so that
+1, 1.0, True and "1" stay apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from headrace.errors import CorruptDataError, InvalidInputError
+from headrace.records.keys import BYTES, INTEGER, STRING, decode_key, encode_key
+from headrace.state.store import ENTRY_OVERHEAD_BYTES, KeyValueStore, merge
+
+LOADED_LIMIT = 1_000_000
+"""Unchanged values kept within an epoch; beyond, they are dropped before the next batch."""
+
+_OBJECT_FACTOR = 3  # a Python object against its encoding, about
+_SAMPLE = 32
+_PLAIN = frozenset((int, str, bytes))
+_PLAIN_TAGS = frozenset((INTEGER, STRING, BYTES))
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "<missing>"
+
+
+_MISSING: Any = _Missing()
+
+
+class _Group(NamedTuple):
+    """What is known of one key group: values, changed keys, and encodings of all of these."""
+
+    values: dict[Any, Any]
+    changed: dict[Any, bytes]
+    encoded: dict[Any, bytes]
+
+
+class ObjectStore:
+    """Keyed values of one store, for the key group of the message being processed.
+
+    Keys are explicit: integers, strings, bytes, floats, booleans, ``None``, dates,
+    timestamps, or tuples of these; ``(k,)`` is the same key as ``k``. An object that ``get``
+    returned and user code then changes in place is not persisted: call ``put``.
+
+    Args:
+        store: the changes and committed data below.
+        value: the declared type of values, for msgspec.
+        loaded_limit: unchanged values kept between batches.
+    """
+
+    __slots__ = (
+        "_changed",
+        "_decode",
+        "_encoded",
+        "_group",
+        "_groups",
+        "_has_deletes",
+        "_limit",
+        "_loaded",
+        "_prefix",
+        "_store",
+        "_value",
+        "_values",
+    )
+
+    def __init__(
+        self, store: KeyValueStore, value: Any = Any, *, loaded_limit: int = LOADED_LIMIT
+    ) -> None:
+        self._store = store
+        self._value = value
+        self._decode = msgspec.msgpack.Decoder(value).decode
+        self._limit = loaded_limit
+        self._groups: dict[int, _Group] = {}
+        self._loaded = 0
+        self._has_deletes = False
+        self.enter(0)
+
+    def enter(self, group: int) -> None:
+        """Turn to the key group of the next message; called by the runtime when it changes."""
+        try:
+            self._values, self._changed, self._encoded = self._groups[group]
+        except KeyError:
+            self._groups[group] = made = _Group({}, {}, {})
+            self._values, self._changed, self._encoded = made
+        self._group = group
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return the value of a key, or ``default`` where there is none."""
+        kind = type(key)
+        if not (kind is int or kind is str or kind is bytes):
+            key = self._ident(key)
+        try:
+            value = self._values[key]
+        except KeyError:
+            value = self._load(key)
+        return default if value is _MISSING else value
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set the value of a key; a value of ``None`` is a value."""
+        kind = type(key)
+        if not (kind is int or kind is str or kind is bytes):
+            key = self._ident(key)
+        try:
+            self._changed[key] = self._encoded[key]
+        except KeyError:
+            self._changed[key] = self._encode_ident(key)
+        self._values[key] = value
+
+    def delete(self, key: Any) -> None:
+        """Delete a key; deleting what is not there is fine."""
+        self._has_deletes = True
+        self.put(key, _MISSING)
+
+    def __contains__(self, key: object) -> bool:
+        """Say whether a key has a value."""
+        return self.get(key, _MISSING) is not _MISSING
+
+    def scan(
+        self, low: Any = _MISSING, high: Any = _MISSING, *, prefix: Any = _MISSING
+    ) -> Iterator[tuple[Any, Any]]:
+        """Yield keys and values of the current key group in canonical key order.
+
+        Entries are those at the call; changing the store while scanning is fine.
+
+        Args:
+            low: first key; from the beginning when left out.
+            high: the key before which to stop; to the end when left out.
+            prefix: only tuple keys that begin with these values.
+        """
+        start = self._group.to_bytes(2, "big")
+        begin, end = start, _after(start)
+        if prefix is not _MISSING:
+            begin = start + encode_key(prefix if isinstance(prefix, tuple) else (prefix,))
+            end = _after(begin)
+        if low is not _MISSING:
+            begin = max(begin, start + _encode_any(low))
+        if high is not _MISSING:
+            last = start + _encode_any(high)
+            end = last if end is None else min(end, last)
+        changed = {
+            full: key
+            for key, full in self._changed.items()
+            if begin <= full and (end is None or full < end)
+        }
+        laid = [(full, self._values[changed[full]]) for full in sorted(changed)]
+        return self._objects(self._store.scan(begin, end), laid)
+
+    def _objects(
+        self, committed: Iterator[tuple[bytes, bytes]], changed: list[tuple[bytes, Any]]
+    ) -> Iterator[tuple[Any, Any]]:
+        laid = [(full, None if value is _MISSING else (value,)) for full, value in changed]
+        for full, found in merge(committed, laid):
+            key = decode_key(full[2:])
+            value = self._decoded(found) if isinstance(found, bytes) else found[0]
+            yield (key[0] if len(key) == 1 else key), value
+
+    def prefetch(
+        self,
+        groups: Sequence[int] | npt.NDArray[np.integer[Any]],
+        keys: Sequence[Any],
+        encoded: Sequence[bytes],
+    ) -> None:
+        """Load the values of a batch's keys with one batched read, before user code runs.
+
+        Args:
+            groups: key group of each row.
+            keys: key of each row, as user code will ask for it; may repeat.
+            encoded: canonical encoding of each row's key, without the key group.
+        """
+        if self._loaded > self._limit:
+            self._forget_unchanged()
+        if not _PLAIN.issuperset(set(map(type, keys))):
+            keys = list(map(self._ident, keys))
+        order = np.argsort(np.asarray(groups, np.uint16), kind="stable")
+        rows = order.tolist()
+        wanted: list[bytes] = []
+        places: list[tuple[dict[Any, Any], dict[Any, bytes]]] = []
+        for group, begin, end in _runs(np.asarray(groups, np.uint16)[order]):
+            known = self._groups.get(group)
+            if known is None:
+                known = self._groups[group] = _Group({}, {}, {})
+            codes, prefix = known.encoded, group.to_bytes(2, "big")
+            fresh = {
+                keys[row]: prefix + encoded[row]
+                for row in rows[begin:end]
+                if keys[row] not in codes
+            }
+            codes.update(fresh)
+            wanted.extend(fresh.values())
+            places.append((known.values, fresh))
+        if wanted:
+            self._fill(places, wanted)
+
+    def _fill(
+        self, places: list[tuple[dict[Any, Any], dict[Any, bytes]]], wanted: list[bytes]
+    ) -> None:
+        raws = self._store.get_many(wanted)
+        self._loaded += len(wanted)
+        decode, begin = self._decode, 0
+        try:
+            for values, keys in places:
+                found = raws[begin : begin + len(keys)]
+                begin += len(keys)
+                decoded = [_MISSING if raw is None else decode(raw) for raw in found]
+                values.update(zip(keys, decoded, strict=True))
+        except msgspec.DecodeError as error:
+            raise self._unreadable(error) from error
+
+    def _load(self, key: Any) -> Any:
+        encoded = self._encoded.get(key)
+        if encoded is None:
+            encoded = self._encode_ident(key)
+        raw = self._store.get_many([encoded])[0]
+        self._loaded += 1
+        value = _MISSING if raw is None else self._decoded(raw)
+        self._values[key] = value
+        return value
+
+    def _decoded(self, raw: bytes) -> Any:
+        try:
+            return self._decode(raw)
+        except msgspec.DecodeError as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> Exception:
+        where = f"store {self._store.name!r} holds a value that does not read as {self._value!r}"
+        if isinstance(error, msgspec.ValidationError):
+            return InvalidInputError(
+                f"{where}: {error}; declare the type it was written with, or reset the job"
+            )
+        return CorruptDataError(f"{where}: {error}")
+
+    def _ident(self, key: Any) -> Any:
+        if isinstance(key, tuple) and len(key) > 1 and _PLAIN.issuperset(map(type, key)):
+            return key
+        encoded = _encode_any(key)
+        if encoded and encoded[0] in _PLAIN_TAGS:
+            values = decode_key(encoded)
+            if len(values) == 1:
+                return values[0]
+        return (encoded,)
+
+    def _encode_ident(self, key: Any) -> bytes:
+        """Encode a dict key and remember it; every known key has its encoding."""
+        if not isinstance(key, tuple):
+            encoded = encode_key((key,))
+        else:
+            encoded = key[0] if len(key) == 1 else encode_key(key)
+        full = self._encoded[key] = self._group.to_bytes(2, "big") + encoded
+        return full
+
+    def _forget_unchanged(self) -> None:
+        for values, changed, encoded in self._groups.values():
+            kept = {key: values[key] for key in changed}
+            values.clear()
+            values.update(kept)
+            encoded.clear()
+            encoded.update(changed)
+        self._loaded = 0
+
+    @property
+    def overlay_bytes(self) -> int:
+        """About how much memory the changes take; values are measured on a sample."""
+        total = 0
+        for values, changed, _ in self._groups.values():
+            if changed:
+                last = list(islice(reversed(changed), 1 + _SAMPLE * len(changed) // 4096))
+                sizes = [len(changed[key]) + self._size(values[key]) for key in last]
+                each = sum(sizes) / len(sizes) * _OBJECT_FACTOR + 2 * ENTRY_OVERHEAD_BYTES
+                total += int(each * len(changed))
+        return total
+
+    def _size(self, value: Any) -> int:
+        return 1 if value is _MISSING else len(self._encode(value))
+
+    def _encode(self, value: Any) -> bytes:
+        try:
+            return _encode(value)
+        except (TypeError, OverflowError, ValueError, RecursionError) as error:
+            raise InvalidInputError(
+                f"store {self._store.name!r} cannot keep a {type(value).__name__}: {error}; "
+                "keep builtins, msgspec structs, dataclasses or containers of these"
+            ) from error
+
+    def seal(self) -> None:
+        """Encode the changes into the store below, in key order, and forget all objects."""
+        try:
+            for group in sorted(self._groups):
+                values, changed, _ = self._groups[group]
+                if not changed:
+                    continue
+                by_full = dict(zip(changed.values(), map(values.__getitem__, changed), strict=True))
+                fulls = sorted(by_full)
+                kept = list(map(by_full.__getitem__, fulls))
+                self._store.put_many(fulls, self._encode_all(kept))
+        finally:
+            self.discard()
+
+    def _encode_all(self, values: list[Any]) -> list[bytes | None]:
+        try:
+            if self._has_deletes:
+                return [None if value is _MISSING else _encode(value) for value in values]
+            return list(map(_encode, values))
+        except (TypeError, OverflowError, ValueError, RecursionError):
+            return [None if value is _MISSING else self._encode(value) for value in values]
+
+    def discard(self) -> None:
+        """Forget all objects, changed ones too."""
+        self._groups = {}
+        self._loaded = 0
+        self._has_deletes = False
+        self.enter(self._group)
+
+
+def _runs(groups: npt.NDArray[np.uint16]) -> Iterator[tuple[int, int, int]]:
+    """Yield each group of a sorted column with its first row and the one after its last."""
+    begins = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist()] if len(groups) else []
+    ends = [*begins[1:], len(groups)]
+    yield from zip(groups[begins].tolist(), begins, ends, strict=False)
+
+
+def _encode_any(key: Any) -> bytes:
+    return encode_key(key if isinstance(key, tuple) else (key,))
+
+
+def _after(prefix: bytes) -> bytes | None:
+    """The first bytes after all that begin with ``prefix``; none after FF FF."""
+    bare = prefix.rstrip(b"\xff")
+    return bare[:-1] + bytes([bare[-1] + 1]) if bare else None

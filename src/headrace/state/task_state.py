@@ -1,0 +1,271 @@
+"""All keyed state of one task: its stores, their epochs, and the one way they move on.
+
+An epoch of a task is ``catch_up``, ``begin``, user code, ``seal``. What was sealed is
+written as a segment by the slot, and applied here only when a later ``catch_up`` learns
+that it was committed. So a store on disk is never ahead of the manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from headrace.errors import (
+    ClosedError,
+    InternalError,
+    InvalidInputError,
+    NotOwnerError,
+)
+from headrace.files import Files
+from headrace.graph.operators import StoreSpec
+from headrace.state.backend import Backend, Changes
+from headrace.state.chain import CatchUpStats, SegmentSource
+from headrace.state.follower import Counts, Follower, TaskName
+from headrace.state.memory import MemoryBackend
+from headrace.state.objects import ObjectStore
+from headrace.state.position import Position, Target
+from headrace.state.rocksdb import RocksDBBackend
+from headrace.state.segment_writer import SegmentWriter
+from headrace.state.store import KeyValueStore
+
+BackendFactory = Callable[[Path, Sequence[str], str], Backend]
+
+BACKENDS: Mapping[str, BackendFactory] = {"rocksdb": RocksDBBackend, "memory": MemoryBackend}
+
+SNAPSHOT_ROWS = 16_384
+
+
+@dataclass
+class _Attempt:
+    """One attempt at an epoch: what it builds on, and its changes once sealed."""
+
+    attempt: str
+    epoch: int
+    base: Position | None
+    changes: dict[str, Changes] | None = None
+
+
+class TaskState:
+    """The stores of one task.
+
+    Args:
+        name: which task.
+        specs: its stores.
+        directory: of the task on the local disk; only disk backends use it.
+        files: where segments are read.
+        backends: how each kind of store is opened.
+
+    Raises:
+        InvalidInputError: a store kind that is not known, or a name twice.
+    """
+
+    def __init__(
+        self,
+        name: TaskName,
+        specs: Sequence[StoreSpec],
+        directory: Path,
+        files: Files,
+        backends: Mapping[str, BackendFactory] = BACKENDS,
+    ) -> None:
+        self.name = name
+        self._follower = Follower(name, files)
+        self._backends: dict[str, tuple[Backend, tuple[str, ...]]] = {}
+        self._stores: dict[str, KeyValueStore] = {}
+        self._objects: dict[str, ObjectStore] = {}
+        self._values = {spec.name: spec.value for spec in specs}
+        self._attempt: _Attempt | None = None
+        self._closed = False
+        self._open_backends(specs, directory, backends)
+
+    def _open_backends(
+        self, specs: Sequence[StoreSpec], directory: Path, backends: Mapping[str, BackendFactory]
+    ) -> None:
+        unknown = sorted({spec.kind for spec in specs} - backends.keys())
+        if unknown or len(self._values) != len(specs):
+            raise InvalidInputError(
+                f"stores of stage {self.name.stage} cannot open: unknown kinds {unknown}, or a "
+                f"name twice in {[spec.name for spec in specs]}; known: {sorted(backends)}"
+            )
+        low, high = self.name.groups
+        scope = f"{self.name.job}/{self.name.stage}/{low}-{high}"
+        for kind in sorted({spec.kind for spec in specs}):
+            names = tuple(sorted(spec.name for spec in specs if spec.kind == kind))
+            backend = backends[kind](directory / kind, names, scope)
+            self._backends[kind] = (backend, names)
+            for store in names:
+                self._stores[store] = KeyValueStore(backend, store)
+
+    @property
+    def position(self) -> Position | None:
+        """The committed state that all stores hold, ``None`` when they differ or hold none."""
+        held = {backend.position for backend, _ in self._backends.values()}
+        return held.pop() if len(held) == 1 else None
+
+    def store(self, name: str) -> KeyValueStore:
+        """Return a store of bytes; use either this or ``objects`` for one store."""
+        try:
+            return self._stores[name]
+        except KeyError:
+            raise InvalidInputError(
+                f"no store {name!r}; known: {sorted(self._stores)}; declare it on its operator"
+            ) from None
+
+    def objects(self, name: str) -> ObjectStore:
+        """Return a store of Python values, the same object at each call."""
+        found = self._objects.get(name)
+        if found is None:
+            found = self._objects[name] = ObjectStore(self.store(name), self._values[name])
+        return found
+
+    def catch_up(self, target: Target, source: SegmentSource) -> CatchUpStats:
+        """Bring all stores to a committed position, whatever they hold now.
+
+        1. Forget changes of an epoch that was not sealed.
+        2. A store at the target is done.
+        3. Where what this object sealed is what was committed, apply it from memory.
+        4. Otherwise apply the committed segments the store has not seen, one atomic write
+           each; a store that is not on the chain is thrown away and begins at a snapshot.
+        5. A store found unreadable on the way is thrown away and filled once more.
+
+        Args:
+            target: the position, and the attempt that won this task's part of it.
+            source: the committed segments up to that position.
+
+        Returns:
+            What was read and applied.
+
+        Raises:
+            NotOwnerError: the store is ahead: an older driver asks; stop.
+            CorruptDataError: a segment is damaged or missing.
+            UnavailableError: the local directory is held or its disk does not answer.
+        """
+        self._check_open()
+        sealed, self._attempt = self._attempt, None
+        self._discard_overlays()
+        counts = Counts()
+        for backend, stores in self._backends.values():
+            if backend.is_damaged:
+                backend.clear()
+            if backend.position == target.position:
+                continue
+            self._refuse_older(backend.position, target.position)
+            if sealed is not None and _was_committed(sealed, target, backend.position):
+                assert sealed.changes is not None
+                own = {name: sealed.changes[name] for name in stores if name in sealed.changes}
+                backend.apply(own, target.position)
+                counts.from_memory = True
+                counts.entries += sum(len(keys) for keys, _ in own.values())
+                continue
+            self._follower.fill(backend, stores, target.position, source, counts)
+        return counts.stats()
+
+    def _refuse_older(self, held: Position | None, target: Position) -> None:
+        if held is not None and held.lineage == target.lineage and held.epoch > target.epoch:
+            raise NotOwnerError(
+                f"the state is at epoch {held.epoch}, asked for {target.epoch} of the same "
+                "lineage; an older driver is running, or the job directory was set back: stop "
+                "that driver, or remove the local state",
+                job=self.name.job,
+                stage=self.name.stage,
+                task=self.name.task,
+            )
+
+    def begin(self, epoch: int, attempt: str) -> None:
+        """Begin an attempt at an epoch, on top of the position reached by ``catch_up``.
+
+        Args:
+            epoch: its number.
+            attempt: a name that no other attempt ever has.
+        """
+        self._check_open()
+        if self._attempt is not None:
+            raise InternalError("an attempt is under way or sealed; catch up or discard first")
+        self._attempt = _Attempt(attempt, epoch, self.position)
+
+    def seal(self) -> dict[str, Changes]:
+        """End the attempt and return its changes by store, sorted by key, none left out.
+
+        They stay in memory until the next ``catch_up`` decides over them. Stores without
+        changes are left out.
+        """
+        self._check_open()
+        attempt = self._attempt
+        if attempt is None or attempt.changes is not None:
+            raise InternalError("nothing to seal: begin an attempt first")
+        for objects in self._objects.values():
+            objects.seal()
+        taken = {name: store.take_changes() for name, store in self._stores.items()}
+        attempt.changes = {name: changes for name, changes in taken.items() if changes[0]}
+        return attempt.changes
+
+    def discard(self) -> None:
+        """Forget the attempt, sealed or not."""
+        self._attempt = None
+        self._discard_overlays()
+
+    def _discard_overlays(self) -> None:
+        for objects in self._objects.values():
+            objects.discard()
+        for store in self._stores.values():
+            store.discard()
+
+    @property
+    def overlay_bytes(self) -> int:
+        """About how much memory the changes of the attempt take; end the epoch when too much."""
+        raw = sum(store.overlay_bytes for store in self._stores.values())
+        return raw + sum(objects.overlay_bytes for objects in self._objects.values())
+
+    @property
+    def live_bytes(self) -> int:
+        """About how many bytes the committed entries take."""
+        return sum(backend.live_bytes() for backend, _ in self._backends.values())
+
+    def write_snapshot(self, writer: SegmentWriter) -> None:
+        """Hand all committed entries to a writer of kind ``snapshot``.
+
+        Entries are read while ``writer.close`` runs: do not catch up before it is done.
+        The file stands at ``position``.
+        """
+        self._check_open()
+        low, high = (group.to_bytes(3, "big") for group in self.name.groups)
+        end = high[1:] if high[0] == 0 else None
+        for backend, names in self._backends.values():
+            for store in names:
+                batches = _batches(backend, store, low[1:], end)
+                writer.add_batches(self.name.stage, self.name.task, store, batches)
+
+    def flush(self) -> None:
+        """Make what was caught up survive a crash of this process without reading segments."""
+        for backend, _ in self._backends.values():
+            backend.flush()
+
+    def close(self) -> None:
+        """Forget the attempt, flush and close all stores; closing twice is fine."""
+        if self._closed:
+            return
+        self.discard()
+        self._closed = True
+        for backend, _ in self._backends.values():
+            backend.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the task's state was closed; open it again", task=self.name.task)
+
+
+def _was_committed(sealed: _Attempt, target: Target, held: Position | None) -> bool:
+    return (
+        sealed.changes is not None
+        and sealed.attempt == target.attempt
+        and sealed.epoch == target.position.epoch
+        and sealed.base == held
+    )
+
+
+def _batches(backend: Backend, store: str, low: bytes, high: bytes | None) -> Iterator[Changes]:
+    entries = backend.scan(store, low, high)
+    while batch := list(islice(entries, SNAPSHOT_ROWS)):
+        keys, values = zip(*batch, strict=True)
+        yield keys, values
