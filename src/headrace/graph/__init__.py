@@ -1,1 +1,23 @@
-"""The job graph: frozen data, and the fluent API that builds it. Nothing here runs."""
+"""The job graph: frozen data, and the fluent API that builds it. Nothing here runs.
+
+Read ``operators`` for the data, ``streams`` for the API, ``aggregates`` for the monoids.
+"""
+
+from headrace.graph.aggregates import Aggregate
+from headrace.graph.builder import Graph
+from headrace.graph.jobs import Job, job
+from headrace.graph.operators import JobGraph
+from headrace.graph.streams import Output, Stream, Tumbling, store, tumbling
+
+__all__ = [
+    "Aggregate",
+    "Graph",
+    "Job",
+    "JobGraph",
+    "Output",
+    "Stream",
+    "Tumbling",
+    "job",
+    "store",
+    "tumbling",
+]

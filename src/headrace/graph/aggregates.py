@@ -3,10 +3,10 @@
 This file holds the interface and count, sum, min, max and mean; ``ranking`` holds top k,
 ``monoid`` the user's own, ``agg`` the short functions that users call.
 
-A partial result is one row of *partial columns*, named prefix + suffix, such as ``delay.`` + ``sum``. Four forms of
-the same law exist because each has its moment: ``partial`` folds the rows of a group at
-once, ``combine`` folds partial rows, ``lift`` with ``accumulate`` gives the running result
-after each row, and the scalar forms do one step in Python.
+A partial result is one row of *partial columns*, named prefix + suffix, such as ``delay.``
+and ``sum``. Four forms of the same law exist because each has its moment: ``partial`` folds
+the rows of a group at once, ``combine`` folds partial rows, ``lift`` with ``accumulate``
+gives the running result after each row, and the scalar forms do one step in Python.
 """
 
 from __future__ import annotations

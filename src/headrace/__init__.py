@@ -1,0 +1,70 @@
+"""Headrace: a stateful stream processor in Python whose data pipeline runs on Apache Spark.
+
+Importing this package loads neither Spark nor Arrow; each name loads what it needs when it
+is first used. Begin with ``job``, ``Graph`` and ``agg``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from polars import col, lit
+
+    from headrace.errors import GraphError, HeadraceError, InvalidInputError
+    from headrace.graph import agg
+    from headrace.graph.builder import Graph
+    from headrace.graph.jobs import Job, job
+    from headrace.graph.streams import Output, Stream, store, tumbling
+    from headrace.task.process import Context
+    from headrace.task.timers import Timer
+
+__all__ = [
+    "Context",
+    "Graph",
+    "GraphError",
+    "HeadraceError",
+    "InvalidInputError",
+    "Job",
+    "Output",
+    "Stream",
+    "Timer",
+    "agg",
+    "col",
+    "job",
+    "lit",
+    "store",
+    "tumbling",
+]
+
+_HOMES = {
+    "Context": "headrace.task.process",
+    "Graph": "headrace.graph.builder",
+    "GraphError": "headrace.errors",
+    "HeadraceError": "headrace.errors",
+    "InvalidInputError": "headrace.errors",
+    "Job": "headrace.graph.jobs",
+    "Output": "headrace.graph.streams",
+    "Stream": "headrace.graph.streams",
+    "Timer": "headrace.task.timers",
+    "agg": "headrace.graph.agg",
+    "col": "polars",
+    "job": "headrace.graph.jobs",
+    "lit": "polars",
+    "store": "headrace.graph.streams",
+    "tumbling": "headrace.graph.streams",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'headrace' has no attribute {name!r}; it has {__all__}")
+    module = importlib.import_module(_HOMES[name])
+    value = module if module.__name__.endswith(f".{name}") else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

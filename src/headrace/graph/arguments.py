@@ -1,0 +1,129 @@
+"""Checks of what users give to the methods of ``Stream``; each notes what is wrong and goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import polars as pl
+import pyarrow as pa
+
+from headrace.errors import InvalidInputError
+from headrace.graph.aggregates import Aggregate
+from headrace.graph.operators import StoreSpec
+from headrace.graph.signatures import call_mistake, name_of
+from headrace.graph.sites import user_names
+from headrace.graph.types import returned_schema, to_schema
+
+STORE_KINDS = ("rocksdb", "memory")
+Keys = tuple[str, ...] | None
+T = TypeVar("T")
+
+
+def attempt(wrong: list[str], call: Callable[[], T], otherwise: T) -> T:
+    """Return what a check gives, or note its mistake and go on with a stand-in."""
+    try:
+        return call()
+    except InvalidInputError as error:
+        wrong.append(error.message)
+        return otherwise
+
+
+def is_function(part: object) -> bool:
+    """Say whether it is a function of messages, not an expression on columns."""
+    return callable(part) and not isinstance(part, pl.Expr)
+
+
+def shown(value: object) -> str:
+    """Return a value and its type, for a message."""
+    return f"{value!r:.60} ({type(value).__name__})"
+
+
+def checked_function(
+    wrong: list[str], method: str, function: Any, uses: Sequence[str] | None
+) -> tuple[str, ...] | None:
+    """Check a function for messages or batches; return the columns it uses."""
+    if not is_function(function):
+        wrong.append(f"{method} takes a function; found {shown(function)}")
+    else:
+        argument = "frame" if method == "map_batches" else "message"
+        mistake = call_mistake(function, (argument,))
+        if mistake is not None:
+            wrong.append(f"function {name_of(function)} {mistake}")
+    return checked_uses(wrong, uses)
+
+
+def checked_uses(wrong: list[str], uses: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Check the columns that a function says it uses."""
+    if uses is None:
+        return None
+    columns = (uses,) if isinstance(uses, str) else tuple(uses)
+    if not columns or not all(isinstance(column, str) for column in columns):
+        wrong.append(f"uses= takes names of columns, at least one; found {list(columns)}")
+    elif len(set(columns)) < len(columns):
+        wrong.append(f"uses= names a column twice in {list(columns)}")
+    return columns
+
+
+def returned(
+    wrong: list[str], method: str, function: Any, returns: Any, *, many: bool = False
+) -> pa.Schema | None:
+    """Return the columns of a function's result, given or read from its annotation."""
+    if not is_function(function):
+        return None
+    none: pa.Schema | None = None
+    if returns is not None:
+        return attempt(wrong, lambda: to_schema(returns), none)
+    before, names = len(wrong), user_names()
+    schema = attempt(wrong, lambda: returned_schema(function, names, many=many), none)
+    if schema is None and len(wrong) == before:
+        wanted = "Iterable[Record]" if many else "Record"
+        wrong.append(
+            f"what function {name_of(function)} returns to {method} is not known; give returns=, "
+            f"or annotate it with -> {wanted}, a msgspec struct, dataclass or TypedDict"
+        )
+    return schema
+
+
+def checked_aggregates(
+    wrong: list[str], method: str, aggregates: Mapping[str, Any], keys: Keys, taken: set[str]
+) -> tuple[tuple[str, Aggregate], ...]:
+    """Check the aggregates of ``aggregate`` and ``window`` and return the good ones."""
+    if keys is None:
+        wrong.append(f"{method} keeps state for each key: put partition_by before it")
+    if not aggregates:
+        wrong.append(f"{method} has no aggregates; add one such as n=hr.agg.count()")
+    for name, aggregate in aggregates.items():
+        if isinstance(aggregate, Aggregate):
+            wrong += [f"{name}: {text}" for text in aggregate.check()]
+        else:
+            wrong.append(f"{name}= takes an aggregate of hr.agg; found {shown(aggregate)}")
+        if name in (keys or ()):
+            wrong.append(f"aggregate {name!r} has the name of a key column; rename it")
+        elif name in taken:
+            wrong.append(f"aggregate {name!r} has the name of a column of {method}; rename it")
+    return tuple((n, a) for n, a in aggregates.items() if isinstance(a, Aggregate))
+
+
+def check_kind(wrong: list[str], name: str, kind: object) -> None:
+    """Check the kind of a store."""
+    if kind not in STORE_KINDS:
+        wrong.append(f"store {name!r} is of kind {kind!r}; expected one of {STORE_KINDS}")
+
+
+def checked_stores(wrong: list[str], stores: Any, keys: Keys) -> tuple[StoreSpec, ...]:
+    """Return the stores of ``process``, given as a dict or as ``hr.store(...)``."""
+    if isinstance(stores, Mapping):
+        specs = [StoreSpec(str(name), value=value) for name, value in stores.items()]
+    else:
+        given = list(stores) if isinstance(stores, Sequence | set) else [stores]
+        specs = [spec for spec in given if isinstance(spec, StoreSpec)]
+        bad = [spec for spec in given if not isinstance(spec, StoreSpec)]
+        if bad:
+            found = ", ".join(map(shown, bad))
+            wrong.append(f"stores= takes a dict of names and types, or hr.store; found {found}")
+    if specs and keys is None:
+        wrong.append("process keeps state for each key: put partition_by before it")
+    for spec in specs:
+        check_kind(wrong, spec.name, spec.kind)
+    return tuple(specs)

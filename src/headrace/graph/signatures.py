@@ -1,0 +1,68 @@
+"""What can be told of a user's function before it runs: how it may be called, what it is."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+
+def call_mistake(function: Callable[..., Any], arguments: tuple[str, ...]) -> str | None:
+    """Say why a function cannot be called with these positional arguments, or ``None``.
+
+    Functions without a signature, as some builtins are, pass.
+    """
+    unbound = inspect.unwrap(function)
+    target = unbound if inspect.isroutine(unbound) else getattr(unbound, "__call__", unbound)  # noqa: B004
+    if inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target):
+        return "is async; give a plain function"
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, TypeError):
+        return None
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        return f"takes {signature}, but is called with ({', '.join(arguments)}): {error}"
+    return None
+
+
+def process_mistakes(factory: Any) -> list[str]:
+    """Say what a class or factory given to ``process`` lacks, one sentence each."""
+    if not callable(factory):
+        return [f"process takes a class or a factory; found {factory!r}"]
+    if not isinstance(factory, type):
+        wrong = call_mistake(factory, ())
+        return [] if wrong is None else [f"factory {name_of(factory)} {wrong}"]
+    mistakes = []
+    wrong = call_mistake(factory, ())
+    if wrong is not None:
+        mistakes.append(
+            f"class {factory.__name__} {wrong}; wrap it: process(lambda: {factory.__name__}(...))"
+        )
+    if not callable(getattr(factory, "process", None)):
+        mistakes.append(f"class {factory.__name__} has no method process(self, message, context)")
+    methods = {
+        "process": ("message", "context"),
+        "open": ("context",),
+        "on_timer": ("timer", "context"),
+        "close": (),
+    }
+    for method, arguments in methods.items():
+        function = inspect.getattr_static(factory, method, None)
+        if not callable(getattr(factory, method, None)):
+            continue
+        is_plain = not isinstance(function, staticmethod | classmethod)
+        wrong = call_mistake(
+            getattr(factory, method), (*(("self",) if is_plain else ()), *arguments)
+        )
+        if wrong is not None:
+            mistakes.append(f"method {factory.__name__}.{method} {wrong}")
+    return mistakes
+
+
+def name_of(function: Any) -> str:
+    """Return a readable name of a function, class or callable object."""
+    name = getattr(function, "__qualname__", None)
+    text = name if isinstance(name, str) else type(function).__qualname__
+    return text.rpartition("<locals>.")[2]

@@ -1,0 +1,418 @@
+"""``Stream``: the fluent API. Each method adds one operator to the graph and runs nothing.
+
+Functions and expressions are told apart by type: a Polars expression works on columns, any
+other callable on messages. Mistakes go to the graph, which reports all of them at build.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from headrace.graph.aggregates import Aggregate
+from headrace.graph.arguments import (
+    Keys,
+    attempt,
+    check_kind,
+    checked_aggregates,
+    checked_function,
+    checked_stores,
+    checked_uses,
+    is_function,
+    returned,
+    shown,
+)
+from headrace.graph.durations import Duration, duration_ms
+from headrace.graph.operators import (
+    Filter,
+    FilterMessages,
+    FlatMapMessages,
+    MapBatches,
+    MapMessages,
+    Merge,
+    Operator,
+    PartitionBy,
+    Process,
+    RunningAggregate,
+    Select,
+    SendTo,
+    Site,
+    StoreSpec,
+    TumblingWindow,
+)
+from headrace.graph.signatures import process_mistakes
+from headrace.graph.sites import user_site
+from headrace.graph.types import to_schema
+
+if TYPE_CHECKING:
+    from headrace.graph.builder import Graph
+
+
+@dataclass(frozen=True)
+class Output:
+    """A stream that ``send_to`` appends to; made by ``Graph.output``."""
+
+    graph: Graph
+    stream: str
+    partitions: int | None
+    site: Site
+
+
+@dataclass(frozen=True)
+class Tumbling:
+    """Windows of one size that follow each other without a gap; made by ``tumbling``."""
+
+    size: Duration
+    grace: Duration = "0s"
+
+
+def tumbling(size: Duration, grace: Duration = "0s") -> Tumbling:
+    """Cut event time into windows of one size, beginning at 1970-01-01 UTC.
+
+    Args:
+        size: such as ``"1h"``, or a timedelta.
+        grace: how long after its end, by the watermark, a window still takes records.
+    """
+    return Tumbling(size, grace)
+
+
+def store(name: str, value: Any = Any, kind: str = "rocksdb") -> StoreSpec:
+    """Declare a keyed store for ``process``.
+
+    Args:
+        name: unique within the job; its state is kept by it.
+        value: type of the values: a builtin, msgspec struct, dataclass or container.
+        kind: ``rocksdb`` for state of any size, ``memory`` for small hot state.
+    """
+    return StoreSpec(name, kind, value)
+
+
+class Stream:
+    """What leaves one operator; each method adds the next operator and returns its stream."""
+
+    def __init__(self, graph: Graph, name: str, keys: Keys) -> None:
+        self._graph = graph
+        self.name = name
+        self.keys = keys
+
+    def _add(
+        self,
+        kind: str,
+        name: str | None,
+        make: Callable[[str, list[str]], Operator],
+        keys: Keys,
+    ) -> Stream:
+        wrong: list[str] = []
+        chosen = self._graph.name(wrong, name, f"{self.name}.{kind}")
+        return self._graph.add(make(chosen, wrong), wrong, keys)
+
+    def map(
+        self,
+        *what: Callable[[Any], Any] | pl.Expr | str,
+        returns: Any = None,
+        uses: Sequence[str] | None = None,
+        name: str | None = None,
+    ) -> Stream:
+        """Make one message of each message.
+
+        Args:
+            *what: one function from a message to a message; or Polars expressions and names
+                of columns, each of which makes one column of the result.
+            returns: columns of a function's result: a schema, a dict of names and types, or a
+                record class; by default the function's return annotation.
+            uses: the columns a function reads; its message has only these. Default: all.
+            name: of the operator.
+        """
+        site = user_site()
+
+        def make(chosen: str, wrong: list[str]) -> Operator:
+            if len(what) == 1 and is_function(what[0]):
+                function: Any = what[0]
+                schema = returned(wrong, "map", function, returns)
+                columns = checked_function(wrong, "map", function, uses)
+                return MapMessages(chosen, (self.name,), site, function, schema, columns)
+            if returns is not None or uses is not None:
+                wrong.append("returns= and uses= are for functions; expressions tell their own")
+            expressions = [pl.col(part) if isinstance(part, str) else part for part in what]
+            bad = [part for part in expressions if not isinstance(part, pl.Expr)]
+            if bad or not expressions:
+                found = ", ".join(shown(part) for part in bad) or "nothing"
+                wrong.append(f"map takes one function, or expressions and columns; found {found}")
+            good = tuple(part for part in expressions if isinstance(part, pl.Expr))
+            return Select(chosen, (self.name,), site, good, tuple(map(str, good)))
+
+        return self._add("map", name, make, self.keys)
+
+    def flat_map(
+        self,
+        function: Callable[[Any], Any],
+        returns: Any = None,
+        uses: Sequence[str] | None = None,
+        name: str | None = None,
+    ) -> Stream:
+        """Make any number of messages of each message.
+
+        Args:
+            function: from a message to an iterable of messages.
+            returns: columns of a message of the result; default: ``T`` of the return
+                annotation ``Iterable[T]``.
+            uses: the columns the function reads. Default: all.
+            name: of the operator.
+        """
+        site = user_site()
+
+        def make(chosen: str, wrong: list[str]) -> Operator:
+            columns = checked_function(wrong, "flat_map", function, uses)
+            schema = returned(wrong, "flat_map", function, returns, many=True)
+            return FlatMapMessages(chosen, (self.name,), site, function, schema, columns)
+
+        return self._add("flat_map", name, make, self.keys)
+
+    def filter(
+        self,
+        condition: Callable[[Any], Any] | pl.Expr,
+        uses: Sequence[str] | None = None,
+        name: str | None = None,
+    ) -> Stream:
+        """Keep the messages for which a condition is true.
+
+        Args:
+            condition: a function of a message, or a Polars expression; null drops.
+            uses: the columns a function reads. Default: all.
+            name: of the operator.
+        """
+        site = user_site()
+
+        def make(chosen: str, wrong: list[str]) -> Operator:
+            if isinstance(condition, pl.Expr):
+                if uses is not None:
+                    wrong.append("uses= is for functions; an expression tells its own columns")
+                return Filter(chosen, (self.name,), site, condition, str(condition))
+            columns = checked_function(wrong, "filter", condition, uses)
+            return FilterMessages(chosen, (self.name,), site, condition, columns)
+
+        return self._add("filter", name, make, self.keys)
+
+    def map_batches(
+        self,
+        function: Callable[[pl.DataFrame], pl.DataFrame],
+        returns: Any = None,
+        uses: Sequence[str] | None = None,
+        name: str | None = None,
+    ) -> Stream:
+        """Make a Polars frame of each Polars frame, row for row.
+
+        How rows are cut into frames is not defined: use it for work on rows, not over them.
+
+        Args:
+            function: from a frame to a frame of as many rows in the same order.
+            returns: columns of the result.
+            uses: the columns the function reads; its frame has only these. Default: all.
+            name: of the operator.
+        """
+        site = user_site()
+
+        def make(chosen: str, wrong: list[str]) -> Operator:
+            columns = checked_function(wrong, "map_batches", function, uses)
+            schema = None
+            if returns is None:
+                wrong.append("map_batches needs returns=, the columns of its result")
+            else:
+                schema = attempt(wrong, lambda: to_schema(returns), None)
+            return MapBatches(chosen, (self.name,), site, function, schema, columns)
+
+        return self._add("map_batches", name, make, self.keys)
+
+    def partition_by(self, *columns: str, name: str | None = None) -> Stream:
+        """Send each message to the task that owns its key; what follows may keep state.
+
+        Args:
+            *columns: the key; messages with equal values meet in one task, in order.
+            name: of the operator; by default made of the columns.
+        """
+        site = user_site()
+        keys = tuple(column for column in columns if isinstance(column, str))
+
+        def make(chosen: str, wrong: list[str]) -> Operator:
+            if len(keys) < len(columns) or not keys:
+                wrong.append(f"partition_by takes names of columns; found {list(columns)}")
+            if len(set(keys)) < len(keys):
+                wrong.append(f"partition_by names a column twice in {list(keys)}")
+            return PartitionBy(chosen, (self.name,), site, keys)
+
+        kind = "by_" + "_".join(keys)
+        return self._add(kind if kind.isascii() else "partition_by", name, make, keys)
+
+    def merge(self, *others: Stream, name: str | None = None) -> Stream:
+        """Read several streams with the same columns as one.
+
+        Args:
+            *others: streams of the same graph, partitioned in the same way as this one.
+            name: of the operator.
+        """
+        site = user_site()
+
+        def make(chosen: str, wrong: list[str]) -> Operator:
+            if not others:
+                wrong.append("merge takes at least one other stream")
+            names = [self.name]
+            for other in others:
+                mistake = self._merge_mistake(other, names)
+                if mistake is None:
+                    names.append(other.name)
+                else:
+                    wrong.append(mistake)
+            return Merge(chosen, tuple(names), site)
+
+        return self._add("merge", name, make, self.keys)
+
+    def _merge_mistake(self, other: object, names: Sequence[str]) -> str | None:
+        if not isinstance(other, Stream):
+            return f"merge takes streams; found {shown(other)}"
+        if other._graph is not self._graph:  # noqa: SLF001 - of the same class
+            return f"stream {other.name!r} belongs to another graph"
+        if other.name in names:
+            return f"stream {other.name!r} is merged with itself"
+        if other.keys != self.keys:
+            return (
+                f"stream {self.name!r} is {_keyed(self.keys)}, but {other.name!r} is "
+                f"{_keyed(other.keys)}; partition both by the same columns"
+            )
+        return None
+
+    def aggregate(
+        self,
+        every: Duration | None = None,
+        store: str = "rocksdb",
+        name: str | None = None,
+        **aggregates: Aggregate,
+    ) -> Stream:
+        """Keep totals for each key over all messages so far.
+
+        Args:
+            every: send the totals of changed keys each time event time passes a multiple of
+                it, with column ``at``. Default: the new totals after each message.
+            store: ``rocksdb`` or ``memory``.
+            name: of the operator; its state is kept by it.
+            **aggregates: by name of the result column.
+        """
+        site = user_site()
+
+        def make(chosen: str, wrong: list[str]) -> Operator:
+            every_ms = None
+            if every is not None:
+                every_ms = attempt(wrong, lambda: duration_ms(every, "every"), None)
+            taken = {"at"} if every is not None else set()
+            kept = checked_aggregates(wrong, "aggregate", aggregates, self.keys, taken)
+            check_kind(wrong, chosen, store)
+            self._graph.claim_stores(wrong, chosen, [chosen])
+            spec = StoreSpec(chosen, store)
+            return RunningAggregate(chosen, (self.name,), site, kept, every_ms, spec)
+
+        return self._add("aggregate", name, make, self.keys)
+
+    def window(
+        self,
+        window: Tumbling,
+        store: str = "rocksdb",
+        name: str | None = None,
+        **aggregates: Aggregate,
+    ) -> Stream:
+        """Keep totals for each key and window of event time, sent once when it closes.
+
+        The result has the key, ``window_start``, ``window_end`` and the aggregates; its event
+        time is the last millisecond of the window.
+
+        Args:
+            window: such as ``hr.tumbling("1h")``.
+            store: ``rocksdb`` or ``memory``.
+            name: of the operator; its state is kept by it.
+            **aggregates: by name of the result column.
+        """
+        site = user_site()
+
+        def make(chosen: str, wrong: list[str]) -> Operator:
+            size, grace = _window_ms(wrong, window)
+            taken = {"window_start", "window_end"}
+            kept = checked_aggregates(wrong, "window", aggregates, self.keys, taken)
+            check_kind(wrong, chosen, store)
+            self._graph.claim_stores(wrong, chosen, [chosen])
+            spec = StoreSpec(chosen, store)
+            return TumblingWindow(chosen, (self.name,), site, size, grace, kept, spec)
+
+        return self._add("window", name, make, self.keys)
+
+    def process(
+        self,
+        factory: Callable[[], Any],
+        stores: Mapping[str, Any] | Sequence[StoreSpec] = (),
+        returns: Any = None,
+        uses: Sequence[str] | None = None,
+        name: str | None = None,
+    ) -> Stream:
+        """Run a class of your own, one instance for each task.
+
+        The class has ``process(message, context)`` and may have ``open(context)``,
+        ``on_timer(timer, context)`` and ``close()``; it sends with ``context.emit``.
+
+        Args:
+            factory: the class, or a function without arguments that makes an instance.
+            stores: a dict of store names and value types, or ``hr.store(...)`` for each.
+            returns: columns of what it emits; nothing may be emitted without.
+            uses: the columns it reads; its message has only these. Default: all.
+            name: of the operator; its timers are kept by it.
+        """
+        site = user_site()
+
+        def make(chosen: str, wrong: list[str]) -> Operator:
+            wrong += process_mistakes(factory)
+            specs = checked_stores(wrong, stores, self.keys)
+            self._graph.claim_stores(wrong, chosen, [spec.name for spec in specs])
+            schema = None
+            if returns is not None:
+                schema = attempt(wrong, lambda: to_schema(returns), None)
+            columns = checked_uses(wrong, uses)
+            return Process(chosen, (self.name,), site, factory, schema, columns, specs)
+
+        return self._add("process", name, make, self.keys)
+
+    def send_to(self, output: Output, name: str | None = None) -> None:
+        """Append the messages to an output stream.
+
+        Args:
+            output: from ``Graph.output``.
+            name: of the operator.
+        """
+        site = user_site()
+        target = _as_output(output)
+
+        def make(chosen: str, wrong: list[str]) -> Operator:
+            if target is None:
+                wrong.append(f'send_to takes g.output("name"); found {shown(output)}')
+                return SendTo(chosen, (self.name,), site)
+            if target.graph is not self._graph:
+                wrong.append(f"output {target.stream!r} belongs to another graph")
+            self._graph.mark_sent(target)
+            return SendTo(chosen, (self.name,), site, target.stream, target.partitions)
+
+        stream = "output" if target is None else target.stream
+        self._add(f"to_{stream}", name, make, self.keys)
+
+
+def _keyed(keys: Keys) -> str:
+    return "not partitioned" if keys is None else f"partitioned by {list(keys)}"
+
+
+def _as_output(value: object) -> Output | None:
+    return value if isinstance(value, Output) else None
+
+
+def _window_ms(wrong: list[str], window: object) -> tuple[int, int]:
+    if not isinstance(window, Tumbling):
+        wrong.append(f'window takes hr.tumbling("1h"); found {shown(window)}')
+        return 0, 0
+    size = attempt(wrong, lambda: duration_ms(window.size, "window size"), 0)
+    return size, attempt(wrong, lambda: duration_ms(window.grace, "grace", least=0), 0)
