@@ -1,0 +1,139 @@
+"""How fast the file bus is: `python bench/bus.py [--folder DIR] [--rows N]` prints JSON.
+
+Records of 100 bytes: an int64 id, an int64 event time and 84 bytes of padding. The folder
+should be on the disk that is meant; it is emptied afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import tempfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.bus import BusOptions, FileBus, Fsync, Stream, StreamSpec
+from headrace.clock import SystemClock
+
+SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("padding", pa.binary())])
+BATCH_ROWS = 10_000
+CLOCK = SystemClock()
+
+
+def batch_of(rows: int) -> pa.RecordBatch:
+    """Rows of 100 bytes with the schema of the streams."""
+    ids = np.random.default_rng(7).integers(1, 1_000_001, rows)
+    padding = pa.array([b"x" * 80] * rows, pa.binary())  # and 4 bytes for its end
+    return pa.RecordBatch.from_arrays(
+        [pa.array(ids), pa.array(ids + 10**12), padding], schema=SCHEMA
+    )
+
+
+def append_rate(stream: Stream, rows: int) -> float:
+    """Rows a second in batches of 10,000."""
+    batch = batch_of(BATCH_ROWS)
+    begin = CLOCK.monotonic()
+    for _ in range(rows // BATCH_ROWS):
+        stream.append(0, batch)
+    return rows / (CLOCK.monotonic() - begin)
+
+
+def read_rate(stream: Stream, columns: list[str] | None) -> float:
+    """Rows a second, all values of fixed width summed."""
+    best = 0.0
+    for _ in range(3):
+        begin, rows, total = CLOCK.monotonic(), 0, 0
+        for found in stream.read(0, 0, columns=columns):
+            rows += found.batch.num_rows
+            total += int(found.batch.column(0).to_numpy().sum())
+        best = max(best, rows / (CLOCK.monotonic() - begin))
+    return best
+
+
+def one_record_ms(stream: Stream, count: int = 300) -> float:
+    """Median of appends of one record."""
+    batch, times = batch_of(1), []
+    for _ in range(count):
+        begin = CLOCK.monotonic()
+        stream.append(0, batch)
+        times.append((CLOCK.monotonic() - begin) * 1e3)
+    return statistics.median(times)
+
+
+def wake_ms(root: Path, name: str, count: int = 100) -> float:
+    """Median from the return of an append to the return of a wait in another bus object."""
+    writer, reader = FileBus(root), FileBus(root)
+    to, source = writer.stream(name), reader.stream(name)
+    ready, woken, late = threading.Event(), threading.Event(), [0.0] * count
+
+    def follow() -> None:
+        for index in range(count):
+            ends = source.ends()
+            ready.set()
+            source.wait(ends, 5)
+            late[index] = CLOCK.monotonic()
+            woken.set()
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    delays = []
+    for index in range(count):
+        ready.wait()
+        ready.clear()
+        CLOCK.sleep(0.002)
+        to.append(0, batch_of(1))
+        written = CLOCK.monotonic()
+        woken.wait()
+        woken.clear()
+        delays.append(max(0.0, late[index] - written) * 1e3)
+    thread.join()
+    writer.close()
+    reader.close()
+    return statistics.median(delays)
+
+
+def open_s(root: Path, partitions: int = 1000) -> float:
+    """Seconds to open a stream of many partitions and to learn their ends."""
+    with FileBus(root, BusOptions(fsync=Fsync.NEVER)) as bus:
+        stream = bus.create(StreamSpec("wide", partitions, SCHEMA, "at"))
+        batch = batch_of(10)
+        for partition in range(partitions):
+            stream.append(partition, batch)
+    with FileBus(root) as bus:
+        begin = CLOCK.monotonic()
+        assert bus.stream("wide").ends() == [10] * partitions
+        return CLOCK.monotonic() - begin
+
+
+def main() -> None:
+    """Run everything and print one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=None)
+    parser.add_argument("--rows", type=int, default=3_000_000)
+    given = parser.parse_args()
+    root = Path(tempfile.mkdtemp(dir=given.folder))
+    results: dict[str, float] = {}
+    try:
+        for policy in Fsync:
+            with FileBus(root, BusOptions(fsync=policy)) as bus:
+                stream = bus.create(StreamSpec(f"rows-{policy}", 1, SCHEMA, "at"))
+                results[f"append_rows_per_s_{policy}"] = append_rate(stream, given.rows)
+                small = bus.create(StreamSpec(f"one-{policy}", 1, SCHEMA, "at"))
+                results[f"one_record_ms_p50_{policy}"] = one_record_ms(small)
+                if policy is Fsync.ALWAYS:
+                    results["read_int_column_rows_per_s"] = read_rate(stream, ["id"])
+                    results["read_all_rows_per_s"] = read_rate(stream, None)
+        results["wake_ms_p50"] = wake_ms(root, "one-always")
+        results["open_1000_partitions_s"] = open_s(root)
+    finally:
+        shutil.rmtree(root)
+    print(json.dumps({name: float(f"{value:.4g}") for name, value in results.items()}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
