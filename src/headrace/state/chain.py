@@ -44,12 +44,12 @@ class SegmentSource(Protocol):
     """The committed segments of a job, up to one manifest."""
 
     def chain(
-        self, stage: int, task: int, groups: tuple[int, int], after: Position | None
+        self, stage: str, task: int, groups: tuple[int, int], after: Position | None
     ) -> Chain:
         """Return how a task's store gets to the manifest that this source stands for.
 
         Args:
-            stage: index of the stage.
+            stage: name of the stage.
             task: number of the task.
             groups: its first key group and the one after its last.
             after: what the store holds, ``None`` for nothing; not on the chain of manifests

@@ -25,7 +25,7 @@ class TaskName:
     """
 
     job: str
-    stage: int
+    stage: str
     task: int
     groups: tuple[int, int]
 

@@ -34,6 +34,7 @@ class MemoryBackend(Backend):
 
     def apply(self, changes: Mapping[str, Changes], position: Position | None) -> None:
         """Update the dicts; nothing here can fail half-way on valid input."""
+        self._check_open()
         unknown = changes.keys() - self._entries.keys()
         if unknown:
             raise InvalidInputError(f"no stores {sorted(unknown)}; known: {sorted(self._entries)}")
@@ -87,6 +88,10 @@ class MemoryBackend(Backend):
 
     def clear(self) -> None:
         """Forget everything."""
+        self._check_open()
+        self._forget()
+
+    def _forget(self) -> None:
         for entries in self._entries.values():
             entries.clear()
         self._sorted.clear()
@@ -102,13 +107,16 @@ class MemoryBackend(Backend):
 
     def close(self) -> None:
         """Forget everything, for good."""
-        self.clear()
+        self._forget()
         self._closed = True
 
     def _of(self, store: str) -> dict[bytes, bytes]:
-        if self._closed:
-            raise ClosedError("the store was closed; open the task's state again", store=store)
+        self._check_open()
         try:
             return self._entries[store]
         except KeyError:
             raise InvalidInputError(f"no store {store!r}; known: {sorted(self._entries)}") from None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the store was closed; open the task's state again")

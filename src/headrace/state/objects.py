@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import CorruptDataError, InvalidInputError
-from headrace.records.keys import BYTES, INTEGER, STRING, decode_key, encode_key
+from headrace.records.keys import decode_key, encode_key
 from headrace.state.store import ENTRY_OVERHEAD_BYTES, KeyValueStore, merge
 
 LOADED_LIMIT = 1_000_000
@@ -27,7 +27,6 @@ LOADED_LIMIT = 1_000_000
 _OBJECT_FACTOR = 3  # a Python object against its encoding, about
 _SAMPLE = 32
 _PLAIN = frozenset((int, str, bytes))
-_PLAIN_TAGS = frozenset((INTEGER, STRING, BYTES))
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -246,10 +245,9 @@ class ObjectStore:
         if isinstance(key, tuple) and len(key) > 1 and _PLAIN.issuperset(map(type, key)):
             return key
         encoded = _encode_any(key)
-        if encoded and encoded[0] in _PLAIN_TAGS:
-            values = decode_key(encoded)
-            if len(values) == 1:
-                return values[0]
+        values = decode_key(encoded)
+        if values and _PLAIN.issuperset(map(type, values)):
+            return values if len(values) > 1 else values[0]
         return (encoded,)
 
     def _encode_ident(self, key: Any) -> bytes:

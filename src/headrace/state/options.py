@@ -18,7 +18,6 @@ from rocksdict import (
     DataBlockIndexType,
     DBCompressionType,
     Options,
-    ReadOptions,
     WriteBufferManager,
     WriteOptions,
 )
@@ -96,14 +95,4 @@ def write_options() -> WriteOptions:
     """Return the options of every write: no write-ahead log."""
     options = WriteOptions()
     options.disable_wal = True  # type: ignore[method-assign, assignment]  # a property
-    return options
-
-
-def scan_options(low: bytes, high: bytes) -> ReadOptions:
-    """Return the options of a scan: bounded, and without pushing point reads from the cache."""
-    options = ReadOptions()
-    options.set_iterate_lower_bound(low)
-    options.set_iterate_upper_bound(high)
-    options.fill_cache(False)  # type: ignore[call-arg]  # the stub forgets the argument
-    options.set_readahead_size(256 << 10)
     return options

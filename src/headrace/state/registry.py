@@ -13,7 +13,7 @@ from headrace.state.task_state import TaskState
 
 MAX_OPEN = 256
 
-Key = tuple[str, int, int]
+Key = tuple[str, str, int]
 """Job, stage, task."""
 
 

@@ -32,7 +32,6 @@ from headrace.state.options import (
     DEFAULT_SETTINGS,
     RocksDBSettings,
     database_options,
-    scan_options,
     write_options,
 )
 from headrace.state.ownership import DirectoryLock
@@ -125,17 +124,20 @@ class RocksDBBackend(Backend):
         prefix = self._prefix(store)
         begin = prefix + low
         end = bytes([prefix[0] + 1]) if high is None else prefix + high
-        if begin >= end:
-            self._open()
-            return iter(())
-        items: Any = self._open().items(from_key=begin, read_opt=scan_options(begin, end))
-        scan = self._scan(items)
+        # Not with the bounds of rocksdict's ReadOptions: scans with them were seen to end at
+        # other keys (0.3.29).
+        items: Any = self._open().items(from_key=begin)
+        scan = self._scan(items, end)
         self._scans.add(scan)
         return scan
 
-    def _scan(self, items: Iterable[tuple[bytes, bytes]]) -> Generator[tuple[bytes, bytes]]:
+    def _scan(
+        self, items: Iterable[tuple[bytes, bytes]], end: bytes
+    ) -> Generator[tuple[bytes, bytes]]:
         try:
             for key, value in items:
+                if key >= end:
+                    return
                 yield key[1:], value
         except HeadraceError:
             raise

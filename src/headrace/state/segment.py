@@ -58,7 +58,7 @@ class Section(msgspec.Struct, frozen=True):
     ``digest`` is xxh3 of the headers of its frames, one after the other.
     """
 
-    stage: int
+    stage: str
     task: int
     store: str
     begin: int

@@ -59,7 +59,7 @@ class SegmentReader:
         """All sections, in file order."""
         return self._footer.sections
 
-    def section(self, stage: int, task: int, store: str) -> Section | None:
+    def section(self, stage: str, task: int, store: str) -> Section | None:
         """Return the section of one store of one task, ``None`` when it changed nothing."""
         wanted = (stage, task, store)
         return next((s for s in self.sections if (s.stage, s.task, s.store) == wanted), None)

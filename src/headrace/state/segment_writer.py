@@ -46,14 +46,14 @@ class SegmentWriter:
         self._files = files
         self._path = path
         self._header = header
-        self._pending: list[tuple[int, int, str, Iterable[Changes]]] = []
+        self._pending: list[tuple[str, int, str, Iterable[Changes]]] = []
         self._sections: list[Section] = []
         self._checksum = 0
         self._closed = False
 
     def add(
         self,
-        stage: int,
+        stage: str,
         task: int,
         store: str,
         keys: Sequence[bytes],
@@ -62,7 +62,7 @@ class SegmentWriter:
         """Add the changes of one store of one task, sorted by full key; none is fine."""
         self.add_batches(stage, task, store, [(keys, values)])
 
-    def add_batches(self, stage: int, task: int, store: str, batches: Iterable[Changes]) -> None:
+    def add_batches(self, stage: str, task: int, store: str, batches: Iterable[Changes]) -> None:
         """Add one store of one task in batches, which are drawn while ``close`` writes."""
         if self._closed:
             raise ClosedError(f"segment {self._path} is written; begin another")
@@ -91,7 +91,7 @@ class SegmentWriter:
 
 
 class _SectionWriter:
-    def __init__(self, stage: int, task: int, store: str, begin: int) -> None:
+    def __init__(self, stage: str, task: int, store: str, begin: int) -> None:
         self._name = (stage, task, store)
         self._begin = self.end = begin
         self.rows = 0
