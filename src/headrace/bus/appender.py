@@ -34,13 +34,18 @@ def segment_name(segment: int, nonce: int) -> str:
 
 
 class AppendFile:
-    """The one file of a kind that an appender has open: its segment, or its index."""
+    """The one file of a kind that an appender has open: its segment, or its index.
+
+    ``failure`` is that of a sync. After one, nobody knows what is on the disk, and trying
+    again would seem to succeed; so nothing more may be appended.
+    """
 
     def __init__(self, files: Files, *, sync_before_close: bool) -> None:
         self._files = files
         self._sync_before_close = sync_before_close
         self._path: Path | None = None
         self._descriptor = -1
+        self.failure: OSError | None = None
 
     def at(self, path: Path, flags: int = 0) -> int:
         """Return the file's descriptor, opened to append; any other file is closed."""
@@ -58,8 +63,13 @@ class AppendFile:
 
     def sync(self) -> None:
         """Make what was written durable."""
-        if self._path is not None:
+        if self._path is None:
+            return
+        try:
             self._files.sync_file(self._descriptor)
+        except OSError as error:
+            self.failure = error
+            raise
 
     def close(self) -> None:
         """Close the file, if one is open."""
@@ -97,7 +107,6 @@ class Appender:
         self._segment_file = AppendFile(parts.files, sync_before_close=is_late)
         self._index_file = AppendFile(parts.files, sync_before_close=is_late)
         self._is_fresh = True
-        self._broken: OSError | None = None
 
     def append(self, chunks: Sequence[Bytes], draft: Draft) -> Appended:
         """Append frames to the current segment in one step."""
@@ -114,13 +123,9 @@ class Appender:
         if not self.has_unsynced:
             return
         self.has_unsynced = False
-        try:
-            self._segment_file.sync()
-            self._files.sync_folder(self._index.folder)
-            self._index_file.sync()
-        except OSError as error:
-            self._broken = error
-            raise
+        self._segment_file.sync()
+        self._files.sync_folder(self._index.folder)
+        self._index_file.sync()
 
     def close(self) -> None:
         """Sync what is due under the interval policy, and close all files."""
@@ -133,8 +138,9 @@ class Appender:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         try:
-            if self._broken is not None:
-                raise self._broken
+            for file in (self._segment_file, self._index_file):
+                if file.failure is not None:
+                    raise file.failure
             self._take_lock()
             try:
                 self._index.refresh()
@@ -189,7 +195,8 @@ class Appender:
                 self._files.remove(index.folder / name)
         if self._settings.fsync is not Fsync.NEVER:
             if index.number >= 0:
-                self._files.sync_file(self._index_file.at(index.path))
+                self._index_file.at(index.path)
+                self._index_file.sync()
             self._files.sync_folder(index.folder)
         self._is_fresh = False
 
@@ -197,7 +204,8 @@ class Appender:
         table = self._index.table
         answer = draft.duplicate(table.view(), table.sequences)
         if answer is not None and self._settings.fsync is Fsync.ALWAYS:
-            self._files.sync_file(self._index_file.at(self._index.path))
+            self._index_file.at(self._index.path)
+            self._index_file.sync()
         return answer
 
     def _commit(self, draft: Draft, place: Place) -> Appended:
@@ -207,7 +215,7 @@ class Appender:
         data = draft.entry(first, self._index.partition, place, self._clock.now_ms()).pack()
         at = self._index.entries
         self._files.append(descriptor, [data])
-        self._sync(descriptor)
+        self._sync(self._index_file)
         fault("bus.index_written")
         self._index.grow(data, at)
         return Appended(first, self._index.table.next_offset, False)
@@ -218,7 +226,7 @@ class Appender:
         end = os.fstat(descriptor).st_size
         gap = -end % ALIGNMENT
         self._files.append(descriptor, [bytes(gap), *chunks])
-        self._sync(descriptor)
+        self._sync(self._segment_file)
         length = sum(memoryview(chunk).nbytes for chunk in chunks)
         return Place(segment, nonce, end + gap, length)
 
@@ -279,15 +287,11 @@ class Appender:
         index.refresh()
         return self._index_file.at(path)
 
-    def _sync(self, descriptor: int) -> None:
+    def _sync(self, file: AppendFile) -> None:
         if self._settings.fsync is Fsync.INTERVAL:
             self.has_unsynced = True
         elif self._settings.fsync is Fsync.ALWAYS:
-            try:
-                self._files.sync_file(descriptor)
-            except OSError as error:
-                self._broken = error
-                raise
+            file.sync()
 
     def _sync_folder(self) -> None:
         if self._settings.fsync is Fsync.ALWAYS:

@@ -134,11 +134,15 @@ class FileLog(Log):
                 self._appender.sync()
 
     def release(self) -> bool:
-        """Close the files to append to, unless an append is under way."""
+        """Close the files to append to, unless an append is under way or a sync fails."""
         if not self._lock.acquire(blocking=False):
             return False
         try:
+            if self._appender is not None:
+                self._appender.sync()
             self._close_appender()
+        except OSError:
+            return False  # kept, so that the next append to this partition tells of it
         finally:
             self._lock.release()
         return True

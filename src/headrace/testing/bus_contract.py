@@ -82,10 +82,10 @@ class BusContract(ABC):
 
     def test_a_stream_is_created_once(self, bus: Bus) -> None:
         """A second create answers the same stream, or is refused with what differs."""
-        assert [] == bus.names()
+        assert bus.names() == []
         bus.create(SPEC)
         assert bus.create(SPEC, exist_ok=True).spec == SPEC == bus.stream("events").spec
-        assert ["events"] == bus.names()
+        assert bus.names() == ["events"]
         with pytest.raises(InvalidInputError, match="exists; open it"):
             bus.create(SPEC)
         other = StreamSpec("events", 3, SCHEMA, "at", ("id",))
@@ -105,7 +105,7 @@ class BusContract(ABC):
         """Reading [start, stop) gives those rows with their offsets, for all ranges."""
         for first, count in ((0, 3), (3, 1), (4, 5)):
             assert Appended(first, first + count, False) == stream.append(0, rows(first, count))
-        assert ([0, 0], [9, 0]) == (stream.begins(), stream.ends())
+        assert (stream.begins(), stream.ends()) == ([0, 0], [9, 0])
         for start in range(10):
             for stop in range(start, 10):
                 found = list(stream.read(0, start, stop))
@@ -119,9 +119,9 @@ class BusContract(ABC):
         """Only the chosen columns are returned; unknown ones are refused."""
         stream.append(0, rows(0, 3))
         (found,) = stream.read(0, 1, columns=["name", "id"])
-        assert {"name": ["n1", "n2"], "id": [1, 2]} == found.batch.to_pydict()
+        assert found.batch.to_pydict() == {"name": ["n1", "n2"], "id": [1, 2]}
         (bare,) = stream.read(0, 0, columns=[])
-        assert (3, 0) == (bare.batch.num_rows, bare.batch.num_columns)
+        assert (bare.batch.num_rows, bare.batch.num_columns) == (3, 0)
         with pytest.raises(InvalidInputError, match=r"no columns \['nme'\]"):
             stream.read(0, 0, columns=["nme"])
 
@@ -129,10 +129,10 @@ class BusContract(ABC):
         """``max_rows`` is exact; ``max_bytes`` gives at least one row."""
         for first in (0, 10, 20):
             stream.append(0, rows(first, 10))
-        assert 15 == len(everything(stream, max_rows=15))
-        assert 1 == len(everything(stream, max_bytes=1))
-        assert 12 == len(everything(stream, columns=["id"], max_bytes=12 * 8))
-        assert 30 == len(everything(stream, max_bytes=1 << 20))
+        assert len(everything(stream, max_rows=15)) == 15
+        assert len(everything(stream, max_bytes=1)) == 1
+        assert len(everything(stream, columns=["id"], max_bytes=12 * 8)) == 12
+        assert len(everything(stream, max_bytes=1 << 20)) == 30
 
     def test_offsets_and_partitions_that_are_not_there_are_refused(self, stream: Stream) -> None:
         """Reading beyond the end is an error, not an empty answer."""
@@ -147,27 +147,27 @@ class BusContract(ABC):
         """The answer is the current end."""
         stream.append(0, rows(0, 3))
         assert Appended(3, 3, False) == stream.append(0, rows(0, 0), producer=ME, sequence=1)
-        assert [3, 0] == stream.ends()
+        assert stream.ends() == [3, 0]
 
     def test_batches_are_cast_to_the_schema_or_refused(self, stream: Stream) -> None:
         """Columns are put in order and cast without loss; nothing else is appended."""
         table = pa.table({"name": ["a"], "at": pa.array([5], pa.int32()), "id": [1]})
         stream.append(0, table)
-        assert [{"id": 1, "at": 5, "name": "a"}] == everything(stream)
+        assert everything(stream) == [{"id": 1, "at": 5, "name": "a"}]
         with pytest.raises(InvalidInputError, match=r"missing \['name'\]") as caught:
             stream.append(1, table.drop_columns("name"))
-        assert {"stream": "events", "partition": 1} == caught.value.fields
-        with pytest.raises(InvalidInputError, match="event time .* is null in row 1"):
+        assert caught.value.fields == {"stream": "events", "partition": 1}
+        with pytest.raises(InvalidInputError, match=r"event time .* is null in row 1"):
             stream.append(0, rows(0, 2, [5, None]))  # type: ignore[list-item]
-        with pytest.raises(InvalidInputError, match="event time .* is -1 ms"):
+        with pytest.raises(InvalidInputError, match=r"event time .* is -1 ms"):
             stream.append(0, rows(0, 1, [-1]))
-        assert [1, 0] == stream.ends()
+        assert stream.ends() == [1, 0]
 
     def test_too_large_a_batch_is_refused_with_the_numbers(self, stream: Stream) -> None:
         """The error holds what was found and what is allowed."""
         with pytest.raises(InvalidInputError, match=r"10000 rows has \d+ bytes; .* 100000;"):
             stream.append(0, rows(0, 10_000))
-        assert [0, 0] == stream.ends()
+        assert stream.ends() == [0, 0]
 
     def test_a_sequence_is_appended_once(self, bus: Bus, tmp_path: Path) -> None:
         """A repeated or older sequence answers the old offsets, also after a reopen."""
@@ -182,7 +182,7 @@ class BusContract(ABC):
             for other in (Producer("job/output", "lineage-2"), Producer("job/other", "lineage-1")):
                 assert not stream.append(0, rows(5, 1), producer=other, sequence=3).duplicate
             assert not stream.append(1, rows(0, 1), producer=ME, sequence=3).duplicate
-            assert [7, 1] == stream.ends()
+            assert stream.ends() == [7, 1]
 
     def test_a_sequence_needs_its_producer(self, stream: Stream) -> None:
         """One without the other is refused, and so is a negative sequence."""
@@ -219,9 +219,9 @@ class BusContract(ABC):
         assert Appended(9, 9, False) == stream.append_file(0, path, [])
         stream.append(0, rows(6, 1))
         ids = [row["id"] for row in everything(stream)]
-        assert [0, 1, 5, 0, 1, 2, 3, 4, 5, 6] == ids
-        assert [2, 3, 4] == [row["id"] for row in everything(stream)[5:8]]
-        assert (1000, 1006) == stream.time_range(0)
+        assert ids == [0, 1, 5, 0, 1, 2, 3, 4, 5, 6]
+        assert [row["id"] for row in everything(stream)[5:8]] == [2, 3, 4]
+        assert stream.time_range(0) == (1000, 1006)
 
     def test_a_large_file_is_appended_whole(self, stream: Stream, tmp_path: Path) -> None:
         """A file beyond ``adopt_bytes`` reads like any other append."""
@@ -232,7 +232,7 @@ class BusContract(ABC):
         stream.append(0, rows(1000, 1))
         assert list(range(1001)) == [row["id"] for row in everything(stream)]
         (found,) = stream.read(0, 700, 701)
-        assert [700] == found.batch.column("id").to_pylist()
+        assert found.batch.column("id").to_pylist() == [700]
 
     def test_a_bad_range_of_a_file_is_refused(self, stream: Stream, tmp_path: Path) -> None:
         """A range that is not one of whole frames of this schema appends nothing."""
@@ -249,18 +249,18 @@ class BusContract(ABC):
             stream.append_file(0, narrow)
         with pytest.raises(InvalidInputError, match="no file"):
             stream.append_file(0, tmp_path / "missing")
-        assert [0, 0] == stream.ends()
+        assert stream.ends() == [0, 0]
 
     def test_offsets_are_found_by_event_time(self, stream: Stream, bus: Bus) -> None:
         """The answer is the first row at or after the time in the first append with one."""
         assert None is stream.time_range(0)
-        assert 0 == stream.offset_at(0, 0)
+        assert stream.offset_at(0, 0) == 0
         stream.append(0, rows(0, 3, [10, 30, 20]))
         stream.append(0, rows(3, 2, [5, 6]))
         stream.append(0, rows(5, 2, [40, 50]))
         expected = {0: 0, 10: 0, 11: 1, 30: 1, 31: 5, 40: 5, 41: 6, 50: 6, 51: 7}
         assert expected == {time: stream.offset_at(0, time) for time in expected}
-        assert (5, 50) == stream.time_range(0)
+        assert stream.time_range(0) == (5, 50)
         untimed = bus.create(StreamSpec("untimed", 1, SCHEMA))
         untimed.append(0, rows(0, 1))
         assert None is untimed.time_range(0)
@@ -272,8 +272,8 @@ class BusContract(ABC):
         schema = pa.schema([("at", pa.timestamp("ns"))])
         stream = bus.create(StreamSpec("stamped", 1, schema, "at"))
         stream.append(0, pa.record_batch([pa.array([1_500, 2_500], pa.timestamp("ms"))], ["at"]))
-        assert (1500, 2500) == stream.time_range(0)
-        assert 1 == stream.offset_at(0, 1501)
+        assert stream.time_range(0) == (1500, 2500)
+        assert stream.offset_at(0, 1501) == 1
 
     def test_waiting_ends_with_an_append(self, stream: Stream) -> None:
         """A waiter wakes by an append to any partition, long before its timeout."""
@@ -283,10 +283,10 @@ class BusContract(ABC):
         waiter.start()
         stream.append(1, rows(0, 4))
         waiter.join(LONG_S / 2)
-        assert [[1, 4]] == answers
-        assert [1, 4] == stream.wait([0, 4], LONG_S)
-        assert [1, 4] == stream.wait([1, 4], 0.01)
-        with pytest.raises(InvalidInputError, match="found 1 ends .*, expected 2"):
+        assert answers == [[1, 4]]
+        assert stream.wait([0, 4], LONG_S) == [1, 4]
+        assert stream.wait([1, 4], 0.01) == [1, 4]
+        with pytest.raises(InvalidInputError, match=r"found 1 ends .*, expected 2"):
             stream.wait([1], 0.01)
 
     def test_a_follower_sees_rows_as_they_arrive(self, stream: Stream) -> None:
@@ -304,7 +304,7 @@ class BusContract(ABC):
             stream.append(1, rows(0, 1))
             stream.append(0, rows(first, 2))
         follower.join(LONG_S)
-        assert [1, 2, 3, 4, 5] == seen
+        assert seen == [1, 2, 3, 4, 5]
 
     def test_keys_go_to_the_same_partition_for_ever(self, bus: Bus) -> None:
         """The routing is part of the format: these values must never change."""
@@ -315,11 +315,11 @@ class BusContract(ABC):
         )
         assert sorted(answers) == list(answers)
         found = {p: [row["a"] for row in everything(one, p)] for p in range(8)}
-        assert GOLDEN == found
+        assert found == GOLDEN
         two = bus.create(StreamSpec("two", 4, schema, key=("a", "b")))
         two.append_rows(pa.record_batch([[1, 1, 2, 2], ["x", "y", "x", None]], schema=schema))
         pairs = {p: [tuple(row.values()) for row in everything(two, p)] for p in range(4)}
-        assert {0: [(1, "y")], 1: [(1, "x"), (2, "x"), (2, None)], 2: [], 3: []} == pairs
+        assert pairs == {0: [(1, "y")], 1: [(1, "x"), (2, "x"), (2, None)], 2: [], 3: []}
 
     def test_rows_of_a_key_keep_their_order(self, stream: Stream) -> None:
         """Routing is stable, idempotent, and loses nothing."""
@@ -330,13 +330,13 @@ class BusContract(ABC):
         parts = [[row["id"] for row in everything(stream, p)] for p in (0, 1)]
         assert all(part == sorted(part) and part for part in parts)
         assert list(range(100)) == sorted(parts[0] + parts[1])
-        assert {} == stream.append_rows(rows(0, 0))
+        assert stream.append_rows(rows(0, 0)) == {}
 
     def test_rows_without_key_take_turns(self, bus: Bus) -> None:
         """A batch goes to one partition: of its sequence, or the next."""
         stream = bus.create(StreamSpec("plain", 3, SCHEMA))
-        assert [[0], [1], [2], [0]] == [list(stream.append_rows(rows(0, 1))) for _ in range(4)]
-        assert [2] == list(stream.append_rows(rows(0, 1), producer=ME, sequence=5))
+        assert [list(stream.append_rows(rows(0, 1))) for _ in range(4)] == [[0], [1], [2], [0]]
+        assert list(stream.append_rows(rows(0, 1), producer=ME, sequence=5)) == [2]
         assert stream.append_rows(rows(0, 1), producer=ME, sequence=5)[2].duplicate
 
     def test_threads_append_at_once(self, stream: Stream) -> None:
@@ -352,10 +352,10 @@ class BusContract(ABC):
         for worker in workers:
             worker.join(LONG_S)
         ids = [row["id"] for row in everything(stream)]
-        assert [240, 0] == stream.ends()
-        for worker in range(4):
-            mine = [number for number in ids if number // 1000 == worker]
-            expected = [1000 * worker + n + k for n in range(20) for k in range(3)]
+        assert stream.ends() == [240, 0]
+        for me in range(4):
+            mine = [number for number in ids if number // 1000 == me]
+            expected = [1000 * me + n + k for n in range(20) for k in range(3)]
             assert expected == mine
 
     def test_batches_outlive_the_bus(self, bus: Bus) -> None:
