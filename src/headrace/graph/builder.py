@@ -89,7 +89,7 @@ class Graph:
             wrong.append(f"event time: {unknown_column(time, columns.names)}")
         chosen = self.name(wrong, name, str(stream))
         operator = Input(chosen, (), user_site(), stream, time, lateness_ms, columns)
-        return self.add(operator, wrong, None)
+        return self.add(operator, wrong, None, chosen)
 
     def output(self, stream: str, partitions: int | None = None) -> Output:
         """Name a stream that ``send_to`` appends to.
@@ -147,12 +147,14 @@ class Graph:
             else:
                 self._stores[name] = operator
 
-    def add(self, operator: Operator, wrong: list[str], keys: tuple[str, ...] | None) -> Stream:
+    def add(
+        self, operator: Operator, wrong: list[str], keys: tuple[str, ...] | None, anchor: str
+    ) -> Stream:
         """Take an operator and its mistakes; return the stream that leaves it."""
         for text in wrong:
             self.report(f"operator {operator.name!r}", operator.site, text)
         self._operators.setdefault(operator.name, operator)
-        return Stream(self, operator.name, keys)
+        return Stream(self, operator.name, keys, anchor)
 
     def mark_sent(self, output: Output) -> None:
         """Note that an output is used."""

@@ -6,6 +6,7 @@ other callable on messages. Mistakes go to the graph, which reports all of them 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -90,13 +91,20 @@ def store(name: str, value: Any = Any, kind: str = "rocksdb") -> StoreSpec:
     return StoreSpec(name, kind, value)
 
 
+# State is kept under the names of these operators. A derived one begins with the input or the
+# stateful operator before it, so that what is put in between renames no state.
+_STATEFUL = ("aggregate", "window", "process")
+_BY = "by_"
+
+
 class Stream:
     """What leaves one operator; each method adds the next operator and returns its stream."""
 
-    def __init__(self, graph: Graph, name: str, keys: Keys) -> None:
+    def __init__(self, graph: Graph, name: str, keys: Keys, anchor: str) -> None:
         self._graph = graph
         self.name = name
         self.keys = keys
+        self._anchor = anchor
 
     def _add(
         self,
@@ -106,8 +114,11 @@ class Stream:
         keys: Keys,
     ) -> Stream:
         wrong: list[str] = []
-        chosen = self._graph.name(wrong, name, f"{self.name}.{kind}")
-        return self._graph.add(make(chosen, wrong), wrong, keys)
+        holds_state = kind in _STATEFUL or kind.startswith(_BY)
+        before = self._anchor if holds_state else self.name
+        chosen = self._graph.name(wrong, name, f"{before}.{kind}")
+        anchor = chosen if holds_state else self._anchor
+        return self._graph.add(make(chosen, wrong), wrong, keys, anchor)
 
     def map(
         self,
@@ -243,8 +254,8 @@ class Stream:
                 wrong.append(f"partition_by names a column twice in {list(keys)}")
             return PartitionBy(chosen, (self.name,), site, keys)
 
-        kind = "by_" + "_".join(keys)
-        return self._add(kind if kind.isascii() else "partition_by", name, make, keys)
+        kind = re.sub(r"[^A-Za-z0-9._-]", "-", _BY + "_".join(keys))
+        return self._add(kind, name, make, keys)
 
     def merge(self, *others: Stream, name: str | None = None) -> Stream:
         """Read several streams with the same columns as one.

@@ -18,8 +18,22 @@ TIME, WATERMARK = "__time", "__watermark"
 
 
 @dataclass(frozen=True)
+class StreamInfo:
+    """What the planner needs to know of a stream that exists on the bus."""
+
+    schema: pa.Schema
+    partitions: int
+    time: str | None = None
+
+
+@dataclass(frozen=True)
 class InputBinding:
-    """An input operator bound to its stream: partitions, and the columns that are read."""
+    """An input operator bound to its stream: partitions, and the columns that are read.
+
+    ``schema`` is the stream's whole; ``columns`` those that operators use. ``time`` is the
+    event-time column, ``None`` where no operator of the job needs it; it need not be among
+    ``columns``.
+    """
 
     operator: str
     stream: str
@@ -34,6 +48,7 @@ class InputBinding:
 class Exchange:
     """The edge that a ``partition_by`` makes between two stages.
 
+    ``upstream`` is the operator of the sending stage whose rows it takes.
     ``schema`` holds only the columns that later stages use, hidden ones included.
     ``keys`` are columns of the sending side; ``delay_ms`` is how far the receiving side's
     watermark stays behind the sending stage's (the grace of the windows before it).
@@ -45,6 +60,7 @@ class Exchange:
     keys: tuple[str, ...]
     schema: pa.Schema
     delay_ms: int = 0
+    upstream: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,8 +80,13 @@ class Stage:
     """Operators between two repartitions.
 
     A source stage has ``inputs`` and one task for each partition number of them; a keyed
-    stage has ``receives`` and ``tasks`` tasks, each a range of key groups. ``schemas`` gives
-    the user's columns that leave each operator, without hidden ones.
+    stage has ``receives`` and ``tasks`` tasks, each a range of key groups. ``operators`` has
+    inputs but no ``partition_by``: these are ``sends`` and ``receives``. ``schemas`` gives the
+    user's columns that leave each operator and each received ``partition_by`` and that later
+    operators use, without hidden ones; an operator with a function has all that it returns.
+
+    ``delays`` says how far, in ms, the watermark of what reaches an operator stays behind the
+    stage's own, because of windows between: see ``planner``.
     """
 
     index: int
@@ -80,6 +101,12 @@ class Stage:
     outputs: tuple[OutputBinding, ...] = ()
     stores: tuple[StoreSpec, ...] = ()
     delays: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name that state is kept under: of the operators that feed the stage."""
+        feeds = [binding.operator for binding in self.inputs]
+        return "+".join(feeds + [exchange.operator for exchange in self.receives])
 
     @property
     def keyed(self) -> bool:

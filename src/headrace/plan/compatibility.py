@@ -1,0 +1,83 @@
+"""Compares the fingerprint that state was made under with that of a changed graph."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.plan.fingerprint import JOB
+
+_RESET = "or start over with reset"
+
+
+def changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    """Say what changed that old state does not fit, and what to do; empty when it fits.
+
+    Args:
+        old: ``JobPlan.fingerprint`` of the plan that made the state.
+        new: that of the plan which is to run on it.
+
+    Returns:
+        One sentence for each change. Operators without state are not compared.
+    """
+    before = {name: json.loads(text) for name, text in old.items()}
+    after = {name: json.loads(text) for name, text in new.items()}
+    gone = {name: parts for name, parts in before.items() if name not in after}
+    added = {name: parts for name, parts in after.items() if name not in before}
+    sentences = []
+    for name, parts in before.items():
+        if name in after:
+            sentences += _differences(name, parts, after[name])
+    for name, parts in gone.items():
+        twin = next((other for other in added if _same(parts, added[other])), None)
+        if twin is None:
+            sentences.append(
+                f"{parts['kind']} {name!r} is gone, but its state is not: give the operator that "
+                f"continues it name={name!r}, {_RESET}"
+            )
+        else:
+            del added[twin]
+            sentences.append(
+                f"{parts['kind']} {name!r} is now called {twin!r}, and state is kept by name: "
+                f"rename it back with name={name!r}, {_RESET}"
+            )
+    sentences += [
+        f"{parts['kind']} {name!r} is new: it would begin in the middle of the inputs; if it "
+        f"continues another, rename it with name=, {_RESET}"
+        for name, parts in added.items()
+    ]
+    return sentences
+
+
+def _same(first: dict[str, Any], second: dict[str, Any]) -> bool:
+    """The same work under another name; the operator's own store is called like it."""
+
+    def work(parts: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in parts.items() if name not in ("stage", "stores")}
+
+    return work(first) == work(second)
+
+
+def _differences(name: str, before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    subject = "the job" if name == JOB else f"{before['kind']} {name!r}"
+    found = []
+    for part in sorted({*before, *after}):
+        if before.get(part) != after.get(part):
+            was, now = _shown(before.get(part)), _shown(after.get(part))
+            advice = _ADVICE.get(part, "change it back")
+            found.append(f"{subject}: {part} was {was}, is now {now}; {advice}, {_RESET}")
+    return found
+
+
+_ADVICE = {
+    "stage": "its state is kept by the names of the partition_by before it: rename these back",
+    "partitions": "offsets are kept by partition: use a stream with as many",
+    "key groups": "they are fixed when a job is created: set them back",
+}
+
+
+def _shown(value: object) -> str:
+    if value is None or value == []:
+        return "none"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,162 @@
+"""Prints a plan for people: levels, stages, tasks, operators, stores, what is sent.
+
+``diagram`` draws the same as a flowchart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headrace.graph.durations import duration_text
+from headrace.graph.operators import (
+    Filter,
+    FilterMessages,
+    FlatMapMessages,
+    Input,
+    MapBatches,
+    MapMessages,
+    Merge,
+    Operator,
+    Process,
+    RunningAggregate,
+    Select,
+    SendTo,
+    StoreSpec,
+    TumblingWindow,
+)
+from headrace.graph.signatures import name_of
+from headrace.plan.stages import TIME, WATERMARK, Exchange, InputBinding, JobPlan, Stage
+
+_WIDTH = 96
+
+
+def explain(plan: JobPlan) -> str:
+    """Return a text that says what each level, stage and task of a plan does."""
+    tasks = sum(stage.tasks for stage in plan.stages)
+    lines = [
+        f"job {plan.graph.name}: {counted(len(plan.levels), 'level')}, "
+        f"{counted(len(plan.stages), 'stage')}, {counted(tasks, 'task')}, "
+        f"{counted(plan.key_groups, 'key group')}"
+    ]
+    for number, stages in enumerate(plan.levels):
+        lines += ["", f"level {number}"]
+        for stage in stages:
+            lines += _stage_lines(stage)
+    return "\n".join(lines) + "\n"
+
+
+def _stage_lines(stage: Stage) -> Iterator[str]:
+    if stage.keyed:
+        keys = ", ".join(stage.receives[0].keys)
+        what = f"each a range of key groups of ({keys})"
+    else:
+        what = "one for each input partition"
+    yield f"  stage {stage.index}: {counted(stage.tasks, 'task')}, {what}"
+    for received in stage.receives:
+        behind = ""
+        if stage.timed and received.delay_ms:
+            behind = f", watermark {duration_text(received.delay_ms)} behind"
+        yield f"    from stage {received.source_stage} by {received.operator}{behind}"
+    bindings = {binding.operator: binding for binding in stage.inputs}
+    outputs = {binding.operator: binding for binding in stage.outputs}
+    for operator in stage.operators:
+        if operator.name in bindings:
+            rows = _input_rows(bindings[operator.name])
+        elif operator.name in outputs:
+            out = outputs[operator.name]
+            by = f" by ({', '.join(out.keys)})" if out.keys else " by task"
+            rows = [f"output {out.stream}: {counted(out.partitions, 'partition')}{by}"]
+            rows.append(f"columns {_listed(out.schema.names)}")
+        else:
+            rows = describe(operator)
+        yield f"    {operator.name}"
+        for row in rows:
+            yield from _wrapped(row, "      ")
+    for exchange in stage.sends:
+        yield f"    -> stage {exchange.target_stage} by ({', '.join(exchange.keys)})"
+        for row in _exchange_rows(stage, exchange):
+            yield from _wrapped(row, "      ")
+
+
+def _input_rows(binding: InputBinding) -> list[str]:
+    total = len(binding.schema)
+    read = f"columns {_listed(binding.columns)}"
+    if len(binding.columns) < total:
+        read += f" ({len(binding.columns)} of {total})"
+    rows = [f"input {binding.stream}: {counted(binding.partitions, 'partition')}", read]
+    if binding.time is not None:
+        lateness = f", up to {duration_text(binding.lateness_ms)} late"
+        rows.append(f"event time {binding.time}{lateness if binding.lateness_ms else ', in order'}")
+    return rows
+
+
+def _exchange_rows(stage: Stage, exchange: Exchange) -> list[str]:
+    users = [name for name in exchange.schema.names if name not in (TIME, WATERMARK)]
+    rows = [f"sends {_listed(users)}"]
+    if TIME in exchange.schema.names:
+        rows[0] += "; event time and watermark"
+    dropped = [name for name in stage.schemas[exchange.upstream].names if name not in users]
+    if dropped:
+        rows.append(f"drops {_listed(dropped)}")
+    return rows
+
+
+def describe(operator: Operator) -> list[str]:
+    """Return what an operator does, one row for each part."""
+    match operator:
+        case Select():
+            return [f"map to {_listed(operator.text)}"]
+        case Filter():
+            return [f"filter {operator.text}"]
+        case MapMessages() | FlatMapMessages() | FilterMessages() | MapBatches():
+            kinds = {MapMessages: "map", FlatMapMessages: "flat_map", MapBatches: "map_batches"}
+            used = "" if operator.uses is None else f", uses {_listed(operator.uses)}"
+            kind = kinds.get(type(operator), "filter")
+            return [f"{kind} with {name_of(operator.function)}{used}"]
+        case Merge():
+            return [f"merge of {_listed(operator.inputs)}"]
+        case TumblingWindow():
+            grace = f", grace {duration_text(operator.grace_ms)}" if operator.grace_ms else ""
+            head = f"window of {duration_text(operator.size_ms)}{grace}"
+            return [head, *_aggregates(operator), _store(operator.store)]
+        case RunningAggregate():
+            every = operator.every_ms
+            head = "totals after each message"
+            if every is not None:
+                head = f"totals every {duration_text(every)}"
+            return [head, *_aggregates(operator), _store(operator.store)]
+        case Process():
+            used = "" if operator.uses is None else f", uses {_listed(operator.uses)}"
+            head = f"process with {name_of(operator.factory)}{used}"
+            return [head, *map(_store, operator.stores)]
+        case Input() | SendTo():
+            return [operator.stream]
+    return [type(operator).__name__]
+
+
+def _aggregates(operator: RunningAggregate | TumblingWindow) -> list[str]:
+    return [f"{name} = {aggregate.describe()}" for name, aggregate in operator.aggregates]
+
+
+def _store(spec: StoreSpec) -> str:
+    return f"store {spec.name} ({spec.kind})"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number and its noun, in the plural where it is not one."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _listed(names: object) -> str:
+    return ", ".join(names) if isinstance(names, list | tuple) else str(names)
+
+
+def _wrapped(text: str, indent: str) -> Iterator[str]:
+    """Break a long row at its commas, continued lines indented further."""
+    line = indent
+    for word in text.split(" "):
+        if len(line) + len(word) > _WIDTH and line.strip():
+            yield line.rstrip()
+            line = f"{indent}  "
+        line += f"{word} "
+    yield line.rstrip()

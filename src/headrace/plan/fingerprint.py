@@ -1,0 +1,77 @@
+"""What must not change under old state: one stable JSON text for each operator that has some.
+
+Functions, filters and other stateless steps are left out: changing them is allowed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.graph.durations import duration_text
+from headrace.graph.operators import (
+    Input,
+    Operator,
+    Process,
+    RunningAggregate,
+    StoreSpec,
+    TumblingWindow,
+)
+from headrace.plan.inference import Flow
+from headrace.plan.stages import Stage
+
+JOB = "job"
+
+
+def fingerprint(
+    stages: tuple[Stage, ...],
+    flows: Mapping[str, Flow],
+    key_groups: int,
+) -> dict[str, str]:
+    """Return the fingerprint of a plan, by operator; ``job`` is that of the whole."""
+    found: dict[str, dict[str, Any]] = {JOB: {"kind": "job", "key groups": key_groups}}
+    for stage in stages:
+        for binding in stage.inputs:
+            found[binding.operator] = {
+                "kind": "input",
+                "stream": binding.stream,
+                "partitions": binding.partitions,
+            }
+        for operator in stage.operators:
+            if not isinstance(operator, Input):
+                described = _describe(operator)
+                if described is not None:
+                    described["stage"] = stage.name
+                    described["key"] = _key(flows[operator.inputs[0]])
+                    found[operator.name] = described
+    return {name: json.dumps(parts, sort_keys=True) for name, parts in found.items()}
+
+
+def _describe(operator: Operator) -> dict[str, Any] | None:
+    if isinstance(operator, RunningAggregate | TumblingWindow):
+        described = {
+            "kind": "window" if isinstance(operator, TumblingWindow) else "aggregate",
+            "aggregates": [f"{name} = {a.describe()}" for name, a in operator.aggregates],
+            "types": [str(getattr(a, "type", "")) for _, a in operator.aggregates],
+            "stores": [_store(operator.store)],
+        }
+        if isinstance(operator, TumblingWindow):
+            described["size"] = duration_text(operator.size_ms)
+        elif operator.every_ms is not None:
+            described["every"] = duration_text(operator.every_ms)
+        return described
+    if isinstance(operator, Process):
+        return {"kind": "process", "stores": [_store(spec) for spec in operator.stores]}
+    return None
+
+
+def _key(flow: Flow) -> list[str]:
+    kinds = {column.name: column.type for column in flow.schema}
+    return [f"{key}: {kinds[key]}" if key in kinds else key for key in flow.keys]
+
+
+def _store(spec: StoreSpec) -> str:
+    value = spec.value
+    kind = value.__qualname__ if isinstance(value, type) else str(value)
+    return f"{spec.name}: {kind} ({spec.kind})"

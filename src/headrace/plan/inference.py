@@ -1,0 +1,347 @@
+"""Finds the columns, key and event time that leave each operator, and all mistakes on the way.
+
+An operator whose input is broken is passed over, so that one mistake is told once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from headrace.errors import InvalidInputError
+from headrace.graph.aggregates import unknown_column
+from headrace.graph.operators import (
+    Filter,
+    FilterMessages,
+    FlatMapMessages,
+    Input,
+    JobGraph,
+    MapBatches,
+    MapMessages,
+    Merge,
+    Operator,
+    PartitionBy,
+    Process,
+    RunningAggregate,
+    Select,
+    SendTo,
+    TumblingWindow,
+)
+from headrace.plan.expressions import Resolved
+from headrace.plan.stages import StreamInfo
+
+MOMENT = pa.timestamp("us", tz="UTC")
+_NO_KEY = (pa.types.is_nested, pa.types.is_decimal, pa.types.is_duration)
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What leaves an operator.
+
+    ``lost`` names the operator that dropped or changed the key, ``untimed`` the inputs
+    without event time, ``time`` the column that holds the event time, where one does.
+    ``window_ms`` is the size of the windows whose start is ``time``.
+    """
+
+    schema: pa.Schema
+    keys: tuple[str, ...] = ()
+    lost: str | None = None
+    untimed: tuple[str, ...] = ()
+    time: str | None = None
+    window_ms: int | None = None
+
+
+@dataclass
+class Inference:
+    """Walks a graph once, in order; ``flows``, ``operators`` and ``mistakes`` are the result.
+
+    ``operators`` are those of the graph with expressions split and aggregates bound.
+    """
+
+    graph: JobGraph
+    streams: Mapping[str, StreamInfo]
+    flows: dict[str, Flow] = field(default_factory=dict)
+    operators: dict[str, Operator] = field(default_factory=dict)
+    mistakes: list[str] = field(default_factory=list)
+
+    def run(self) -> None:
+        """Infer every operator that can be."""
+        for operator in self.graph.operators:
+            self.operators[operator.name] = operator
+            if all(name in self.flows for name in operator.inputs):
+                flow = self._infer(operator)
+                if flow is not None and self._names_fit(operator, flow.schema):
+                    self.flows[operator.name] = flow
+        self._check_outputs()
+
+    def report(self, operator: Operator, text: str) -> None:
+        """Take a mistake, with the operator and the user's line."""
+        where = f" ({operator.site})" if str(operator.site) else ""
+        self.mistakes.append(f"operator {operator.name!r}{where}: {text}")
+
+    def _names_fit(self, operator: Operator, schema: pa.Schema) -> bool:
+        hidden = [name for name in schema.names if name.startswith("__")]
+        if hidden:
+            self.report(operator, f"columns {hidden} begin with '__', which Headrace keeps")
+        return not hidden
+
+    def _infer(self, operator: Operator) -> Flow | None:
+        if isinstance(operator, Input):
+            return self._input(operator)
+        before = self.flows[operator.inputs[0]]
+        if not len(before.schema):
+            text = f"operator {operator.inputs[0]!r} declares no columns; give it returns="
+            self.report(operator, text)
+            return None
+        match operator:
+            case Select():
+                return self._select(operator, before)
+            case Filter():
+                return self._filter(operator, before)
+            case MapMessages() | FlatMapMessages() | FilterMessages() | MapBatches() | Process():
+                return self._function(operator, before)
+            case PartitionBy():
+                return self._partition_by(operator, before)
+            case Merge():
+                return self._merge(operator)
+            case RunningAggregate() | TumblingWindow():
+                return self._aggregate(operator, before)
+        return before
+
+    def _input(self, operator: Input) -> Flow | None:
+        info = self.streams.get(operator.stream)
+        if info is None and operator.schema is None:
+            known = f"; streams are {sorted(self.streams)}" if self.streams else ""
+            text = f"no stream {operator.stream!r}; create it, or give schema= to plan without it"
+            self.report(operator, text + known)
+            return None
+        schema = operator.schema if info is None else info.schema
+        assert schema is not None
+        if info is not None and operator.schema is not None:
+            differ = _differences(operator.schema, info.schema, extra_allowed=True)
+            if differ:
+                text = f"stream {operator.stream!r} does not have the schema given: {differ}"
+                self.report(operator, text)
+                return None
+            schema = operator.schema
+        time = operator.time or (info.time if info is not None else None)
+        whole = schema if info is None else info.schema
+        if time is not None:
+            if time not in whole.names:
+                self.report(operator, f"event time: {unknown_column(time, whole.names)}")
+                return None
+            kind = whole.field(time).type
+            if not (pa.types.is_timestamp(kind) or pa.types.is_integer(kind)):
+                text = f"event-time column {time!r} is {kind}; expected a timestamp or integer ms"
+                self.report(operator, text)
+                return None
+        shown = time if time in schema.names else None
+        untimed = () if time is not None else (operator.name,)
+        return Flow(schema, untimed=untimed, time=shown)
+
+    def _resolve(self, operator: Operator, resolved: Resolved, method: str) -> bool:
+        try:
+            _ = resolved.schema
+        except InvalidInputError as error:
+            self.report(operator, error.message)
+            return False
+        if resolved.beyond_its_row():
+            text = (
+                f"{resolved.expression!s} looks beyond its row, but rows come in batches of any "
+                f"size: {method} takes expressions of one row; use aggregate or window"
+            )
+            self.report(operator, text)
+            return False
+        return True
+
+    def _select(self, operator: Select, before: Flow) -> Flow | None:
+        parts = [Resolved(expression, before.schema) for expression in operator.expressions]
+        good = [self._resolve(operator, part, "map") for part in parts]
+        if not all(good):
+            return None
+        parts = [piece for part in parts for piece in part.split()]
+        fields = [column for part in parts for column in part.schema]
+        names = [column.name for column in fields]
+        doubled = sorted({name for name in names if names.count(name) > 1})
+        if doubled:
+            self.report(operator, f"columns {doubled} are made more than once; use .alias()")
+            return None
+        expressions = tuple(part.expression for part in parts)
+        text = tuple(str(expression) for expression in expressions)
+        self.operators[operator.name] = replace(operator, expressions=expressions, text=text)
+
+        def is_kept(name: str) -> bool:
+            return any(name in part.schema.names and part.keeps(name) for part in parts)
+
+        return _follow(operator, before, pa.schema(fields), is_kept)
+
+    def _filter(self, operator: Filter, before: Flow) -> Flow | None:
+        assert operator.expression is not None
+        resolved = Resolved(operator.expression, before.schema)
+        if not self._resolve(operator, resolved, "filter"):
+            return None
+        kinds = [column.type for column in resolved.schema]
+        if kinds != [pa.bool_()]:
+            found = ", ".join(map(str, kinds))
+            text = f"filter needs one true or false; {operator.text} gives {found}"
+            self.report(operator, text)
+            return None
+        return before
+
+    def _function(self, operator: Operator, before: Flow) -> Flow | None:
+        uses: tuple[str, ...] | None = getattr(operator, "uses", None)
+        missing = [name for name in uses or () if name not in before.schema.names]
+        for name in missing:
+            self.report(operator, f"uses: {unknown_column(name, before.schema.names)}")
+        if missing:
+            return None
+        read = list(uses or before.schema.names)
+        bad = [name for name in read if not name.isidentifier()]
+        if bad and not isinstance(operator, MapBatches):
+            text = f"columns {bad} cannot be attributes of a message; rename them with map first"
+            self.report(operator, text)
+            return None
+        if isinstance(operator, FilterMessages):
+            return before
+        if isinstance(operator, Process):
+            self._need_key(operator, before, bool(operator.stores))
+        returns: pa.Schema | None = getattr(operator, "returns", None)
+        schema = pa.schema([]) if returns is None else returns
+
+        def is_kept(name: str) -> bool:
+            at = schema.get_field_index(name)
+            return at >= 0 and bool(schema.field(at).type.equals(before.schema.field(name).type))
+
+        return _follow(operator, before, schema, is_kept)
+
+    def _need_key(self, operator: Operator, before: Flow, needed: bool) -> bool:
+        if needed and before.lost is not None:
+            text = (
+                f"needs the key {list(before.keys)}, but operator {before.lost!r} drops or changes "
+                "a column of it; keep it, or partition_by again"
+            )
+            self.report(operator, text)
+            return False
+        return True
+
+    def _partition_by(self, operator: PartitionBy, before: Flow) -> Flow | None:
+        missing = [name for name in operator.keys if name not in before.schema.names]
+        for name in missing:
+            self.report(operator, unknown_column(name, before.schema.names))
+        wrong = bool(missing)
+        for name in operator.keys:
+            kind = None if name in missing else before.schema.field(name).type
+            if kind is not None and any(test(kind) for test in _NO_KEY):
+                wrong = True
+                text = f"column {name!r} is {kind}, which cannot be a key; expected a plain value"
+                self.report(operator, text)
+        return None if wrong else replace(before, keys=operator.keys, lost=None)
+
+    def _merge(self, operator: Merge) -> Flow | None:
+        flows = [self.flows[name] for name in operator.inputs]
+        first = flows[0]
+        for name, flow in zip(operator.inputs[1:], flows[1:], strict=True):
+            differ = _differences(first.schema, flow.schema)
+            if differ:
+                text = f"streams {operator.inputs[0]!r} and {name!r} have other columns: {differ}"
+                self.report(operator, text)
+                return None
+        untimed = tuple(dict.fromkeys(name for flow in flows for name in flow.untimed))
+        lost = next((flow.lost for flow in flows if flow.lost is not None), None)
+        time = first.time if len({flow.time for flow in flows}) == 1 else None
+        return Flow(first.schema, first.keys, lost, untimed, time)
+
+    def _aggregate(self, operator: RunningAggregate | TumblingWindow, before: Flow) -> Flow | None:
+        is_window = isinstance(operator, TumblingWindow)
+        needs_time = is_window or getattr(operator, "every_ms", None) is not None
+        good = self._need_key(operator, before, needed=True)
+        if needs_time and before.untimed:
+            what = "window" if is_window else "aggregate(every=...)"
+            source = before.untimed[0]
+            hint = f'give g.input({source!r}, time="...")'
+            text = f"{what} needs event time, which input {source!r} has not: {hint}"
+            self.report(operator, text)
+            good = False
+        fields, bound = [], []
+        for name, aggregate in operator.aggregates:
+            try:
+                fields.append((name, aggregate.result_type(before.schema)))
+                bound.append((name, aggregate.bind(before.schema)))
+            except InvalidInputError as error:
+                self.report(operator, f"{name}: {error.message}")
+                good = False
+        if not good:
+            return None
+        self.operators[operator.name] = replace(operator, aggregates=tuple(bound))
+        heads: list[str] = []
+        size = None
+        if isinstance(operator, TumblingWindow):
+            heads, size = ["window_start", "window_end"], operator.size_ms
+        elif needs_time:
+            heads = ["at"]
+        time = heads[0] if heads else None
+        if size is not None and before.time == "window_start" and before.window_ms == size:
+            # The start of a window of the same size is that of the window it falls into.
+            heads = [name for name in heads if name != "window_start" or name not in before.keys]
+        clash = [name for name in heads if name in before.keys]
+        if clash:
+            text = f"key columns {clash} have the names of columns it makes: rename them with map"
+            self.report(operator, text)
+            return None
+        keys = [(key, before.schema.field(key).type) for key in before.keys]
+        made = [(name, MOMENT) for name in heads]
+        schema = pa.schema([*keys, *made, *fields])
+        return replace(before, schema=schema, time=time, window_ms=size)
+
+    def _check_outputs(self) -> None:
+        first: dict[str, SendTo] = {}
+        for operator in self.graph.operators:
+            if not isinstance(operator, SendTo) or operator.name not in self.flows:
+                continue
+            schema = self.flows[operator.name].schema
+            info = self.streams.get(operator.stream)
+            other = first.setdefault(operator.stream, operator)
+            if info is not None:
+                differ = _differences(info.schema, schema)
+                if differ:
+                    text = f"stream {operator.stream!r} exists with other columns: {differ}"
+                    self.report(operator, text)
+                if operator.partitions not in (None, info.partitions):
+                    text = (
+                        f"stream {operator.stream!r} exists with {info.partitions} partitions; "
+                        f"found partitions={operator.partitions}: leave it out"
+                    )
+                    self.report(operator, text)
+            elif other is not operator:
+                differ = _differences(self.flows[other.name].schema, schema)
+                if differ:
+                    text = f"{other.name!r} sends other columns to {operator.stream!r}: {differ}"
+                    self.report(operator, text)
+
+
+def _follow(
+    operator: Operator, before: Flow, schema: pa.Schema, is_kept: Callable[[str], bool]
+) -> Flow:
+    """The flow after an operator that makes new columns."""
+    lost = before.lost
+    if lost is None and not all(is_kept(key) for key in before.keys):
+        lost = operator.name
+    time = before.time if before.time is not None and is_kept(before.time) else None
+    return replace(before, schema=schema, lost=lost, time=time)
+
+
+def _differences(expected: pa.Schema, found: pa.Schema, *, extra_allowed: bool = False) -> str:
+    """Say in a few words how columns differ; empty when they fit, in any order."""
+    texts = []
+    for column in expected:
+        at = found.get_field_index(column.name)
+        if at < 0:
+            texts.append(f"{column.name!r} is missing")
+        elif not found.field(at).type.equals(column.type):
+            texts.append(f"{column.name!r} is {found.field(at).type}, expected {column.type}")
+    if not extra_allowed:
+        extra = [name for name in found.names if name not in expected.names]
+        texts += [f"{name!r} is not expected" for name in extra]
+    return "; ".join(texts)

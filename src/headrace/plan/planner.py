@@ -1,0 +1,276 @@
+"""Makes a plan of a graph: columns, stages, levels, tasks, and every mistake at once.
+
+**Why a watermark lags behind windows.** A stage's watermark W promises that no record it
+still gets has an event time below W. A window ``[a, e)`` with grace G is sent on when W
+reaches e + G, with event time e - 1 ms. When W has been handled, windows with e + G <= W
+are out, so what comes later has e > W - G, an event time of at least W - G. So behind the
+window W - G is a watermark, and no greater one is: its lag is the grace, not the size.
+
+``aggregate(every=E)`` sends totals of instant e, with event time e - 1 ms, when W reaches e,
+so by the same argument with G = 0 it adds nothing. Other operators send on what they get at
+once, with the event time it had, and timers fire at or after the watermark before them.
+
+Lags add up along a path. What reaches an operator over several paths is behind by the
+greatest of their sums: the least watermark of all keeps every promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from headrace.errors import GraphError, InvalidInputError
+from headrace.graph.operators import (
+    Input,
+    JobGraph,
+    Operator,
+    PartitionBy,
+    Process,
+    RunningAggregate,
+    SendTo,
+    StoreSpec,
+    TumblingWindow,
+)
+from headrace.plan.cutting import Cut, cut
+from headrace.plan.fingerprint import fingerprint
+from headrace.plan.inference import Flow, Inference
+from headrace.plan.pruning import prune
+from headrace.plan.stages import (
+    TIME,
+    WATERMARK,
+    Exchange,
+    InputBinding,
+    JobPlan,
+    OutputBinding,
+    Stage,
+    StreamInfo,
+)
+
+KEY_GROUPS = 512
+_HIDDEN = [pa.field(TIME, pa.int64()), pa.field(WATERMARK, pa.int64())]
+
+
+def plan(
+    graph: JobGraph,
+    streams: Mapping[str, StreamInfo],
+    *,
+    key_groups: int = KEY_GROUPS,
+    tasks: int | None = None,
+) -> JobPlan:
+    """Return the plan of a graph against the streams that exist.
+
+    Args:
+        graph: from ``Job.build``.
+        streams: by name, at least the inputs, and the outputs that exist. An input with a
+            schema of its own may be absent: it is planned with one partition.
+        key_groups: of the job, fixed when it is created.
+        tasks: of each keyed stage; by default as many as the widest input has partitions.
+
+    Raises:
+        GraphError: every mistake, each with its operator and the user's line.
+        InvalidInputError: ``key_groups`` or ``tasks`` is out of range.
+    """
+    if not 1 <= key_groups <= 65_536:
+        raise InvalidInputError(f"found {key_groups} key groups, expected 1 to 65536")
+    if tasks is not None and not 1 <= tasks <= key_groups:
+        raise InvalidInputError(f"found {tasks} tasks, expected 1 to {key_groups}, the key groups")
+    inference = Inference(graph, streams)
+    inference.run()
+    found = cut(inference.operators, inference.report)
+    if found is not None and not inference.mistakes:
+        _check_times(inference, found)
+    if inference.mistakes or found is None:
+        raise GraphError(graph.name, inference.mistakes)
+    operators, schemas = prune(inference.operators, inference.flows)
+    timed = _timed_stages(operators, inference.flows, found)
+    draft = _Draft(operators, schemas, inference.flows, found, streams, timed)
+    stages = draft.stages(min(tasks or draft.widest_input(), key_groups))
+    marks = fingerprint(stages, inference.flows, key_groups)
+    return JobPlan(graph, stages, key_groups, marks)
+
+
+def _timed_stages(
+    operators: Mapping[str, Operator], flows: Mapping[str, Flow], found: Cut
+) -> set[int]:
+    """The stages whose rows carry event time and watermark: they or later ones need them."""
+    timed = set()
+    for operator in operators.values():
+        is_timed = isinstance(operator, TumblingWindow)
+        if isinstance(operator, RunningAggregate):
+            is_timed = operator.every_ms is not None
+        elif isinstance(operator, Process):
+            is_timed = not flows[operator.inputs[0]].untimed
+        if is_timed:
+            timed.add(found.stage_of[operator.name])
+    before = -1
+    while before < len(timed):
+        before = len(timed)
+        for operator in operators.values():
+            if isinstance(operator, PartitionBy) and found.stage_of[operator.name] in timed:
+                timed.add(found.stage_of[operator.inputs[0]])
+    return timed
+
+
+def _check_times(inference: Inference, found: Cut) -> None:
+    """Refuse a stage that needs event time where one of its inputs has none."""
+    timed = _timed_stages(inference.operators, inference.flows, found)
+    for operator in inference.operators.values():
+        if isinstance(operator, Input):
+            flow = inference.flows[operator.name]
+            if flow.untimed and found.stage_of[operator.name] in timed:
+                text = 'a later stage needs event time, which it has not: give time="..."'
+                inference.report(operator, text)
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """All that is known before stages are made."""
+
+    operators: dict[str, Operator]
+    schemas: dict[str, pa.Schema]
+    flows: dict[str, Flow]
+    cut: Cut
+    streams: Mapping[str, StreamInfo]
+    timed: set[int]
+
+    def partitions(self, operator: Input) -> int:
+        info = self.streams.get(operator.stream)
+        return 1 if info is None else info.partitions
+
+    def of_stage(self, index: int) -> list[Operator]:
+        """The operators of a stage in graph order, without ``partition_by``."""
+        return [
+            operator
+            for operator in self.operators.values()
+            if self.cut.stage_of[operator.name] == index and not isinstance(operator, PartitionBy)
+        ]
+
+    def widest_input(self) -> int:
+        inputs = [o for o in self.operators.values() if isinstance(o, Input)]
+        return max((self.partitions(operator) for operator in inputs), default=1)
+
+    def stages(self, keyed_tasks: int) -> tuple[Stage, ...]:
+        tasks, delays = [], []
+        for index in range(len(self.cut.levels)):
+            inputs = [o for o in self.of_stage(index) if isinstance(o, Input)]
+            tasks.append(max((self.partitions(o) for o in inputs), default=keyed_tasks))
+            delays.append(self._delays(index))
+        exchanges = [
+            self._exchange(operator, delays)
+            for operator in self.operators.values()
+            if isinstance(operator, PartitionBy)
+        ]
+        widths = self._output_partitions(tasks)
+        return tuple(
+            self._stage(index, tasks[index], delays[index], exchanges, widths)
+            for index in range(len(self.cut.levels))
+        )
+
+    def _stage(
+        self,
+        index: int,
+        tasks: int,
+        delays: dict[str, int],
+        exchanges: list[Exchange],
+        widths: dict[str, int],
+    ) -> Stage:
+        members = self.of_stage(index)
+        receives = tuple(e for e in exchanges if e.target_stage == index)
+        names = [o.name for o in members] + [e.operator for e in receives]
+        known = {operator.name for operator in members}
+        return Stage(
+            index,
+            self.cut.levels[index],
+            tasks,
+            tuple(members),
+            {name: self.schemas[name] for name in self.schemas if name in names},
+            timed=index in self.timed,
+            inputs=tuple(self._input(o, index) for o in members if isinstance(o, Input)),
+            receives=receives,
+            sends=tuple(e for e in exchanges if e.source_stage == index),
+            outputs=tuple(
+                self._output(o, widths, is_keyed=bool(receives))
+                for o in members
+                if isinstance(o, SendTo)
+            ),
+            stores=_stores(members),
+            delays={name: delay for name, delay in delays.items() if name in known},
+        )
+
+    def _input(self, operator: Input, index: int) -> InputBinding:
+        info = self.streams.get(operator.stream)
+        schema = operator.schema if info is None else info.schema
+        time = operator.time or (None if info is None else info.time)
+        return InputBinding(
+            operator.name,
+            operator.stream,
+            self.partitions(operator),
+            schema,
+            tuple(self.schemas[operator.name].names),
+            time if index in self.timed else None,
+            operator.lateness_ms,
+        )
+
+    def _exchange(self, operator: PartitionBy, delays: list[dict[str, int]]) -> Exchange:
+        before = operator.inputs[0]
+        source, target = self.cut.stage_of[before], self.cut.stage_of[operator.name]
+        columns = list(self.schemas[operator.name])
+        if target in self.timed:
+            columns += _HIDDEN
+        return Exchange(
+            operator.name,
+            source,
+            target,
+            operator.keys,
+            pa.schema(columns),
+            delays[source][operator.name],
+            before,
+        )
+
+    def _delays(self, index: int) -> dict[str, int]:
+        """The lag of what reaches each operator of a stage, and each ``partition_by`` it feeds."""
+        reaching: dict[str, int] = {}
+        leaving: dict[str, int] = {}
+        for operator in self.operators.values():
+            is_feed = isinstance(operator, PartitionBy)
+            if is_feed and self.cut.stage_of[operator.name] == index:
+                leaving[operator.name] = 0
+            if is_feed and self.cut.stage_of[operator.inputs[0]] == index:
+                reaching[operator.name] = leaving[operator.inputs[0]]
+            elif not is_feed and self.cut.stage_of[operator.name] == index:
+                lag = max((leaving[name] for name in operator.inputs), default=0)
+                grace = operator.grace_ms if isinstance(operator, TumblingWindow) else 0
+                reaching[operator.name] = lag
+                leaving[operator.name] = lag + grace
+        return reaching
+
+    def _output_partitions(self, tasks: list[int]) -> dict[str, int]:
+        widths: dict[str, int] = {}
+        for operator in self.operators.values():
+            if isinstance(operator, SendTo):
+                own = operator.partitions or tasks[self.cut.stage_of[operator.name]]
+                widths[operator.stream] = max(own, widths.get(operator.stream, 1))
+        return widths | {name: i.partitions for name, i in self.streams.items() if name in widths}
+
+    def _output(self, operator: SendTo, widths: dict[str, int], *, is_keyed: bool) -> OutputBinding:
+        flow = self.flows[operator.name]
+        info = self.streams.get(operator.stream)
+        keys = flow.keys if is_keyed and flow.lost is None else ()
+        if info is not None:
+            return OutputBinding(
+                operator.name, operator.stream, info.partitions, info.schema, keys, info.time
+            )
+        width = widths[operator.stream]
+        return OutputBinding(operator.name, operator.stream, width, flow.schema, keys, flow.time)
+
+
+def _stores(members: list[Operator]) -> tuple[StoreSpec, ...]:
+    stores: list[StoreSpec] = []
+    for operator in members:
+        if isinstance(operator, RunningAggregate | TumblingWindow):
+            stores.append(operator.store)
+        elif isinstance(operator, Process):
+            stores += operator.stores
+    return tuple(stores)

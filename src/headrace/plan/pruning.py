@@ -1,0 +1,97 @@
+"""Finds the columns that later operators use, walking the graph backwards.
+
+In an exchange moving bytes is the cost, and a wide stream is read by column: what nobody
+uses is neither read nor sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+
+from headrace.graph.operators import (
+    Filter,
+    FilterMessages,
+    FlatMapMessages,
+    MapBatches,
+    MapMessages,
+    Merge,
+    Operator,
+    PartitionBy,
+    Process,
+    RunningAggregate,
+    Select,
+    SendTo,
+    TumblingWindow,
+)
+from headrace.plan.expressions import Resolved, broadcast
+from headrace.plan.inference import Flow
+
+_WHOLE = (MapMessages, FlatMapMessages, MapBatches, Process, SendTo)
+
+
+def prune(
+    operators: dict[str, Operator], flows: dict[str, Flow]
+) -> tuple[dict[str, Operator], dict[str, pa.Schema]]:
+    """Return the operators without unused expressions, and the columns that leave each.
+
+    Args:
+        operators: in graph order, bound.
+        flows: all columns that leave each.
+    """
+    needed: dict[str, set[str]] = {name: set() for name in operators}
+    pruned = dict(operators)
+    for name in reversed(operators):
+        wanted = needed[name] or set(flows[name].schema.names[:1])
+        needed[name] = wanted
+        operator = operators[name]
+        if isinstance(operator, Select):
+            operator = pruned[name] = _prune_select(operator, flows, wanted)
+        for before in operator.inputs:
+            needed[before] |= _reads(operator, flows[before], wanted)
+    schemas = {}
+    for name, flow in flows.items():
+        keep = set(flow.schema.names) if isinstance(operators[name], _WHOLE) else needed[name]
+        schemas[name] = pa.schema([column for column in flow.schema if column.name in keep])
+    return pruned, schemas
+
+
+def _reads(operator: Operator, before: Flow, wanted: set[str]) -> set[str]:
+    """The columns of its input that an operator reads or passes on."""
+    everything = set(before.schema.names)
+    match operator:
+        case Select():
+            parts = [Resolved(expression, before.schema) for expression in operator.expressions]
+            return set().union(*(part.reads for part in parts))
+        case Filter():
+            assert operator.expression is not None
+            return wanted | Resolved(operator.expression, before.schema).reads
+        case FilterMessages():
+            return wanted | (everything if operator.uses is None else set(operator.uses))
+        case MapMessages() | FlatMapMessages() | MapBatches():
+            return everything if operator.uses is None else set(operator.uses)
+        case PartitionBy():
+            return wanted | set(operator.keys)
+        case Merge():
+            return wanted
+        case RunningAggregate() | TumblingWindow():
+            read = {column for _, a in operator.aggregates for column in a.columns()}
+            return read | set(before.keys)
+        case Process():
+            present = {key for key in before.keys if key in everything}
+            return everything if operator.uses is None else set(operator.uses) | present
+    return everything
+
+
+def _prune_select(operator: Select, flows: dict[str, Flow], wanted: set[str]) -> Select:
+    source = flows[operator.inputs[0]].schema
+    parts = [Resolved(expression, source) for expression in operator.expressions]
+    kept = [part for part in parts if wanted & set(part.schema.names)]
+    expressions = [part.expression for part in kept]
+    if not any(part.reads for part in kept):
+        # Constants alone would make one row, whatever the number of messages.
+        expressions[0] = broadcast(expressions[0], kept[0].schema.names[0])
+    return replace(
+        operator, expressions=tuple(expressions), text=tuple(str(part) for part in expressions)
+    )
