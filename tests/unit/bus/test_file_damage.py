@@ -4,11 +4,12 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from headrace.bus import BusOptions, FileBus, Fsync, Stream, StreamSpec
-from headrace.bus.entries import ENTRY_BYTES
+from headrace.bus.entries import ENTRY, ENTRY_BYTES
 from headrace.errors import CorruptDataError
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -42,6 +43,9 @@ class Partition:
     def restore(self) -> None:
         shutil.rmtree(self.folder)
         shutil.copytree(self._good, self.folder)
+
+    def read_good_size(self) -> int:
+        return (self._good / self.segment.name).stat().st_size
 
     def read(self) -> list[int]:
         with FileBus(self.root, OPTIONS) as bus:
@@ -152,6 +156,15 @@ def test_a_frame_without_its_index_entry_is_left_behind_however_torn(partition):
         assert partition.read() == [0, 1, 2, 3]
         assert partition.append_and_read() == [0, 1, 2, 3, 100, 101]
         partition.restore()
+
+
+def test_a_frame_behind_torn_bytes_begins_at_a_multiple_of_64(partition):
+    with open(partition.segment, "ab") as file:
+        file.write(b"torn")
+    assert partition.append_and_read() == [0, 1, 2, 3, 4, 5, 100, 101]
+    entries = np.frombuffer(partition.index.read_bytes(), ENTRY)
+    assert set(entries["position"] % 64) == {0}
+    assert entries["position"][-2] > partition.read_good_size()
 
 
 def test_a_missing_segment_is_found_by_readers_and_appenders(partition):

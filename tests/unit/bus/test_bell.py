@@ -1,0 +1,51 @@
+"""A bell rings for index files of watched folders, and only wakes those who must look."""
+
+import threading
+
+import pytest
+
+from headrace.bus.bell import Bell, FolderWatch
+
+
+@pytest.fixture
+def watch():
+    watch = FolderWatch()
+    yield watch
+    watch.close()
+
+
+def test_an_index_file_that_begins_or_grows_rings(tmp_path, watch):
+    bell = Bell()
+    assert watch.add(tmp_path, bell)
+    for content in ("a", "b"):
+        seen = bell.count
+        with open(tmp_path / "index-000000.log", "a", encoding="ascii") as file:
+            file.write(content)
+        bell.wait(seen, 30)
+        assert bell.count > seen
+
+
+def test_each_stream_has_its_own_bell(tmp_path, watch):
+    bells = {name: Bell() for name in ("a", "b")}
+    for name, bell in bells.items():
+        (tmp_path / name).mkdir()
+        assert watch.add(tmp_path / name, bell)
+    (tmp_path / "a" / "0.seg").touch()  # a segment alone wakes nobody
+    (tmp_path / "b" / "index-000000.log").touch()
+    bells["b"].wait(0, 30)
+    assert bells["b"].count > 0
+    assert bells["a"].count == 0
+
+
+def test_a_folder_that_cannot_be_watched_is_told(tmp_path, watch):
+    assert not watch.add(tmp_path / "missing", Bell())
+
+
+def test_closing_wakes_all_who_wait(tmp_path):
+    watch, bell = FolderWatch(), Bell()
+    watch.add(tmp_path, bell)
+    waiter = threading.Thread(target=bell.wait, args=(0, 60))
+    waiter.start()
+    watch.close()
+    waiter.join(30)
+    assert not waiter.is_alive()
