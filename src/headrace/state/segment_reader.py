@@ -93,6 +93,14 @@ class SegmentReader:
             if section.first_group < high and section.last_group >= low:
                 yield from self._section_batches(section, low, high)
 
+    def task_batches(
+        self, stage: str, task: int, store: str
+    ) -> Iterator[tuple[list[bytes], list[bytes | None]]]:
+        """Yield the changes of one store of one task, frame by frame; none is fine."""
+        section = self.section(stage, task, store)
+        if section is not None:
+            yield from self._section_batches(section, *ALL_GROUPS)
+
     def _section_batches(
         self, section: Section, low: int, high: int
     ) -> Iterator[tuple[list[bytes], list[bytes | None]]]:

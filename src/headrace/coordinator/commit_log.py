@@ -1,0 +1,115 @@
+"""Where manifests are published: of all that race for one epoch, one wins.
+
+``CommitLog`` is the contract, ``FileCommitLog`` the one on a file system that knows
+hard links, which local disks and shared POSIX file systems do.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+import msgspec
+
+from headrace.clock import Clock
+from headrace.errors import CorruptDataError
+from headrace.faults import fault
+from headrace.files import Files
+
+
+class CommitLog(ABC):
+    """An ordered set of small blobs by epoch, each created once; and generations.
+
+    Safe for any number of processes at once. What ``publish`` returned is durable.
+    """
+
+    @abstractmethod
+    def publish(self, epoch: int, data: bytes) -> bool:
+        """Create the blob of an epoch; False when somebody else's is already there, or later."""
+
+    @abstractmethod
+    def epochs(self) -> list[int]:
+        """Return the epochs that are there, rising."""
+
+    @abstractmethod
+    def read(self, epoch: int) -> bytes:
+        """Return a blob.
+
+        Raises:
+            CorruptDataError: it is not there.
+        """
+
+    @abstractmethod
+    def prune(self, before: int) -> None:
+        """Remove the blobs of epochs below ``before``; the newest one always stays."""
+
+    @abstractmethod
+    def take_generation(self, holder: dict[str, str | int]) -> int:
+        """Begin a new generation, above all before it, and return its number."""
+
+    @abstractmethod
+    def newest_generation(self) -> tuple[int, dict[str, str | int]]:
+        """Return the highest generation, with who holds it; 0 when there was none."""
+
+
+class FileCommitLog(CommitLog):
+    """Manifests as files below ``<root>/manifests``, generations below ``<root>/generations``."""
+
+    def __init__(self, root: Path, files: Files, clock: Clock) -> None:
+        self._manifests, self._generations = root / "manifests", root / "generations"
+        self._files, self._clock = files, clock
+        self._manifests.mkdir(parents=True, exist_ok=True)
+        self._generations.mkdir(parents=True, exist_ok=True)
+
+    def _path(self, epoch: int) -> Path:
+        return self._manifests / f"{epoch:012d}.json"
+
+    def publish(self, epoch: int, data: bytes) -> bool:
+        """Create the manifest's file if no other and no later one exists."""
+        path = self._path(epoch)
+        won = self._files.publish(
+            path, data, self._clock.new_id(), lambda: fault("commit.written")
+        )
+        if won and self.epochs()[-1] != epoch:
+            # An old epoch that was pruned: its name was free, but its time is long over.
+            self._files.remove(path)
+            return False
+        return won
+
+    def epochs(self) -> list[int]:
+        """Return the epochs that are there, rising."""
+        return [int(name.removesuffix(".json")) for name in self._files.names(self._manifests)]
+
+    def read(self, epoch: int) -> bytes:
+        """Return the content of a manifest's file."""
+        try:
+            return self._files.read(self._path(epoch))
+        except FileNotFoundError as error:
+            raise CorruptDataError(f"manifest of epoch {epoch} is missing", epoch=epoch) from error
+
+    def prune(self, before: int) -> None:
+        """Remove the files of old epochs."""
+        for epoch in self.epochs()[:-1]:
+            if epoch < before:
+                self._files.remove(self._path(epoch))
+
+    def take_generation(self, holder: dict[str, str | int]) -> int:
+        """Create the next numbered file; a loser of the race tries the number after."""
+        data = msgspec.json.encode(holder)
+        number = self.newest_generation()[0] + 1
+        while not self._files.publish(self._generation(number), data, self._clock.new_id()):
+            number += 1
+        for old in range(max(1, number - 20), number - 10):
+            self._files.remove(self._generation(old))
+        return number
+
+    def _generation(self, number: int) -> Path:
+        return self._generations / f"{number:08d}.json"
+
+    def newest_generation(self) -> tuple[int, dict[str, str | int]]:
+        """Return the highest numbered file and its content."""
+        names = self._files.names(self._generations)
+        if not names:
+            return 0, {}
+        holder = msgspec.json.decode(self._files.read(self._generations / names[-1]))
+        return int(names[-1].removesuffix(".json")), holder

@@ -1,0 +1,409 @@
+"""Drives a job epoch by epoch: the thin shell of I/O around ``epoch`` and ``planning``.
+
+``start`` takes a generation and brings the outputs of the last manifest out; ``advance`` is
+one epoch, the same for streaming, bounded runs, tests and benchmarks.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+import msgspec
+
+from headrace.bus.bus import Bus, Stream
+from headrace.bus.spec import StreamSpec
+from headrace.clock import Clock
+from headrace.coordinator.commit_log import CommitLog
+from headrace.coordinator.epoch import EpochRun, MisplacedError, Runner
+from headrace.coordinator.history import load_state
+from headrace.coordinator.manifest import (
+    FORMAT,
+    InputPosition,
+    JobState,
+    Manifest,
+    encode_manifest,
+    fold,
+)
+from headrace.coordinator.placement import Slot
+from headrace.coordinator.planning import at_end, next_wall_deadline, plan_ranges
+from headrace.coordinator.publishing import publish_outputs
+from headrace.coordinator.storage import JobStorage
+from headrace.errors import InternalError, InvalidInputError, NotOwnerError, UnavailableError
+from headrace.faults import fault
+from headrace.plan.compatibility import changes
+from headrace.plan.stages import JobPlan
+from headrace.task.orders import NO_WATERMARK
+
+BASE_EVERY = 64
+SWEEP_EVERY = 16
+MISPLACED_TRIES = 20
+
+
+@dataclass(frozen=True)
+class EpochLimits:
+    """Bounds of an epoch.
+
+    Args:
+        max_rows: input rows.
+        timeout_s: after this long source tasks stop reading.
+    """
+
+    max_rows: int = 8_000_000
+    timeout_s: float = 600.0
+
+
+@dataclass(frozen=True)
+class EpochSummary:
+    """What one epoch did; times are milliseconds of the driver's clock."""
+
+    epoch: int
+    rows: int
+    took_ms: float
+    timings_ms: dict[str, float]
+    counts: dict[str, int]
+    watermark: int
+    lag: int
+    state_bytes: int
+    changelog_bytes: int
+    output_rows: int
+    ended: bool
+    slot_timings_ms: dict[str, float] = field(default_factory=dict)
+
+
+class Coordinator:
+    """The driver's side of one job.
+
+    One thread calls.
+
+    Args:
+        plan: of the job.
+        plan_digest: names the plan to the slots.
+        bus: inputs and outputs.
+        log: of manifests.
+        storage: of the job's files.
+        runner: runs the slots.
+        clock: time and names.
+        limits: of epochs.
+        bounded: the run ends at the ends that the inputs have at its start.
+    """
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        plan_digest: str,
+        *,
+        bus: Bus,
+        log: CommitLog,
+        storage: JobStorage,
+        runner: Runner,
+        clock: Clock,
+        limits: EpochLimits | None = None,
+        bounded: bool = False,
+    ) -> None:
+        self._plan, self._digest = plan, plan_digest
+        self._bus, self._log, self._storage = bus, log, storage
+        self._runner, self._clock = runner, clock
+        self._limits = limits or EpochLimits()
+        self._bounded = bounded
+        self._slots: list[Slot] = []
+        self._state: JobState | None = None
+        self.generation = 0
+
+    @property
+    def state(self) -> JobState:
+        """The job's state after the last committed epoch.
+
+        Raises:
+            InternalError: ``start`` was not called.
+        """
+        if self._state is None:
+            raise InternalError("the coordinator was not started")
+        return self._state
+
+    def start(self) -> None:
+        """Become the driver.
+
+        1. Take a generation. 2. Fold the manifests, or create the job. 3. Check that the
+        graph fits the state. 4. Publish the last epoch's outputs again. 5. Sweep.
+
+        Raises:
+            InvalidInputError: the graph changed in a way that the state cannot follow.
+            CorruptDataError: a manifest is damaged or missing.
+        """
+        self._storage.create()
+        self.generation = self._log.take_generation(
+            {"process": os.getpid(), "host": os.uname().nodename, "time_ms": self._clock.now_ms()}
+        )
+        self._create_outputs()
+        state = load_state(self._log)
+        if state is None:
+            state = self._create_job()
+        self._state = state
+        self._check_graph()
+        publish_outputs(state, self._bus, self._storage.root)
+        self._sweep()
+        if self._bounded:
+            self.end_at_present()
+        self._slots = self._runner.slots()
+
+    def _create_outputs(self) -> None:
+        for stage in self._plan.stages:
+            for output in stage.outputs:
+                spec = StreamSpec(
+                    output.stream, output.partitions, output.schema, output.time, output.keys
+                )
+                self._bus.create(spec, exist_ok=True)
+
+    def _create_job(self) -> JobState:
+        inputs = {
+            binding.operator: {
+                partition: InputPosition(begin)
+                for partition, begin in enumerate(self._bus.stream(binding.stream).begins())
+            }
+            for stage in self._plan.stages
+            for binding in stage.inputs
+        }
+        state = JobState(
+            job=self._plan.graph.name,
+            lineage=self._clock.new_id(),
+            generation=self.generation,
+            epoch=0,
+            time_ms=self._clock.now_ms(),
+            digest="",
+            key_groups=self._plan.key_groups,
+            fingerprint=self._plan.fingerprint,
+            inputs=inputs,
+        )
+        self._publish_manifest(_base(state, previous=""))
+        return self.state
+
+    def _check_graph(self) -> None:
+        found = changes(self.state.fingerprint, self._plan.fingerprint)
+        if found:
+            lines = "\n".join(f"  {number}. {text}" for number, text in enumerate(found, 1))
+            raise InvalidInputError(
+                f"job {self.state.job!r} has state of epoch {self.state.epoch} that its graph no "
+                f"longer fits:\n{lines}",
+                job=self.state.job,
+            )
+
+    def end_at_present(self) -> None:
+        """Let the run end where its inputs end now; kept in the manifest, so it never moves."""
+        if self.state.until is not None:
+            return
+        until = {name: stream.ends() for name, stream in self._inputs().items()}
+        manifest = Manifest(
+            format=FORMAT,
+            kind="delta",
+            job=self.state.job,
+            lineage=self.state.lineage,
+            generation=self.generation,
+            epoch=self.state.epoch + 1,
+            time_ms=self._clock.now_ms(),
+            previous=self.state.digest,
+            until=until,
+        )
+        self._publish_manifest(manifest)
+
+    def _inputs(self) -> dict[str, Stream]:
+        return {
+            binding.stream: self._bus.stream(binding.stream)
+            for stage in self._plan.stages
+            for binding in stage.inputs
+        }
+
+    def input_streams(self) -> dict[str, str]:
+        """Return the stream of each input operator."""
+        return {b.operator: b.stream for stage in self._plan.stages for b in stage.inputs}
+
+    def ends(self) -> dict[str, list[int]]:
+        """Return the next offset of each partition of each input stream."""
+        return {name: stream.ends() for name, stream in self._inputs().items()}
+
+    def wall_deadline(self) -> int | None:
+        """Return the wall clock at which a timer is due although no input comes, ms."""
+        return next_wall_deadline(self.state)
+
+    def advance(self, *, force: bool = False) -> EpochSummary | None:
+        """Run one epoch, if there is anything to do.
+
+        Args:
+            force: run every task even when nothing is due.
+
+        Returns:
+            What was done; ``None`` when there was nothing to do or the job has ended.
+
+        Raises:
+            NotOwnerError: a newer driver has taken over; stop.
+            UnavailableError: slots could not be brought to their stores; try again.
+            InvalidInputError: the user's code or data; nothing of the epoch is visible.
+        """
+        for _ in range(MISPLACED_TRIES):
+            try:
+                return self._advance(force=force)
+            except MisplacedError:
+                self._slots = self._runner.slots()
+        raise UnavailableError(
+            f"slots kept moving between hosts for {MISPLACED_TRIES} tries", epoch=self.state.epoch
+        )
+
+    def _advance(self, *, force: bool) -> EpochSummary | None:
+        state = self.state
+        if state.ended:
+            return None
+        began = self._clock.monotonic()
+        now = self._clock.now_ms()
+        ends = self.ends()
+        ranges = plan_ranges(self._plan, state, ends, self._limits.max_rows)
+        ended = not ranges and at_end(self._plan, state)
+        due = self.wall_deadline()
+        if not (ranges or ended or force or (due is not None and due <= now)):
+            return None
+        run = EpochRun(
+            self._plan,
+            state,
+            self._slots,
+            ranges,
+            self.generation,
+            self._digest,
+            max(now, state.time_ms),
+            ended=ended,
+            all_tasks=force,
+            deadline_ms=now + int(self._limits.timeout_s * 1000),
+        )
+        timings = {"plan": self._since(began)}
+        fault("epoch.planned")
+        self._run_levels(run, timings)
+        fault("epoch.before_commit")
+        mark = self._clock.monotonic()
+        self._commit(run)
+        timings["commit"] = self._since(mark)
+        fault("commit.published")
+        mark = self._clock.monotonic()
+        rows = publish_outputs(self.state, self._bus, self._storage.root)
+        timings["publish"] = self._since(mark)
+        fault("epoch.published")
+        mark = self._clock.monotonic()
+        self._forget(run)
+        timings["forget"] = self._since(mark)
+        fault("epoch.swept")
+        return self._summary(run, ends, rows, self._since(began), timings)
+
+    def _since(self, mark: float) -> float:
+        return round((self._clock.monotonic() - mark) * 1000, 2)
+
+    def _run_levels(self, run: EpochRun, timings: dict[str, float]) -> None:
+        for level in range(len(self._plan.levels)):
+            mark = self._clock.monotonic()
+            orders = run.orders(level)
+            if orders:
+                run.absorb(self._runner.run(orders))
+            run.finish_level(level)
+            timings[f"level {level}"] = self._since(mark)
+            fault("epoch.level_done")
+
+    def _commit(self, run: EpochRun) -> None:
+        for file in run.files:
+            problem = self._storage.missing(file.path, file.size)
+            if problem is not None:
+                raise InternalError(f"{problem} before the commit", epoch=run.epoch)
+        manifest = run.manifest()
+        if run.epoch % BASE_EVERY == 0:
+            state = fold(self.state, manifest, "")
+            manifest = _base(state, previous=self.state.digest)
+        self._publish_manifest(manifest)
+        if manifest.kind == "base":
+            self._log.prune(run.epoch)
+
+    def _publish_manifest(self, manifest: Manifest) -> None:
+        newest, holder = self._log.newest_generation()
+        if newest != self.generation:
+            raise NotOwnerError(
+                f"job {manifest.job!r} was taken over by generation {newest} ({holder}); this "
+                f"driver had {self.generation}",
+                job=manifest.job,
+                epoch=manifest.epoch,
+            )
+        data, digest = encode_manifest(manifest)
+        if self._log.publish(manifest.epoch, data):
+            self._state = fold(self._state, manifest, digest)
+            return
+        newest, holder = self._log.newest_generation()
+        if newest != self.generation:
+            raise NotOwnerError(
+                f"epoch {manifest.epoch} was committed by another driver; generation {newest} "
+                f"({holder}) has taken over",
+                job=manifest.job,
+                epoch=manifest.epoch,
+            )
+        # An older driver won its last epoch; it cannot win another. Go on from there.
+        self._state = load_state(self._log)
+        publish_outputs(self.state, self._bus, self._storage.root)
+        raise LostRaceError(
+            f"an older driver committed epoch {manifest.epoch}", epoch=manifest.epoch
+        )
+
+    def _forget(self, run: EpochRun) -> None:
+        for files in run.exchange.values():
+            for file in files:
+                self._storage.files.remove(self._storage.root / file.path)
+        if run.epoch % SWEEP_EVERY == 0 or self.state.ended:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        if self._log.epochs()[-1] == self.state.epoch:
+            named = self.state.files()
+            self._storage.sweep(self.state.epoch, self.generation, named)
+
+    def _summary(
+        self,
+        run: EpochRun,
+        ends: dict[str, list[int]],
+        output_rows: int,
+        took_ms: float,
+        timings: dict[str, float],
+    ) -> EpochSummary:
+        state = self.state
+        lag = 0
+        for stage in self._plan.stages:
+            for binding in stage.inputs:
+                for partition, end in enumerate(ends[binding.stream]):
+                    position = state.inputs[binding.operator].get(partition, InputPosition(0))
+                    lag += max(0, end - position.next_offset)
+        return EpochSummary(
+            epoch=run.epoch,
+            rows=run.rows_read(),
+            took_ms=took_ms,
+            timings_ms=timings,
+            counts=dict(run.counts),
+            watermark=min(state.watermarks.values(), default=NO_WATERMARK),
+            lag=lag,
+            state_bytes=sum(task.state_bytes for task in state.tasks.values()),
+            changelog_bytes=sum(
+                change.segment_bytes for change in run.tasks.values() if change.segment
+            ),
+            output_rows=output_rows,
+            ended=state.ended,
+            slot_timings_ms=dict(run.slot_timings),
+        )
+
+
+class LostRaceError(UnavailableError):
+    """An epoch was committed by a driver that is gone. Advance again; its work counts."""
+
+    code = "HR202"
+
+
+def _base(state: JobState, previous: str) -> Manifest:
+    return Manifest(
+        format=FORMAT,
+        kind="base",
+        job=state.job,
+        lineage=state.lineage,
+        generation=state.generation,
+        epoch=state.epoch,
+        time_ms=state.time_ms,
+        previous=previous,
+        base=msgspec.structs.replace(state, digest=""),
+    )

@@ -1,0 +1,113 @@
+"""From a graph and settings to a coordinator that can start: the order of things at deployment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.bus.bus import Bus
+from headrace.clock import Clock
+from headrace.config import Settings
+from headrace.coordinator.commit_log import FileCommitLog
+from headrace.coordinator.coordinator import Coordinator, EpochLimits
+from headrace.coordinator.epoch import Runner
+from headrace.coordinator.history import load_state
+from headrace.coordinator.plans import save_plan
+from headrace.coordinator.storage import JobStorage, check_job_name
+from headrace.files import Files
+from headrace.graph.operators import Input, JobGraph, SendTo
+from headrace.plan import StreamInfo, plan
+from headrace.plan.stages import JobPlan
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A job that is planned and saved, ready for a runner.
+
+    Args:
+        plan: of the job.
+        digest: names the plan to the slots.
+        storage: of the job's files.
+    """
+
+    plan: JobPlan
+    digest: str
+    storage: JobStorage
+
+    def coordinator(
+        self, runner: Runner, bus: Bus, clock: Clock, settings: Settings
+    ) -> Coordinator:
+        """Return the coordinator that drives this deployment on a runner."""
+        return Coordinator(
+            self.plan,
+            self.digest,
+            bus=bus,
+            log=FileCommitLog(self.storage.root, self.storage.files, clock),
+            storage=self.storage,
+            runner=runner,
+            clock=clock,
+            limits=EpochLimits(settings.epoch.max_rows, settings.epoch.timeout_s),
+            bounded=settings.job.bounded,
+        )
+
+
+def stream_infos(graph: JobGraph, bus: Bus) -> dict[str, StreamInfo]:
+    """Return what the planner has to know of the graph's streams that exist.
+
+    Raises:
+        InvalidInputError: an input stream does not exist.
+    """
+    infos = {}
+    known = set(bus.names())
+    for operator in graph.operators:
+        if isinstance(operator, Input) or (
+            isinstance(operator, SendTo) and operator.stream in known
+        ):
+            spec = bus.stream(operator.stream).spec
+            infos[operator.stream] = StreamInfo(spec.schema, spec.partitions, spec.time)
+    return infos
+
+
+def make_plan(graph: JobGraph, bus: Bus, settings: Settings) -> JobPlan:
+    """Return the plan of a graph over the streams of a bus.
+
+    The number of key groups is fixed when a job is created; after that the manifest's holds.
+    """
+    held = _key_groups(settings.jobs_dir / check_job_name(graph.name))
+    return plan(
+        graph,
+        stream_infos(graph, bus),
+        key_groups=held or settings.job.key_groups,
+        tasks=settings.job.tasks,
+    )
+
+
+def _key_groups(root: Path) -> int | None:
+    if not (root / "manifests").exists():
+        return None
+    from headrace.clock import SystemClock
+
+    state = load_state(FileCommitLog(root, Files(sync=False), SystemClock()))
+    return None if state is None else state.key_groups
+
+
+def deploy(
+    graph: JobGraph, bus: Bus, settings: Settings, clock: Clock, files: Files, module: str = ""
+) -> Deployment:
+    """Plan a graph and save it where the slots find it.
+
+    Args:
+        graph: of the job.
+        bus: inputs and outputs.
+        settings: of the run.
+        clock, files: time and disk.
+        module: the user's module, which is shipped by value.
+
+    Raises:
+        InvalidInputError: the graph does not fit its streams, or cannot be shipped.
+    """
+    made = make_plan(graph, bus, settings)
+    storage = JobStorage(settings.jobs_dir / graph.name, files)
+    storage.create()
+    digest = save_plan(made, storage.root, files, clock.new_id(), module)
+    return Deployment(made, digest, storage)

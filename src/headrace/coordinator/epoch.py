@@ -1,0 +1,263 @@
+"""One epoch in the driver: orders out, reports in, a manifest at the end. No file is touched.
+
+The levels run in order. What one level's reports say (files, offsets, event times) decides
+the orders of the next; the manifest is what they say together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from headrace.coordinator.manifest import (
+    FORMAT,
+    InputPosition,
+    JobState,
+    Manifest,
+    TaskChange,
+    TaskState,
+)
+from headrace.coordinator.placement import Slot, place
+from headrace.coordinator.planning import (
+    keyed_tasks,
+    keyed_watermark,
+    source_tasks,
+    source_watermark,
+    task_name,
+)
+from headrace.errors import InternalError, UnavailableError
+from headrace.plan.stages import JobPlan, Stage
+from headrace.task.orders import (
+    END_WATERMARK,
+    NO_WATERMARK,
+    ExchangeFile,
+    FileRef,
+    InputRange,
+    OutputPart,
+    SlotOrder,
+    SlotReport,
+    TaskOrder,
+    TaskReport,
+)
+
+
+class Runner(Protocol):
+    """Runs the slots of one level at the same time; Spark, or one thread in tests."""
+
+    def slots(self) -> list[Slot]:
+        """Return the slots that answer now; at least one."""
+        ...
+
+    def run(self, orders: list[SlotOrder]) -> list[SlotReport]:
+        """Run one order for each slot named and return one report of each, in any order.
+
+        A report is of one attempt; which attempt is the runner's choice, made once.
+        """
+        ...
+
+
+class MisplacedError(UnavailableError):
+    """A slot found itself on another host than its tasks' stores. Plan the epoch again."""
+
+    code = "HR201"
+
+
+@dataclass
+class EpochRun:
+    """The course of one epoch.
+
+    Args:
+        plan: of the job.
+        state: after the last epoch.
+        slots: where tasks can run.
+        ranges: what is read.
+        generation: of the driver.
+        plan_digest: names the plan to the slots.
+        time_ms: the epoch's wall clock.
+        ended: this is the epoch of its own for the end of the inputs.
+        all_tasks: run tasks that have nothing to do, too.
+    """
+
+    plan: JobPlan
+    state: JobState
+    slots: list[Slot]
+    ranges: list[InputRange]
+    generation: int
+    plan_digest: str
+    time_ms: int
+    ended: bool = False
+    all_tasks: bool = False
+    deadline_ms: int | None = None
+    inputs: dict[str, dict[int, InputPosition]] = field(default_factory=dict)
+    watermarks: dict[str, int] = field(default_factory=dict)
+    exchange: dict[str, list[ExchangeFile]] = field(default_factory=dict)
+    tasks: dict[str, TaskChange] = field(default_factory=dict)
+    outputs: list[OutputPart] = field(default_factory=list)
+    files: list[FileRef] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    slot_timings: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def epoch(self) -> int:
+        """Return the number of this epoch."""
+        return self.state.epoch + 1
+
+    def orders(self, level: int) -> list[SlotOrder]:
+        """Return the orders of a level; empty when none of its tasks has anything to do."""
+        tasks: dict[str, TaskOrder] = {}
+        placed: dict[int, list[str]] = {}
+        for stage in self.plan.levels[level]:
+            due = self._due(stage)
+            names = [task_name(stage.name, order.task) for order in due]
+            tasks.update(zip(names, due, strict=True))
+            for slot, mine in self._place(stage, names).items():
+                placed.setdefault(slot, []).extend(mine)
+        hosts = {slot.number: slot.host for slot in self.slots}
+        reads = {e.operator for stage in self.plan.levels[level] for e in stage.receives}
+        return [
+            SlotOrder(
+                job=self.state.job,
+                lineage=self.state.lineage,
+                generation=self.generation,
+                epoch=self.epoch,
+                level=level,
+                slot=slot,
+                time_ms=self.time_ms,
+                plan=self.plan_digest,
+                host=hosts[slot] if level else "",
+                ended=self.ended,
+                watermarks=self.watermarks,
+                exchange={op: [f.path for f in self.exchange.get(op, ())] for op in reads},
+                tasks=[tasks[name] for name in names],
+                deadline_ms=self.deadline_ms,
+            )
+            for slot, names in sorted(placed.items())
+        ]
+
+    def _place(self, stage: Stage, due: list[str]) -> dict[int, list[str]]:
+        """Place all tasks of a stage, so that those left out now keep their places."""
+        wanted = set(due)
+        every = [task_name(stage.name, task) for task in range(stage.tasks)]
+        before = {name: self.state.tasks.get(name, TaskState()).host for name in every}
+        chosen = {
+            slot: [name for name in names if name in wanted]
+            for slot, names in place(every, self.slots, before).items()
+        }
+        return {slot: names for slot, names in chosen.items() if names}
+
+    def _due(self, stage: Stage) -> list[TaskOrder]:
+        if not stage.keyed:
+            tasks = source_tasks(stage, self.ranges)
+            if self.all_tasks:
+                there = {order.task for order in tasks}
+                tasks += [TaskOrder(stage.name, t) for t in range(stage.tasks) if t not in there]
+            return tasks
+        watermark = self._stage_watermark(stage)
+        self.watermarks[stage.name] = watermark
+        rows = [0] * stage.tasks
+        for exchange in stage.receives:
+            for file in self.exchange.get(exchange.operator, ()):
+                for task, count in enumerate(file.rows):
+                    rows[task] += count
+        return keyed_tasks(
+            stage,
+            self.state,
+            rows,
+            watermark,
+            self.time_ms,
+            all_tasks=self.all_tasks or self.ended,
+        )
+
+    def _stage_watermark(self, stage: Stage) -> int:
+        names = {other.index: other.name for other in self.plan.stages}
+        found = keyed_watermark(stage, names, self.watermarks)
+        return max(found, self.state.watermarks.get(stage.name, NO_WATERMARK))
+
+    def finish_level(self, level: int) -> None:
+        """Note the watermarks of source stages once their reports are in."""
+        for stage in self.plan.levels[level]:
+            if stage.keyed:
+                continue
+            merged = {name: dict(positions) for name, positions in self.state.inputs.items()}
+            for name, positions in self.inputs.items():
+                merged.setdefault(name, {}).update(positions)
+            found = END_WATERMARK if self.ended else source_watermark(stage, self.state, merged)
+            before = self.state.watermarks.get(stage.name, NO_WATERMARK)
+            self.watermarks[stage.name] = max(found, before)
+
+    def absorb(self, reports: list[SlotReport]) -> None:
+        """Take the reports of a level, one for each slot, in slot order.
+
+        Raises:
+            MisplacedError: a slot was not where its stores are.
+        """
+        reports = sorted(reports, key=lambda report: report.slot)
+        if len({report.slot for report in reports}) != len(reports):
+            raise InternalError("two reports of one slot", epoch=self.epoch)
+        for report in reports:
+            if report.misplaced:
+                raise MisplacedError(
+                    f"slot {report.slot} ran on host {report.host}", epoch=self.epoch
+                )
+        stages = {stage.name: stage for stage in self.plan.stages}
+        for report in reports:
+            self.slot_timings.update(report.timings_ms)
+            made = [report.segment, report.snapshot, *report.output_files]
+            self.files += [file for file in made if file is not None]
+            for file in report.exchange:
+                self.exchange.setdefault(file.operator, []).append(file)
+            for task in report.tasks:
+                self._absorb_task(stages[task.stage], task, report)
+        for files in self.exchange.values():
+            files.sort(key=lambda file: (file.task, file.path))
+
+    def _absorb_task(self, stage: Stage, task: TaskReport, report: SlotReport) -> None:
+        for reached in task.reached:
+            position = InputPosition(reached.next_offset, reached.max_time)
+            self.inputs.setdefault(reached.operator, {})[reached.partition] = position
+        self.outputs += task.outputs
+        self.counts.update(task.counts)
+        if not stage.keyed:
+            return
+        held = self.state.tasks.get(task_name(task.stage, task.task), TaskState())
+        self.tasks[task_name(task.stage, task.task)] = TaskChange(
+            attempt=report.attempt,
+            segment=report.segment if task.changed else None,
+            segment_bytes=task.segment_bytes,
+            snapshot=report.snapshot if task.snapshot else None,
+            snapshot_epoch=held.epoch if task.snapshot else -1,
+            snapshot_bytes=task.snapshot_bytes,
+            state_bytes=task.state_bytes,
+            event_deadline=task.event_deadline,
+            wall_deadline=task.wall_deadline,
+            host=report.host,
+        )
+
+    def rows_read(self) -> int:
+        """Return how many input rows the epoch took."""
+        return sum(
+            position.next_offset
+            - self.state.inputs.get(operator, {}).get(partition, InputPosition(0)).next_offset
+            for operator, positions in self.inputs.items()
+            for partition, position in positions.items()
+        )
+
+    def manifest(self) -> Manifest:
+        """Return the epoch as a delta manifest."""
+        return Manifest(
+            format=FORMAT,
+            kind="delta",
+            job=self.state.job,
+            lineage=self.state.lineage,
+            generation=self.generation,
+            epoch=self.epoch,
+            time_ms=self.time_ms,
+            previous=self.state.digest,
+            inputs=self.inputs,
+            watermarks=self.watermarks,
+            tasks=self.tasks,
+            outputs=tuple(self.outputs),
+            counts={**self.counts, "in": self.rows_read()},
+            ended=self.ended,
+        )

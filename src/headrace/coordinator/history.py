@@ -1,0 +1,32 @@
+"""Reads the job's state back from its commit log."""
+
+from __future__ import annotations
+
+from headrace.coordinator.commit_log import CommitLog
+from headrace.coordinator.manifest import JobState, Manifest, decode_manifest, fold
+from headrace.errors import CorruptDataError
+
+
+def load_state(log: CommitLog, upto: int | None = None) -> JobState | None:
+    """Return the state after the newest epoch, or after ``upto``; ``None``: no job yet.
+
+    Raises:
+        CorruptDataError: a manifest is damaged, missing, or does not follow the one before.
+    """
+    epochs = [epoch for epoch in log.epochs() if upto is None or epoch <= upto]
+    if not epochs:
+        return None
+    chain: list[tuple[Manifest, str]] = []
+    for epoch in range(epochs[-1], epochs[0] - 1, -1):
+        manifest, digest = decode_manifest(log.read(epoch), f"of epoch {epoch}")
+        chain.append((manifest, digest))
+        if manifest.kind == "base":
+            break
+    else:
+        raise CorruptDataError(
+            f"no base manifest between epochs {epochs[0]} and {epochs[-1]}", epoch=epochs[-1]
+        )
+    state: JobState | None = None
+    for manifest, digest in reversed(chain):
+        state = fold(state, manifest, digest)
+    return state

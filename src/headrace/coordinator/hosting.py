@@ -1,0 +1,120 @@
+"""Makes a process ready to run slots: its files, bus, plans, stores, and who it is."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from headrace.bus.bus import Bus
+from headrace.clock import Clock
+from headrace.coordinator.commit_log import CommitLog, FileCommitLog
+from headrace.coordinator.history import load_state
+from headrace.coordinator.manifest import JobState, TaskState
+from headrace.coordinator.plans import load_plan
+from headrace.errors import CorruptDataError
+from headrace.files import Files
+from headrace.plan.stages import JobPlan
+from headrace.state.chain import Chain, Step
+from headrace.state.position import Position
+from headrace.state.registry import Registry
+from headrace.task.orders import SlotOrder
+from headrace.task.slot import SlotHost
+
+
+class ManifestSegments:
+    """The committed segments that a job's manifests name, up to one epoch.
+
+    The manifests are read when the first store turns out to be behind.
+    """
+
+    def __init__(self, log: CommitLog, root: Path, epoch: int) -> None:
+        self._log, self._root, self._epoch = log, root, epoch
+        self._state: JobState | None = None
+
+    def chain(
+        self, stage: str, task: int, groups: tuple[int, int], after: Position | None
+    ) -> Chain:
+        """Return how a task's store gets to the epoch's state."""
+        del groups
+        if self._state is None:
+            self._state = load_state(self._log, self._epoch)
+        state = self._state
+        if state is None:
+            raise CorruptDataError(f"no manifest up to epoch {self._epoch}", epoch=self._epoch)
+        held = state.tasks.get(f"{stage}/{task}", TaskState())
+        steps = tuple(
+            Step(Position(state.lineage, s.epoch, s.attempt), (self._root / s.path,))
+            for s in held.segments
+        )
+        known = [step.position for step in steps]
+        if after is not None and after in known:
+            return Chain(after, steps=steps[known.index(after) + 1 :])
+        if held.snapshot is None:
+            return Chain(None, steps=steps)
+        stands = Position(state.lineage, held.snapshot_epoch, held.snapshot_attempt)
+        if after == stands:
+            return Chain(after, steps=steps)
+        return Chain(stands, (self._root / held.snapshot.path,), steps)
+
+
+def open_host(
+    *,
+    storage: Path,
+    bus: Bus,
+    state_dir: Path,
+    clock: Clock,
+    files: Files,
+    adopt_bytes: int = 4 << 20,
+) -> SlotHost:
+    """Return what ``run_slot`` needs in this process.
+
+    Args:
+        storage: the job's.
+        bus: inputs.
+        state_dir: of this host; made when missing, readable by its owner only.
+        clock, files: time and disk.
+        adopt_bytes: from this size on an output part gets a file of its own.
+    """
+    log = FileCommitLog(storage, files, clock)
+
+    @cache
+    def plans(digest: str) -> JobPlan:
+        return load_plan(storage, digest, files)
+
+    def segments(order: SlotOrder) -> ManifestSegments:
+        return ManifestSegments(log, storage, order.epoch - 1)
+
+    def should_stop(generation: int) -> bool:
+        return stop_file(storage, generation).exists()
+
+    return SlotHost(
+        files=files,
+        clock=clock,
+        bus=bus,
+        storage=storage,
+        state_dir=state_dir,
+        host=host_identity(state_dir, clock, files),
+        plans=plans,
+        segments=segments,
+        registry=Registry(),
+        runtimes={},
+        should_stop=should_stop,
+        adopt_bytes=adopt_bytes,
+    )
+
+
+def stop_file(storage: Path, generation: int) -> Path:
+    """Return the file whose presence asks the slots of a generation to end their epoch."""
+    return storage / f"stop-{generation:08d}"
+
+
+def host_identity(state_dir: Path, clock: Clock, files: Files) -> str:
+    """Return the identity of a host's state directory, made at its first use.
+
+    What has to be found again is the disk with the stores, not the machine's name.
+    """
+    state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = state_dir / "host-id"
+    if not path.exists():
+        files.publish(path, clock.new_id().encode(), clock.new_id())
+    return files.read(path).decode()

@@ -1,0 +1,51 @@
+"""Committed state read straight from the segments that the manifests name.
+
+Needs neither the job nor its local stores; any epoch that is still kept can be read.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headrace.coordinator.manifest import JobState
+from headrace.files import Files
+from headrace.state.segment_reader import SegmentReader
+
+
+def committed_entries(
+    state: JobState, root: Path, store: str, files: Files
+) -> dict[bytes, bytes]:
+    """Return the entries of a store by full key (two bytes of key group, then the key).
+
+    Args:
+        state: which epoch.
+        root: the job's storage.
+        store: its name.
+        files: the file system.
+
+    Raises:
+        CorruptDataError: a segment is damaged or missing.
+    """
+    entries: dict[bytes, bytes] = {}
+    for name, task in state.tasks.items():
+        stage, _, number = name.rpartition("/")
+        refs = [*([task.snapshot] if task.snapshot else []), *task.segments]
+        for ref in refs:
+            reader = SegmentReader(files, root / ref.path)
+            for keys, values in reader.task_batches(stage, int(number), store):
+                for key, value in zip(keys, values, strict=True):
+                    if value is None:
+                        entries.pop(key, None)
+                    else:
+                        entries[key] = value
+    return entries
+
+
+def store_names(state: JobState, root: Path, files: Files) -> dict[str, list[str]]:
+    """Return the stores of each stage that hold anything."""
+    found: dict[str, set[str]] = {}
+    for task in state.tasks.values():
+        for ref in [*([task.snapshot] if task.snapshot else []), *task.segments]:
+            for section in SegmentReader(files, root / ref.path).sections:
+                found.setdefault(section.stage, set()).add(section.store)
+    return {stage: sorted(stores) for stage, stores in sorted(found.items())}

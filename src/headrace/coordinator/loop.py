@@ -1,0 +1,82 @@
+"""The direct loop: epochs one after the other, waiting for news without spinning."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headrace.bus.bus import Bus
+from headrace.clock import Clock
+from headrace.coordinator.coordinator import Coordinator, EpochSummary, LostRaceError
+
+IDLE_WAIT_S = 0.5
+
+
+@dataclass(frozen=True)
+class Control:
+    """What others may ask of a running job, from any thread or signal handler.
+
+    ``stop`` ends it after the epoch under way; ``finish`` makes it read its inputs to the ends
+    they have at that moment, close all windows, and end for good.
+    """
+
+    stop: threading.Event = field(default_factory=threading.Event)
+    finish: threading.Event = field(default_factory=threading.Event)
+
+
+def drive(
+    coordinator: Coordinator,
+    bus: Bus,
+    clock: Clock,
+    control: Control,
+    on_epoch: Callable[[EpochSummary], None],
+    *,
+    interval_ms: int = 0,
+    tick_ms: int = 100,
+) -> None:
+    """Advance a started job until it has ended or is told to stop.
+
+    Args:
+        coordinator: started.
+        bus: waited on for news.
+        clock: for the interval.
+        control: looked at between epochs.
+        on_epoch: called after each epoch.
+        interval_ms: least time from one epoch's start to the next's.
+        tick_ms: how often several input streams are looked at.
+    """
+    while not control.stop.is_set():
+        if control.finish.is_set():
+            coordinator.end_at_present()
+        began = clock.monotonic()
+        try:
+            summary = coordinator.advance()
+        except LostRaceError:
+            continue
+        if summary is not None:
+            on_epoch(summary)
+            rest = interval_ms / 1000 - (clock.monotonic() - began)
+            if rest > 0:
+                control.stop.wait(rest)
+            continue
+        if coordinator.state.ended:
+            return
+        wait_for_news(bus, coordinator.ends(), coordinator.wall_deadline(), clock, tick_ms)
+
+
+def wait_for_news(
+    bus: Bus,
+    ends: Mapping[str, Sequence[int]],
+    deadline_ms: int | None,
+    clock: Clock,
+    tick_ms: int,
+) -> None:
+    """Return when an input has grown, a timer is due, or after a moment."""
+    timeout = IDLE_WAIT_S if len(ends) == 1 else tick_ms / 1000
+    if deadline_ms is not None:
+        timeout = min(timeout, max(0.0, (deadline_ms - clock.now_ms()) / 1000))
+    for name, known in ends.items():
+        bus.stream(name).wait(known, timeout)
+        return
+    clock.sleep(timeout)

@@ -1,0 +1,177 @@
+"""What an epoch will do: ranges, watermarks and due tasks, as pure functions of the state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from headrace.coordinator.manifest import InputPosition, JobState, TaskState
+from headrace.plan.stages import JobPlan, Stage
+from headrace.records.keys import group_range
+from headrace.task.orders import (
+    END_WATERMARK,
+    NO_WATERMARK,
+    InputRange,
+    StateTarget,
+    TaskOrder,
+)
+
+
+def task_name(stage: str, task: int) -> str:
+    """Return the name of a task in manifests."""
+    return f"{stage}/{task}"
+
+
+def plan_ranges(
+    plan: JobPlan, state: JobState, ends: Mapping[str, Sequence[int]], max_rows: int
+) -> list[InputRange]:
+    """Give every input partition with news a range; together at most about ``max_rows``.
+
+    Rows are dealt evenly; what a short partition leaves goes to the longer ones.
+
+    Args:
+        plan: of the job.
+        state: after the last epoch.
+        ends: next offset of each partition, by stream; cut at the run's end if it has one.
+        max_rows: at least one row for each partition is planned even when this is less.
+    """
+    waiting: list[tuple[str, int, int, int]] = []
+    for stage in plan.stages:
+        for binding in stage.inputs:
+            limits = _limits(state, binding.stream, ends[binding.stream])
+            positions = state.inputs.get(binding.operator, {})
+            for partition, end in enumerate(limits):
+                position = positions.get(partition, InputPosition(0))
+                if end > position.next_offset:
+                    lag = end - position.next_offset
+                    waiting.append((binding.operator, partition, position.next_offset, lag))
+    shares = _deal([lag for *_, lag in waiting], max_rows)
+    return [
+        InputRange(
+            operator,
+            partition,
+            start,
+            start + share,
+            state.inputs.get(operator, {}).get(partition, InputPosition(0)).max_time,
+        )
+        for (operator, partition, start, _), share in zip(waiting, shares, strict=True)
+    ]
+
+
+def _limits(state: JobState, stream: str, ends: Sequence[int]) -> list[int]:
+    if state.until is None or stream not in state.until:
+        return list(ends)
+    until = state.until[stream]
+    return [min(end, until[p]) if p < len(until) else 0 for p, end in enumerate(ends)]
+
+
+def _deal(lags: Sequence[int], budget: int) -> list[int]:
+    shares = [0] * len(lags)
+    order = sorted(range(len(lags)), key=lags.__getitem__)
+    for number, index in enumerate(order):
+        fair = max(1, budget // (len(order) - number))
+        shares[index] = min(lags[index], fair)
+        budget -= shares[index]
+    return shares
+
+
+def at_end(plan: JobPlan, state: JobState) -> bool:
+    """Say whether a bounded run has read all of its inputs."""
+    if state.until is None:
+        return False
+    for stage in plan.stages:
+        for binding in stage.inputs:
+            positions = state.inputs.get(binding.operator, {})
+            for partition, until in enumerate(state.until.get(binding.stream, ())):
+                if positions.get(partition, InputPosition(0)).next_offset < until:
+                    return False
+    return True
+
+
+def source_watermark(
+    stage: Stage, state: JobState, inputs: Mapping[str, Mapping[int, InputPosition]]
+) -> int:
+    """Return the minimum over the partitions of a source stage's timed inputs.
+
+    A partition that has been read to the end of a bounded run holds nothing back.
+    """
+    watermarks = [END_WATERMARK]
+    for binding in stage.inputs:
+        if binding.time is None:
+            continue
+        until = (state.until or {}).get(binding.stream)
+        for partition in range(binding.partitions):
+            position = inputs.get(binding.operator, {}).get(partition, InputPosition(0))
+            if until is not None and position.next_offset >= until[partition]:
+                continue
+            if position.max_time == NO_WATERMARK:
+                return NO_WATERMARK
+            watermarks.append(position.max_time - binding.lateness_ms)
+    lowest = min(watermarks)
+    # Only the epoch of its own for the end of the inputs closes everything.
+    return lowest if lowest < END_WATERMARK else _highest(stage, inputs)
+
+
+def _highest(stage: Stage, inputs: Mapping[str, Mapping[int, InputPosition]]) -> int:
+    times = [
+        position.max_time - binding.lateness_ms
+        for binding in stage.inputs
+        if binding.time is not None
+        for position in inputs.get(binding.operator, {}).values()
+    ]
+    return max(times, default=NO_WATERMARK)
+
+
+def keyed_watermark(stage: Stage, names: Mapping[int, str], watermarks: Mapping[str, int]) -> int:
+    """Return the watermark of a keyed stage from those of the stages that send to it."""
+    lowest = END_WATERMARK
+    for exchange in stage.receives:
+        sender = watermarks.get(names[exchange.source_stage], NO_WATERMARK)
+        if sender in (NO_WATERMARK, END_WATERMARK):
+            lowest = min(lowest, sender)
+        else:
+            lowest = min(lowest, sender - exchange.delay_ms)
+    return lowest
+
+
+def source_tasks(stage: Stage, ranges: Iterable[InputRange]) -> list[TaskOrder]:
+    """Return the tasks of a source stage that have something to read."""
+    mine = {binding.operator for binding in stage.inputs}
+    by_task: dict[int, list[InputRange]] = {}
+    for wanted in ranges:
+        if wanted.operator in mine:
+            by_task.setdefault(wanted.partition, []).append(wanted)
+    return [TaskOrder(stage.name, task, ranges=by_task[task]) for task in sorted(by_task)]
+
+
+def keyed_tasks(
+    stage: Stage,
+    state: JobState,
+    rows: Sequence[int],
+    watermark: int,
+    wall_ms: int,
+    *,
+    all_tasks: bool = False,
+) -> list[TaskOrder]:
+    """Return the tasks of a keyed stage that have rows, or something due."""
+    orders = []
+    for task in range(stage.tasks):
+        held = state.tasks.get(task_name(stage.name, task), TaskState())
+        due = held.event_deadline is not None and held.event_deadline <= watermark
+        due = due or (held.wall_deadline is not None and held.wall_deadline <= wall_ms)
+        if rows[task] or due or all_tasks:
+            groups = group_range(task, stage.tasks, state.key_groups)
+            target = StateTarget(
+                held.epoch,
+                held.attempt,
+                held.segment_bytes,
+                held.snapshot_bytes,
+                len(held.segments),
+            )
+            orders.append(TaskOrder(stage.name, task, groups=groups, state=target))
+    return orders
+
+
+def next_wall_deadline(state: JobState) -> int | None:
+    """Return the wall clock at which the first timer is due, ms."""
+    walls = [t.wall_deadline for t in state.tasks.values() if t.wall_deadline is not None]
+    return min(walls, default=None)

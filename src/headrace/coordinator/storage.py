@@ -1,0 +1,122 @@
+"""Where the files of a job are, who drives it, and how leftovers go.
+
+Below the job's folder: ``manifests``, ``generations``, ``plans`` (by digest), and, all named by
+epoch, generation, slot and attempt: ``orders``, ``exchange``, ``segment``, ``snapshot``, ``output``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from pathlib import Path
+from types import TracebackType
+
+from headrace.errors import InvalidInputError, NotOwnerError
+from headrace.files import Files
+
+FOLDERS = ("orders", "exchange", "segment", "snapshot", "output")
+_NAME = re.compile(r"(\d{12})-(\d{8})-")
+_JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class JobStorage:
+    """The folder of one job.
+
+    Args:
+        root: of the job.
+        files: the file system.
+    """
+
+    def __init__(self, root: Path, files: Files) -> None:
+        self.root, self.files = root, files
+
+    def create(self) -> None:
+        """Make the folders that are missing, readable by their owner only."""
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for name in FOLDERS:
+            (self.root / name).mkdir(exist_ok=True)
+
+    def missing(self, path: str, size: int) -> str | None:
+        """Say what is wrong with a file that a manifest is about to name, if anything."""
+        try:
+            found = (self.root / path).stat().st_size
+        except FileNotFoundError:
+            return f"file {path} is missing"
+        return None if found == size else f"file {path} has {found} bytes, expected {size}"
+
+    def sweep(self, epoch: int, generation: int, named: set[str]) -> int:
+        """Remove files of finished epochs that nothing names; returns how many.
+
+        Args:
+            epoch: the newest committed one; files of later epochs stay.
+            generation: of the caller; files of later ones stay.
+            named: paths below the root that the folded state names.
+        """
+        removed = 0
+        for folder in FOLDERS:
+            for name in self.files.names(self.root / folder):
+                found = _NAME.match(name)
+                if found is None or f"{folder}/{name}" in named:
+                    continue
+                if int(found[1]) <= epoch and int(found[2]) <= generation:
+                    self.files.remove(self.root / folder / name)
+                    removed += 1
+        return removed
+
+
+def check_job_name(name: str) -> str:
+    """Return a job's name if it can name a folder.
+
+    Raises:
+        InvalidInputError: other characters than letters, digits, dot, dash, underscore.
+    """
+    if not _JOB.fullmatch(name):
+        raise InvalidInputError(
+            f"job name {name!r} cannot be used; begin with a letter or digit, go on with letters, "
+            "digits, '.', '_' or '-', 100 characters at most"
+        )
+    return name
+
+
+class DriverLock:
+    """One driver for each job on a host: a lock that ends with its process.
+
+    Raises:
+        NotOwnerError: another process holds it; names that process.
+    """
+
+    def __init__(self, root: Path, job: str) -> None:
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._file = os.open(root / "driver.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(self._file, 20, 0).decode(errors="replace").strip() or "unknown"
+            os.close(self._file)
+            raise NotOwnerError(
+                f"job {job!r} is already driven by process {holder} on this host; stop that one "
+                "first (it ends its epoch on SIGTERM), or run this job under another name",
+                job=job,
+            ) from error
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let go; doing so twice is fine."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def __enter__(self) -> DriverLock:
+        """Hold the lock for a block."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let go."""
+        self.release()

@@ -1,0 +1,104 @@
+"""Spark partitions that run where we say, each in a Python worker of its own.
+
+The one module that goes through py4j into Spark's private parts; ``tests/spark`` has a smoke
+test for each. Placement comes from ``SparkContext.makeRDD`` with locations. Each slot is one
+branch of a union with an environment of its own: Spark keys its pools of Python workers by
+environment, so a slot finds the same process again, with its open stores.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark import RDD, SparkContext
+from pyspark.rdd import _load_from_socket
+from pyspark.serializers import BatchedSerializer, CPickleSerializer
+
+SLOT_VARIABLE = "HEADRACE_SLOT"
+
+
+@dataclass(frozen=True)
+class Executor:
+    """A live executor, by Spark's identity, its host, and its cores."""
+
+    identity: str
+    host: str
+    cores: int
+
+    @property
+    def location(self) -> str:
+        """Return the name that makes Spark prefer exactly this executor."""
+        return self.host if self.identity == "driver" else f"executor_{self.host}_{self.identity}"
+
+
+def executors(context: SparkContext) -> list[Executor]:
+    """Return the executors that are alive, those of the cluster before the driver's own."""
+    found = []
+    summaries = context._jsc.sc().statusStore().executorList(True)
+    for index in range(summaries.size()):
+        summary = summaries.apply(index)
+        host = summary.hostPort().rsplit(":", 1)[0]
+        if summary.isActive():
+            found.append(Executor(summary.id(), host, summary.totalCores()))
+    remote = [executor for executor in found if executor.identity != "driver"]
+    if remote or not str(context.master).startswith("local"):
+        return sorted(remote, key=lambda executor: int(executor.identity))
+    return found
+
+
+class SlotRDD:
+    """One Spark partition for each slot, placed, with a worker pool of its own.
+
+    Building costs a few milliseconds a slot, so one is kept while the placement stands.
+
+    Args:
+        context: of the session.
+        slots: what each partition is given, and the locations it prefers.
+        function: runs in the worker on an iterator over that one object; must read it to
+            its end, or Spark throws the worker away.
+    """
+
+    def __init__(
+        self,
+        context: SparkContext,
+        slots: Sequence[tuple[Any, Sequence[str]]],
+        function: Callable[[Iterable[Any]], Iterable[bytes]],
+    ) -> None:
+        self._context = context
+        branches = []
+        environment = context.environment
+        before = environment.get(SLOT_VARIABLE)
+        for number, (value, locations) in enumerate(slots):
+            environment[SLOT_VARIABLE] = str(number)
+            branch = _located(context, value, locations).mapPartitions(function)
+            branch._jrdd  # noqa: B018 - the environment is taken when the JVM's side is made
+            branches.append(branch)
+        if before is None:
+            environment.pop(SLOT_VARIABLE, None)
+        self._rdd = branches[0] if len(branches) == 1 else context.union(branches)
+
+    def run(self, partitions: Sequence[int]) -> list[bytes]:
+        """Run the function on some partitions and return what it yields, in that order."""
+        spark = self._context._jsc.sc()
+        socket = _jvm(self._context).PythonRDD.runJob(spark, self._rdd._jrdd, list(partitions))
+        return list(_load_from_socket(socket, self._rdd._jrdd_deserializer))
+
+
+def _located(context: SparkContext, value: Any, locations: Sequence[str]) -> RDD[Any]:
+    jvm = _jvm(context)
+    as_scala = jvm.scala.jdk.javaapi.CollectionConverters.asScala
+    names = jvm.java.util.ArrayList()
+    for location in locations:
+        names.add(location)
+    pairs = jvm.java.util.ArrayList()
+    pairs.add(jvm.scala.Tuple2(bytearray(pickle.dumps([value])), as_scala(names).toSeq()))
+    tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
+    made = context._jsc.sc().makeRDD(as_scala(pairs).toSeq(), tag).toJavaRDD()
+    return RDD(made, context, BatchedSerializer(CPickleSerializer()))  # type: ignore[no-untyped-call]
+
+
+def _jvm(context: SparkContext) -> Any:
+    return context._jvm

@@ -1,0 +1,97 @@
+"""Epochs under a Structured Streaming query, for its triggers, listener and UI.
+
+The query's batch is only the wake-up; offsets are those of the manifest. Its checkpoint is
+scratch of one generation: it lives in a folder of that generation and is removed at the end.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable
+
+import msgspec
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from headrace.config import Settings
+from headrace.coordinator.coordinator import Coordinator, EpochSummary, LostRaceError
+from headrace.coordinator.loop import Control
+from headrace.errors import UnavailableError
+from headrace.spark.source import NAME, WakeSource
+
+POLL_S = 0.1
+
+
+def drive_query(
+    session: SparkSession,
+    coordinator: Coordinator,
+    control: Control,
+    on_epoch: Callable[[EpochSummary], None],
+    settings: Settings,
+) -> None:
+    """Advance a started job under a query until it has ended or is told to stop.
+
+    Args:
+        session: Spark.
+        coordinator: started.
+        control: looked at between epochs.
+        on_epoch: called after each epoch, on the query's thread.
+        settings: of the run.
+
+    Raises:
+        HeadraceError: what an epoch raised, as it was.
+        UnavailableError: the query itself failed.
+    """
+    job = coordinator.state.job
+    root = settings.jobs_dir / job
+    checkpoint = root / "query" / f"{coordinator.generation:08d}"
+    failed: list[Exception] = []
+    busy = threading.Lock()
+
+    def one_epoch(batch: DataFrame, number: int) -> None:
+        del batch, number
+        with busy:
+            if control.stop.is_set() or failed:
+                return
+            try:
+                summary = coordinator.advance()
+            except LostRaceError:
+                return
+            except Exception as error:
+                failed.append(error)
+                raise
+            if summary is not None:
+                on_epoch(summary)
+
+    session.dataSource.register(WakeSource)
+    inputs = coordinator.input_streams()
+    query = (
+        session.readStream.format(NAME)
+        .option("bus", str(settings.bus_dir))
+        .option("storage", str(root))
+        .option("inputs", msgspec.json.encode(inputs).decode())
+        .load()
+        .writeStream.foreachBatch(one_epoch)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(processingTime=f"{settings.epoch.interval_ms} milliseconds")
+        .queryName(f"headrace {job}")
+        .start()
+    )
+    try:
+        while query.isActive and not coordinator.state.ended:
+            if control.finish.is_set():
+                with busy:
+                    coordinator.end_at_present()
+            if control.stop.wait(POLL_S):
+                break
+        with busy:  # stopping a query in mid-batch would drop the epoch
+            query.stop()
+        query.awaitTermination()
+    except StreamingQueryException as error:
+        if not failed:
+            raise UnavailableError(f"the streaming query failed: {error}") from error
+    finally:
+        shutil.rmtree(checkpoint, ignore_errors=True)
+    if failed:
+        raise failed[0]

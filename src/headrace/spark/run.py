@@ -1,0 +1,165 @@
+"""Runs a job on Spark from start to end: what ``headrace run`` and ``Job`` users call."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from pyspark import SparkContext
+
+from headrace.bus.address import open_bus
+from headrace.bus.bus import Bus
+from headrace.clock import SystemClock
+from headrace.config import Settings
+from headrace.coordinator.coordinator import Coordinator, EpochSummary
+from headrace.coordinator.deploy import Deployment, deploy
+from headrace.coordinator.hosting import stop_file
+from headrace.coordinator.loop import Control, drive
+from headrace.coordinator.manifest import JobState
+from headrace.coordinator.storage import DriverLock
+from headrace.files import Files
+from headrace.graph.jobs import Job
+from headrace.spark.query import drive_query
+from headrace.spark.runner import SparkRunner, import_paths
+from headrace.spark.session import build_session
+from headrace.spark.worker import WorkerSettings
+
+STOP_GRACE_S = 8.0
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended: the state it left, what it did, and whether it was interrupted."""
+
+    state: JobState
+    epochs: int
+    rows: int
+    interrupted: bool
+
+
+def run_job(
+    job: Job,
+    settings: Settings,
+    *,
+    bus: Bus | None = None,
+    control: Control | None = None,
+    on_start: Callable[[Coordinator], None] | None = None,
+    on_epoch: Callable[[EpochSummary], None] | None = None,
+) -> RunResult:
+    """Run a job until it ends, is told to stop, or fails.
+
+    Call from the main thread for SIGINT and SIGTERM to be handled: the first ends the epoch
+    under way and returns, within 10 seconds; nothing is lost.
+
+    Args:
+        job: made by ``headrace.job``.
+        settings: of the run.
+        bus: the one at ``settings.bus_dir`` when left out.
+        control: to stop or finish it from another thread.
+        on_start: called once the coordinator has started.
+        on_epoch: called after each epoch.
+
+    Raises:
+        NotOwnerError: another driver runs the job.
+        InvalidInputError: the job, its settings or its data are at fault.
+        HeadraceError: of other kinds, by what to do next.
+    """
+    clock, files = SystemClock(), Files()
+    control = control or Control()
+    bus = bus or open_bus(settings.bus_dir)
+    graph = job.build()
+    root = settings.jobs_dir / graph.name
+    with DriverLock(root, graph.name):
+        deployment = deploy(graph, bus, settings, clock, files, job.function.__module__)
+        log = root / "logs" / "spark.log"
+        session = build_session(
+            settings.spark.master, f"headrace {graph.name}", log, settings.spark.conf
+        )
+        runner = _runner(deployment, settings, session.sparkContext)
+        coordinator = deployment.coordinator(runner, bus, clock, settings)
+        done = {"epochs": 0, "rows": 0}
+
+        def count(summary: EpochSummary) -> None:
+            done["epochs"] += 1
+            done["rows"] += summary.rows
+            if on_epoch is not None:
+                on_epoch(summary)
+
+        with _stopping(control, coordinator, runner, root):
+            coordinator.start()
+            if on_start is not None:
+                on_start(coordinator)
+            epoch = settings.epoch
+            if settings.spark.loop == "query":
+                drive_query(session, coordinator, control, count, settings)
+            else:
+                drive(
+                    coordinator,
+                    bus,
+                    clock,
+                    control,
+                    count,
+                    interval_ms=epoch.interval_ms,
+                    tick_ms=epoch.tick_ms,
+                )
+        interrupted = control.stop.is_set() and not coordinator.state.ended
+        return RunResult(coordinator.state, done["epochs"], done["rows"], interrupted)
+
+
+def _runner(deployment: Deployment, settings: Settings, context: SparkContext) -> SparkRunner:
+    root = deployment.storage.root
+    worker = WorkerSettings(
+        job=deployment.plan.graph.name,
+        slot=0,
+        storage=str(root),
+        bus=str(settings.bus_dir),
+        state_dir=str(settings.state_dir),
+        paths=import_paths(),
+        adopt_bytes=settings.bus.adopt_bytes,
+    )
+    return SparkRunner(context, worker, root / "orders", settings.job.slots)
+
+
+@contextmanager
+def _stopping(
+    control: Control, coordinator: Coordinator, runner: SparkRunner, root: Path
+) -> Iterator[None]:
+    """Let signals, and whoever sets ``control.stop``, end the epoch under way in time.
+
+    The stop file makes source tasks stop reading; what is still running after the grace
+    is cancelled, which drops the epoch. A second signal ends the process at once.
+    """
+    over = threading.Event()
+
+    def hurry() -> None:
+        while not control.stop.wait(0.2):
+            if over.is_set():
+                return
+        stop_file(root, coordinator.generation).touch()
+        if not over.wait(STOP_GRACE_S):
+            runner.cancel()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if control.stop.is_set():
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        control.stop.set()
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {n: signal.signal(n, on_signal) for n in (signal.SIGINT, signal.SIGTERM)}
+    watcher = threading.Thread(target=hurry, name="headrace-stop", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+        stop_file(root, coordinator.generation).unlink(missing_ok=True)
+        for number, handler in before.items():
+            signal.signal(number, handler)

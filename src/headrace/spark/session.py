@@ -1,0 +1,144 @@
+"""The Spark session that Headrace starts, and where the JVM's noise goes.
+
+Settings here are the ones that ``docs/guide/spark.md`` explains; ``spark.conf`` of the
+user's settings overrides each. A session of the user's own is used as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from headrace.errors import InvalidInputError
+
+SINGLE_THREAD = {
+    "POLARS_MAX_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+}
+"""One thread each in workers: a slot is a core."""
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.ui.retainedJobs": "20",
+    "spark.ui.retainedStages": "20",
+    "spark.ui.retainedTasks": "200",
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.sql.streaming.ui.retainedQueries": "5",
+    "spark.sql.streaming.minBatchesToRetain": "2",
+    "spark.cleaner.periodicGC.interval": "2min",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.worker.reuse": "true",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.executor.memory": "1g",
+    "spark.speculation": "false",
+    "spark.dynamicAllocation.enabled": "false",
+    "spark.locality.wait": "60s",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.task.maxFailures": "4",
+    "spark.task.reaper.enabled": "true",
+    "spark.task.reaper.killTimeout": "30s",
+    "spark.excludeOnFailure.enabled": "false",
+    "spark.network.timeout": "30s",
+    "spark.executor.heartbeatInterval": "5s",
+    "spark.shuffle.io.retryWait": "1s",
+    "spark.shuffle.io.maxRetries": "1",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+_LOG4J = """rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {path}
+appender.file.append = true
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss}} %p %c{{1}}: %m%n%ex
+"""
+
+
+def build_session(
+    master: str, app: str, log_file: Path, extra: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Start Spark, or return the session that is already there.
+
+    The JVM and the Python workers write to ``log_file``, never to the screen. Call from the
+    main thread, before handlers for SIGINT are installed.
+
+    Args:
+        master: as Spark names it; ``local[N]`` is given retries of failed tasks.
+        app: name of the application.
+        log_file: its folder is made.
+        extra: further Spark settings.
+
+    Raises:
+        InvalidInputError: Spark Connect is configured, which has no ``SparkContext``.
+    """
+    if os.environ.get("SPARK_REMOTE") or master.startswith("sc://"):
+        raise InvalidInputError(
+            "Headrace places its slots through SparkContext, which Spark Connect does not have; "
+            "unset SPARK_REMOTE and name a master such as local[2] or spark://host:7077"
+        )
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    for name, value in SINGLE_THREAD.items():
+        os.environ.setdefault(name, value)
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    log4j = log_file.with_suffix(".log4j2.properties")
+    log4j.write_text(_LOG4J.format(path=log_file))
+    java = f"-Dlog4j2.configurationFile={log4j.as_uri()} -XX:+UseSerialGC"
+    builder = SparkSession.builder.master(_with_retries(master)).appName(app)
+    settings = {
+        **SETTINGS,
+        "spark.driver.extraJavaOptions": java,
+        "spark.executor.extraJavaOptions": "-XX:+UseSerialGC",
+        **{f"spark.executorEnv.{name}": value for name, value in SINGLE_THREAD.items()},
+        **(extra or {}),
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    with _output_to(log_file):
+        return builder.getOrCreate()
+
+
+def _with_retries(master: str) -> str:
+    """In local mode a task is tried once unless the master itself says otherwise."""
+    if master == "local":
+        return "local[1,4]"
+    if master.startswith("local[") and "," not in master:
+        return master.removesuffix("]") + ",4]"
+    return master
+
+
+@contextmanager
+def _output_to(path: Path) -> Iterator[None]:
+    """Let processes started meanwhile write to a file instead of the screen."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    kept = [os.dup(1), os.dup(2)]
+    try:
+        os.dup2(target, 1)
+        os.dup2(target, 2)
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.dup2(kept[0], 1)
+        os.dup2(kept[1], 2)
+        for descriptor in (*kept, target):
+            os.close(descriptor)

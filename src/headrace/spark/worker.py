@@ -1,0 +1,81 @@
+"""What runs in a Python worker of Spark: finds its order by file, runs it, answers.
+
+Spark's closure holds only this function and a small description of the job; which epoch
+is meant comes with the Spark job's local properties. What a process keeps (plans, open
+stores, built tasks) is in one object for each process and job.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.clock import SystemClock
+from headrace.task.orders import SlotReport, decode_order, encode
+
+ORDERS_PROPERTY = "headrace.orders"
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """What a worker has to know of a job; travels once, with the slots.
+
+    ``state_dir`` is a host's own folder; the variable ``HEADRACE_STATE_DIR`` of a host
+    overrides it there.
+    """
+
+    job: str
+    slot: int
+    storage: str
+    bus: str
+    state_dir: str
+    paths: tuple[str, ...]
+    adopt_bytes: int
+
+
+_hosts: dict[tuple[int, str], Any] = {}
+
+
+def slot_main(slots: Iterable[WorkerSettings]) -> Iterator[bytes]:
+    """Run the order of each slot given, one in practice; yields one report for each."""
+    from pyspark import TaskContext
+
+    for settings in slots:
+        context = TaskContext.get()
+        prefix = context.getLocalProperty(ORDERS_PROPERTY) if context is not None else None
+        if not prefix:
+            host = _host(settings)
+            yield encode(SlotReport(settings.slot, "", host.host, os.getpid()))
+            continue
+        order = decode_order(Path(f"{prefix}-{settings.slot:04d}.json").read_bytes())
+        from headrace.task.slot import run_slot
+
+        yield encode(run_slot(order, _host(settings)))
+
+
+def _host(settings: WorkerSettings) -> Any:
+    key = (os.getpid(), settings.storage)
+    if key not in _hosts:
+        for path in reversed(settings.paths):
+            if path not in sys.path:
+                sys.path.insert(0, path)
+        from headrace.bus.address import open_bus
+        from headrace.coordinator.hosting import open_host
+        from headrace.files import Files
+
+        for kept in _hosts.values():
+            kept.registry.close_all()
+        _hosts.clear()
+        _hosts[key] = open_host(
+            storage=Path(settings.storage),
+            bus=open_bus(Path(settings.bus)),
+            state_dir=Path(os.environ.get("HEADRACE_STATE_DIR", settings.state_dir)),
+            clock=SystemClock(),
+            files=Files(),
+            adopt_bytes=settings.adopt_bytes,
+        )
+    return _hosts[key]

@@ -1,0 +1,91 @@
+"""A batch on its way through the operators of a task, with what travels beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from headrace.plan.stages import TIME, WATERMARK
+
+Ints = npt.NDArray[np.int64]
+Groups = npt.NDArray[np.uint16]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """User columns, and for each row its event time, watermark and key group.
+
+    ``times`` and ``watermarks`` (int64 ms, shape (n,)) are present in timed stages;
+    ``groups`` (uint16, shape (n,)) in keyed ones. Rows of one key are in arrival order.
+    """
+
+    batch: pa.RecordBatch
+    times: Ints | None = None
+    watermarks: Ints | None = None
+    groups: Groups | None = None
+
+    @property
+    def rows(self) -> int:
+        """Return the number of rows."""
+        return int(self.batch.num_rows)
+
+    def frame(self) -> pl.DataFrame:
+        """Return the user columns as a Polars frame."""
+        frame = pl.from_arrow(self.batch)
+        assert isinstance(frame, pl.DataFrame)
+        return frame
+
+    def with_batch(self, batch: pa.RecordBatch) -> Chunk:
+        """Return the same rows with other columns."""
+        return replace(self, batch=batch)
+
+    def take(self, rows: Ints) -> Chunk:
+        """Return the chosen rows, in the order given."""
+        return self._pick(self.batch.take(pa.array(rows)), rows)
+
+    def filter(self, keep: npt.NDArray[np.bool_]) -> Chunk:
+        """Return the rows where ``keep`` is true."""
+        return self if keep.all() else self._pick(self.batch.filter(pa.array(keep)), keep)
+
+    def derive(self, batch: pa.RecordBatch, rows: Ints) -> Chunk:
+        """Return a new batch whose row i came from row ``rows[i]`` of this chunk."""
+        return self._pick(batch, rows)
+
+    def _pick(self, batch: pa.RecordBatch, index: npt.NDArray[np.generic]) -> Chunk:
+        return Chunk(
+            batch,
+            None if self.times is None else self.times[index],
+            None if self.watermarks is None else self.watermarks[index],
+            None if self.groups is None else self.groups[index],
+        )
+
+    def to_exchange(self, schema: pa.Schema) -> pa.RecordBatch:
+        """Return the columns of an exchange schema, hidden ones included."""
+        hidden = {TIME: self.times, WATERMARK: self.watermarks}
+        arrays = []
+        for name in schema.names:
+            arrays.append(pa.array(hidden[name]) if name in hidden else self.batch.column(name))
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def from_exchange(batch: pa.RecordBatch, groups: Groups) -> Chunk:
+    """Read what ``to_exchange`` made."""
+    names = batch.schema.names
+    times = batch.column(TIME).to_numpy() if TIME in names else None
+    watermarks = batch.column(WATERMARK).to_numpy() if WATERMARK in names else None
+    users = [name for name in names if name not in (TIME, WATERMARK)]
+    return Chunk(batch.select(users), times, watermarks, groups)
+
+
+def split_groups(groups: Groups) -> list[tuple[int, int, int]]:
+    """Return (group, first row, row after last) of each run of equal groups."""
+    if not len(groups):
+        return []
+    cuts = np.flatnonzero(np.diff(groups)) + 1
+    starts = np.concatenate([[0], cuts]).tolist()
+    stops = np.concatenate([cuts, [len(groups)]]).tolist()
+    return list(zip(groups[starts].tolist(), starts, stops, strict=True))

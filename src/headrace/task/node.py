@@ -1,0 +1,43 @@
+"""The running form of an operator: takes chunks, pushes chunks to the ones after it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from headrace.task.chunk import Chunk
+
+
+class Node:
+    """One operator of one task.
+
+    Called by one thread. Within an epoch ``push`` is called any number of times, then
+    ``advance`` once, after that of all nodes before it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.targets: list[Node] = []
+        self.counts: Counter[str] = Counter()
+
+    def push(self, chunk: Chunk) -> None:
+        """Take rows; never called with none."""
+        raise NotImplementedError
+
+    def advance(self, watermark: int, wall_ms: int) -> None:
+        """Do what is due at the end of the epoch's rows.
+
+        Args:
+            watermark: of the stage, ms: no record with an earlier event time will come
+                that is not late.
+            wall_ms: the epoch's wall clock; the same when the epoch is run again.
+        """
+
+    def deadlines(self) -> tuple[int | None, int | None]:
+        """Return the watermark and the wall clock at which something is due, if any."""
+        return None, None
+
+    def emit(self, chunk: Chunk) -> None:
+        """Push rows to the operators after this one."""
+        if chunk.rows:
+            for target in self.targets:
+                target.push(chunk)

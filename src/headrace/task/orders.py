@@ -1,0 +1,183 @@
+"""What a slot is told and what it answers: plain data that travels as JSON files.
+
+An order names everything by path, range and digest; a report names every file that the
+attempt made. Nothing in either is code.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+NO_WATERMARK = -(1 << 62)
+END_WATERMARK = 1 << 62
+
+
+class InputRange(msgspec.Struct, frozen=True, array_like=True):
+    """Offsets of one partition that a source task reads, ``start`` to before ``stop``.
+
+    ``max_time`` is the highest event time seen below ``start``, ms; ``NO_WATERMARK``: none.
+    """
+
+    operator: str
+    partition: int
+    start: int
+    stop: int
+    max_time: int = NO_WATERMARK
+
+
+class StateTarget(msgspec.Struct, frozen=True, array_like=True):
+    """The committed state that a task's stores must hold before it runs.
+
+    ``epoch`` is the last one that changed the task, ``attempt`` the slot attempt whose
+    changes were committed then; epoch -1: nothing was ever committed.
+    """
+
+    epoch: int = -1
+    attempt: str = ""
+    segment_bytes: int = 0
+    snapshot_bytes: int = 0
+    segments: int = 0
+
+
+class TaskOrder(msgspec.Struct, frozen=True):
+    """One task's part of an epoch."""
+
+    stage: str
+    task: int
+    groups: tuple[int, int] = (0, 0)
+    ranges: list[InputRange] = []
+    state: StateTarget = StateTarget()
+
+
+class SlotOrder(msgspec.Struct, frozen=True):
+    """All that one slot does in one level of one epoch.
+
+    ``exchange`` lists for each ``partition_by`` operator the files to read, in the order
+    (source stage, task). ``watermarks`` holds each stage's watermark at the end of the epoch;
+    ``ended`` says that all inputs have ended. ``host`` is the identity of the state
+    directory that the tasks' stores are on; empty: any.
+    """
+
+    job: str
+    lineage: str
+    generation: int
+    epoch: int
+    level: int
+    slot: int
+    time_ms: int
+    plan: str
+    host: str = ""
+    ended: bool = False
+    watermarks: dict[str, int] = {}
+    exchange: dict[str, list[str]] = {}
+    tasks: list[TaskOrder] = []
+    deadline_ms: int | None = None
+
+
+class Reached(msgspec.Struct, frozen=True, array_like=True):
+    """Where a source task really stopped in one partition, and the highest time it has seen."""
+
+    operator: str
+    partition: int
+    next_offset: int
+    max_time: int
+
+
+class OutputPart(msgspec.Struct, frozen=True, array_like=True):
+    """Frames for one partition of an output stream: a byte range of an output file."""
+
+    stream: str
+    partition: int
+    path: str
+    begin: int
+    end: int
+    rows: int
+
+
+class ExchangeFile(msgspec.Struct, frozen=True, array_like=True):
+    """One source task's rows for one ``partition_by``, with the rows for each target task."""
+
+    operator: str
+    task: int
+    path: str
+    size: int
+    rows: list[int]
+
+
+class FileRef(msgspec.Struct, frozen=True, array_like=True):
+    """A durable file below the job's storage, with the epoch and attempt that made it."""
+
+    path: str
+    size: int
+    epoch: int
+    attempt: str = ""
+
+
+class TaskReport(msgspec.Struct, frozen=True):
+    """What one task did: offsets reached, changes, outputs, deadlines, counts.
+
+    ``event_deadline`` is the watermark at which the task has something to emit, and
+    ``wall_deadline`` the wall clock; ``None``: nothing waits.
+    """
+
+    stage: str
+    task: int
+    reached: list[Reached] = []
+    changed: bool = False
+    segment_bytes: int = 0
+    snapshot: bool = False
+    snapshot_bytes: int = 0
+    outputs: list[OutputPart] = []
+    event_deadline: int | None = None
+    wall_deadline: int | None = None
+    counts: dict[str, int] = {}
+    state_bytes: int = 0
+
+
+class SlotReport(msgspec.Struct, frozen=True):
+    """What one attempt of a slot did, or why it could not.
+
+    ``error`` holds a user's or Headrace's error as (kind, message, fields, trace).
+    """
+
+    slot: int
+    attempt: str
+    host: str
+    process: int
+    tasks: list[TaskReport] = []
+    exchange: list[ExchangeFile] = []
+    segment: FileRef | None = None
+    snapshot: FileRef | None = None
+    output_files: list[FileRef] = []
+    misplaced: bool = False
+    error: SlotFailure | None = None
+    timings_ms: dict[str, float] = {}
+
+
+class SlotFailure(msgspec.Struct, frozen=True):
+    """An error in a slot, as data: the class name of a Headrace error, or of the user's."""
+
+    kind: str
+    message: str
+    fields: dict[str, str | int] = {}
+    trace: str = ""
+    operator: str = ""
+
+
+_REPORT = msgspec.json.Decoder(SlotReport)
+_ORDER = msgspec.json.Decoder(SlotOrder)
+
+
+def encode(value: SlotOrder | SlotReport) -> bytes:
+    """Return an order or a report as JSON."""
+    return msgspec.json.encode(value)
+
+
+def decode_report(data: bytes) -> SlotReport:
+    """Read a report."""
+    return _REPORT.decode(data)
+
+
+def decode_order(data: bytes) -> SlotOrder:
+    """Read an order."""
+    return _ORDER.decode(data)

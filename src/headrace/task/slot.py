@@ -1,0 +1,396 @@
+"""Runs one slot's part of one level of an epoch, in one process and one thread.
+
+1. Catch each task's stores up to the committed state. 2. Feed the tasks their input, then
+advance them. 3. Write exchange files, one changelog segment for all tasks, outputs.
+4. Answer with a report that names every file. Nothing becomes visible here.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from headrace.bus.bus import Bus
+from headrace.clock import Clock
+from headrace.errors import HeadraceError
+from headrace.faults import fault
+from headrace.files import Files
+from headrace.plan.stages import Exchange, JobPlan, Stage
+from headrace.records.keys import group_range
+from headrace.state.chain import SegmentSource
+from headrace.state.follower import TaskName
+from headrace.state.position import Position, Target
+from headrace.state.registry import Registry
+from headrace.state.segment import CHANGELOG, SNAPSHOT, header_at
+from headrace.state.segment_writer import SegmentWriter
+from headrace.state.snapshots import should_snapshot
+from headrace.state.task_state import TaskState
+from headrace.task.exchange import ExchangeReader
+from headrace.task.orders import (
+    NO_WATERMARK,
+    ExchangeFile,
+    FileRef,
+    OutputPart,
+    Reached,
+    SlotFailure,
+    SlotOrder,
+    SlotReport,
+    StateTarget,
+    TaskOrder,
+    TaskReport,
+)
+from headrace.task.outputs import OutputWriter
+from headrace.task.source import SourceReader
+from headrace.task.stage_task import StageTask, store_specs
+
+_Task = tuple[str, int]
+
+
+class _Ready(NamedTuple):
+    """A task that is about to run."""
+
+    order: TaskOrder
+    stage: Stage
+    state: TaskState | None
+    runtime: StageTask
+
+
+@dataclass(frozen=True)
+class KeptTask:
+    """A task's nodes after an epoch, and what must have been committed for them to go on."""
+
+    task: StageTask
+    plan: str
+    lineage: str
+    epoch: int
+    expected: tuple[int, str]
+    state: TaskState | None
+
+    def fits(self, order: SlotOrder, task: TaskOrder, state: TaskState | None) -> bool:
+        """Say whether what the nodes hold in memory is what the manifest says."""
+        committed: StateTarget = task.state
+        same = self.plan == order.plan and self.lineage == order.lineage
+        return (
+            same
+            and self.state is state
+            and self.epoch < order.epoch
+            and (committed.epoch, committed.attempt) == self.expected
+        )
+
+
+@dataclass(frozen=True)
+class SlotHost:
+    """What a process gives the slots that run in it.
+
+    Args:
+        files, clock, bus: where bytes, time and streams come from.
+        storage: the job's storage, which all hosts reach.
+        state_dir: of this host.
+        host: identity of ``state_dir``.
+        plans: returns the plan of a digest.
+        segments: returns the committed segments, for stores that are behind.
+        registry: the stores that this process has open.
+        runtimes: the tasks that this process has built, by job, stage and task.
+        should_stop: says that the driver of a generation wants its epoch to end early.
+        adopt_bytes: from this size on an output part gets a file of its own.
+    """
+
+    files: Files
+    clock: Clock
+    bus: Bus
+    storage: Path
+    state_dir: Path
+    host: str
+    plans: Callable[[str], JobPlan]
+    segments: Callable[[SlotOrder], SegmentSource]
+    registry: Registry
+    runtimes: dict[tuple[str, str, int], KeptTask]
+    should_stop: Callable[[int], bool]
+    adopt_bytes: int = 4 << 20
+
+
+def run_slot(order: SlotOrder, host: SlotHost) -> SlotReport:
+    """Run an order; errors of any kind are answered, not raised.
+
+    Returns:
+        The report of this attempt, ``misplaced`` when the stores are on another host.
+    """
+    attempt = host.clock.new_id()
+    if order.host and order.host != host.host:
+        return SlotReport(order.slot, attempt, host.host, os.getpid(), misplaced=True)
+    try:
+        return _Attempt(order, host, attempt).run()
+    except Exception as error:  # noqa: BLE001 - the one boundary between a slot and its driver
+        for task in order.tasks:
+            host.runtimes.pop((order.job, task.stage, task.task), None)
+        return SlotReport(
+            order.slot, attempt, host.host, os.getpid(), error=describe_failure(error)
+        )
+
+
+def describe_failure(error: Exception) -> SlotFailure:
+    """Return an error as data."""
+    trace = "".join(traceback.format_exception(error))
+    if isinstance(error, HeadraceError):
+        fields = {k: v if isinstance(v, int) else str(v) for k, v in error.fields.items()}
+        operator = str(error.fields.get("operator", ""))
+        return SlotFailure(type(error).__name__, error.message, fields, trace, operator)
+    return SlotFailure(type(error).__name__, str(error), {}, trace)
+
+
+class _Attempt:
+    """One try at an order."""
+
+    def __init__(self, order: SlotOrder, host: SlotHost, attempt: str) -> None:
+        self._order, self._host, self._id = order, host, attempt
+        self._plan = host.plans(order.plan)
+        self._stages = {stage.name: stage for stage in self._plan.stages}
+        self._stem = f"{order.epoch:012d}-{order.generation:08d}-{order.slot:04d}-{attempt}"
+        self._by_index = {stage.index: stage for stage in self._plan.stages}
+        self._readers: dict[str, list[ExchangeReader]] = {}
+        self._timings: dict[str, float] = {}
+        self._source: SegmentSource | None = None
+        self._names: list[str] = []
+        self.replayed_bytes = 0
+
+    def _timed(self, step: str, began: float) -> float:
+        now = self._host.clock.monotonic()
+        self._timings[step] = round(self._timings.get(step, 0.0) + (now - began) * 1000, 2)
+        return now
+
+    def run(self) -> SlotReport:
+        """Run all tasks and write what they made."""
+        began = self._host.clock.monotonic()
+        ready, snapshots = self._prepare()
+        fault("slot.caught_up")
+        began = self._timed("catch up", began)
+        snapshot, snapshot_sizes = self._write_snapshots(snapshots)
+        began = self._timed("snapshot", began)
+        reached = [self._run_task(*entry) for entry in ready]
+        deadlines = [entry.runtime.deadlines() for entry in ready]
+        fault("slot.ran")
+        began = self._timed("run", began)
+        exchange = [file for e in ready for file in self._write_exchange(e.order, e.runtime)]
+        fault("slot.exchange_written")
+        began = self._timed("exchange", began)
+        segment, sizes = self._write_segment(ready)
+        fault("slot.segment_written")
+        began = self._timed("segment", began)
+        outputs = OutputWriter(
+            self._host.files,
+            self._host.storage,
+            self._stem,
+            self._host.adopt_bytes,
+            self._order.epoch,
+        )
+        parts = [[p for n in e.runtime.outputs() for p in outputs.add(n)] for e in ready]
+        outputs.close()
+        fault("slot.output_written")
+        self._timed("output", began)
+        reports = [
+            self._report(entry, sizes, snapshot_sizes, (reached[n], deadlines[n], parts[n]))
+            for n, entry in enumerate(ready)
+        ]
+        return SlotReport(
+            self._order.slot,
+            self._id,
+            self._host.host,
+            os.getpid(),
+            tasks=reports,
+            exchange=exchange,
+            segment=segment,
+            snapshot=snapshot,
+            output_files=outputs.written,
+            timings_ms=self._timings,
+        )
+
+    def _prepare(self) -> tuple[list[_Ready], list[_Ready]]:
+        """Return the tasks with their stores caught up, and those due for a snapshot."""
+        ready = []
+        for task in self._order.tasks:
+            stage = self._stages[task.stage]
+            state = self._state(stage, task)
+            ready.append(_Ready(task, stage, state, self._runtime(stage, task, state)))
+        due = [
+            entry
+            for entry in ready
+            if entry.state is not None
+            and should_snapshot(
+                entry.order.state.segment_bytes,
+                entry.order.state.snapshot_bytes,
+                entry.state.live_bytes,
+                entry.order.state.segments,
+            )
+        ]
+        return ready, due
+
+    def _report(
+        self,
+        entry: _Ready,
+        sizes: dict[_Task, int],
+        snapshot_sizes: dict[_Task, int],
+        made: tuple[list[Reached], tuple[int | None, int | None], list[OutputPart]],
+    ) -> TaskReport:
+        task, state, runtime = entry.order, entry.state, entry.runtime
+        name = (task.stage, task.task)
+        reached, (event, wall), parts = made
+        changed = name in sizes
+        self._host.runtimes[(self._order.job, *name)] = KeptTask(
+            runtime,
+            self._order.plan,
+            self._order.lineage,
+            self._order.epoch,
+            (self._order.epoch, self._id) if changed else (task.state.epoch, task.state.attempt),
+            state,
+        )
+        return TaskReport(
+            task.stage,
+            task.task,
+            reached=reached,
+            changed=changed,
+            segment_bytes=sizes.get(name, 0),
+            snapshot=name in snapshot_sizes,
+            snapshot_bytes=snapshot_sizes.get(name, 0),
+            outputs=parts,
+            event_deadline=event,
+            wall_deadline=wall,
+            counts=runtime.counts(),
+            state_bytes=0 if state is None else state.live_bytes,
+        )
+
+    def _state(self, stage: Stage, task: TaskOrder) -> TaskState | None:
+        """Open a task's stores and bring them to the committed state."""
+        specs = store_specs(stage)
+        if not specs:
+            return None
+        order, host = self._order, self._host
+        key = (order.job, stage.name, task.task)
+        name = TaskName(order.job, stage.name, task.task, task.groups)
+        folder = host.state_dir / order.job / f"{stage.name}-{task.groups[0]}-{task.groups[1]}"
+        state = host.registry.get(key, lambda: TaskState(name, specs, folder, host.files))
+        held = task.state
+        target = Target(Position(order.lineage, held.epoch, held.attempt), held.attempt)
+        if self._source is None:
+            self._source = host.segments(order)
+        caught = state.catch_up(target, self._source)
+        self.replayed_bytes += caught.bytes_read
+        state.begin(order.epoch, self._id)
+        return state
+
+    def _runtime(self, stage: Stage, task: TaskOrder, state: TaskState | None) -> StageTask:
+        """Return the task's nodes: those of its last epoch if that was committed, else new."""
+        key = (self._order.job, stage.name, task.task)
+        kept = self._host.runtimes.pop(key, None)
+        runtime = kept.task if kept is not None and kept.fits(self._order, task, state) else None
+        if runtime is None:
+            if kept is not None:
+                kept.task.close()
+            groups = self._plan.key_groups
+            runtime = StageTask(stage, task.task, task.groups, groups, state)
+        runtime.begin(self._order.epoch, self._order.time_ms)
+        return runtime
+
+    def _run_task(
+        self, task: TaskOrder, stage: Stage, state: TaskState | None, runtime: StageTask
+    ) -> list[Reached]:
+        reached = []
+        bindings = {binding.operator: binding for binding in stage.inputs}
+        for wanted in task.ranges:
+            binding = bindings[wanted.operator]
+            stream = self._host.bus.stream(binding.stream)
+            reader = SourceReader(stream, binding, wanted, timed=stage.timed)
+            for chunk in reader.chunks(self._should_stop):
+                runtime.push(wanted.operator, chunk)
+            reached.append(reader.reached())
+        for exchange in stage.receives:
+            for file in self._exchange_readers(exchange):
+                for chunk in file.read(*task.groups):
+                    runtime.push(exchange.operator, chunk)
+        watermark = self._order.watermarks.get(stage.name, NO_WATERMARK)
+        runtime.advance(watermark, self._order.time_ms)
+        return reached
+
+    def _should_stop(self) -> bool:
+        deadline = self._order.deadline_ms
+        late = deadline is not None and self._host.clock.now_ms() >= deadline
+        return late or self._host.should_stop(self._order.generation)
+
+    def _exchange_readers(self, exchange: Exchange) -> list[ExchangeReader]:
+        readers = self._readers.get(exchange.operator)
+        if readers is None:
+            paths = self._order.exchange.get(exchange.operator, [])
+            readers = self._readers[exchange.operator] = [
+                ExchangeReader(self._host.files, self._host.storage / path, exchange.schema)
+                for path in paths
+            ]
+        return readers
+
+    def _write_exchange(self, task: TaskOrder, runtime: StageTask) -> list[ExchangeFile]:
+        files = []
+        for number, node in enumerate(runtime.exchanges()):
+            writer, node.writer = node.writer, node.new_writer()
+            if not writer.rows:
+                continue
+            name = f"exchange/{self._stem}-{task.task}-{number}-{len(self._names)}.arrow"
+            self._names.append(name)
+            size, totals = writer.write(self._host.files, self._host.storage / name)
+            target = self._by_index[node.exchange.target_stage]
+            rows = []
+            for number_of in range(target.tasks):
+                first, last = group_range(number_of, target.tasks, self._plan.key_groups)
+                rows.append(sum(totals[first:last]))
+            files.append(ExchangeFile(node.exchange.operator, task.task, name, size, rows))
+        return files
+
+    def _write_segment(self, ready: list[_Ready]) -> tuple[FileRef | None, dict[_Task, int]]:
+        changed = [
+            (entry.order, changes)
+            for entry in ready
+            if entry.state is not None and (changes := entry.state.seal())
+        ]
+        if not changed:
+            return None, {}
+        writer, name = self._segment_writer(CHANGELOG, self._order.epoch)
+        for task, changes in changed:
+            for store, (keys, values) in changes.items():
+                writer.add(task.stage, task.task, store, keys, values)
+        return self._close_segment(writer, name, self._order.epoch)
+
+    def _write_snapshots(self, due: list[_Ready]) -> tuple[FileRef | None, dict[_Task, int]]:
+        """Write the committed state of tasks whose changelog has outgrown it."""
+        if not due:
+            return None, {}
+        epoch = max(entry.order.state.epoch for entry in due)
+        writer, name = self._segment_writer(SNAPSHOT, epoch)
+        for entry in due:
+            assert entry.state is not None
+            entry.state.write_snapshot(writer)
+        written, sizes = self._close_segment(writer, name, self._order.epoch)
+        for entry in due:
+            sizes.setdefault((entry.order.stage, entry.order.task), 0)
+        return written, sizes
+
+    def _segment_writer(
+        self, kind: Literal["changelog", "snapshot"], epoch: int
+    ) -> tuple[SegmentWriter, str]:
+        order = self._order
+        folder = "segment" if kind == CHANGELOG else "snapshot"
+        name = f"{folder}/{self._stem}.seg"
+        position = Position(order.lineage, epoch, self._id)
+        header = header_at(kind, order.job, position, order.generation, self._id)
+        return SegmentWriter(self._host.files, self._host.storage / name, header), name
+
+    def _close_segment(
+        self, writer: SegmentWriter, name: str, epoch: int
+    ) -> tuple[FileRef, dict[_Task, int]]:
+        info = writer.close()
+        self._host.files.sync_folder((self._host.storage / name).parent)
+        sizes: dict[_Task, int] = {}
+        for section in info.sections:
+            task = (section.stage, section.task)
+            sizes[task] = sizes.get(task, 0) + section.end - section.begin
+        return FileRef(name, info.bytes, epoch, self._id), sizes

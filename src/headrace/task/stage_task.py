@@ -1,0 +1,254 @@
+"""One task of one stage: the graph of nodes, fed and advanced once an epoch."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pyarrow as pa
+
+from headrace.errors import InternalError
+from headrace.graph.operators import (
+    Filter,
+    FilterMessages,
+    FlatMapMessages,
+    Input,
+    MapBatches,
+    MapMessages,
+    Merge,
+    Operator,
+    PartitionBy,
+    Process,
+    RunningAggregate,
+    Select,
+    SendTo,
+    StoreSpec,
+    TumblingWindow,
+)
+from headrace.plan.stages import Exchange, Stage
+from headrace.state.objects import ObjectStore
+from headrace.state.task_state import TaskState
+from headrace.task.chunk import Chunk
+from headrace.task.exchange import ExchangeWriter
+from headrace.task.node import Node
+from headrace.task.outputs import OutputNode
+from headrace.task.process import Context, ProcessNode
+from headrace.task.stateless import (
+    FilterNode,
+    ForwardNode,
+    MapBatchesNode,
+    MessageNode,
+    SelectNode,
+)
+from headrace.task.timers import Timers
+from headrace.task.windows import BucketNode, PeriodicNode, RunningNode, WindowNode
+
+
+class ExchangeNode(Node):
+    """``partition_by``, on the sending side."""
+
+    def __init__(self, exchange: Exchange, groups: int) -> None:
+        super().__init__(exchange.operator)
+        self.exchange, self._groups = exchange, groups
+        self.writer = self.new_writer()
+
+    def new_writer(self) -> ExchangeWriter:
+        """Return a writer for another epoch."""
+        return ExchangeWriter(self.exchange.schema, self.exchange.keys, self._groups)
+
+    def push(self, chunk: Chunk) -> None:
+        """Keep the rows for the file."""
+        self.writer.add(chunk)
+
+
+def store_specs(stage: Stage) -> list[StoreSpec]:
+    """Return every store that a task of the stage has, those of timers included."""
+    specs = list(stage.stores)
+    for operator in stage.operators:
+        if isinstance(operator, Process) and stage.keyed:
+            kind = operator.stores[0].kind if operator.stores else "rocksdb"
+            specs.append(StoreSpec(timer_store(operator), kind))
+    return specs
+
+
+def timer_store(operator: Process) -> str:
+    """Return the name of the store that holds an operator's timers."""
+    return f"{operator.name}.timers"
+
+
+class StageTask:
+    """Runs the operators of a stage for one task; kept by a worker between epochs.
+
+    Args:
+        stage: the stage.
+        task: number of the task.
+        groups: its key groups, first and after last; unused for source tasks.
+        key_groups: number of key groups of the job.
+        state: its stores, caught up; ``None`` where the stage has none.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        task: int,
+        groups: tuple[int, int],
+        key_groups: int,
+        state: TaskState | None,
+    ) -> None:
+        self._stage, self.task, self._groups = stage, task, groups
+        self._key_groups, self._state = key_groups, state
+        self._keys = stage.receives[0].keys if stage.receives else ()
+        self._contexts: list[Context] = []
+        self.nodes: dict[str, Node] = {}
+        for operator in stage.operators:
+            if not self._is_entry(operator):
+                self.nodes[operator.name] = self._build(operator)
+        for exchange in stage.sends:
+            self.nodes[exchange.operator] = ExchangeNode(exchange, key_groups)
+        self._entries = self._connect()
+
+    def _is_entry(self, operator: Operator) -> bool:
+        received = {exchange.operator for exchange in self._stage.receives}
+        return isinstance(operator, Input) or operator.name in received
+
+    def _connect(self) -> dict[str, list[Node]]:
+        """Link nodes to their targets; return those that follow each entry."""
+        entries: dict[str, list[Node]] = {}
+        for binding in self._stage.inputs:
+            entries[binding.operator] = []
+        for exchange in self._stage.receives:
+            entries[exchange.operator] = []
+        known = {operator.name: operator for operator in self._stage.operators}
+        sends = {exchange.operator: exchange for exchange in self._stage.sends}
+        for name, node in self.nodes.items():
+            inputs = (sends[name].upstream,) if name in sends else known[name].inputs
+            for before in inputs:
+                targets = entries[before] if before in entries else self.nodes[before].targets
+                targets.append(node)
+        return entries
+
+    def _source_schema(self, operator: Operator) -> pa.Schema:
+        return self._stage.schemas[operator.inputs[0]]
+
+    def _build(self, operator: Operator) -> Node:
+        name, schemas = operator.name, self._stage.schemas
+        match operator:
+            case Select():
+                return SelectNode(name, operator.expressions, schemas[name])
+            case Filter():
+                assert operator.expression is not None
+                return FilterNode(name, operator.expression)
+            case MapMessages() | FlatMapMessages() | FilterMessages():
+                shapes = {MapMessages: "map", FlatMapMessages: "flat_map", FilterMessages: "filter"}
+                assert operator.function is not None
+                return MessageNode(
+                    name,
+                    operator.function,
+                    shape=shapes[type(operator)],
+                    source=self._source_schema(operator),
+                    schema=schemas[name],
+                    uses=operator.uses,
+                )
+            case MapBatches():
+                assert operator.function is not None
+                return MapBatchesNode(name, operator.function, schemas[name], operator.uses)
+            case Merge():
+                return ForwardNode(name, schemas[name])
+            case SendTo():
+                binding = next(o for o in self._stage.outputs if o.operator == name)
+                return OutputNode(name, binding, self.task)
+            case RunningAggregate() | TumblingWindow():
+                return self._build_aggregate(operator)
+            case Process():
+                return self._build_process(operator)
+            case PartitionBy():
+                raise InternalError(f"partition_by {name!r} is no operator of its stage")
+        raise InternalError(f"operator {name!r} of unknown kind {type(operator).__name__}")
+
+    def _build_aggregate(self, operator: RunningAggregate | TumblingWindow) -> Node:
+        assert self._state is not None
+        source = self._source_schema(operator)
+        store = self._state.store(operator.store.name)
+        common = (operator.name, self._keys, operator.aggregates, source)
+        common += (self._stage.schemas[operator.name], store)  # type: ignore[assignment]
+        if isinstance(operator, TumblingWindow):
+            node: BucketNode = WindowNode(
+                *common, size_ms=operator.size_ms, grace_ms=operator.grace_ms
+            )
+        elif operator.every_ms is not None:
+            node = PeriodicNode(*common, size_ms=operator.every_ms, grace_ms=0)
+        else:
+            return RunningNode(*common)
+        node.groups = self._groups
+        return node
+
+    def _build_process(self, operator: Process) -> Node:
+        stores: dict[str, ObjectStore] = {}
+        timers = None
+        if self._state is not None:
+            stores = {spec.name: self._state.objects(spec.name) for spec in operator.stores}
+            timers = Timers(self._state.store(timer_store(operator)), self._groups)
+        context = Context(self.task, _short_names(operator, stores), timers)
+        self._contexts.append(context)
+        source = self._source_schema(operator)
+        assert operator.factory is not None
+        return ProcessNode(
+            operator.name,
+            operator.factory,
+            context,
+            timers,
+            source=source,
+            schema=operator.returns,
+            uses=operator.uses,
+            keys=[key for key in self._keys if key in source.names],
+        )
+
+    def begin(self, epoch: int, wall_ms: int) -> None:
+        """Turn to an epoch; its wall clock is the same when it is run again."""
+        for node in self.nodes.values():
+            node.counts.clear()
+        for context in self._contexts:
+            context.epoch, context.wall_ms = epoch, wall_ms
+
+    def push(self, entry: str, chunk: Chunk) -> None:
+        """Feed rows that an input or a ``partition_by`` brings."""
+        if chunk.rows:
+            for node in self._entries[entry]:
+                node.push(chunk)
+
+    def advance(self, watermark: int, wall_ms: int) -> None:
+        """End the epoch's rows: windows close, timers fire, in the order of the graph."""
+        for node in self.nodes.values():
+            node.advance(watermark, wall_ms)
+
+    def exchanges(self) -> list[ExchangeNode]:
+        """Return the sending sides."""
+        return [node for node in self.nodes.values() if isinstance(node, ExchangeNode)]
+
+    def outputs(self) -> list[OutputNode]:
+        """Return the outputs."""
+        return [node for node in self.nodes.values() if isinstance(node, OutputNode)]
+
+    def deadlines(self) -> tuple[int | None, int | None]:
+        """Return the earliest watermark and wall clock at which something is due."""
+        both = [node.deadlines() for node in self.nodes.values()]
+        event = min((event for event, _ in both if event is not None), default=None)
+        wall = min((wall for _, wall in both if wall is not None), default=None)
+        return event, wall
+
+    def counts(self) -> dict[str, int]:
+        """Return what the nodes counted in this epoch."""
+        total: Counter[str] = Counter()
+        for node in self.nodes.values():
+            total.update(node.counts)
+        return {name: count for name, count in total.items() if count}
+
+    def close(self) -> None:
+        """Close the user's processors."""
+        for node in self.nodes.values():
+            if isinstance(node, ProcessNode):
+                node.close()
+
+
+def _short_names(operator: Process, stores: dict[str, ObjectStore]) -> dict[str, ObjectStore]:
+    """Stores by the name that the user declared, without the operator's."""
+    return {name.removeprefix(f"{operator.name}."): store for name, store in stores.items()}

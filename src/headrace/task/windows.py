@@ -1,0 +1,315 @@
+"""Aggregates per key: running, and per event-time window, on columns from end to end.
+
+Within an epoch partial results are combined in memory, one row for each key (and window);
+at its end they meet the stored rows in one batched read and one batched write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from headrace.graph.aggregates import Aggregate
+from headrace.records.keys import decode_key, encode_columns, encode_key, encode_value
+from headrace.records.schema import normalise
+from headrace.state.store import KeyValueStore
+from headrace.task.chunk import Chunk
+from headrace.task.node import Node
+from headrace.task.orders import NO_WATERMARK
+from headrace.task.partials import AggregateTable, PartialCodec
+
+FLUSH_ROWS = 1 << 20
+_GROUP, _BUCKET = "__group", "__bucket"
+
+
+class Aggregation:
+    """The aggregates of one operator: their columns and expressions under one prefix each."""
+
+    def __init__(self, aggregates: Sequence[tuple[str, Aggregate]], source: pa.Schema) -> None:
+        self.names = [name for name, _ in aggregates]
+        self._all = [(f"{name}.", aggregate) for name, aggregate in aggregates]
+        types: dict[str, pa.DataType] = {}
+        for prefix, aggregate in self._all:
+            for part, kind in aggregate.partial_types(source).items():
+                types[prefix + part] = kind
+        self.codec = PartialCodec(types)
+        self.partial = [e for prefix, a in self._all for e in a.partial(prefix)]
+        self.combine = [e for prefix, a in self._all for e in a.combine(prefix)]
+        self.lift = [e for prefix, a in self._all for e in a.lift(prefix)]
+        self.results = [
+            a.result(prefix).alias(name)
+            for name, (prefix, a) in zip(self.names, self._all, strict=True)
+        ]
+
+    def accumulate(self, frame: pl.DataFrame, group: str) -> pl.DataFrame:
+        """Replace each row's partial by the running combination within its group, in order."""
+        expressions: list[pl.Expr] = []
+        for prefix, aggregate in self._all:
+            running = aggregate.accumulate(prefix)
+            if running is None:
+                frame = self._fold(frame, group, prefix, aggregate)
+            else:
+                expressions += [e.over(group) for e in running]
+        return frame.with_columns(expressions)
+
+    @staticmethod
+    def _fold(frame: pl.DataFrame, group: str, prefix: str, aggregate: Aggregate) -> pl.DataFrame:
+        names = [name for name in frame.columns if name.startswith(prefix)]
+        latest: dict[object, tuple[object, ...]] = {}
+        rows = []
+        columns = [frame[name].to_list() for name in names]
+        for key, *values in zip(frame[group].to_list(), *columns, strict=True):
+            before = latest.get(key)
+            now = tuple(values)
+            latest[key] = now if before is None else aggregate.combine_values(before, now)
+            rows.append(latest[key])
+        series = [
+            pl.Series(name, [row[i] for row in rows], dtype=frame.schema[name], strict=False)
+            for i, name in enumerate(names)
+        ]
+        return frame.with_columns(series)
+
+
+class AggregateNode(Node):
+    """What running and windowed aggregates share: keys, partials, a table."""
+
+    def __init__(
+        self,
+        name: str,
+        keys: Sequence[str],
+        aggregates: Sequence[tuple[str, Aggregate]],
+        source: pa.Schema,
+        schema: pa.Schema,
+        store: KeyValueStore,
+    ) -> None:
+        super().__init__(name)
+        self._keys, self._schema = list(keys), schema
+        self._key_schema = pa.schema([source.field(key) for key in keys])
+        self._aggregation = Aggregation(aggregates, source)
+        self._table = AggregateTable(store, self._aggregation.codec, self._aggregation.combine)
+        self._store = store
+
+    def _full_keys(self, frame: pl.DataFrame, head: pa.Array | None = None) -> list[bytes]:
+        columns = [normalise(frame.select(self._keys).to_arrow()).column(k) for k in self._keys]
+        encoded = encode_columns(columns if head is None else [head, *columns])
+        return encoded.with_groups(frame[_GROUP].to_numpy())
+
+    def _results(self, keys: pa.RecordBatch, partials: pl.DataFrame) -> pa.RecordBatch:
+        results = normalise(partials.select(self._aggregation.results).to_arrow())
+        columns = {**_columns(keys), **_columns(results)}
+        arrays = [columns[name] for name in self._schema.names]
+        batch = pa.RecordBatch.from_arrays(arrays, names=self._schema.names)
+        return normalise(batch, self._schema)
+
+
+class RunningNode(AggregateNode):
+    """``aggregate`` without ``every``: totals follow each message, or are only kept."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        self._pending: list[pl.DataFrame] = []
+        self._pending_rows = 0
+
+    def push(self, chunk: Chunk) -> None:
+        """Combine the rows into the totals."""
+        frame = chunk.frame().with_columns(pl.Series(_GROUP, chunk.groups))
+        if self.targets:
+            self._follow(chunk, frame)
+            return
+        grouped = frame.group_by(self._keys).agg(
+            pl.col(_GROUP).first(), *self._aggregation.partial
+        )
+        self._pending.append(grouped)
+        self._pending_rows += grouped.height
+        if self._pending_rows > FLUSH_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        frame = pl.concat(self._pending)
+        if len(self._pending) > 1:
+            frame = frame.group_by(self._keys, maintain_order=True).agg(
+                pl.col(_GROUP).first(), *self._aggregation.combine
+            )
+        self._table.merge(self._full_keys(frame), frame)
+        self._pending, self._pending_rows = [], 0
+
+    def _follow(self, chunk: Chunk, frame: pl.DataFrame) -> None:
+        distinct = frame.group_by(self._keys, maintain_order=True).agg(pl.col(_GROUP).first())
+        keys = self._full_keys(distinct)
+        distinct = distinct.select(self._keys).with_row_index("__key")
+        numbered = frame.join(
+            distinct, on=self._keys, how="left", nulls_equal=True, maintain_order="left"
+        )
+        lifted = numbered.select(pl.col("__key").cast(pl.Int64), *self._aggregation.lift)
+        old, present = self._table.lookup(keys)
+        old = old.with_columns(pl.Series("__key", present, dtype=pl.Int64)).select(lifted.columns)
+        both = pl.concat([old, lifted], how="vertical_relaxed")
+        totals = self._aggregation.accumulate(both, "__key")
+        last = totals.group_by("__key").last().sort("__key")
+        self._table.put(keys, last)
+        following = totals.slice(old.height)
+        batch = self._results(chunk.batch.select(self._keys), following)
+        self.emit(chunk.with_batch(batch))
+
+    def advance(self, watermark: int, wall_ms: int) -> None:
+        """Store what the epoch added."""
+        self._flush()
+
+
+class BucketNode(AggregateNode):
+    """Partials per key and bucket of event time, handed on when the watermark passes it.
+
+    A bucket is named by its end, ms; it closes at end + ``grace_ms``.
+    """
+
+    def __init__(self, *args: object, size_ms: int, grace_ms: int, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        self._size, self._grace = size_ms, grace_ms
+        self._pending: list[pl.DataFrame] = []
+        self._pending_rows = 0
+        self._open: set[int] | None = None
+        self.groups: tuple[int, int] = (0, 0)
+
+    def _add(self, chunk: Chunk, ends: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+        if not chunk.rows:
+            return
+        frame = chunk.frame().with_columns(
+            pl.Series(_GROUP, chunk.groups), pl.Series(_BUCKET, ends)
+        )
+        grouped = frame.group_by([_BUCKET, *self._keys], maintain_order=True).agg(
+            pl.col(_GROUP).first(), *self._aggregation.partial
+        )
+        self._pending.append(grouped)
+        self._pending_rows += grouped.height
+        if self._pending_rows > FLUSH_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        frame = pl.concat(self._pending)
+        if len(self._pending) > 1:
+            frame = frame.group_by([_BUCKET, *self._keys], maintain_order=True).agg(
+                pl.col(_GROUP).first(), *self._aggregation.combine
+            )
+        ends = frame[_BUCKET].to_numpy()
+        self._table.merge(self._full_keys(frame, pa.array(ends)), frame)
+        self._opened().update(np.unique(ends).tolist())
+        self._pending, self._pending_rows = [], 0
+
+    def _opened(self) -> set[int]:
+        """The ends of buckets that the store holds; read from it when not yet known."""
+        if self._open is None:
+            self._open = set()
+            for group in range(*self.groups):
+                head = group.to_bytes(2, "big")
+                low = head + b"\x10"
+                while found := next(iter(self._store.scan(low, head + b"\x11")), None):
+                    end = decode_key(found[0][2:11])[0]
+                    self._open.add(end)
+                    low = head + encode_value(end + 1)
+        return self._open
+
+    def _closed(self, watermark: int) -> Iterator[tuple[int, list[bytes], list[bytes]]]:
+        """Take the entries of buckets that the watermark closes: end, keys, values."""
+        self._flush()
+        due = sorted(end for end in self._opened() if end + self._grace <= watermark)
+        for end in due:
+            bucket = encode_value(end)
+            entries: list[tuple[bytes, bytes]] = []
+            for group in range(*self.groups):
+                low = group.to_bytes(2, "big") + bucket
+                entries += self._store.scan(low, low + b"\xff")
+            entries.sort(key=lambda entry: entry[0][2:])
+            for key, _ in entries:
+                self._store.delete(key)
+            self._opened().discard(end)
+            yield end, [key for key, _ in entries], [value for _, value in entries]
+
+    def _decode_keys(self, keys: list[bytes]) -> pa.RecordBatch:
+        rows = [decode_key(key[11:]) for key in keys]
+        columns = zip(*rows, strict=True)
+        arrays = [
+            pa.array(column, field.type)
+            for column, field in zip(columns, self._key_schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._key_schema)
+
+    def _emit_at(
+        self, end: int, keys: list[bytes], batch: pa.RecordBatch
+    ) -> None:
+        groups = np.array([int.from_bytes(key[:2], "big") for key in keys], np.uint16)
+        times = np.full(len(keys), end - 1, np.int64)
+        self.emit(Chunk(batch, times, np.full(len(keys), NO_WATERMARK, np.int64), groups))
+
+    def deadlines(self) -> tuple[int | None, int | None]:
+        """Return when the first open bucket closes."""
+        opened = self._opened()
+        return (min(opened) + self._grace if opened else None), None
+
+
+class WindowNode(BucketNode):
+    """``window(tumbling(...))``."""
+
+    def push(self, chunk: Chunk) -> None:
+        """Add rows to their windows; a late one is counted and dropped."""
+        assert chunk.times is not None
+        assert chunk.watermarks is not None
+        ends = (chunk.times // self._size + 1) * self._size
+        timely = ends + self._grace > chunk.watermarks
+        kept = chunk.filter(timely)
+        self.counts["late"] += chunk.rows - kept.rows
+        self._add(kept, ends[timely])
+
+    def advance(self, watermark: int, wall_ms: int) -> None:
+        """Emit and forget the windows that the watermark closes."""
+        for end, keys, values in self._closed(watermark):
+            if not keys:
+                continue
+            bounds = {"window_start": end - self._size, "window_end": end}
+            columns = _columns(self._decode_keys(keys))
+            for name, moment in bounds.items():
+                columns[name] = _moments(moment, len(keys))
+            heads = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+            self._emit_at(end, keys, self._results(heads, self._table.decode(values)))
+
+
+class PeriodicNode(BucketNode):
+    """``aggregate(every=...)``: totals so far, as of each multiple of event time.
+
+    A record counts from the first instant that is neither before its own time nor before
+    the watermark it came with, so no record is ever late and the log alone decides.
+    """
+
+    def push(self, chunk: Chunk) -> None:
+        """Add rows to the bucket in which they will be counted."""
+        assert chunk.times is not None
+        assert chunk.watermarks is not None
+        effective = np.maximum(chunk.times, chunk.watermarks)
+        self._add(chunk, (effective // self._size + 1) * self._size)
+
+    def advance(self, watermark: int, wall_ms: int) -> None:
+        """Bring the totals to each instant that the watermark has passed, and emit them."""
+        for end, keys, values in self._closed(watermark):
+            if not keys:
+                continue
+            total_keys = [key[:2] + encode_key((None,)) + key[11:] for key in keys]
+            totals = self._table.merge(total_keys, self._table.decode(values))
+            columns = _columns(self._decode_keys(keys))
+            columns["at"] = _moments(end, len(keys))
+            heads = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+            self._emit_at(end, keys, self._results(heads, totals))
+
+
+def _columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    return dict(zip(batch.schema.names, batch.columns, strict=True))
+
+
+def _moments(moment_ms: int, count: int) -> pa.Array:
+    kind = pa.timestamp("us", tz="UTC")
+    return pa.array(np.full(count, moment_ms * 1000, np.int64)).cast(kind)

@@ -1,0 +1,261 @@
+"""Runs a whole job in one thread without Spark: for users' tests and for our own.
+
+The code is the one that runs in production, from the coordinator to the stores; only the
+runner, the clock and fsync are replaced.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from headrace.bus.address import open_bus
+from headrace.bus.bus import Bus
+from headrace.bus.spec import Appended, StreamSpec
+from headrace.config import EpochSettings, JobSettings, Settings
+from headrace.coordinator.commit_log import FileCommitLog
+from headrace.coordinator.coordinator import Coordinator, EpochSummary
+from headrace.coordinator.deploy import deploy
+from headrace.coordinator.history import load_state
+from headrace.coordinator.hosting import open_host
+from headrace.coordinator.inspection import committed_entries
+from headrace.errors import InvalidInputError
+from headrace.faults import injected
+from headrace.files import Files
+from headrace.graph.jobs import Job
+from headrace.records.keys import decode_key
+from headrace.records.schema import normalise_schema
+from headrace.task.slot import SlotHost
+from headrace.testing.clock import ManualClock
+from headrace.testing.local_runner import LocalRunner, SlotCrash
+
+
+class DriverCrash(BaseException):
+    """Raised by a fault hook: the driver dies here."""
+
+
+class TestDriver:
+    """A job with its bus, its state and its clock, all in reach of a test.
+
+    Use as a context manager, or call ``close``. Streams that the job reads are made with
+    ``create`` before the first ``feed``; the job starts at the first ``advance``.
+
+    Args:
+        job: made by ``headrace.job``.
+        tasks: of each keyed stage.
+        slots: how many processes the tasks are spread over.
+        key_groups: of the job.
+        max_rows: of an epoch.
+        hosts: state directories that the slots are dealt to.
+        seed: of names.
+        home: where files go; a temporary folder when left out.
+        memory_bus: keep streams in memory instead of files.
+    """
+
+    __test__ = False
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        tasks: int = 4,
+        slots: int = 2,
+        key_groups: int = 64,
+        max_rows: int = 1_000_000,
+        hosts: int = 1,
+        seed: int = 0,
+        home: Path | None = None,
+        memory_bus: bool = True,
+    ) -> None:
+        self._job, self._slots, self._hosts = job, slots, hosts
+        self._own_home = home is None
+        self.home = Path(tempfile.mkdtemp(prefix="headrace-")) if home is None else home
+        self.clock = ManualClock(seed=seed)
+        self.settings = Settings(
+            home=self.home,
+            job=JobSettings(tasks=tasks, key_groups=key_groups),
+            epoch=EpochSettings(max_rows=max_rows),
+        )
+        self.bus: Bus = open_bus(
+            "memory:" if memory_bus else self.settings.bus_dir, clock=self.clock
+        )
+        self._files = Files(sync=False)
+        self.runner = LocalRunner(self._open_slot, slots)
+        self._coordinator: Coordinator | None = None
+
+    def _open_slot(self, slot: int) -> SlotHost:
+        return open_host(
+            storage=self.storage,
+            bus=self.bus,
+            state_dir=self.state_dir(slot % self._hosts),
+            clock=self.clock,
+            files=self._files,
+        )
+
+    @property
+    def storage(self) -> Path:
+        """The job's folder."""
+        return self.settings.jobs_dir / self._job.name
+
+    def state_dir(self, host: int) -> Path:
+        """The folder of a host's stores."""
+        return self.home / f"host-{host}"
+
+    def create(
+        self,
+        stream: str,
+        columns: pa.Schema | Mapping[str, pa.DataType],
+        *,
+        partitions: int = 1,
+        time: str | None = None,
+        key: Sequence[str] = (),
+    ) -> None:
+        """Make an input stream."""
+        schema = columns if isinstance(columns, pa.Schema) else pa.schema(list(columns.items()))
+        spec = StreamSpec(stream, partitions, normalise_schema(schema), time, tuple(key))
+        self.bus.create(spec)
+
+    def feed(
+        self, stream: str, rows: Iterable[Mapping[str, Any]] | pa.Table, partition: int | None = None
+    ) -> None:
+        """Append records; by key where the stream has one and no partition is named."""
+        target = self.bus.stream(stream)
+        table = rows if isinstance(rows, pa.Table) else _table(list(rows), target.spec.schema)
+        if partition is None:
+            target.append_rows(table)
+            return
+        done: Appended = target.append(partition, table)
+        del done
+
+    def start(self) -> Coordinator:
+        """Start a driver; a new one takes over from the one before."""
+        deployment = deploy(self._job.build(), self.bus, self.settings, self.clock, self._files)
+        coordinator = deployment.coordinator(self.runner, self.bus, self.clock, self.settings)
+        coordinator.start()
+        self._coordinator = coordinator
+        return coordinator
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """The driver, started when there is none."""
+        return self._coordinator or self.start()
+
+    def advance(self, *, force: bool = False) -> EpochSummary | None:
+        """Run one epoch; ``None`` when there is nothing to do."""
+        return self.coordinator.advance(force=force)
+
+    def run(self, limit: int = 10_000) -> int:
+        """Run epochs until nothing is left to do; returns how many.
+
+        Raises:
+            InvalidInputError: after ``limit`` epochs there still is something to do.
+        """
+        for epochs in range(limit):
+            if self.advance() is None:
+                return epochs
+        raise InvalidInputError(f"still not idle after {limit} epochs")
+
+    def finish(self) -> int:
+        """End the inputs here: run to their ends, close all windows; returns the epochs."""
+        self.coordinator.end_at_present()
+        return self.run()
+
+    def crash(self, *, lose_hosts: Sequence[int] = ()) -> None:
+        """End every process without warning; with the disks of some hosts, if wanted."""
+        self._coordinator = None
+        self.runner.kill_all()
+        for host in lose_hosts:
+            shutil.rmtree(self.state_dir(host), ignore_errors=True)
+
+    def advance_with_crash(self, point: str, nth: int = 1) -> bool:
+        """Run one epoch in which the process dies at the n-th pass of a fault point.
+
+        Points that begin with ``slot.`` kill the slot's process, which is run again as Spark
+        would; all others kill the driver, and with it everything.
+
+        Returns:
+            Whether the point was passed n times, so that something really died.
+        """
+        seen = 0
+
+        def hook(name: str) -> None:
+            nonlocal seen
+            if name == point:
+                seen += 1
+                if seen == nth:
+                    raise SlotCrash(point) if name.startswith("slot.") else DriverCrash(point)
+
+        with ExitStack() as stack:
+            stack.enter_context(injected(hook, (point,)))
+            try:
+                self.advance()
+            except DriverCrash:
+                self.crash()
+        return seen >= nth
+
+    def output(self, stream: str) -> list[dict[str, Any]]:
+        """Return the records of a stream, partition after partition, in offset order."""
+        return [row for part in self.partitions(stream) for row in part]
+
+    def partitions(self, stream: str) -> list[list[dict[str, Any]]]:
+        """Return the records of each partition of a stream."""
+        target = self.bus.stream(stream)
+        found = []
+        for partition, begin in enumerate(target.begins()):
+            batches = [part.batch for part in target.read(partition, begin)]
+            found.append([row for batch in batches for row in batch.to_pylist()])
+        return found
+
+    def store(self, name: str) -> dict[Any, Any]:
+        """Return a processor's store as committed: keys to values, over all tasks.
+
+        Args:
+            name: of the operator and the store, as in ``explain``.
+        """
+        return {
+            _plain(decode_key(key[2:])): msgspec.msgpack.decode(value)
+            for key, value in self.raw_store(name).items()
+        }
+
+    def raw_store(self, name: str) -> dict[bytes, bytes]:
+        """Return the committed bytes of any store, by full key."""
+        state = load_state(FileCommitLog(self.storage, self._files, self.clock))
+        if state is None:
+            return {}
+        return committed_entries(state, self.storage, name, self._files)
+
+    def close(self) -> None:
+        """End everything and remove the temporary folder."""
+        self.crash()
+        self.bus.close()
+        if self._own_home:
+            shutil.rmtree(self.home, ignore_errors=True)
+
+    def __enter__(self) -> TestDriver:
+        """Return the driver."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+
+def _table(rows: list[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
+
+
+def _plain(key: tuple[Any, ...]) -> Any:
+    return key[0] if len(key) == 1 else key
