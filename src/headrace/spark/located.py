@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark import RDD, SparkContext
-from pyspark.rdd import _load_from_socket
 from pyspark.serializers import BatchedSerializer, CPickleSerializer
+from pyspark.util import _load_from_socket
 
 SLOT_VARIABLE = "HEADRACE_SLOT"
 
@@ -84,7 +84,8 @@ class SlotRDD:
         """Run the function on some partitions and return what it yields, in that order."""
         spark = self._context._jsc.sc()
         socket = _jvm(self._context).PythonRDD.runJob(spark, self._rdd._jrdd, list(partitions))
-        return list(_load_from_socket(socket, self._rdd._jrdd_deserializer))
+        with _load_from_socket(socket, self._rdd._jrdd_deserializer) as reports:
+            return list(reports)
 
 
 def _located(context: SparkContext, value: Any, locations: Sequence[str]) -> RDD[Any]:

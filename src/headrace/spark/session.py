@@ -50,6 +50,8 @@ SETTINGS = {
     "spark.task.reaper.killTimeout": "30s",
     "spark.excludeOnFailure.enabled": "false",
     "spark.network.timeout": "30s",
+    "spark.network.timeoutInterval": "10s",
+    "spark.storage.blockManagerHeartbeatTimeoutMs": "30s",
     "spark.executor.heartbeatInterval": "5s",
     "spark.shuffle.io.retryWait": "1s",
     "spark.shuffle.io.maxRetries": "1",
