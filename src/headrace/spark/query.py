@@ -18,6 +18,7 @@ from headrace.config import Settings
 from headrace.coordinator.coordinator import Coordinator, EpochSummary, LostRaceError
 from headrace.coordinator.loop import Control
 from headrace.errors import UnavailableError
+from headrace.spark.runner import first_line
 from headrace.spark.source import NAME, WakeSource
 
 POLL_S = 0.1
@@ -90,7 +91,8 @@ def drive_query(
         query.awaitTermination()
     except StreamingQueryException as error:
         if not failed:
-            raise UnavailableError(f"the streaming query failed: {error}") from error
+            text = f"the streaming query failed: {first_line(error)}; Spark's log has the story"
+            raise UnavailableError(text) from error
     finally:
         shutil.rmtree(checkpoint, ignore_errors=True)
     if failed:

@@ -95,7 +95,7 @@ class SparkRunner:
             return [decode_report(data) for data in self._rdd.run(slots)]
         except (Py4JError, Py4JJavaError, EOFError, OSError) as error:
             raise UnavailableError(
-                f"Spark could not run slots {slots}: {_first_line(error)}; "
+                f"Spark could not run slots {slots}: {first_line(error)}; "
                 "Spark's log file has the whole story"
             ) from error
 
@@ -104,7 +104,8 @@ class SparkRunner:
         self._context.cancelJobGroup(JOB_GROUP)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return the line of a JVM's story that says what happened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if "Exception" in line or "Error" in line]
     return (told or lines or [type(error).__name__])[0][:300]

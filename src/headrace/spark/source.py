@@ -51,10 +51,19 @@ class WakeReader(DataSourceStreamReader):
     """Tells the query when to wake."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._bus = open_bus(Path(options["bus"]))
-        self._log = FileCommitLog(Path(options["storage"]), Files(sync=False), SystemClock())
+        self._options = dict(options)
         self._inputs: dict[str, str] = msgspec.json.decode(options["inputs"])
+        self._open()
+
+    def _open(self) -> None:
         self._clock = SystemClock()
+        self._bus = open_bus(Path(self._options["bus"]))
+        storage = Path(self._options["storage"])
+        self._log = FileCommitLog(storage, Files(sync=False), self._clock)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is open: Spark copies the reader with every batch."""
+        return {"_options": self._options, "_inputs": self._inputs}
 
     def initialOffset(self) -> dict[str, Any]:
         """Return the first count."""
