@@ -23,7 +23,11 @@ def call_mistake(function: Callable[..., Any], arguments: tuple[str, ...]) -> st
     try:
         signature.bind(*arguments)
     except TypeError as error:
-        return f"takes {signature}, but is called with ({', '.join(arguments)}): {error}"
+        bare = [
+            p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()
+        ]
+        takes = signature.replace(parameters=bare, return_annotation=inspect.Signature.empty)
+        return f"takes {takes}, but is called with ({', '.join(arguments)}): {error}"
     return None
 
 
