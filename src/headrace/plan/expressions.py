@@ -65,8 +65,8 @@ class Resolved:
             return False
         schema = {**polars_schema(self.source), _PROBE: pl.Boolean()}
         query = pl.DataFrame(schema=schema).lazy().select(pl.col(_PROBE), self.expression)
-        plan = query.filter(pl.col(_PROBE)).explain()
-        return plan.lstrip().startswith("FILTER")
+        steps = [line.strip() for line in query.filter(pl.col(_PROBE)).explain().splitlines()]
+        return steps[0].startswith("FILTER") and any(step.startswith("SELECT") for step in steps)
 
     def keeps(self, column: str) -> bool:
         """Say whether it passes a column on as it is."""
