@@ -127,6 +127,10 @@ class AggregateTable:
         """Store rows as they are."""
         self.store.put_many(keys, self._codec.encode(partials))
 
+    def encode(self, partials: pl.DataFrame) -> list[bytes]:
+        """Return rows as values that could be stored."""
+        return self._codec.encode(partials)
+
     def decode(self, values: Sequence[bytes]) -> pl.DataFrame:
         """Return stored values as rows."""
         return self._codec.decode(values)

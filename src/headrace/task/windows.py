@@ -6,7 +6,7 @@ at its end they meet the stored rows in one batched read and one batched write.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -16,13 +16,17 @@ from headrace.graph.aggregates import Aggregate
 from headrace.records.keys import decode_key, encode_columns, encode_key, encode_value
 from headrace.records.schema import normalise
 from headrace.state.store import KeyValueStore
-from headrace.task.chunk import Chunk
+from headrace.task.chunk import Chunk, Ints
 from headrace.task.node import Node
 from headrace.task.orders import NO_WATERMARK
 from headrace.task.partials import AggregateTable, PartialCodec
 
 FLUSH_ROWS = 1 << 20
-_GROUP, _BUCKET = "__group", "__bucket"
+CLOSE_ROWS = 1 << 16
+_GROUP, _BUCKET, _KEY = "__group", "__bucket", "__key"
+_TOTAL = encode_key((None,))
+
+Entry = tuple[bytes, bytes]
 
 
 class Aggregation:
@@ -97,6 +101,20 @@ class AggregateNode(Node):
         encoded = encode_columns(columns if head is None else [head, *columns])
         return encoded.with_groups(frame[_GROUP].to_numpy())
 
+    def _running(self, keys: list[bytes], rows: pl.DataFrame) -> pl.DataFrame:
+        """Add rows to stored totals one after the other; return the totals after each.
+
+        Args:
+            keys: distinct full keys, shape (n,).
+            rows: partials in order, shape (m,); column ``__key`` is the place in ``keys``.
+        """
+        old, present = self._table.lookup(keys)
+        old = old.with_columns(pl.Series(_KEY, present, dtype=pl.Int64)).select(rows.columns)
+        both = pl.concat([old, rows], how="vertical_relaxed")
+        totals = self._aggregation.accumulate(both, _KEY)
+        self._table.put(keys, totals.group_by(_KEY).last().sort(_KEY))
+        return totals.slice(old.height)
+
     def _results(self, keys: pa.RecordBatch, partials: pl.DataFrame) -> pa.RecordBatch:
         results = normalise(partials.select(self._aggregation.results).to_arrow())
         columns = {**_columns(keys), **_columns(results)}
@@ -141,18 +159,12 @@ class RunningNode(AggregateNode):
     def _follow(self, chunk: Chunk, frame: pl.DataFrame) -> None:
         distinct = frame.group_by(self._keys, maintain_order=True).agg(pl.col(_GROUP).first())
         keys = self._full_keys(distinct)
-        distinct = distinct.select(self._keys).with_row_index("__key")
+        distinct = distinct.select(self._keys).with_row_index(_KEY)
         numbered = frame.join(
             distinct, on=self._keys, how="left", nulls_equal=True, maintain_order="left"
         )
-        lifted = numbered.select(pl.col("__key").cast(pl.Int64), *self._aggregation.lift)
-        old, present = self._table.lookup(keys)
-        old = old.with_columns(pl.Series("__key", present, dtype=pl.Int64)).select(lifted.columns)
-        both = pl.concat([old, lifted], how="vertical_relaxed")
-        totals = self._aggregation.accumulate(both, "__key")
-        last = totals.group_by("__key").last().sort("__key")
-        self._table.put(keys, last)
-        following = totals.slice(old.height)
+        lifted = numbered.select(pl.col(_KEY).cast(pl.Int64), *self._aggregation.lift)
+        following = self._running(keys, lifted)
         batch = self._results(chunk.batch.select(self._keys), following)
         self.emit(chunk.with_batch(batch))
 
@@ -189,18 +201,31 @@ class BucketNode(AggregateNode):
         if self._pending_rows > FLUSH_ROWS:
             self._flush()
 
-    def _flush(self) -> None:
+    def _flush(self, watermark: int = NO_WATERMARK) -> list[Entry]:
+        """Store what is pending; return the entries that the watermark closes unstored.
+
+        A bucket that opens and closes within an epoch never meets the store, which is what
+        most do when a job catches up with a long input.
+        """
         if not self._pending:
-            return
+            return []
         frame = pl.concat(self._pending)
         if len(self._pending) > 1:
             frame = frame.group_by([_BUCKET, *self._keys], maintain_order=True).agg(
                 pl.col(_GROUP).first(), *self._aggregation.combine
             )
-        ends = frame[_BUCKET].to_numpy()
-        self._table.merge(self._full_keys(frame, pa.array(ends)), frame)
-        self._opened().update(np.unique(ends).tolist())
         self._pending, self._pending_rows = [], 0
+        ends = frame[_BUCKET].to_numpy()
+        fresh = ends + self._grace <= watermark
+        if fresh.any():
+            fresh &= ~np.isin(ends, np.array(sorted(self._opened()), np.int64))
+        kept = frame.filter(~fresh)
+        if kept.height:
+            self._table.merge(self._full_keys(kept, pa.array(ends[~fresh])), kept)
+            self._opened().update(np.unique(ends[~fresh]).tolist())
+        closed = frame.filter(fresh)
+        keys = self._full_keys(closed, pa.array(ends[fresh])) if closed.height else []
+        return list(zip(keys, self._table.encode(closed), strict=True))
 
     def _opened(self) -> set[int]:
         """The ends of buckets that the store holds; read from it when not yet known."""
@@ -215,21 +240,26 @@ class BucketNode(AggregateNode):
                     low = head + encode_value(end + 1)
         return self._open
 
-    def _closed(self, watermark: int) -> Iterator[tuple[int, list[bytes], list[bytes]]]:
-        """Take the entries of buckets that the watermark closes: end, keys, values."""
-        self._flush()
-        due = sorted(end for end in self._opened() if end + self._grace <= watermark)
-        for end in due:
-            bucket = encode_value(end)
-            entries: list[tuple[bytes, bytes]] = []
+    def _closed(self, watermark: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        """Take the entries of buckets that the watermark closes: keys and values.
+
+        They come in the order of bucket and key, in batches of ``CLOSE_ROWS``.
+        """
+        entries = self._flush(watermark)
+        due = [end for end in self._opened() if end + self._grace <= watermark]
+        if due:
+            last = encode_value(max(due)) + b"\xff"
             for group in range(*self.groups):
-                low = group.to_bytes(2, "big") + bucket
-                entries += self._store.scan(low, low + b"\xff")
-            entries.sort(key=lambda entry: entry[0][2:])
-            for key, _ in entries:
-                self._store.delete(key)
-            self._opened().discard(end)
-            yield end, [key for key, _ in entries], [value for _, value in entries]
+                head = group.to_bytes(2, "big")
+                entries += self._store.scan(head + b"\x10", head + last)
+        entries.sort(key=_after_group)
+        stored = {encode_value(end) for end in due}
+        for at in range(0, len(entries), CLOSE_ROWS):
+            keys, values = zip(*entries[at : at + CLOSE_ROWS], strict=True)
+            held = [key for key in keys if key[2:11] in stored]
+            self._store.put_many(held, [None] * len(held))
+            yield list(keys), list(values)
+        self._opened().difference_update(due)
 
     def _decode_keys(self, keys: list[bytes]) -> pa.RecordBatch:
         rows = [decode_key(key[11:]) for key in keys]
@@ -240,12 +270,15 @@ class BucketNode(AggregateNode):
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._key_schema)
 
-    def _emit_at(
-        self, end: int, keys: list[bytes], batch: pa.RecordBatch
-    ) -> None:
+    def _emit(self, keys: list[bytes], moments: Mapping[str, Ints], partials: pl.DataFrame) -> None:
+        """Push one row for each bucket entry, with its moments; its time is the bucket's last."""
+        ends = bucket_ends(keys)
+        columns = _columns(self._decode_keys(keys))
+        columns |= {name: _moments(moment) for name, moment in moments.items()}
+        heads = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
         groups = np.array([int.from_bytes(key[:2], "big") for key in keys], np.uint16)
-        times = np.full(len(keys), end - 1, np.int64)
-        self.emit(Chunk(batch, times, np.full(len(keys), NO_WATERMARK, np.int64), groups))
+        unknown = np.full(len(keys), NO_WATERMARK, np.int64)
+        self.emit(Chunk(self._results(heads, partials), ends - 1, unknown, groups))
 
     def deadlines(self) -> tuple[int | None, int | None]:
         """Return when the first open bucket closes."""
@@ -268,15 +301,10 @@ class WindowNode(BucketNode):
 
     def advance(self, watermark: int, wall_ms: int) -> None:
         """Emit and forget the windows that the watermark closes."""
-        for end, keys, values in self._closed(watermark):
-            if not keys:
-                continue
-            bounds = {"window_start": end - self._size, "window_end": end}
-            columns = _columns(self._decode_keys(keys))
-            for name, moment in bounds.items():
-                columns[name] = _moments(moment, len(keys))
-            heads = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-            self._emit_at(end, keys, self._results(heads, self._table.decode(values)))
+        for keys, values in self._closed(watermark):
+            ends = bucket_ends(keys)
+            moments = {"window_start": ends - self._size, "window_end": ends}
+            self._emit(keys, moments, self._table.decode(values))
 
 
 class PeriodicNode(BucketNode):
@@ -295,21 +323,27 @@ class PeriodicNode(BucketNode):
 
     def advance(self, watermark: int, wall_ms: int) -> None:
         """Bring the totals to each instant that the watermark has passed, and emit them."""
-        for end, keys, values in self._closed(watermark):
-            if not keys:
-                continue
-            total_keys = [key[:2] + encode_key((None,)) + key[11:] for key in keys]
-            totals = self._table.merge(total_keys, self._table.decode(values))
-            columns = _columns(self._decode_keys(keys))
-            columns["at"] = _moments(end, len(keys))
-            heads = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-            self._emit_at(end, keys, self._results(heads, totals))
+        for keys, values in self._closed(watermark):
+            totals = [key[:2] + _TOTAL + key[11:] for key in keys]
+            rows = {key: row for row, key in enumerate(dict.fromkeys(totals))}
+            numbers = pl.Series(_KEY, [rows[key] for key in totals], dtype=pl.Int64)
+            added = self._table.decode(values).with_columns(numbers)
+            self._emit(keys, {"at": bucket_ends(keys)}, self._running(list(rows), added))
+
+
+def bucket_ends(keys: Sequence[bytes]) -> Ints:
+    """Return the end of the bucket of each full key, ms; shape (n,)."""
+    data = np.frombuffer(b"".join(key[3:11] for key in keys), ">u8")
+    return (data.astype(np.uint64) ^ np.uint64(1 << 63)).view(np.int64)
+
+
+def _after_group(entry: Entry) -> bytes:
+    return entry[0][2:]
 
 
 def _columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
     return dict(zip(batch.schema.names, batch.columns, strict=True))
 
 
-def _moments(moment_ms: int, count: int) -> pa.Array:
-    kind = pa.timestamp("us", tz="UTC")
-    return pa.array(np.full(count, moment_ms * 1000, np.int64)).cast(kind)
+def _moments(moments_ms: Ints) -> pa.Array:
+    return pa.array(moments_ms * 1000).cast(pa.timestamp("us", tz="UTC"))
