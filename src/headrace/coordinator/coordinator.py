@@ -175,7 +175,7 @@ class Coordinator:
             fingerprint=self._plan.fingerprint,
             inputs=inputs,
         )
-        self._publish_manifest(_base(state, previous=""))
+        self._publish_manifest(_base(state, previous=""))  # the loser folds the winner's
         return self.state
 
     def _check_graph(self) -> None:
@@ -189,22 +189,26 @@ class Coordinator:
             )
 
     def end_at_present(self) -> None:
-        """Let the run end where its inputs end now; kept in the manifest, so it never moves."""
-        if self.state.until is not None:
-            return
-        until = {name: stream.ends() for name, stream in self._inputs().items()}
-        manifest = Manifest(
-            format=FORMAT,
-            kind="delta",
-            job=self.state.job,
-            lineage=self.state.lineage,
-            generation=self.generation,
-            epoch=self.state.epoch + 1,
-            time_ms=self._clock.now_ms(),
-            previous=self.state.digest,
-            until=until,
-        )
-        self._publish_manifest(manifest)
+        """Let the run end where its inputs end now; kept in the manifest, so it never moves.
+
+        Raises:
+            NotOwnerError: a newer driver has taken over; stop.
+        """
+        until = self.ends()
+        while self.state.until is None:
+            self._publish_manifest(
+                Manifest(
+                    format=FORMAT,
+                    kind="delta",
+                    job=self.state.job,
+                    lineage=self.state.lineage,
+                    generation=self.generation,
+                    epoch=self.state.epoch + 1,
+                    time_ms=self._clock.now_ms(),
+                    previous=self.state.digest,
+                    until=until,
+                )
+            )
 
     def _inputs(self) -> dict[str, Stream]:
         return {
@@ -244,6 +248,8 @@ class Coordinator:
                 return self._advance(force=force)
             except MisplacedError:
                 self._slots = self._runner.slots()
+            except _LostRaceError:
+                continue
         raise UnavailableError(
             f"slots kept moving between hosts for {MISPLACED_TRIES} tries", epoch=self.state.epoch
         )
@@ -312,11 +318,13 @@ class Coordinator:
         if run.epoch % BASE_EVERY == 0:
             state = fold(self.state, manifest, "")
             manifest = _base(state, previous=self.state.digest)
-        self._publish_manifest(manifest)
+        if not self._publish_manifest(manifest):
+            raise _LostRaceError
         if manifest.kind == "base":
             self._log.prune(run.epoch)
 
-    def _publish_manifest(self, manifest: Manifest) -> None:
+    def _publish_manifest(self, manifest: Manifest) -> bool:
+        """Commit a manifest and fold it; False when the state of another's was folded instead."""
         newest, holder = self._log.newest_generation()
         if newest != self.generation:
             raise NotOwnerError(
@@ -328,7 +336,7 @@ class Coordinator:
         data, digest = encode_manifest(manifest)
         if self._log.publish(manifest.epoch, data):
             self._state = fold(self._state, manifest, digest)
-            return
+            return True
         newest, holder = self._log.newest_generation()
         if newest != self.generation:
             raise NotOwnerError(
@@ -340,9 +348,7 @@ class Coordinator:
         # An older driver won its last epoch; it cannot win another. Go on from there.
         self._state = load_state(self._log)
         publish_outputs(self.state, self._bus, self._storage.root)
-        raise LostRaceError(
-            f"an older driver committed epoch {manifest.epoch}", epoch=manifest.epoch
-        )
+        return False
 
     def _forget(self, run: EpochRun) -> None:
         for files in run.exchange.values():
@@ -389,10 +395,8 @@ class Coordinator:
         )
 
 
-class LostRaceError(UnavailableError):
-    """An epoch was committed by a driver that is gone. Advance again; its work counts."""
-
-    code = "HR202"
+class _LostRaceError(Exception):
+    """The epoch was committed by an older driver, whose last it was; the next one is ours."""
 
 
 def _base(state: JobState, previous: str) -> Manifest:

@@ -10,6 +10,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from headrace.coordinator.failures import slot_error
+from headrace.coordinator.failures import error_of
 from headrace.coordinator.manifest import (
     FORMAT,
     InputPosition,
@@ -191,6 +193,7 @@ class EpochRun:
 
         Raises:
             MisplacedError: a slot was not where its stores are.
+            HeadraceError: what a slot failed with; nothing of the epoch counts.
         """
         reports = sorted(reports, key=lambda report: report.slot)
         if len({report.slot for report in reports}) != len(reports):
@@ -200,6 +203,11 @@ class EpochRun:
                 raise MisplacedError(
                     f"slot {report.slot} ran on host {report.host}", epoch=self.epoch
                 )
+        for report in reports:
+            if report.error is not None:
+                raise error_of(report.error, report.slot)
+            if report.error is not None:
+                raise slot_error(report)
         stages = {stage.name: stage for stage in self.plan.stages}
         for report in reports:
             self.slot_timings.update(report.timings_ms)

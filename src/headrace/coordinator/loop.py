@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from headrace.bus.bus import Bus
 from headrace.clock import Clock
-from headrace.coordinator.coordinator import Coordinator, EpochSummary, LostRaceError
+from headrace.coordinator.coordinator import Coordinator, EpochSummary
 
 IDLE_WAIT_S = 0.5
 
@@ -50,10 +50,7 @@ def drive(
         if control.finish.is_set():
             coordinator.end_at_present()
         began = clock.monotonic()
-        try:
-            summary = coordinator.advance()
-        except LostRaceError:
-            continue
+        summary = coordinator.advance()
         if summary is not None:
             on_epoch(summary)
             rest = interval_ms / 1000 - (clock.monotonic() - began)

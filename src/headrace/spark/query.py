@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace.config import Settings
-from headrace.coordinator.coordinator import Coordinator, EpochSummary, LostRaceError
+from headrace.coordinator.coordinator import Coordinator, EpochSummary
 from headrace.coordinator.loop import Control
 from headrace.errors import UnavailableError
 from headrace.spark.runner import first_line
@@ -57,8 +57,6 @@ def drive_query(
                 return
             try:
                 summary = coordinator.advance()
-            except LostRaceError:
-                return
             except Exception as error:
                 failed.append(error)
                 raise

@@ -1,0 +1,207 @@
+"""Random schedules of everything that can go wrong, against a model in plain dicts.
+
+Each seed is one schedule; a failure names it, and ``SEEDS=123`` alone runs it again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from tests.sim.world import World, make_job
+
+from headrace.coordinator.hosting import stop_file
+from headrace.errors import NotOwnerError
+from headrace.faults import FAULT_POINTS, injected
+from headrace.task.orders import SlotOrder, SlotReport
+from headrace.task.slot import run_slot
+from headrace.testing.driver import TestDriver
+from headrace.testing.local_runner import LocalRunner
+
+SCHEDULES = 500
+BATCHES = 25
+POINTS = [point for point in FAULT_POINTS if not point.startswith("bus.")]
+JOBS = {"memory": make_job("memory"), "rocksdb": make_job("rocksdb")}
+done: Counter[str] = Counter()
+
+
+def _seeds(batch: int) -> list[int]:
+    if "SEEDS" in os.environ:
+        return [int(text) for text in os.environ["SEEDS"].split(",")] if batch == 0 else []
+    return list(range(batch, SCHEDULES, BATCHES))
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read a few rows at a time, so that a stop in mid-epoch leaves some."""
+    monkeypatch.setattr("headrace.task.source.CHUNK_ROWS", 8)
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_random_schedules_equal_the_model(batch: int) -> None:
+    """Whatever happens in between, the finished job equals one fold over its input."""
+    for seed in _seeds(batch):
+        try:
+            _Schedule(seed).run()
+        except BaseException as error:
+            error.add_note(f"schedule {seed}: run it alone with SEEDS={seed}")
+            raise
+
+
+def test_every_kind_of_fault_was_met() -> None:
+    """A schedule that never crashed anything would prove nothing."""
+    if "SEEDS" in os.environ:
+        return
+    assert [] == [kind for kind in _Schedule.KINDS if done[kind] < SCHEDULES // 20], done
+
+
+class _Schedule:
+    """One run: feed, do something nasty, again; then finish and compare."""
+
+    KINDS = (
+        "crash",
+        "lost disk",
+        "double attempt",
+        "zombie attempt",
+        "second driver",
+        "takeover in commit",
+        "stop in mid-epoch",
+        "old graph process",
+    )
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.rng = random.Random(seed)
+        kind = "rocksdb" if seed % 5 == 0 else "memory"
+        self.driver = TestDriver(
+            JOBS[kind],
+            tasks=self.rng.choice([1, 2, 3]),
+            slots=self.rng.choice([1, 2, 3]),
+            hosts=self.rng.choice([1, 2]),
+            max_rows=self.rng.choice([30, 100, 1000]),
+            seed=seed,
+        )
+
+    def run(self) -> None:
+        """Go through the schedule."""
+        actions: dict[str, Callable[[], bool]] = {
+            "crash": self._crash,
+            "lost disk": self._lose_disk,
+            "double attempt": self._double_attempt,
+            "zombie attempt": self._zombie,
+            "second driver": self._second_driver,
+            "takeover in commit": self._takeover_in_commit,
+            "stop in mid-epoch": self._stop,
+            "old graph process": self._kill_slot,
+        }
+        with self.driver:
+            world = World(self.driver, self.rng)
+            for _ in range(self.rng.randint(2, 5)):
+                world.feed(self.rng.randint(0, 60))
+                kind = self.rng.choice(self.KINDS)
+                if actions[kind]():
+                    done[kind] += 1
+                if self.rng.random() < 0.5:
+                    self.driver.advance()
+                self.driver.clock.advance(self.rng.randrange(1000))
+            self.driver.finish()
+            world.check()
+            self._check_leftovers()
+
+    def _check_leftovers(self) -> None:
+        """Nothing but what the manifest names is left of past epochs once they are swept."""
+        self.driver.start()
+        root = self.driver.storage
+        named = self.driver.coordinator.state.files()
+        for folder in ("exchange", "orders", "segment", "snapshot", "output"):
+            found = {f"{folder}/{path.name}" for path in (root / folder).iterdir()}
+            assert set() == found - named
+
+    def _crash(self) -> bool:
+        return self.driver.advance_with_crash(self.rng.choice(POINTS), self.rng.randint(1, 3))
+
+    def _lose_disk(self) -> bool:
+        self.driver.advance()
+        self.driver.crash(lose_hosts=[0])
+        return True
+
+    def _kill_slot(self) -> bool:
+        self.driver.advance()
+        self.driver.runner.kill(0)
+        return True
+
+    def _double_attempt(self) -> bool:
+        """Both attempts of a slot answer; the driver takes one, the other keeps its changes."""
+        runner, first = self.driver.runner, self.rng.random() < 0.5
+        plain = runner.run_one
+
+        def twice(order: SlotOrder) -> SlotReport:
+            reports = [plain(order), plain(order)]
+            return reports[0 if first else 1]
+
+        with _replaced(runner, twice):
+            return self.driver.advance() is not None
+
+    def _zombie(self) -> bool:
+        """An order of long ago is carried out again, next to or instead of its process."""
+        self.driver.advance()
+        history = self.driver.runner.history
+        if not history:
+            return False
+        order = self.rng.choice(history)
+        run_slot(order, self.driver.runner.host(order.slot))
+        return True
+
+    def _second_driver(self) -> bool:
+        """The newer generation takes over; the older one finds out and changes nothing."""
+        old = self.driver.coordinator
+        self.driver.start()
+        before = self.driver.coordinator.state.digest
+        refused = False
+        try:
+            old.advance(force=True)
+        except NotOwnerError:
+            refused = True
+        assert refused
+        assert before == self.driver.coordinator.state.digest
+        return True
+
+    def _takeover_in_commit(self) -> bool:
+        """The older driver wins its last epoch between two steps of the newer one's start."""
+        old, taken = self.driver.coordinator, False
+
+        def hook(point: str) -> None:
+            nonlocal taken
+            if point == "commit.written" and not taken:
+                taken = True
+                self.driver.start()
+
+        with injected(hook, ("commit.written",)):
+            old.advance(force=True)
+        self.driver.advance(force=True)
+        return taken
+
+    def _stop(self) -> bool:
+        """Sources stop reading in mid-epoch; what they reached is what is committed."""
+        self.driver.coordinator  # noqa: B018 - started, so that there is a generation
+        path = stop_file(self.driver.storage, self.driver.coordinator.generation)
+        path.touch()
+        self.driver.advance()
+        path.unlink()
+        self.driver.crash()
+        return True
+
+
+@contextmanager
+def _replaced(
+    runner: LocalRunner, run_one: Callable[[SlotOrder], SlotReport]
+) -> Iterator[None]:
+    runner.run_one = run_one  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del runner.run_one

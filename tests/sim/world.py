@@ -1,0 +1,164 @@
+"""A job that uses every kind of state, and a model of it in plain dicts."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from typing import Any
+
+import pyarrow as pa
+from xxhash import xxh64_intdigest
+
+import headrace as hr
+from headrace.records.keys import encode_key
+from headrace.testing.driver import TestDriver
+
+PARTITIONS = 3
+WINDOW, LATENESS, EVERY, TIMER = 10_000, 1_000, 20_000, 5_000
+COLUMNS = {"id": pa.int64(), "name": pa.string(), "v": pa.int64(), "at": pa.int64()}
+
+
+class Count:
+    """Counts per id, and sets one timer when an id is first seen."""
+
+    def process(self, message: Any, context: Any) -> None:
+        store = context.store("n")
+        seen = store.get(message.id, 0) + 1
+        store.put(message.id, seen)
+        context.emit({"id": message.id, "n": seen})
+        if seen == 1:
+            context.set_timer(message.at + TIMER)
+
+    def on_timer(self, timer: Any, context: Any) -> None:
+        context.emit({"id": timer.key, "n": -1})
+
+
+def make_job(store: str) -> Any:
+    """Return the job with stores of one kind."""
+
+    @hr.job("world")
+    def world(g: Any) -> None:
+        events = g.input("events", time="at", lateness=f"{LATENESS}ms")
+        by_id = events.filter(hr.col("id") >= 0).partition_by("id", name="by-id")
+        by_id.process(
+            Count,
+            stores=(hr.store("n", int, kind=store),),
+            returns={"id": int, "n": int},
+            name="count",
+        ).send_to(g.output("counts"))
+        windows = by_id.window(
+            hr.tumbling(f"{WINDOW}ms"),
+            store=store,
+            name="windows",
+            c=hr.agg.count(),
+            total=hr.agg.sum("v"),
+            top=hr.agg.top_k("v", 2),
+        )
+        windows.send_to(g.output("windows"))
+        windows.partition_by("window_start").window(
+            hr.tumbling(f"{WINDOW}ms"), store=store, best=hr.agg.max("c")
+        ).send_to(g.output("best"))
+        by_name = events.partition_by("name")
+        by_name.aggregate(store=store, name="totals", n=hr.agg.count())
+        by_name.aggregate(
+            every=f"{EVERY}ms", store=store, name="periodic", total=hr.agg.sum("v")
+        ).send_to(g.output("periodic"))
+
+    return world
+
+
+class World:
+    """Feeds a driver and remembers everything that it fed."""
+
+    def __init__(self, driver: TestDriver, rng: random.Random) -> None:
+        self.driver, self._rng = driver, rng
+        self.log: list[list[dict[str, Any]]] = [[] for _ in range(PARTITIONS)]
+        self._now = 100_000
+        driver.create("events", COLUMNS, partitions=PARTITIONS, time="at", key=("id",))
+
+    def feed(self, rows: int) -> None:
+        """Append random rows, one append for each few of them."""
+        made = []
+        for _ in range(rows):
+            self._now += self._rng.randrange(600)
+            at = self._now - self._rng.randrange(4_000)
+            row = {
+                "id": self._rng.randrange(12),
+                "name": self._rng.choice("abc"),
+                "v": self._rng.randrange(100),
+                "at": at,
+            }
+            made.append(row)
+            self.log[_partition(row["id"])].append(row)
+        for begin in range(0, len(made), 7):
+            self.driver.feed("events", made[begin : begin + 7])
+
+    def check(self) -> None:
+        """Compare state and outputs of the finished job with the model."""
+        driver, expected = self.driver, model(self.log)
+        assert expected["store"] == driver.store("n")
+        counts: dict[int, list[int]] = defaultdict(list)
+        for row in driver.output("counts"):
+            counts[row["id"]].append(row["n"])
+        timers = {key: values.count(-1) for key, values in counts.items()}
+        assert dict.fromkeys(expected["store"], 1) == timers
+        in_order = {key: [n for n in values if n > 0] for key, values in counts.items()}
+        assert {key: list(range(1, n + 1)) for key, n in expected["store"].items()} == in_order
+        assert expected["windows"] == _rows(driver, "windows")
+        assert expected["best"] == _rows(driver, "best")
+        assert expected["periodic"] == _rows(driver, "periodic")
+        assert expected["late"] == driver.coordinator.state.counts.get("late", 0)
+        assert sum(map(len, self.log)) == driver.coordinator.state.counts["in"]
+
+
+def _rows(driver: TestDriver, stream: str) -> Counter[tuple[Any, ...]]:
+    return Counter(tuple(map(_plain, row.values())) for row in driver.output(stream))
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "timestamp"):
+        return round(value.timestamp() * 1000)
+    return tuple(item["v"] for item in value) if isinstance(value, list) else value
+
+
+def _partition(key: int) -> int:
+    return (xxh64_intdigest(encode_key((key,))) >> 32) * PARTITIONS >> 32
+
+
+def model(log: list[list[dict[str, Any]]]) -> dict[str, Any]:
+    """Fold every record once, partition by partition, as the docs say it is done."""
+    store: Counter[int] = Counter()
+    windows: dict[tuple[int, int], list[int]] = defaultdict(list)
+    buckets: dict[tuple[int, str], int] = defaultdict(int)
+    late = 0
+    for records in log:
+        highest = None
+        for row in records:
+            watermark = -(1 << 62) if highest is None else highest - LATENESS
+            highest = row["at"] if highest is None else max(highest, row["at"])
+            store[row["id"]] += 1
+            end = row["at"] // WINDOW * WINDOW + WINDOW
+            if end <= watermark:
+                late += 1
+            else:
+                windows[end, row["id"]].append(row["v"])
+            bucket = max(row["at"], watermark) // EVERY * EVERY + EVERY
+            buckets[bucket, row["name"]] += row["v"]
+    best: dict[int, int] = defaultdict(int)
+    for (end, _), values in windows.items():
+        best[end] = max(best[end], len(values))
+    totals: Counter[str] = Counter()
+    periodic: Counter[tuple[Any, ...]] = Counter()
+    for (bucket, name), value in sorted(buckets.items()):
+        totals[name] += value
+        periodic[name, bucket, totals[name]] += 1
+    return {
+        "store": dict(store),
+        "late": late,
+        "windows": Counter(
+            (key, end - WINDOW, end, len(vs), sum(vs), tuple(sorted(vs, reverse=True)[:2]))
+            for (end, key), vs in windows.items()
+        ),
+        "best": Counter((end - WINDOW, end, most) for end, most in best.items()),
+        "periodic": periodic,
+    }
