@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from headrace.coordinator.failures import slot_error
-from headrace.coordinator.failures import error_of
 from headrace.coordinator.manifest import (
     FORMAT,
     InputPosition,
@@ -204,8 +203,6 @@ class EpochRun:
                     f"slot {report.slot} ran on host {report.host}", epoch=self.epoch
                 )
         for report in reports:
-            if report.error is not None:
-                raise error_of(report.error, report.slot)
             if report.error is not None:
                 raise slot_error(report)
         stages = {stage.name: stage for stage in self.plan.stages}
