@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from headrace.graph import agg
     from headrace.graph.builder import Graph
     from headrace.graph.jobs import Job, job
-    from headrace.graph.streams import Output, Stream, store, tumbling
+    from headrace.graph.ledger import Output
+    from headrace.graph.streams import Stream, store, tumbling
     from headrace.task.process import Context
     from headrace.task.timers import Timer
 
@@ -45,7 +46,7 @@ _HOMES = {
     "HeadraceError": "headrace.errors",
     "InvalidInputError": "headrace.errors",
     "Job": "headrace.graph.jobs",
-    "Output": "headrace.graph.streams",
+    "Output": "headrace.graph.ledger",
     "Stream": "headrace.graph.streams",
     "Timer": "headrace.task.timers",
     "agg": "headrace.graph.agg",

@@ -6,8 +6,9 @@ Read ``operators`` for the data, ``streams`` for the API, ``aggregates`` for the
 from headrace.graph.aggregates import Aggregate
 from headrace.graph.builder import Graph
 from headrace.graph.jobs import Job, job
+from headrace.graph.ledger import Output
 from headrace.graph.operators import JobGraph
-from headrace.graph.streams import Output, Stream, Tumbling, store, tumbling
+from headrace.graph.streams import Stream, Tumbling, store, tumbling
 
 __all__ = [
     "Aggregate",

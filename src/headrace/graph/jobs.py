@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from headrace.errors import GraphError, InvalidInputError
-from headrace.graph.builder import Graph, name_mistake
+from headrace.graph.builder import Graph
+from headrace.graph.ledger import Ledger, name_mistake
 from headrace.graph.operators import JobGraph, Site
 from headrace.graph.signatures import call_mistake
 from headrace.graph.sites import failure_site, function_site
@@ -22,7 +23,7 @@ class Job:
     """
 
     name: str
-    function: Callable[[Graph], None] = field(compare=False)
+    function: Callable[[Graph], object] = field(compare=False)
 
     @property
     def site(self) -> Site:
@@ -35,27 +36,27 @@ class Job:
         Raises:
             GraphError: every mistake of the graph, each with its operator and the user's line.
         """
-        graph = Graph(self.name)
+        ledger = Ledger(self.name)
         if (mistake := name_mistake(self.name, "a job")) is not None:
-            graph.report("job", self.site, mistake)
+            ledger.report("job", self.site, mistake)
         if (mistake := call_mistake(self.function, ("g",))) is not None:
-            graph.report(f"function of job {self.name!r}", self.site, mistake)
-            raise GraphError(self.name, graph.mistakes)
+            ledger.report(f"function of job {self.name!r}", self.site, mistake)
+            raise GraphError(self.name, ledger.mistakes)
         try:
-            self.function(graph)
+            self.function(Graph(ledger))
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
-            graph.report("the job's function failed", failure_site(error, self.site), text)
-            raise GraphError(self.name, graph.mistakes) from error
-        built = graph.finish()
-        if not built.operators and not graph.mistakes:
-            graph.report("job", self.site, "its function builds nothing; begin with g.input(...)")
-        if graph.mistakes:
-            raise GraphError(self.name, graph.mistakes)
+            ledger.report("the job's function failed", failure_site(error, self.site), text)
+            raise GraphError(self.name, ledger.mistakes) from error
+        built = ledger.finish()
+        if not built.operators and not ledger.mistakes:
+            ledger.report("job", self.site, "its function builds nothing; begin with g.input(...)")
+        if ledger.mistakes:
+            raise GraphError(self.name, ledger.mistakes)
         return built
 
 
-def job(name: str) -> Callable[[Callable[[Graph], None]], Job]:
+def job(name: str) -> Callable[[Callable[[Graph], object]], Job]:
     """Turn a function that builds a graph into a ``Job``.
 
     Args:
@@ -68,7 +69,7 @@ def job(name: str) -> Callable[[Callable[[Graph], None]], Job]:
     if not isinstance(name, str):
         raise InvalidInputError('a job needs a name: write @hr.job("name") above its function')
 
-    def decorate(function: Callable[[Graph], None]) -> Job:
+    def decorate(function: Callable[[Graph], object]) -> Job:
         return Job(name, function)
 
     return decorate

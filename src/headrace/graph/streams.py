@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -27,6 +27,7 @@ from headrace.graph.arguments import (
     shown,
 )
 from headrace.graph.durations import Duration, duration_ms
+from headrace.graph.ledger import Ledger, Output
 from headrace.graph.operators import (
     Filter,
     FilterMessages,
@@ -40,26 +41,12 @@ from headrace.graph.operators import (
     RunningAggregate,
     Select,
     SendTo,
-    Site,
     StoreSpec,
     TumblingWindow,
 )
 from headrace.graph.signatures import process_mistakes
 from headrace.graph.sites import user_site
 from headrace.graph.types import to_schema
-
-if TYPE_CHECKING:
-    from headrace.graph.builder import Graph
-
-
-@dataclass(frozen=True)
-class Output:
-    """A stream that ``send_to`` appends to; made by ``Graph.output``."""
-
-    graph: Graph
-    stream: str
-    partitions: int | None
-    site: Site
 
 
 @dataclass(frozen=True)
@@ -100,8 +87,8 @@ _BY = "by_"
 class Stream:
     """What leaves one operator; each method adds the next operator and returns its stream."""
 
-    def __init__(self, graph: Graph, name: str, keys: Keys, anchor: str) -> None:
-        self._graph = graph
+    def __init__(self, ledger: Ledger, name: str, keys: Keys, anchor: str) -> None:
+        self._ledger = ledger
         self.name = name
         self.keys = keys
         self._anchor = anchor
@@ -116,9 +103,10 @@ class Stream:
         wrong: list[str] = []
         holds_state = kind in _STATEFUL or kind.startswith(_BY)
         before = self._anchor if holds_state else self.name
-        chosen = self._graph.name(wrong, name, f"{before}.{kind}")
+        chosen = self._ledger.name(wrong, name, f"{before}.{kind}")
         anchor = chosen if holds_state else self._anchor
-        return self._graph.add(make(chosen, wrong), wrong, keys, anchor)
+        self._ledger.add(make(chosen, wrong), wrong)
+        return Stream(self._ledger, chosen, keys, anchor)
 
     def map(
         self,
@@ -283,7 +271,7 @@ class Stream:
     def _merge_mistake(self, other: object, names: Sequence[str]) -> str | None:
         if not isinstance(other, Stream):
             return f"merge takes streams; found {shown(other)}"
-        if other._graph is not self._graph:  # noqa: SLF001 - of the same class
+        if other._ledger is not self._ledger:  # noqa: SLF001 - of the same class
             return f"stream {other.name!r} belongs to another graph"
         if other.name in names:
             return f"stream {other.name!r} is merged with itself"
@@ -319,7 +307,7 @@ class Stream:
             taken = {"at"} if every is not None else set()
             kept = checked_aggregates(wrong, "aggregate", aggregates, self.keys, taken)
             check_kind(wrong, chosen, store)
-            self._graph.claim_stores(wrong, chosen, [chosen])
+            self._ledger.claim_stores(wrong, chosen, [chosen])
             spec = StoreSpec(chosen, store)
             return RunningAggregate(chosen, (self.name,), site, kept, every_ms, spec)
 
@@ -350,7 +338,7 @@ class Stream:
             taken = {"window_start", "window_end"}
             kept = checked_aggregates(wrong, "window", aggregates, self.keys, taken)
             check_kind(wrong, chosen, store)
-            self._graph.claim_stores(wrong, chosen, [chosen])
+            self._ledger.claim_stores(wrong, chosen, [chosen])
             spec = StoreSpec(chosen, store)
             return TumblingWindow(chosen, (self.name,), site, size, grace, kept, spec)
 
@@ -381,7 +369,7 @@ class Stream:
         def make(chosen: str, wrong: list[str]) -> Operator:
             wrong += process_mistakes(factory)
             specs = checked_stores(wrong, stores, self.keys)
-            self._graph.claim_stores(wrong, chosen, [spec.name for spec in specs])
+            self._ledger.claim_stores(wrong, chosen, [spec.name for spec in specs])
             schema = None
             if returns is not None:
                 schema = attempt(wrong, lambda: to_schema(returns), None)
@@ -404,9 +392,9 @@ class Stream:
             if target is None:
                 wrong.append(f'send_to takes g.output("name"); found {shown(output)}')
                 return SendTo(chosen, (self.name,), site)
-            if target.graph is not self._graph:
+            if target.ledger is not self._ledger:
                 wrong.append(f"output {target.stream!r} belongs to another graph")
-            self._graph.mark_sent(target)
+            self._ledger.mark_sent(target)
             return SendTo(chosen, (self.name,), site, target.stream, target.partitions)
 
         stream = "output" if target is None else target.stream

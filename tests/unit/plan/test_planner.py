@@ -24,7 +24,7 @@ INFO = {"orders": StreamInfo(ORDERS, 3, "at"), "untimed": StreamInfo(ORDERS, 2)}
 HIDDEN = [TIME, WATERMARK]
 
 
-def made(function: Callable[[hr.Graph], None], streams: Any = None, **options: Any) -> JobPlan:
+def made(function: Callable[[hr.Graph], Any], streams: Any = None, **options: Any) -> JobPlan:
     return plan(hr.job("job")(function).build(), streams or INFO, **options)
 
 
@@ -300,4 +300,4 @@ def test_key_of_outputs_is_dropped_with_its_columns() -> None:
 )
 def test_numbers_out_of_range_are_refused(options: dict[str, int], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
-        plan(radar.build(), STREAMS, **options)  # type: ignore[arg-type]
+        plan(radar.build(), STREAMS, **options)

@@ -1,0 +1,141 @@
+"""``Ledger``: what a graph under construction has collected, its mistakes included."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.graph.operators import (
+    Input,
+    JobGraph,
+    Operator,
+    Process,
+    RunningAggregate,
+    SendTo,
+    Site,
+    TumblingWindow,
+)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
+_ENDS = (SendTo, RunningAggregate, TumblingWindow, Process)
+
+
+@dataclass(frozen=True)
+class Output:
+    """A stream that ``send_to`` appends to; made by ``Graph.output``."""
+
+    ledger: Ledger
+    stream: str
+    partitions: int | None
+    site: Site
+
+
+def name_mistake(name: object, what: str) -> str | None:
+    """Say why a name cannot be one, or ``None``."""
+    if isinstance(name, str) and _NAME.fullmatch(name):
+        return None
+    return (
+        f"{name!r} cannot name {what}; use up to 150 letters, digits, '.', '_' or '-', beginning "
+        "with a letter or digit"
+    )
+
+
+class Ledger:
+    """Collects operators and outputs, and every mistake in them, in the order of the calls."""
+
+    def __init__(self, job: str) -> None:
+        self.job = job
+        self.mistakes: list[str] = []
+        self._operators: dict[str, Operator] = {}
+        self._outputs: list[Output] = []
+        self._is_sent: set[int] = set()
+        self._stores: dict[str, str] = {}
+
+    def name(self, wrong: list[str], given: str | None, derived: str) -> str:
+        """Return the name of a new operator; a derived one is made unique."""
+        if given is None:
+            number, chosen = 1, derived
+            while chosen in self._operators:
+                number += 1
+                chosen = f"{derived}-{number}"
+            if len(chosen) > 150:
+                wrong.append("the derived name is longer than 150 characters; give name=")
+            return chosen
+        if (mistake := name_mistake(given, "an operator")) is not None:
+            wrong.append(mistake)
+        elif given in self._operators:
+            first = self._operators[given].site
+            wrong.append(f"the name {given!r} is already taken at {first}; give another")
+        return str(given)
+
+    def claim_stores(self, wrong: list[str], operator: str, names: Sequence[str]) -> None:
+        """Note the stores of an operator; each name may be used once in a job."""
+        for name in names:
+            if (mistake := name_mistake(name, "a store")) is not None:
+                wrong.append(mistake)
+            elif name in self._stores:
+                wrong.append(
+                    f"store {name!r} is already used by operator {self._stores[name]!r}; "
+                    "give it another name"
+                )
+            else:
+                self._stores[name] = operator
+
+    def add(self, operator: Operator, wrong: list[str]) -> None:
+        """Take an operator and its mistakes."""
+        for text in wrong:
+            self.report(f"operator {operator.name!r}", operator.site, text)
+        self._operators.setdefault(operator.name, operator)
+
+    def add_output(self, output: Output) -> None:
+        """Take an output and its mistakes; the same stream is given the same partitions."""
+        stream, partitions = output.stream, output.partitions
+        wrong = []
+        if (mistake := name_mistake(stream, "a stream")) is not None:
+            wrong.append(mistake)
+        is_number = isinstance(partitions, int) and not isinstance(partitions, bool)
+        if partitions is not None and not (is_number and partitions > 0):
+            wrong.append(f"partitions is {partitions!r}; expected a number above zero")
+        for other in self._outputs:
+            if other.stream == stream and other.partitions != partitions:
+                wrong.append(
+                    f"output {stream!r} was given partitions={other.partitions} at {other.site} "
+                    f"and partitions={partitions} here; give the same"
+                )
+                break
+        for text in wrong:
+            self.report(f"output {stream!r}", output.site, text)
+        self._outputs.append(output)
+
+    def mark_sent(self, output: Output) -> None:
+        """Note that an output is used."""
+        self._is_sent.add(id(output))
+
+    def report(self, who: str, site: Site, text: str) -> None:
+        """Take a mistake, with the operator and the user's line."""
+        where = f" ({site})" if str(site) else ""
+        self.mistakes.append(f"{who}{where}: {text}")
+
+    def finish(self) -> JobGraph:
+        """Check the whole and return it; mistakes are in ``mistakes``."""
+        operators = tuple(self._operators.values())
+        read = {before for operator in operators for before in operator.inputs}
+        for operator in operators:
+            if operator.name not in read and not isinstance(operator, _ENDS):
+                text = "nothing reads this stream; end it with send_to, or take it out"
+                self.report(f"operator {operator.name!r}", operator.site, text)
+        for output in self._outputs:
+            if id(output) not in self._is_sent:
+                text = "nothing is sent to it; use send_to, or take it out"
+                self.report(f"output {output.stream!r}", output.site, text)
+        sources = {o.stream: o for o in operators if isinstance(o, Input)}
+        for operator in operators:
+            if isinstance(operator, SendTo) and operator.stream in sources:
+                source = sources[operator.stream]
+                text = (
+                    f"stream {operator.stream!r} is also an input, at {source.site}; a job cannot "
+                    "feed itself: send to another stream"
+                )
+                self.report(f"operator {operator.name!r}", operator.site, text)
+        return JobGraph(self.job, operators)

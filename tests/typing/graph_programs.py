@@ -1,0 +1,70 @@
+"""Programs that must type-check, and lines that must not.
+
+Read by ``make check``, never run: where a wrong line carries an ignore, mypy would report
+the ignore as unused if it ever accepted the line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, assert_type
+
+import msgspec
+
+import headrace as hr
+from headrace.graph.aggregates import Aggregate
+from headrace.graph.operators import JobGraph, StoreSpec
+
+
+class Visit(msgspec.Struct):
+    page: str
+    seconds: float
+
+
+class Counter:
+    def process(self, message: Any, context: hr.Context) -> None:
+        context.emit(message)
+
+
+def to_visit(message: Any) -> Visit:
+    return Visit(message.page, message.seconds)
+
+
+def to_visits(message: Any) -> Iterable[Visit]:
+    yield to_visit(message)
+
+
+@hr.job("visits")
+def visits(g: hr.Graph) -> None:
+    source = g.input("clicks", time="at", lateness="10s", schema=Visit)
+    assert_type(source, hr.Stream)
+    parts = source.map(to_visit).flat_map(to_visits).filter(hr.col("seconds") > 1)
+    pages = parts.partition_by("page")
+    pages.window(hr.tumbling("1h", grace="1m"), n=hr.agg.count()).send_to(g.output("hourly"))
+    pages.aggregate(every="1d", store="memory", top=hr.agg.top_k("seconds", keep=("page",)))
+    pages.process(Counter, {"seen": int}, returns=Visit).send_to(g.output("seen", partitions=2))
+    pages.process(lambda: Counter(), (hr.store("more", list[int], "memory"),))  # noqa: PLW0108
+    source.map("page", hr.lit(1).alias("one")).send_to(g.output("ones"))
+
+
+assert_type(visits, hr.Job)
+assert_type(visits.build(), JobGraph)
+assert_type(hr.store("seen"), StoreSpec)
+
+
+def wrong(g: hr.Graph) -> None:
+    source = g.input("clicks")
+    source.map(7)  # type: ignore[arg-type]
+    source.filter("seconds > 1")  # type: ignore[arg-type]
+    source.flat_map(hr.col("seconds"))  # type: ignore[arg-type]
+    source.partition_by(1)  # type: ignore[arg-type]
+    source.window("1h", n=hr.agg.count())  # type: ignore[arg-type]
+    source.window(hr.tumbling(3600), n=hr.agg.count())  # type: ignore[arg-type]
+    source.aggregate(n=len)  # type: ignore[arg-type]
+    source.aggregate(every=60, n=hr.agg.count())  # type: ignore[arg-type]
+    source.send_to("hourly")  # type: ignore[arg-type]
+    source.merge("other")  # type: ignore[arg-type]
+    source.reduce(max)  # type: ignore[attr-defined]
+    hr.job(visits)  # type: ignore[arg-type]
+    unknown: Aggregate = hr.agg.count().alias("n")  # type: ignore[attr-defined]
+    del unknown
