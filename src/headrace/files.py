@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable
+from io import FileIO
 from pathlib import Path
 from typing import TypeAlias
 
 import pyarrow as pa
 
-from headrace.errors import CorruptDataError
+from headrace.errors import CorruptDataError, UnavailableError
 
 Bytes: TypeAlias = bytes | memoryview | pa.Buffer
 _MOST_CHUNKS = 512
@@ -37,15 +38,23 @@ class Files:
         or once a durable file that names it is published; callers choose.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        size = 0
         with open(path, "xb", buffering=0) as file:
-            for chunk in chunks:
-                view = memoryview(chunk).cast("B")
-                while view:
-                    written = file.write(view)
-                    size += written
-                    view = view[written:]
-            self.sync_file(file.fileno())
+            try:
+                return self._fill(file, chunks)
+            except OSError as error:
+                error.filename = error.filename or str(path)
+                path.unlink(missing_ok=True)  # a full disk gets its room back
+                raise
+
+    def _fill(self, file: FileIO, chunks: Iterable[Bytes]) -> int:
+        size = 0
+        for chunk in chunks:
+            view = memoryview(chunk).cast("B")
+            while view:
+                written = file.write(view)
+                size += written
+                view = view[written:]
+        self.sync_file(file.fileno())
         return size
 
     def append(self, descriptor: int, chunks: Iterable[Bytes]) -> None:
@@ -140,3 +149,12 @@ class Files:
         """Remove a file; it may be gone already. Processes that map it keep their view."""
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
+
+
+def disk_error(error: OSError) -> UnavailableError:
+    """Return a refusal of the disk in the words of a user: which file, why, what next."""
+    where = error.filename or "a file"
+    return UnavailableError(
+        f"the disk refused {where}: {error.strerror or error}; nothing of this epoch is visible: "
+        "put the disk in order, then run again"
+    )

@@ -33,11 +33,13 @@ from headrace.errors import InternalError, InvalidInputError, NotOwnerError, Una
 from headrace.faults import fault
 from headrace.plan.compatibility import changes
 from headrace.plan.stages import JobPlan
+from headrace.state.ownership import StoreHeldError
 from headrace.task.orders import NO_WATERMARK
 
 BASE_EVERY = 64
 SWEEP_EVERY = 16
 MISPLACED_TRIES = 20
+HELD_WAIT_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -243,16 +245,19 @@ class Coordinator:
             UnavailableError: slots could not be brought to their stores; try again.
             InvalidInputError: the user's code or data; nothing of the epoch is visible.
         """
+        last: UnavailableError | None = None
         for _ in range(MISPLACED_TRIES):
             try:
                 return self._advance(force=force)
-            except MisplacedError:
+            except MisplacedError as error:
+                last = error
                 self._slots = self._runner.slots()
+            except StoreHeldError as error:
+                last = error
+                self._clock.sleep(HELD_WAIT_S)
             except _LostRaceError:
                 continue
-        raise UnavailableError(
-            f"slots kept moving between hosts for {MISPLACED_TRIES} tries", epoch=self.state.epoch
-        )
+        raise last or UnavailableError(f"{MISPLACED_TRIES} epochs went to older drivers")
 
     def _advance(self, *, force: bool) -> EpochSummary | None:
         state = self.state

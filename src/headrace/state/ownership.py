@@ -13,6 +13,12 @@ from headrace.errors import UnavailableError
 _held: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
 
 
+class StoreHeldError(UnavailableError):
+    """Another process, which may be dying, has the store open. Try again in a moment."""
+
+    code = "HR203"
+
+
 class DirectoryLock:
     """A flock on ``LOCK`` in a directory; it ends with the process, however that ends.
 
@@ -20,7 +26,7 @@ class DirectoryLock:
         directory: made when missing, for its user only.
 
     Raises:
-        UnavailableError: another owner holds it; a dying worker lets go soon, so try again.
+        StoreHeldError: another owner holds it; a dying worker lets go soon, so try again.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -31,7 +37,7 @@ class DirectoryLock:
         except OSError as error:
             owner = os.pread(self._descriptor, 32, 0).decode(errors="replace").strip()
             os.close(self._descriptor)
-            raise UnavailableError(
+            raise StoreHeldError(
                 f"state directory {directory} is held by process {owner or 'unknown'}; "
                 "one task has one owner: try again when it has ended",
                 directory=str(directory),

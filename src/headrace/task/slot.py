@@ -18,7 +18,7 @@ from headrace.bus.bus import Bus
 from headrace.clock import Clock
 from headrace.errors import HeadraceError
 from headrace.faults import fault
-from headrace.files import Files
+from headrace.files import Files, disk_error
 from headrace.plan.stages import Exchange, JobPlan, Stage
 from headrace.records.keys import group_range
 from headrace.state.chain import SegmentSource
@@ -135,6 +135,8 @@ def run_slot(order: SlotOrder, host: SlotHost) -> SlotReport:
 def describe_failure(error: Exception) -> SlotFailure:
     """Return an error as data."""
     trace = "".join(traceback.format_exception(error))
+    if isinstance(error, OSError):  # those of users' code were wrapped where they occurred
+        error = disk_error(error)
     if isinstance(error, HeadraceError):
         fields = {k: v if isinstance(v, int) else str(v) for k, v in error.fields.items()}
         operator = str(error.fields.get("operator", ""))
