@@ -1,0 +1,1 @@
+../src/headrace/demo/delay_radar.py
