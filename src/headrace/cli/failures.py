@@ -1,0 +1,93 @@
+"""How a failed command ends: one message on the screen, its story in a file, an exit code.
+
+0 done, 1 the user's mistake, 2 wrong usage (from typer), 3 unavailable, 4 not the owner,
+5 corrupt data, 70 a fault of Headrace, 130 interrupted, 141 nobody reads the output.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from headrace.clock import Clock, SystemClock
+from headrace.errors import (
+    CorruptDataError,
+    HeadraceError,
+    InvalidInputError,
+    NotOwnerError,
+    UnavailableError,
+)
+
+MISTAKE, UNAVAILABLE, NOT_OWNER, CORRUPT = 1, 3, 4, 5
+INTERNAL, INTERRUPTED, NO_READER = 70, 130, 141
+
+_CODES: tuple[tuple[type[HeadraceError], int], ...] = (
+    (InvalidInputError, MISTAKE),
+    (UnavailableError, UNAVAILABLE),
+    (NotOwnerError, NOT_OWNER),
+    (CorruptDataError, CORRUPT),
+)
+_KEPT_BYTES = 4 << 20
+
+
+def exit_code(error: BaseException) -> int:
+    """Return the exit code of an error."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), INTERNAL)
+
+
+def message(error: BaseException) -> str:
+    """Return what the screen says about an error: no traceback, never empty."""
+    if isinstance(error, HeadraceError):
+        return str(error)
+    told = str(error).strip() or "no further words"
+    return (
+        f"an unexpected {type(error).__name__}: {told}; this is a fault of headrace: "
+        "report it with the details"
+    )
+
+
+def code_of(error: BaseException) -> str:
+    """Return the code of an error as the guide lists it."""
+    return error.code if isinstance(error, HeadraceError) else "HR900"
+
+
+def show(error: BaseException, details: Path | None, console: Console | None = None) -> None:
+    """Print an error on stderr in red, with the file that has the whole story, if any."""
+    console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+    text = Text.assemble((f"error {code_of(error)}: ", "bold red"), (message(error), "red"))
+    console.print(text)
+    if details is not None:
+        console.print(Text(f"details: {_near(details)}", style="dim"))
+
+
+def _near(path: Path) -> Path:
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def record(error: BaseException, home: Path, clock: Clock | None = None) -> Path | None:
+    """Append an error's traceback to ``logs/headrace.log`` below home; return the file.
+
+    A mistake made where there is no home yet leaves nothing behind. A log that cannot be
+    written must not hide the error itself. Past 4 MiB the file becomes ``headrace.log.1``.
+    """
+    if exit_code(error) == MISTAKE and not home.exists():
+        return None
+    path = home / "logs" / "headrace.log"
+    now = datetime.fromtimestamp((clock or SystemClock()).now_ms() / 1000, UTC)
+    head = f"--- {now:%Y-%m-%d %H:%M:%S} UTC, process {os.getpid()}: {' '.join(sys.argv)}\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and path.stat().st_size > _KEPT_BYTES:
+            path.replace(path.with_name(path.name + ".1"))
+        with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(head + "".join(traceback.format_exception(error)) + "\n")
+    except OSError:
+        return None
+    return path

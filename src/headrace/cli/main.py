@@ -1,0 +1,53 @@
+"""The entry point: all commands under one name, and the one place where their errors end."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from headrace.cli import bench, bus, demo, explain, run, version
+from headrace.cli.failures import NO_READER, exit_code, record, show
+from headrace.cli.options import forget_home, home_of_failure
+
+
+class Commands(TyperGroup):
+    """All commands; an error of any becomes a message, a log entry and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was asked for."""
+        forget_home()
+        try:
+            return super().invoke(ctx)
+        except (typer.Exit, typer.Abort, typer.TyperException):
+            raise
+        except BrokenPipeError:
+            # What is still buffered must not fail again when the interpreter flushes it.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(NO_READER) from None
+        except Exception as error:  # noqa: BLE001 - the end of every command
+            show(error, record(error, home_of_failure()))
+            raise typer.Exit(exit_code(error)) from None
+
+
+app = typer.Typer(
+    name="headrace",
+    cls=Commands,
+    help="Stateful stream processing in Python on Apache Spark.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.command()(run.run)
+app.command()(explain.explain)
+app.add_typer(bus.app)
+app.add_typer(bench.app)
+app.command()(demo.demo)
+app.command()(version.version)
+
+if __name__ == "__main__":
+    app(prog_name="headrace")

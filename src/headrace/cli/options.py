@@ -1,0 +1,108 @@
+"""Options that several commands share, and the settings that they make."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from headrace.bus.bus import Bus
+    from headrace.config import Settings
+
+Home = Annotated[
+    Path | None,
+    typer.Option(
+        "--home",
+        metavar="DIR",
+        help="Folder of bus, jobs and state. Default: HEADRACE_HOME, else .headrace.",
+        show_default=False,
+    ),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Settings in TOML.", show_default=False),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="A setting, such as job.tasks=8.", show_default=False
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODULE:JOB",
+        help="A module, or the path of a .py file, and the job in it.",
+        show_default=False,
+    ),
+]
+StreamName = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the stream.", show_default=False)
+]
+
+
+_home: ContextVar[Path | None] = ContextVar("home of the running command", default=None)
+
+
+def settings_of(
+    home: Path | None = None,
+    config: Path | None = None,
+    overrides: list[str] | None = None,
+    flags: dict[str, object] | None = None,
+) -> Settings:
+    """Load the settings of a command.
+
+    Args:
+        home: ``--home``.
+        config: ``--config``.
+        overrides: ``--set``, each ``key=value``.
+        flags: settings that have an option of their own, by key; ``None`` means not given.
+            They win over ``--set``.
+
+    Raises:
+        InvalidInputError: an unknown setting or an unfit value, with its place.
+    """
+    from headrace.config import load_settings
+
+    _home.set(home and home.absolute())
+    own = {"home": home, **(flags or {})}
+    given = [f"{key}={value}" for key, value in own.items() if value is not None]
+    settings = load_settings(config, [*(overrides or []), *given])
+    _home.set(settings.home)
+    return settings
+
+
+def forget_home() -> None:
+    """Begin a command: what the last one in this process learned no longer holds."""
+    _home.set(None)
+
+
+def home_of_failure() -> Path:
+    """Return where a failed command leaves its story, also when its settings were wrong."""
+    from headrace.config import load_settings
+    from headrace.errors import HeadraceError
+
+    try:
+        return _home.get() or load_settings().home
+    except HeadraceError:
+        return Path(".headrace").absolute()
+
+
+def open_home_bus(settings: Settings) -> Bus:
+    """Open the bus of a home with the ``bus`` settings."""
+    from headrace.bus.address import open_bus
+    from headrace.bus.options import BusOptions, Fsync
+
+    bus = settings.bus
+    options = BusOptions(
+        fsync=Fsync(bus.fsync),
+        fsync_interval_ms=bus.fsync_interval_ms,
+        segment_bytes=bus.segment_bytes,
+        adopt_bytes=bus.adopt_bytes,
+        batch_bytes=bus.batch_bytes,
+    )
+    return open_bus(settings.bus_dir, options)

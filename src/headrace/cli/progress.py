@@ -1,0 +1,123 @@
+"""What a running job has done so far, kept from epoch to epoch; reads nothing by itself."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.coordinator.coordinator import EpochSummary
+    from headrace.coordinator.manifest import JobState
+
+WINDOW_S = 5.0
+Ends = Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class InputProgress:
+    """How far one input is: rows read by this run, rows still to read, its watermark in ms."""
+
+    operator: str
+    stream: str
+    rows: int
+    rows_per_s: float
+    lag: int
+    watermark_ms: int | None
+
+
+@dataclass
+class Progress:
+    """The story of a run.
+
+    Args:
+        job: its name.
+        streams: of each input operator.
+        lateness_ms: of each input operator.
+        state: the job's, when the run began.
+        began: of the monotonic clock, s.
+    """
+
+    job: str
+    streams: Mapping[str, str]
+    lateness_ms: Mapping[str, int]
+    state: JobState
+    began: float
+    epochs: int = 0
+    rows: int = 0
+    output_rows: int = 0
+    late_rows: int = 0
+    last: EpochSummary | None = None
+    _first: dict[str, int] = field(init=False)
+    _marks: deque[tuple[float, dict[str, int]]] = field(init=False, default_factory=deque)
+
+    def __post_init__(self) -> None:
+        """Note where each input stands."""
+        self._first = _read(self.state)
+        self._marks.append((self.began, self._first))
+
+    def observe(self, summary: EpochSummary, state: JobState, now: float) -> None:
+        """Take an epoch that is done.
+
+        Args:
+            summary: of the epoch.
+            state: of the job after it.
+            now: of the monotonic clock, s.
+        """
+        self.last, self.state = summary, state
+        self.epochs += 1
+        self.rows += summary.rows
+        self.output_rows += summary.output_rows
+        self.late_rows += summary.counts.get("late", 0)
+        self._marks.append((now, _read(state)))
+        while len(self._marks) > 2 and self._marks[1][0] < now - WINDOW_S:
+            self._marks.popleft()
+
+    def total(self) -> int | None:
+        """Return how many rows a bounded run reads from its begin to its end; else ``None``."""
+        until = self.state.until
+        if until is None:
+            return None
+        wanted = sum(sum(until.get(stream, ())) for stream in self.streams.values())
+        return wanted - sum(self._first.values())
+
+    def inputs(self, ends: Ends, now: float) -> list[InputProgress]:
+        """Return how far each input is.
+
+        Args:
+            ends: next offsets of the input streams, by name.
+            now: of the monotonic clock, s; the rate is over the last seconds before it.
+        """
+        read = _read(self.state)
+        marks = [mark for mark in self._marks if mark[0] >= now - WINDOW_S]
+        since, before = marks[0] if marks else (now, read)
+        if marks and len(self._marks) > len(marks):
+            since, before = self._marks[-len(marks) - 1]
+        found = []
+        for operator, stream in self.streams.items():
+            positions = self.state.inputs.get(operator, {})
+            limits = ends.get(stream, ())
+            if self.state.until is not None:
+                limits = self.state.until.get(stream, limits)
+            least = min((p.max_time for p in positions.values()), default=-1)
+            rows = read.get(operator, 0)
+            span = now - since
+            found.append(
+                InputProgress(
+                    operator,
+                    stream,
+                    rows - self._first.get(operator, 0),
+                    (rows - before.get(operator, 0)) / span if span > 0 else 0.0,
+                    max(0, sum(limits) - rows),
+                    least - self.lateness_ms.get(operator, 0) if least >= 0 else None,
+                )
+            )
+        return found
+
+
+def _read(state: JobState) -> dict[str, int]:
+    return {
+        operator: sum(position.next_offset for position in positions.values())
+        for operator, positions in state.inputs.items()
+    }

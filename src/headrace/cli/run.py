@@ -1,0 +1,150 @@
+"""``headrace run``: a job on Spark, following its inputs or to their end."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from headrace.cli.failures import INTERRUPTED
+from headrace.cli.options import Config, Home, Json, Set, Target, open_home_bus, settings_of
+
+if TYPE_CHECKING:
+    from headrace.bus.bus import Bus
+    from headrace.cli.reporters import Reporter
+    from headrace.clock import Clock
+    from headrace.config import Settings
+    from headrace.coordinator.coordinator import Coordinator, EpochSummary
+    from headrace.coordinator.loop import Control
+    from headrace.graph.jobs import Job
+
+
+def run(  # noqa: PLR0913, PLR0917 - one for each option
+    target: Target,
+    config: Config = None,
+    overrides: Set = None,
+    bounded: Annotated[
+        bool, typer.Option("--bounded", help="Stop at the end of the inputs as it is now.")
+    ] = False,
+    master: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Spark master, such as local[2].", show_default=False),
+    ] = None,
+    loop: Annotated[
+        Literal["direct", "query"] | None,
+        typer.Option(
+            help="Drive epochs by a loop, or by a Structured Streaming query.", show_default=False
+        ),
+    ] = None,
+    as_json: Json = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="A line an epoch.")] = False,
+    home: Home = None,
+) -> None:
+    """Run a job until it is stopped; with --bounded, to the end of its inputs.
+
+    Ctrl-C or SIGTERM ends the epoch under way and exits within 10 seconds; nothing is lost.
+    """
+    from headrace.cli.targets import find_job
+    from headrace.clock import SystemClock
+
+    flags: dict[str, object] = {"spark.master": master, "spark.loop": loop}
+    if bounded:
+        flags["job.bounded"] = "true"
+    settings = settings_of(home, config, overrides, flags)
+    job = find_job(target)
+    clock = SystemClock()
+    reporter = _reporter(clock, as_json=as_json, verbose=verbose)
+    with open_home_bus(settings) as bus:
+        interrupted = show_run(job, settings, bus, reporter, clock)
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _reporter(clock: Clock, *, as_json: bool, verbose: bool) -> Reporter:
+    from headrace.cli.reporters import JsonReporter, QuietReporter, TerminalReporter
+
+    if as_json:
+        return JsonReporter(clock)
+    if sys.stdout.isatty():
+        return TerminalReporter(clock, verbose=verbose)
+    return QuietReporter(verbose=verbose)
+
+
+def show_run(job: Job, settings: Settings, bus: Bus, reporter: Reporter, clock: Clock) -> bool:
+    """Run a job under a reporter; return whether it was interrupted."""
+    from headrace.cli.progress import Progress
+    from headrace.coordinator.loop import Control
+    from headrace.graph.operators import Input
+    from headrace.spark.run import run_job
+
+    control = Control()
+    operators = job.build().operators
+    lateness = {o.name: o.lateness_ms for o in operators if isinstance(o, Input)}
+    running: list[tuple[Coordinator, Progress]] = []
+
+    def on_start(coordinator: Coordinator) -> None:
+        progress = Progress(
+            job.name,
+            coordinator.input_streams(),
+            lateness,
+            coordinator.state,
+            clock.monotonic(),
+        )
+        running.append((coordinator, progress))
+        reporter.started(progress, coordinator.ends)
+
+    def on_epoch(summary: EpochSummary) -> None:
+        coordinator, progress = running[0]
+        progress.observe(summary, coordinator.state, clock.monotonic())
+        reporter.epoch(summary)
+
+    with _ends_like_ctrl_c(), _telling(control, reporter):
+        try:
+            reporter.starting(settings.spark.master)
+            result = run_job(
+                job, settings, bus=bus, control=control, on_start=on_start, on_epoch=on_epoch
+            )
+        finally:
+            reporter.close()
+    seconds = clock.monotonic() - running[0][1].began if running else 0.0
+    reporter.finished(seconds, interrupted=result.interrupted)
+    return result.interrupted
+
+
+@contextmanager
+def _ends_like_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does, also before the job has its own handlers."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _telling(control: Control, reporter: Reporter) -> Iterator[None]:
+    """Tell the reporter when the run is asked to stop; a handler of signals may not print."""
+    over = threading.Event()
+
+    def wait() -> None:
+        while not over.is_set():
+            if control.stop.wait(0.1):
+                if not over.is_set():
+                    reporter.stopping()
+                return
+
+    watcher = threading.Thread(target=wait, name="headrace-stop-notice", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()

@@ -1,0 +1,137 @@
+"""What ``run`` prints, as pure functions of what happened."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from headrace.cli.words import count_text, rate_text, seconds_text, size_text, time_text
+
+if TYPE_CHECKING:
+    from headrace.cli.progress import Ends, Progress
+    from headrace.coordinator.coordinator import EpochSummary
+
+
+def epoch_line(summary: EpochSummary) -> str:
+    """Return one epoch as a line."""
+    seconds = summary.took_ms / 1000
+    parts = [
+        f"epoch {summary.epoch}",
+        count_text(summary.rows, "row"),
+        f"{seconds:.2f} s",
+        rate_text(summary.rows, seconds),
+        f"{summary.output_rows:,} out",
+        f"lag {summary.lag:,}",
+        f"watermark {time_text(summary.watermark)}",
+        f"state {size_text(summary.state_bytes)}",
+    ]
+    if late := summary.counts.get("late", 0):
+        parts.append(f"{late:,} late")
+    return "  ".join(parts)
+
+
+def epoch_json(summary: EpochSummary, progress: Progress, ends: Ends, now: float) -> dict[str, Any]:
+    """Return one epoch for ``--json``; times in ms, ``None`` where there is none."""
+    seconds = summary.took_ms / 1000
+    return {
+        "type": "epoch",
+        "epoch": summary.epoch,
+        "rows": summary.rows,
+        "took_ms": summary.took_ms,
+        "rows_per_s": round(summary.rows / seconds) if seconds else 0,
+        "output_rows": summary.output_rows,
+        "lag": summary.lag,
+        "watermark_ms": None if time_text(summary.watermark) == "-" else summary.watermark,
+        "state_bytes": summary.state_bytes,
+        "changelog_bytes": summary.changelog_bytes,
+        "counts": summary.counts,
+        "timings_ms": summary.timings_ms,
+        "inputs": {
+            found.operator: {
+                "stream": found.stream,
+                "rows": found.rows,
+                "lag": found.lag,
+                "watermark_ms": found.watermark_ms,
+            }
+            for found in progress.inputs(ends, now)
+        },
+        "ended": summary.ended,
+    }
+
+
+def end_json(progress: Progress, seconds: float, *, interrupted: bool) -> dict[str, Any]:
+    """Return the whole run for ``--json``."""
+    return {
+        "type": "end",
+        "job": progress.job,
+        "epoch": progress.state.epoch,
+        "epochs": progress.epochs,
+        "rows": progress.rows,
+        "output_rows": progress.output_rows,
+        "late_rows": progress.late_rows,
+        "seconds": round(seconds, 3),
+        "rows_per_s": round(progress.rows / seconds) if seconds else 0,
+        "ended": progress.state.ended,
+        "interrupted": interrupted,
+    }
+
+
+def end_line(progress: Progress, seconds: float, *, interrupted: bool) -> str:
+    """Return the whole run as a line."""
+    job, state = progress.job, progress.state
+    if state.ended and not progress.epochs:
+        return (
+            f"{job}: its run had ended in epoch {state.epoch}; nothing was left to do. "
+            "To read its inputs anew, run it under another name"
+        )
+    told = (
+        f"{job}: {count_text(progress.rows, 'row')} in {count_text(progress.epochs, 'epoch')}, "
+        f"{seconds_text(seconds)} ({rate_text(progress.rows, seconds)}), "
+        f"{progress.output_rows:,} out"
+    )
+    if progress.late_rows:
+        told += f", {progress.late_rows:,} late"
+    if interrupted:
+        return f"{told}; stopped after epoch {state.epoch}, nothing is lost: run it again to go on"
+    return f"{told}; {'ended' if state.ended else 'stopped'} in epoch {state.epoch}"
+
+
+def live_table(progress: Progress, ends: Ends, now: float) -> Table:
+    """Return a line for each input, under a line for the job."""
+    last = progress.last
+    table = Table(box=None, pad_edge=False, header_style="dim", title_justify="left")
+    table.title = _title(progress)
+    table.title_style = ""
+    for name in ("input", "rows/s", "rows", "lag", "watermark (UTC)", "epoch", "took", "state"):
+        justify: Any = "left" if name in ("input", "watermark (UTC)") else "right"
+        table.add_column(name, justify=justify, no_wrap=True)
+    epoch = "-" if last is None else str(last.epoch)
+    took = "-" if last is None else f"{last.took_ms / 1000:.2f} s"
+    state = "-" if last is None else size_text(last.state_bytes)
+    for found in progress.inputs(ends, now):
+        name = found.operator
+        if found.stream != name:
+            name = f"{name} ({found.stream})"
+        table.add_row(
+            Text(name, style="bold"),
+            f"{found.rows_per_s:,.0f}",
+            f"{found.rows:,}",
+            f"{found.lag:,}",
+            time_text(found.watermark_ms),
+            epoch,
+            took,
+            state,
+        )
+    return table
+
+
+def _title(progress: Progress) -> Text:
+    text = Text.assemble((progress.job, "bold cyan"), f"  {progress.output_rows:,} out")
+    if progress.late_rows:
+        text.append(f"  {progress.late_rows:,} late", style="yellow")
+    if progress.last is None:
+        text.append("  waiting for input", style="dim")
+    text.append("  Ctrl-C ends the epoch and stops", style="dim")
+    return text
