@@ -36,8 +36,12 @@ class HeadraceError(Exception):
 
     def __str__(self) -> str:
         """Return the message followed by the fields that it does not already hold."""
-        parts = (f"{name} {value}" for name, value in self.fields.items())
-        where = ", ".join(part for part in parts if part not in self.message)
+        parts = [(f"{name} {value}", f"{name} {value!r}") for name, value in self.fields.items()]
+        where = ", ".join(
+            part
+            for part, quoted in parts
+            if part not in self.message and quoted not in self.message
+        )
         return f"{self.message} ({where})" if where else self.message
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -254,10 +254,11 @@ class Bus(ABC):
 def unknown_stream(name: str, names: Sequence[str]) -> InvalidInputError:
     """Return the error for a stream that is not there, with those that may be meant."""
     near = difflib.get_close_matches(name, names, 3)
-    there = f"did you mean {' or '.join(map(repr, near))}?" if near else f"found {list(names)[:10]}"
-    return InvalidInputError(
-        f"no stream {name!r}; {there} create it with: headrace bus create {name}", stream=name
+    there = (
+        f"did you mean {' or '.join(map(repr, near))}?" if near else f"found {list(names)[:10]};"
     )
+    how = f'headrace bus create {name} --schema "column:type,..."'
+    return InvalidInputError(f"no stream {name!r}; {there} to create it: {how}", stream=name)
 
 
 def check_same(found: StreamSpec, expected: StreamSpec, exist_ok: bool) -> None:

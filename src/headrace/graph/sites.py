@@ -13,6 +13,7 @@ from typing import Any
 from headrace.graph.operators import Site
 
 _OWN = str(Path(__file__).parent)
+_ENGINE = str(Path(__file__).parent.parent)
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 
@@ -37,10 +38,10 @@ def user_names() -> Mapping[str, Any]:
 
 
 def failure_site(error: BaseException, otherwise: Site) -> Site:
-    """Return the innermost line of the user's in an error's traceback, libraries left out."""
+    """Return the innermost line of the user's in an error's traceback, no library's, none of ours."""
     frames = traceback.extract_tb(error.__traceback__)
     for frame in reversed(frames):
-        if not frame.filename.startswith((_OWN, *_LIBRARIES, "<")):
+        if not frame.filename.startswith((_ENGINE, *_LIBRARIES, "<")):
             return _site(frame.filename, frame.lineno or 0)
     return otherwise
 

@@ -10,6 +10,8 @@ import polars as pl
 import pyarrow as pa
 
 from headrace.errors import HeadraceError, InvalidInputError
+from headrace.graph.operators import Site
+from headrace.graph.sites import failure_site
 from headrace.records.messages import from_messages, message_type, to_messages
 from headrace.records.schema import normalise
 from headrace.task.chunk import Chunk
@@ -177,7 +179,9 @@ class UserFunctionError(InvalidInputError):
     def of(cls, operator: str, error: BaseException, message: object = None) -> UserFunctionError:
         """Describe an error of the user's with the operator and the message it met."""
         met = "" if message is None else f" on message {message!r:.300}"
-        text = f"operator {operator!r} raised {type(error).__name__}: {error}{met}"
+        site = failure_site(error, Site())
+        at = f" at {site}" if site.file else ""
+        text = f"operator {operator!r} raised {type(error).__name__}: {error}{at}{met}"
         return cls(text, operator=operator)
 
 
