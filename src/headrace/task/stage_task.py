@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -30,6 +31,7 @@ from headrace.state.task_state import TaskState
 from headrace.task.chunk import Chunk
 from headrace.task.exchange import ExchangeWriter
 from headrace.task.node import Node
+from headrace.task.orders import END_WATERMARK
 from headrace.task.outputs import OutputNode
 from headrace.task.process import Context, ProcessNode
 from headrace.task.stateless import (
@@ -56,7 +58,10 @@ class ExchangeNode(Node):
         return ExchangeWriter(self.exchange.schema, self.exchange.keys, self._groups)
 
     def push(self, chunk: Chunk) -> None:
-        """Keep the rows for the file."""
+        """Keep the rows for the file; their watermarks lag like that of the stage they go to."""
+        delay = self.exchange.delay_ms
+        if delay and chunk.watermarks is not None:
+            chunk = replace(chunk, watermarks=chunk.watermarks - delay)
         self.writer.add(chunk)
 
 
@@ -179,6 +184,7 @@ class StageTask:
         else:
             return RunningNode(*common)
         node.groups = self._groups
+        node.delay_ms = self._stage.delays.get(operator.name, 0)
         return node
 
     def _build_process(self, operator: Process) -> Node:
@@ -216,9 +222,13 @@ class StageTask:
                 node.push(chunk)
 
     def advance(self, watermark: int, wall_ms: int) -> None:
-        """End the epoch's rows: windows close, timers fire, in the order of the graph."""
-        for node in self.nodes.values():
-            node.advance(watermark, wall_ms)
+        """End the epoch's rows: windows close, timers fire, in the order of the graph.
+
+        What reaches an operator through windows with grace lags, and so does its watermark.
+        """
+        delays, ended = self._stage.delays, watermark >= END_WATERMARK
+        for name, node in self.nodes.items():
+            node.advance(watermark if ended else watermark - delays.get(name, 0), wall_ms)
 
     def exchanges(self) -> list[ExchangeNode]:
         """Return the sending sides."""
@@ -230,10 +240,13 @@ class StageTask:
 
     def deadlines(self) -> tuple[int | None, int | None]:
         """Return the earliest watermark and wall clock at which something is due."""
-        both = [node.deadlines() for node in self.nodes.values()]
-        event = min((event for event, _ in both if event is not None), default=None)
-        wall = min((wall for _, wall in both if wall is not None), default=None)
-        return event, wall
+        delays = self._stage.delays
+        events, walls = [], []
+        for name, node in self.nodes.items():
+            event, wall = node.deadlines()
+            events += [] if event is None else [event + delays.get(name, 0)]
+            walls += [] if wall is None else [wall]
+        return min(events, default=None), min(walls, default=None)
 
     def counts(self) -> dict[str, int]:
         """Return what the nodes counted in this epoch."""

@@ -176,7 +176,8 @@ class RunningNode(AggregateNode):
 class BucketNode(AggregateNode):
     """Partials per key and bucket of event time, handed on when the watermark passes it.
 
-    A bucket is named by its end, ms; it closes at end + ``grace_ms``.
+    A bucket is named by its end, ms; it closes at end + ``grace_ms``. ``groups`` are the
+    task's; ``delay_ms`` is how far the node's watermark lags the one that rows came with.
     """
 
     def __init__(self, *args: object, size_ms: int, grace_ms: int, **kwargs: object) -> None:
@@ -186,6 +187,7 @@ class BucketNode(AggregateNode):
         self._pending_rows = 0
         self._open: set[int] | None = None
         self.groups: tuple[int, int] = (0, 0)
+        self.delay_ms = 0
 
     def _add(self, chunk: Chunk, ends: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
         if not chunk.rows:
@@ -294,7 +296,7 @@ class WindowNode(BucketNode):
         assert chunk.times is not None
         assert chunk.watermarks is not None
         ends = (chunk.times // self._size + 1) * self._size
-        timely = ends + self._grace > chunk.watermarks
+        timely = ends + self._grace > chunk.watermarks - self.delay_ms
         kept = chunk.filter(timely)
         self.counts["late"] += chunk.rows - kept.rows
         self._add(kept, ends[timely])
@@ -318,7 +320,7 @@ class PeriodicNode(BucketNode):
         """Add rows to the bucket in which they will be counted."""
         assert chunk.times is not None
         assert chunk.watermarks is not None
-        effective = np.maximum(chunk.times, chunk.watermarks)
+        effective = np.maximum(chunk.times, chunk.watermarks - self.delay_ms)
         self._add(chunk, (effective // self._size + 1) * self._size)
 
     def advance(self, watermark: int, wall_ms: int) -> None:
