@@ -5,12 +5,13 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from headrace.bus.address import open_bus
 from headrace.bus.bus import Bus
@@ -22,10 +23,10 @@ from headrace.coordinator.hosting import stop_file
 from headrace.coordinator.loop import Control, drive
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.storage import DriverLock
-from headrace.files import Files
+from headrace.files import Files, disk_error
 from headrace.graph.jobs import Job
 from headrace.spark.query import drive_query
-from headrace.spark.runner import SparkRunner, import_paths
+from headrace.spark.runner import DroppedError, SparkRunner, import_paths
 from headrace.spark.session import build_session
 from headrace.spark.worker import WorkerSettings
 
@@ -74,7 +75,7 @@ def run_job(
     bus = bus or open_bus(settings.bus_dir)
     graph = job.build()
     root = settings.jobs_dir / graph.name
-    with DriverLock(root, graph.name):
+    with _refusals(), DriverLock(root, graph.name):
         deployment = deploy(graph, bus, settings, clock, files, job.function.__module__)
         log = root / "logs" / "spark.log"
         session = build_session(
@@ -90,25 +91,47 @@ def run_job(
             if on_epoch is not None:
                 on_epoch(summary)
 
-        with _stopping(control, coordinator, runner, root):
+        with _stopping(control, coordinator, runner, root), suppress(DroppedError):
             coordinator.start()
             if on_start is not None:
                 on_start(coordinator)
-            epoch = settings.epoch
-            if settings.spark.loop == "query":
-                drive_query(session, coordinator, control, count, settings)
-            else:
-                drive(
-                    coordinator,
-                    bus,
-                    clock,
-                    control,
-                    count,
-                    interval_ms=epoch.interval_ms,
-                    tick_ms=epoch.tick_ms,
-                )
+            _drive(session, coordinator, bus, control, count, settings)
         interrupted = control.stop.is_set() and not coordinator.state.ended
         return RunResult(coordinator.state, done["epochs"], done["rows"], interrupted)
+
+
+def _drive(
+    session: SparkSession,
+    coordinator: Coordinator,
+    bus: Bus,
+    control: Control,
+    on_epoch: Callable[[EpochSummary], None],
+    settings: Settings,
+) -> None:
+    if settings.spark.loop == "query":
+        drive_query(session, coordinator, control, on_epoch, settings)
+        return
+    epoch, clock = settings.epoch, SystemClock()
+    drive(
+        coordinator,
+        bus,
+        clock,
+        control,
+        on_epoch,
+        interval_ms=epoch.interval_ms,
+        tick_ms=epoch.tick_ms,
+    )
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Give errors of the driver's own disk the words that those of slots have."""
+    try:
+        yield
+    except ConnectionError:  # such as of a pipe that nobody reads any more
+        raise
+    except OSError as error:
+        raise disk_error(error) from error
 
 
 def _runner(deployment: Deployment, settings: Settings, context: SparkContext) -> SparkRunner:
@@ -141,8 +164,10 @@ def _stopping(
             if over.is_set():
                 return
         stop_file(root, coordinator.generation).touch()
-        if not over.wait(STOP_GRACE_S):
-            runner.cancel()
+        grace = STOP_GRACE_S
+        while not over.wait(grace):
+            runner.cancel()  # again, should it have fallen between two levels
+            grace = 0.2
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         if control.stop.is_set():

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 
+from headrace.clock import Clock, Deadline, SystemClock
 from headrace.coordinator.placement import Slot
 from headrace.errors import UnavailableError
 from headrace.spark.located import Executor, SlotRDD, executors
@@ -17,6 +19,15 @@ from headrace.spark.worker import ORDERS_PROPERTY, WorkerSettings, slot_main
 from headrace.task.orders import SlotOrder, SlotReport, decode_report, encode
 
 JOB_GROUP = "headrace"
+WAIT_FOR_EXECUTORS_S = 60.0
+SETTLE_S = 1.0
+POLL_S = 0.1
+
+
+class DroppedError(UnavailableError):
+    """The epoch under way was dropped because the job was told to stop."""
+
+    code = "HR204"
 
 
 class SparkRunner:
@@ -29,6 +40,7 @@ class SparkRunner:
         settings: what each worker has to know; its slot number is set here.
         orders: folder where orders are written, which all hosts reach.
         slots: how many to use at most; ``None``: every core.
+        clock: for waiting until executors have registered.
     """
 
     def __init__(
@@ -37,19 +49,17 @@ class SparkRunner:
         settings: WorkerSettings,
         orders: Path,
         slots: int | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._context, self._settings, self._orders = context, settings, orders
-        self._wanted = slots
+        self._wanted, self._clock = slots, clock or SystemClock()
+        self._cancelled = threading.Event()
         self._rdd: SlotRDD | None = None
         self._placed: list[Executor] = []
 
     def slots(self) -> list[Slot]:
         """Ask every slot where it is; placed anew when the executors have changed."""
-        found = executors(self._context)
-        if not found:
-            raise UnavailableError(
-                f"Spark master {self._context.master} has no executors; start a worker, or wait"
-            )
+        found = self._registered()
         places = self._spread(found)
         if self._rdd is None or places != self._placed:
             described = [
@@ -59,6 +69,33 @@ class SparkRunner:
             self._rdd, self._placed = SlotRDD(self._context, described, slot_main), places
         reports = self._run(None, list(range(len(places))))
         return [Slot(report.slot, report.host) for report in reports]
+
+    def _registered(self) -> list[Executor]:
+        """Wait for executors; at first until all that are wanted, or no more, are coming."""
+        deadline = Deadline(self._clock, WAIT_FOR_EXECUTORS_S)
+        found, since = executors(self._context), self._clock.monotonic()
+        while not self._enough(found, since):
+            self._check_stop()
+            if deadline.expired:
+                if found:
+                    break
+                raise UnavailableError(
+                    f"Spark master {self._context.master} has given no executors for "
+                    f"{WAIT_FOR_EXECUTORS_S:.0f} s; start a worker, or free its cores"
+                )
+            self._clock.sleep(POLL_S)
+            now = executors(self._context)
+            if now != found:
+                found, since = now, self._clock.monotonic()
+        return found
+
+    def _enough(self, found: Sequence[Executor], since: float) -> bool:
+        if str(self._context.master).startswith("local") or (found and self._placed):
+            return True
+        cores = sum(executor.cores for executor in found)
+        if self._wanted is not None:
+            return cores >= self._wanted
+        return bool(found) and self._clock.monotonic() - since >= SETTLE_S
 
     def _spread(self, found: Sequence[Executor]) -> list[Executor]:
         """One entry for each slot: executors in turn, as long as they have cores."""
@@ -89,18 +126,25 @@ class SparkRunner:
 
     def _run(self, prefix: str | None, slots: list[int]) -> list[SlotReport]:
         assert self._rdd is not None
+        self._check_stop()
         self._context.setLocalProperty(ORDERS_PROPERTY, prefix)  # type: ignore[arg-type]
         self._context.setJobGroup(JOB_GROUP, "headrace epoch", interruptOnCancel=False)
         try:
             return [decode_report(data) for data in self._rdd.run(slots)]
         except (Py4JError, Py4JJavaError, EOFError, OSError) as error:
+            self._check_stop(error)
             raise UnavailableError(
                 f"Spark could not run slots {slots}: {first_line(error)}; "
                 "Spark's log file has the whole story"
             ) from error
 
+    def _check_stop(self, cause: Exception | None = None) -> None:
+        if self._cancelled.is_set():
+            raise DroppedError("the epoch was dropped: the job was told to stop") from cause
+
     def cancel(self) -> None:
-        """Have Spark drop the level that is running."""
+        """Have Spark drop the level that is running, and run no other."""
+        self._cancelled.set()
         self._context.cancelJobGroup(JOB_GROUP)
 
 

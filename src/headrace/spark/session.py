@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from headrace.errors import InvalidInputError
@@ -92,9 +93,8 @@ def build_session(
             "Headrace places its slots through SparkContext, which Spark Connect does not have; "
             "unset SPARK_REMOTE and name a master such as local[2] or spark://host:7077"
         )
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        return active
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001 - of any thread
+        return SparkSession.builder.getOrCreate()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     for name, value in SINGLE_THREAD.items():

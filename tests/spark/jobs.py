@@ -1,0 +1,189 @@
+"""The jobs that the crash tests run, and what they must come to: a model in plain Python.
+
+Jobs are made for a folder, through which a test meets its workers: a function that comes to
+a gate says so in a file and waits until the test opens the gate.
+"""
+
+from __future__ import annotations
+
+import os
+import random  # noqa: TID251 - the user's function that is not deterministic, on purpose
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import headrace as hr
+from headrace.clock import Deadline, SystemClock
+from headrace.graph.jobs import Job
+
+SCHEMA = pa.schema([("id", pa.int64()), ("kind", pa.string()), ("v", pa.int64()), ("at", pa.int64())])
+WINDOW_MS, EVERY_MS = 10_000, 20_000
+GATE_S = 60.0
+
+Rows = list[dict[str, Any]]
+
+
+def rows_of(count: int, partition: int, start: int = 0) -> Rows:
+    """Records of one partition, their times rising, so that none is ever late."""
+    return [
+        {
+            "id": (n * 7 + partition) % 40,
+            "kind": "abc"[n % 3],
+            "v": n * n % 101,
+            "at": 1_000_000 + n * 500,
+        }
+        for n in range(start, start + count)
+    ]
+
+
+def pass_gate(folder: Path, name: str) -> None:
+    """Say that this process has come to a gate, and wait until it is open."""
+    (folder / f"{name}.at-{os.getpid()}").touch()
+    clock = SystemClock()
+    deadline = Deadline(clock, GATE_S)
+    while not (folder / f"{name}.open").exists() and not deadline.expired:
+        clock.sleep(0.01)
+
+
+class Count:
+    """Counts the messages of each id, and stops at the gate at the count it is given."""
+
+    def __init__(self, folder: Path | None = None, at: tuple[int, int] = (-1, -1)) -> None:
+        self._folder, self._at = folder, at
+
+    def process(self, message: Any, context: Any) -> None:
+        store = context.store("n")
+        n = store.get(message.id, 0) + 1
+        store.put(message.id, n)
+        context.emit({"id": message.id, "n": n})
+        if self._folder is not None and (message.id, n) == self._at:
+            pass_gate(self._folder, "count")
+
+
+def counting(folder: Path | None = None, at: tuple[int, int] = (-1, -1)) -> Job:
+    """A job with every kind of keyed state, which may stop at a gate inside its processor."""
+
+    @hr.job("counting")
+    def counting(g: hr.Graph) -> None:
+        events = g.input("events", time="at")
+        by_id = events.partition_by("id", name="by-id")
+        by_id.process(
+            lambda: Count(folder, at),
+            stores=(hr.store("n", int),),
+            returns={"id": int, "n": int},
+            name="count",
+        ).send_to(g.output("counts"))
+        by_id.window(
+            hr.tumbling(f"{WINDOW_MS}ms"), name="windows", c=hr.agg.count(), total=hr.agg.sum("v")
+        ).send_to(g.output("windows"))
+        events.partition_by("kind").aggregate(
+            every=f"{EVERY_MS}ms", name="totals", total=hr.agg.sum("v"), c=hr.agg.count()
+        ).send_to(g.output("totals"))
+
+    return counting
+
+
+def shuffling(folder: Path) -> Job:
+    """A job that sends each message to a key drawn at random, with a gate before one draw."""
+
+    def draw(message: Any) -> Mapping[str, Any]:
+        if message.id == GATED_ID:
+            pass_gate(folder, "draw")
+        return {"key": int(random.random() * 1000), "id": message.id, "v": message.v}
+
+    @hr.job("shuffling")
+    def shuffling(g: hr.Graph) -> None:
+        drawn = g.input("events").map(draw, returns={"key": int, "id": int, "v": int})
+        drawn.partition_by("key").process(
+            Keep, stores=(hr.store("n", int),), returns={"id": int, "v": int}, name="keep"
+        ).send_to(g.output("kept"))
+
+    return shuffling
+
+
+GATED_ID = 1_000_003
+
+
+class Keep:
+    """Counts per random key and passes the message on."""
+
+    def process(self, message: Any, context: Any) -> None:
+        store = context.store("n")
+        store.put(message.key, store.get(message.key, 0) + 1)
+        context.emit({"id": message.id, "v": message.v})
+
+
+class Remind:
+    """Sets a timer of the wall clock for each id, and answers when it fires."""
+
+    def __init__(self, delay_ms: int) -> None:
+        self._delay = delay_ms
+
+    def process(self, message: Any, context: Any) -> None:
+        context.set_timer(context.wall_ms + self._delay, wall=True)
+
+    def on_timer(self, timer: Any, context: Any) -> None:
+        context.emit({"id": timer.key, "due": timer.at})
+
+
+def reminding(delay_ms: int) -> Job:
+    """A job whose only output comes from timers of the wall clock."""
+
+    @hr.job("reminding")
+    def reminding(g: hr.Graph) -> None:
+        by_id = g.input("events").partition_by("id")
+        by_id.process(lambda: Remind(delay_ms), returns={"id": int, "due": int}).send_to(
+            g.output("reminders")
+        )
+
+    return reminding
+
+
+def failing(poison: int) -> Job:
+    """The counting job with a function before it that cannot take one id; -1: takes all."""
+
+    def check(message: Any) -> bool:
+        if message.id == poison:
+            raise ValueError(f"cannot take id {message.id}")
+        return True
+
+    @hr.job("failing")
+    def failing(g: hr.Graph) -> None:
+        checked = g.input("events", time="at").filter(check, name="checked")
+        checked.partition_by("id", name="by-id").process(
+            Count, stores=(hr.store("n", int),), returns={"id": int, "n": int}, name="count"
+        ).send_to(g.output("counts"))
+
+    return failing
+
+
+MAKERS: dict[str, Callable[[Path], Job]] = {
+    "counting": lambda folder: counting(),
+    "gated": lambda folder: counting(folder, (3, 5)),
+    "shuffling": shuffling,
+}
+
+
+def model(partitions: Iterable[Rows]) -> dict[str, Any]:
+    """What ``counting`` must come to at the end of its inputs, from one pass over them."""
+    counts: Counter[int] = Counter()
+    windows: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    buckets: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
+    for row in (row for rows in partitions for row in rows):
+        counts[row["id"]] += 1
+        windows[row["at"] // WINDOW_MS * WINDOW_MS, row["id"]].append(row["v"])
+        buckets[row["at"] // EVERY_MS * EVERY_MS + EVERY_MS, row["kind"]].append(row["v"])
+    totals: list[tuple[Any, ...]] = []
+    running: defaultdict[str, list[int]] = defaultdict(list)
+    for (end, kind), values in sorted(buckets.items()):
+        running[kind] += values
+        totals.append((kind, end, sum(running[kind]), len(running[kind])))
+    return {
+        "store": dict(counts),
+        "counts": {key: list(range(1, n + 1)) for key, n in counts.items()},
+        "windows": sorted((key, at, len(vs), sum(vs)) for (at, key), vs in windows.items()),
+        "totals": sorted(totals),
+    }

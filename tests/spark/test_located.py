@@ -1,0 +1,91 @@
+"""Each private way into Spark's JVM still does what ``spark.located`` relies on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+
+import msgspec
+import pytest
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from headrace.spark.located import SLOT_VARIABLE, SlotRDD, executors
+
+pytestmark = pytest.mark.spark
+
+PROPERTY = "headrace.test"
+
+
+def describe(slots: Iterable[str]) -> Iterator[bytes]:
+    """Say in which process a slot runs, and what it can see there."""
+    for name in slots:
+        context = TaskContext.get()
+        assert context is not None
+        said = {
+            "slot": name,
+            "process": os.getpid(),
+            "variable": os.environ.get(SLOT_VARIABLE),
+            "property": context.getLocalProperty(PROPERTY),
+        }
+        yield msgspec.json.encode(said)
+
+
+@pytest.fixture(scope="module")
+def rdd(spark: SparkSession) -> SlotRDD:
+    location = executors(spark.sparkContext)[0].location
+    return SlotRDD(spark.sparkContext, [(f"slot {n}", [location]) for n in range(3)], describe)
+
+
+def answers(rdd: SlotRDD, partitions: list[int]) -> list[dict]:
+    return [msgspec.json.decode(data) for data in rdd.run(partitions)]
+
+
+def test_executors_of_local_mode_are_the_driver(spark: SparkSession) -> None:
+    """The status store is asked for executors; local mode has one, placed by its host."""
+    (found,) = executors(spark.sparkContext)
+    assert found.identity == "driver"
+    assert found.location == found.host
+    assert found.cores == 2
+
+
+def test_slots_answer_in_the_order_asked(rdd: SlotRDD) -> None:
+    """Each slot gets its own object, in an environment that holds its number."""
+    assert [(a["slot"], a["variable"]) for a in answers(rdd, [0, 1, 2])] == [
+        ("slot 0", "0"),
+        ("slot 1", "1"),
+        ("slot 2", "2"),
+    ]
+
+
+def test_a_slot_meets_its_process_again(rdd: SlotRDD) -> None:
+    """Every slot has one worker process over many jobs, and shares it with no other."""
+    first = [answer["process"] for answer in answers(rdd, [0, 1, 2])]
+    assert len(set(first)) == 3
+    for _ in range(10):
+        assert first == [answer["process"] for answer in answers(rdd, [0, 1, 2])]
+
+
+def test_some_slots_run_without_the_others(rdd: SlotRDD) -> None:
+    """An epoch runs only the slots that have something to do, in the processes they had."""
+    first = {answer["slot"]: answer["process"] for answer in answers(rdd, [0, 1, 2])}
+    for chosen in ([2], [0, 2], [1]):
+        found = answers(rdd, chosen)
+        assert [f"slot {n}" for n in chosen] == [answer["slot"] for answer in found]
+        assert all(first[answer["slot"]] == answer["process"] for answer in found)
+
+
+def test_local_properties_reach_the_workers(spark: SparkSession, rdd: SlotRDD) -> None:
+    """What is set before a job is what its workers see, though the RDD is an old one."""
+    for value in ("first", "second"):
+        spark.sparkContext.setLocalProperty(PROPERTY, value)
+        assert [value] * 2 == [answer["property"] for answer in answers(rdd, [0, 1])]
+    spark.sparkContext.setLocalProperty(PROPERTY, None)
+    assert [answer["property"] for answer in answers(rdd, [0])] == [None]
+
+
+def test_building_slots_leaves_the_environment_as_it_was(spark: SparkSession) -> None:
+    """The number of a slot does not leak into what others build on the same context."""
+    before = dict(spark.sparkContext.environment)
+    SlotRDD(spark.sparkContext, [("one", []), ("two", [])], describe)
+    assert before == spark.sparkContext.environment
