@@ -78,7 +78,7 @@ class EpochSettings(Section):
         1024 * _MIB, ge=1, description="input bytes of an epoch, over all inputs"
     )
     timeout_s: float = Field(
-        600.0, gt=0, description="an epoch that takes longer fails and is run again"
+        600.0, gt=0, description="after this long an epoch reads no more input and ends"
     )
     tick_ms: int = Field(
         100, ge=1, description="how often an idle job looks for new input and for due deadlines"
@@ -86,7 +86,7 @@ class EpochSettings(Section):
 
 
 class StateSettings(Section):
-    """Where keyed state lives and when its changelog is folded into a snapshot."""
+    """Where keyed state lives, and how much of an epoch's changes is held."""
 
     store: Literal["rocksdb", "memory"] = Field(
         "rocksdb", description="kind of the stores that do not name one"
@@ -95,18 +95,7 @@ class StateSettings(Section):
         None, description="folder on a local disk of each host; none: state, below home"
     )
     overlay_bytes: int = Field(
-        128 * _MIB, ge=1, description="changes that a task holds before it ends its epoch early"
-    )
-    snapshot_min_bytes: int = Field(
-        16 * _MIB, ge=0, description="changelog below which no snapshot is written"
-    )
-    snapshot_ratio: float = Field(
-        1.0,
-        gt=0,
-        description="changelog since the last snapshot, by its size, that makes a new one",
-    )
-    snapshot_max_segments: int = Field(
-        500, ge=1, description="changelog segments that are replayed at most, whatever their size"
+        128 * _MIB, ge=1, description="changes that a task may hold in an epoch; when one holds more, the next are smaller"
     )
 
 

@@ -48,11 +48,28 @@ class EpochLimits:
 
     Args:
         max_rows: input rows.
+        max_bytes: bytes of the input columns that are read.
         timeout_s: after this long source tasks stop reading.
+        overlay_bytes: changes that one task holds in memory; an epoch that exceeds it makes
+            the next ones smaller.
     """
 
     max_rows: int = 8_000_000
+    max_bytes: int = 1 << 30
     timeout_s: float = 600.0
+    overlay_bytes: int = 128 << 20
+
+    def adapt(self, bound: int, rows: int, overlay_bytes: int) -> int:
+        """Return how many rows the next epoch may read, from what this one needed.
+
+        What keyed tasks are sent they must take, so memory is bounded where rows are read:
+        by the ratio when changes were too large, doubling again while they are small.
+        """
+        if overlay_bytes > self.overlay_bytes:
+            return max(1, rows * self.overlay_bytes // overlay_bytes)
+        if overlay_bytes * 2 < self.overlay_bytes:
+            return min(self.max_rows, bound * 2)
+        return bound
 
 
 @dataclass(frozen=True)
@@ -107,6 +124,7 @@ class Coordinator:
         self._bus, self._log, self._storage = bus, log, storage
         self._runner, self._clock = runner, clock
         self._limits = limits or EpochLimits()
+        self._max_rows = self._limits.max_rows
         self._bounded = bounded
         self._slots: list[Slot] = []
         self._state: JobState | None = None
@@ -266,7 +284,7 @@ class Coordinator:
         began = self._clock.monotonic()
         now = self._clock.now_ms()
         ends = self.ends()
-        ranges = plan_ranges(self._plan, state, ends, self._limits.max_rows)
+        ranges = plan_ranges(self._plan, state, ends, self._max_rows)
         ended = not ranges and at_end(self._plan, state)
         due = self.wall_deadline()
         if not (ranges or ended or force or (due is not None and due <= now)):
@@ -282,6 +300,7 @@ class Coordinator:
             ended=ended,
             all_tasks=force,
             deadline_ms=now + int(self._limits.timeout_s * 1000),
+            max_bytes=self._limits.max_bytes,
         )
         timings = {"plan": self._since(began)}
         fault("epoch.planned")
@@ -299,6 +318,8 @@ class Coordinator:
         self._forget(run)
         timings["forget"] = self._since(mark)
         fault("epoch.swept")
+        read = run.rows_read()
+        self._max_rows = self._limits.adapt(self._max_rows, read, run.overlay_bytes)
         return self._summary(run, ends, rows, self._since(began), timings)
 
     def _since(self, mark: float) -> float:

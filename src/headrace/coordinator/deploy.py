@@ -46,13 +46,23 @@ class Deployment:
             storage=self.storage,
             runner=runner,
             clock=clock,
-            limits=EpochLimits(settings.epoch.max_rows, settings.epoch.timeout_s),
+            limits=EpochLimits(
+                settings.epoch.max_rows,
+                settings.epoch.max_bytes,
+                settings.epoch.timeout_s,
+                settings.state.overlay_bytes,
+            ),
             bounded=settings.job.bounded,
         )
 
 
-def stream_infos(graph: JobGraph, bus: Bus) -> dict[str, StreamInfo]:
+def stream_infos(graph: JobGraph, bus: Bus, *, absent_ok: bool = False) -> dict[str, StreamInfo]:
     """Return what the planner has to know of the graph's streams that exist.
+
+    Args:
+        graph: of the job.
+        bus: the streams.
+        absent_ok: leave out an input that does not exist if its schema is given.
 
     Raises:
         InvalidInputError: an input stream does not exist.
@@ -60,23 +70,23 @@ def stream_infos(graph: JobGraph, bus: Bus) -> dict[str, StreamInfo]:
     infos = {}
     known = set(bus.names())
     for operator in graph.operators:
-        if isinstance(operator, Input) or (
-            isinstance(operator, SendTo) and operator.stream in known
-        ):
+        is_needed = isinstance(operator, Input) and not (absent_ok and operator.schema is not None)
+        if isinstance(operator, Input | SendTo) and (is_needed or operator.stream in known):
             spec = bus.stream(operator.stream).spec
             infos[operator.stream] = StreamInfo(spec.schema, spec.partitions, spec.time)
     return infos
 
 
-def make_plan(graph: JobGraph, bus: Bus, settings: Settings) -> JobPlan:
+def make_plan(graph: JobGraph, bus: Bus, settings: Settings, *, absent_ok: bool = False) -> JobPlan:
     """Return the plan of a graph over the streams of a bus.
 
     The number of key groups is fixed when a job is created; after that the manifest's holds.
+    With ``absent_ok`` an input need not exist if its schema is given: enough to look at.
     """
     held = _key_groups(settings.jobs_dir / check_job_name(graph.name))
     return plan(
         graph,
-        stream_infos(graph, bus),
+        stream_infos(graph, bus, absent_ok=absent_ok),
         key_groups=held or settings.job.key_groups,
         tasks=settings.job.tasks,
     )

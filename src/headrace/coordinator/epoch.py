@@ -78,6 +78,8 @@ class EpochRun:
         time_ms: the epoch's wall clock.
         ended: this is the epoch of its own for the end of the inputs.
         all_tasks: run tasks that have nothing to do, too.
+        deadline_ms: wall clock at which source tasks stop reading.
+        max_bytes: input bytes, over all ranges.
     """
 
     plan: JobPlan
@@ -90,6 +92,8 @@ class EpochRun:
     ended: bool = False
     all_tasks: bool = False
     deadline_ms: int | None = None
+    max_bytes: int | None = None
+    overlay_bytes: int = 0
     inputs: dict[str, dict[int, InputPosition]] = field(default_factory=dict)
     watermarks: dict[str, int] = field(default_factory=dict)
     exchange: dict[str, list[ExchangeFile]] = field(default_factory=dict)
@@ -132,6 +136,7 @@ class EpochRun:
                 exchange={op: [f.path for f in self.exchange.get(op, ())] for op in reads},
                 tasks=[tasks[name] for name in names],
                 deadline_ms=self.deadline_ms,
+                range_bytes=self.max_bytes and max(1, self.max_bytes // max(1, len(self.ranges))),
             )
             for slot, names in sorted(placed.items())
         ]
@@ -223,6 +228,7 @@ class EpochRun:
             self.inputs.setdefault(reached.operator, {})[reached.partition] = position
         self.outputs += task.outputs
         self.counts.update(task.counts)
+        self.overlay_bytes = max(self.overlay_bytes, task.overlay_bytes)
         if not stage.keyed:
             return
         held = self.state.tasks.get(task_name(task.stage, task.task), TaskState())

@@ -54,7 +54,7 @@ class SlotOrder(msgspec.Struct, frozen=True):
 
     ``exchange`` lists for each ``partition_by`` operator the files to read, in the order
     (source stage, task). ``watermarks`` holds each stage's watermark at the end of the epoch;
-    ``ended`` says that all inputs have ended. ``host`` is the identity of the state
+    ``ended`` says that all inputs have ended. ``range_bytes`` bounds what is read of each range. ``host`` is the identity of the state
     directory that the tasks' stores are on; empty: any.
     """
 
@@ -72,6 +72,7 @@ class SlotOrder(msgspec.Struct, frozen=True):
     exchange: dict[str, list[str]] = {}
     tasks: list[TaskOrder] = []
     deadline_ms: int | None = None
+    range_bytes: int | None = None
 
 
 class Reached(msgspec.Struct, frozen=True, array_like=True):
@@ -132,6 +133,7 @@ class TaskReport(msgspec.Struct, frozen=True):
     wall_deadline: int | None = None
     counts: dict[str, int] = {}
     state_bytes: int = 0
+    overlay_bytes: int = 0
 
 
 class SlotReport(msgspec.Struct, frozen=True):

@@ -59,6 +59,22 @@ class _Ready(NamedTuple):
     runtime: StageTask
 
 
+class _After(NamedTuple):
+    """What a task says of itself once it has run."""
+
+    event_deadline: int | None
+    wall_deadline: int | None
+    overlay_bytes: int
+
+    @classmethod
+    def of(cls, entry: _Ready) -> _After:
+        """Ask a task that has run and is not sealed."""
+        return cls(
+            *entry.runtime.deadlines(),
+            0 if entry.state is None else entry.state.overlay_bytes,
+        )
+
+
 @dataclass(frozen=True)
 class KeptTask:
     """A task's nodes after an epoch, and what must have been committed for them to go on."""
@@ -173,7 +189,8 @@ class _Attempt:
         snapshot, snapshot_sizes = self._write_snapshots(snapshots)
         began = self._timed("snapshot", began)
         reached = [self._run_task(*entry) for entry in ready]
-        deadlines = [entry.runtime.deadlines() for entry in ready]
+        # Before the stores are sealed: timers look for their next in what the epoch wrote.
+        after = [_After.of(entry) for entry in ready]
         fault("slot.ran")
         began = self._timed("run", began)
         exchange = [file for e in ready for file in self._write_exchange(e.order, e.runtime)]
@@ -194,7 +211,7 @@ class _Attempt:
         fault("slot.output_written")
         self._timed("output", began)
         reports = [
-            self._report(entry, sizes, snapshot_sizes, (reached[n], deadlines[n], parts[n]))
+            self._report(entry, sizes, snapshot_sizes, after[n], reached[n], parts[n])
             for n, entry in enumerate(ready)
         ]
         return SlotReport(
@@ -235,11 +252,12 @@ class _Attempt:
         entry: _Ready,
         sizes: dict[_Task, int],
         snapshot_sizes: dict[_Task, int],
-        made: tuple[list[Reached], tuple[int | None, int | None], list[OutputPart]],
+        after: _After,
+        reached: list[Reached],
+        parts: list[OutputPart],
     ) -> TaskReport:
         task, state, runtime = entry.order, entry.state, entry.runtime
         name = (task.stage, task.task)
-        reached, (event, wall), parts = made
         changed = name in sizes
         self._host.runtimes[(self._order.job, *name)] = KeptTask(
             runtime,
@@ -258,10 +276,11 @@ class _Attempt:
             snapshot=name in snapshot_sizes,
             snapshot_bytes=snapshot_sizes.get(name, 0),
             outputs=parts,
-            event_deadline=event,
-            wall_deadline=wall,
+            event_deadline=after.event_deadline,
+            wall_deadline=after.wall_deadline,
             counts=runtime.counts(),
             state_bytes=0 if state is None else state.live_bytes,
+            overlay_bytes=after.overlay_bytes,
         )
 
     def _state(self, stage: Stage, task: TaskOrder) -> TaskState | None:
@@ -304,7 +323,9 @@ class _Attempt:
         for wanted in task.ranges:
             binding = bindings[wanted.operator]
             stream = self._host.bus.stream(binding.stream)
-            reader = SourceReader(stream, binding, wanted, timed=stage.timed)
+            reader = SourceReader(
+                stream, binding, wanted, timed=stage.timed, max_bytes=self._order.range_bytes
+            )
             for chunk in reader.chunks(self._should_stop):
                 runtime.push(wanted.operator, chunk)
             reached.append(reader.reached())

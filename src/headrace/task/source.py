@@ -24,12 +24,20 @@ class SourceReader:
         binding: columns and event time wanted.
         wanted: the range.
         timed: whether later operators need event times.
+        max_bytes: reading ends early after about so many bytes of the columns.
     """
 
     def __init__(
-        self, stream: Stream, binding: InputBinding, wanted: InputRange, *, timed: bool
+        self,
+        stream: Stream,
+        binding: InputBinding,
+        wanted: InputRange,
+        *,
+        timed: bool,
+        max_bytes: int | None = None,
     ) -> None:
         self._stream, self._binding, self._range = stream, binding, wanted
+        self._max_bytes = max_bytes
         self._timed = timed and binding.time is not None
         self._next = wanted.start
         self._max_time = wanted.max_time
@@ -45,7 +53,11 @@ class SourceReader:
         waiting: list[pa.RecordBatch] = []
         rows = 0
         part = self._stream.read(
-            self._range.partition, self._range.start, self._range.stop, columns=columns
+            self._range.partition,
+            self._range.start,
+            self._range.stop,
+            columns=columns,
+            max_bytes=self._max_bytes,
         )
         for found in part:
             waiting.append(found.batch)

@@ -20,7 +20,7 @@ import pyarrow as pa
 from headrace.bus.address import open_bus
 from headrace.bus.bus import Bus
 from headrace.bus.spec import Appended, StreamSpec
-from headrace.config import EpochSettings, JobSettings, Settings
+from headrace.config import EpochSettings, JobSettings, Settings, StateSettings
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.coordinator import Coordinator, EpochSummary
 from headrace.coordinator.deploy import deploy
@@ -53,7 +53,8 @@ class TestDriver:
         tasks: of each keyed stage.
         slots: how many processes the tasks are spread over.
         key_groups: of the job.
-        max_rows: of an epoch.
+        max_rows, max_bytes: of an epoch.
+        overlay_bytes: of one task's changes in an epoch.
         hosts: state directories that the slots are dealt to.
         seed: of names.
         home: where files go; a temporary folder when left out.
@@ -70,6 +71,8 @@ class TestDriver:
         slots: int = 2,
         key_groups: int = 64,
         max_rows: int = 1_000_000,
+        max_bytes: int = 1 << 30,
+        overlay_bytes: int = 128 << 20,
         hosts: int = 1,
         seed: int = 0,
         home: Path | None = None,
@@ -82,7 +85,8 @@ class TestDriver:
         self.settings = Settings(
             home=self.home,
             job=JobSettings(tasks=tasks, key_groups=key_groups),
-            epoch=EpochSettings(max_rows=max_rows),
+            epoch=EpochSettings(max_rows=max_rows, max_bytes=max_bytes),
+            state=StateSettings(overlay_bytes=overlay_bytes),
         )
         self.bus: Bus = open_bus(
             "memory:" if memory_bus else self.settings.bus_dir, clock=self.clock
