@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from headrace.cli.failures import INTERRUPTED
 from headrace.cli.options import Home, settings_of
 
 
@@ -19,4 +20,5 @@ def demo(
     """Run the job "delay radar" on a year of real flights; ends by itself."""
     from headrace.demo.run import run_demo
 
-    run_demo(mode, settings_of(home).home)
+    if run_demo(mode, settings_of(home).home).interrupted:
+        raise typer.Exit(INTERRUPTED)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from headrace.errors import InvalidInputError, NotOwnerError
 
-MARK = ".headrace-demo"
+MARK, OLD = ".headrace-demo", ".old"
 
 
 @contextmanager
@@ -40,11 +40,22 @@ def fresh_folder(path: Path) -> Iterator[Path]:
             raise NotOwnerError(
                 f"another demo is running in {path}; wait for it, or set HEADRACE_HOME"
             ) from None
-        for entry in path.iterdir():
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
-            elif entry != mark:
-                entry.unlink()
+        _empty(path)
         yield path
     finally:
         os.close(descriptor)
+
+
+def _empty(path: Path) -> None:
+    """Remove all but the mark.
+
+    The JVM of a run that was killed may still be writing its log. So everything is moved
+    out of its way first, and what it adds meanwhile goes with the next run.
+    """
+    old = path / OLD
+    old.mkdir(exist_ok=True)
+    taken = len(list(old.iterdir()))
+    for number, entry in enumerate(path.iterdir(), start=taken):
+        if entry.name not in (MARK, OLD):
+            entry.rename(old / str(number))
+    shutil.rmtree(old, ignore_errors=True)

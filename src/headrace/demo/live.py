@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -23,7 +24,7 @@ from headrace.demo.outputs import Tail
 
 NEW_YORK = ZoneInfo("America/New_York")
 RATE_WINDOW_S = 3.0
-_FRAME_LINES = 11  # all but the routes
+_FRAME_LINES = 13  # all but the routes
 _HOURS_KEPT = 4
 _BAR_MINUTES = 10  # of delay, for each block
 _BAR_BLOCKS = 24
@@ -68,10 +69,9 @@ class LiveView:
         return statistics.median(self._took_ms) if self._took_ms else 0.0
 
     def __enter__(self) -> LiveView:
-        """Begin to draw."""
+        """Say that Spark is starting; it takes the terminal's place meanwhile."""
         if self._console.is_terminal:
-            live = Live(get_renderable=self._draw, console=self._console, refresh_per_second=4)
-            self._stack.enter_context(live)
+            self._console.print("starting Spark", style="dim")
         return self
 
     def __exit__(
@@ -84,9 +84,12 @@ class LiveView:
         self._stack.close()
 
     def started(self, worst: Tail) -> None:
-        """Note that the job runs, and where its worst routes arrive."""
+        """Begin to draw: the job runs, and its worst routes arrive there."""
         self._recent.append((self._clock.monotonic(), 0))
         self._tail = worst
+        if self._console.is_terminal:
+            live = Live(get_renderable=self._draw, console=self._console, refresh_per_second=4)
+            self._stack.enter_context(live)
 
     def epoch(self, summary: EpochSummary) -> None:
         """Take in what an epoch did."""
@@ -112,10 +115,8 @@ class LiveView:
 
     def _draw(self) -> RenderableType:
         title = Text(f"\n delay radar, {self._title}", style="bold")
-        if self._tail is None:
-            return Group(title, Text(" starting Spark", style="dim"))
-        bar = ProgressBar(total=self._total, completed=self.rows, width=60)
-        return Group(title, bar, self._numbers(), self._routes())
+        bar = Padding(ProgressBar(total=self._total, completed=self.rows, width=60), (1, 1))
+        return Group(title, bar, self._numbers(), Text(), self._routes())
 
     def _numbers(self) -> Table:
         table = Table.grid(padding=(0, 3))
@@ -133,7 +134,7 @@ class LiveView:
         return (after - before) / (ended - began) if ended > began else 0.0
 
     def _routes(self) -> Table:
-        table = Table(title="worst routes of the newest hours", title_justify="left", box=None)
+        table = Table(title=" worst routes of the newest hours", title_justify="left", box=None)
         for name in ("hour", "route", "to"):
             table.add_column(name, no_wrap=True)
         for name in ("flights", "mean", "worst"):

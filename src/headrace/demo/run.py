@@ -92,7 +92,7 @@ def run_demo(
         InvalidInputError: the folder holds files that no demo made, or the data is missing.
         HeadraceError: the job failed.
     """
-    console = console or Console(highlight=False, soft_wrap=True)
+    console = console or Console(highlight=False)
     clock = clock or SystemClock()
     need_matplotlib()
     folder = home.absolute() / FOLDER
@@ -126,7 +126,8 @@ class _Demo:
         """Do it all."""
         self._console.print(
             f"delay radar: a year of flights from New York City, mode {self._mode}, "
-            f"in {_near(self._folder)}"
+            f"in {_near(self._folder)}",
+            soft_wrap=True,
         )
         with open_bus(self._settings.bus_dir, _bus_options(self._settings)) as bus:
             began = self._clock.monotonic()
@@ -209,7 +210,7 @@ class _Demo:
         table.add_row("look around", f"headrace bus ls --home {home}")
         for output in reversed(OUTPUTS):
             table.add_row("", f"headrace bus tail {output} --home {home}")
-        self._console.print(table)
+        self._console.print(table, soft_wrap=True)
 
 
 def _verdict(comparisons: tuple[Comparison, ...]) -> str:

@@ -7,10 +7,13 @@ user's settings overrides each. A session of the user's own is used as it is.
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -113,7 +116,7 @@ def build_session(
     }
     for name, value in settings.items():
         builder = builder.config(name, value)
-    with _output_to(log_file):
+    with _output_to(log_file), _held_interrupts():
         return builder.getOrCreate()
 
 
@@ -124,6 +127,34 @@ def _with_retries(master: str) -> str:
     if master.startswith("local[") and "," not in master:
         return master.removesuffix("]") + ",4]"
     return master
+
+
+@contextmanager
+def _held_interrupts() -> Iterator[None]:
+    """Hold the first SIGINT back until Spark is up; the second ends the process at once.
+
+    An interrupt while the JVM starts takes the folder away where it tells its port, and
+    such a JVM stays for ever. Later Spark's own handler is in place.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        if came:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        came.append(number)
+
+    before = signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is hold:
+            signal.signal(signal.SIGINT, before)
+    if came:
+        signal.raise_signal(signal.SIGINT)
 
 
 @contextmanager
