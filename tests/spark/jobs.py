@@ -7,7 +7,7 @@ a gate says so in a file and waits until the test opens the gate.
 from __future__ import annotations
 
 import os
-import random  # noqa: TID251 - the user's function that is not deterministic, on purpose
+import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -19,7 +19,9 @@ import headrace as hr
 from headrace.clock import Deadline, SystemClock
 from headrace.graph.jobs import Job
 
-SCHEMA = pa.schema([("id", pa.int64()), ("kind", pa.string()), ("v", pa.int64()), ("at", pa.int64())])
+SCHEMA = pa.schema(
+    [("id", pa.int64()), ("kind", pa.string()), ("v", pa.int64()), ("at", pa.int64())]
+)
 WINDOW_MS, EVERY_MS = 10_000, 20_000
 GATE_S = 60.0
 
