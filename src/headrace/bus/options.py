@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from headrace.config import BusSettings
 from headrace.errors import InvalidInputError
 
 MIB = 1 << 20
@@ -53,6 +54,11 @@ class BusOptions:
     lock_timeout_s: float = 30.0
     open_partitions: int = 128
     open_segments: int = 256
+
+    @classmethod
+    def of(cls, settings: BusSettings) -> BusOptions:
+        """Return the options that settings give; what they do not name keeps its default."""
+        return cls(**settings.model_dump())
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot work."""

@@ -52,13 +52,15 @@ def create(
     """Create a stream."""
     from headrace.bus.spec import StreamSpec
     from headrace.cli.schema_text import words_of_schema
+    from headrace.cli.words import count_text
 
     keys = tuple(part.strip() for part in key.split(",")) if key else ()
     spec = StreamSpec(name, partitions, _schema(schema, like), time, keys)
     with open_home_bus(settings_of(home)) as bus:
         bus.create(spec, exist_ok=exist_ok)
-    noun = "partition" if partitions == 1 else "partitions"
-    typer.echo(f"stream {name}: {partitions} {noun}, {words_of_schema(spec.schema)}")
+    typer.echo(
+        f"stream {name}: {count_text(partitions, 'partition')}, {words_of_schema(spec.schema)}"
+    )
 
 
 def _schema(words: str | None, like: Path | None) -> pa.Schema:
@@ -113,12 +115,14 @@ def append(
     JSON lines, CSV with a header, or Parquet. A row that does not fit ends the command;
     nothing of its batch is appended.
     """
-    from headrace.cli.row_files import format_of, read_rows
+    from headrace.cli.row_files import check_there, format_of, read_rows
+    from headrace.cli.words import count_text
     from headrace.errors import InvalidInputError
 
     with open_home_bus(settings_of(home)) as bus:
         stream = bus.stream(name)
         forms = [format_of(file, form) for file in files]
+        check_there(files)
         total = 0
         for file, found in zip(files, forms, strict=True):
             done = 0
@@ -131,8 +135,7 @@ def append(
                     done, total = rows.behind, total + rows.batch.num_rows
             except InvalidInputError as error:
                 raise _with_next_move(error, file, done) from error
-        noun = "row" if total == 1 else "rows"
-        typer.echo(f"{total:,} {noun} appended to {name}")
+        typer.echo(f"{count_text(total, 'row')} appended to {name}")
 
 
 def _append(stream: Stream, batch: pa.RecordBatch, partition: int | None) -> None:
@@ -146,13 +149,18 @@ def _append(stream: Stream, batch: pa.RecordBatch, partition: int | None) -> Non
 
 
 def _with_next_move(error: Exception, file: str, done: int) -> Exception:
+    from headrace.cli.words import count_text
     from headrace.errors import HeadraceError, InvalidInputError
 
     assert isinstance(error, HeadraceError)
+    told = str(error).rstrip(".")
+    stop = "" if told.endswith("?") else ";"
     if not done:
-        return InvalidInputError(f"{error}; nothing of it was appended")
+        return InvalidInputError(f"{told}{stop} nothing of it was appended")
     again = "" if file == "-" else f"; once it is right, go on with --skip {done}"
-    return InvalidInputError(f"{error}; the {done:,} rows of earlier batches were appended{again}")
+    return InvalidInputError(
+        f"{told}{stop} {count_text(done, 'row')} before its batch were appended{again}"
+    )
 
 
 @app.command()

@@ -25,5 +25,5 @@ def explain(
     settings = settings_of(home, config, overrides)
     job = find_job(target)
     with open_home_bus(settings) as bus:
-        plan = make_plan(job.build(), bus, settings)
+        plan = make_plan(job.build(), bus, settings, absent_ok=True)
     typer.echo((draw(plan) if mermaid else tell(plan)).rstrip("\n"))

@@ -95,14 +95,6 @@ def home_of_failure() -> Path:
 def open_home_bus(settings: Settings) -> Bus:
     """Open the bus of a home with the ``bus`` settings."""
     from headrace.bus.address import open_bus
-    from headrace.bus.options import BusOptions, Fsync
+    from headrace.bus.options import BusOptions
 
-    bus = settings.bus
-    options = BusOptions(
-        fsync=Fsync(bus.fsync),
-        fsync_interval_ms=bus.fsync_interval_ms,
-        segment_bytes=bus.segment_bytes,
-        adopt_bytes=bus.adopt_bytes,
-        batch_bytes=bus.batch_bytes,
-    )
-    return open_bus(settings.bus_dir, options)
+    return open_bus(settings.bus_dir, BusOptions.of(settings.bus))

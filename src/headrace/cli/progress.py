@@ -48,6 +48,7 @@ class Progress:
     rows: int = 0
     output_rows: int = 0
     late_rows: int = 0
+    busy_s: float = 0.0
     last: EpochSummary | None = None
     _first: dict[str, int] = field(init=False)
     _marks: deque[tuple[float, dict[str, int]]] = field(init=False, default_factory=deque)
@@ -68,6 +69,7 @@ class Progress:
         self.last, self.state = summary, state
         self.epochs += 1
         self.rows += summary.rows
+        self.busy_s += summary.took_ms / 1000
         self.output_rows += summary.output_rows
         self.late_rows += summary.counts.get("late", 0)
         self._marks.append((now, _read(state)))

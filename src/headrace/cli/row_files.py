@@ -12,7 +12,7 @@ import os
 import select
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
@@ -72,6 +72,17 @@ def format_of(file: str, given: Format | None) -> Format:
     return _SUFFIXES[suffix]
 
 
+def check_there(files: Sequence[str]) -> None:
+    """Refuse files that are not there, before anything is appended.
+
+    Raises:
+        InvalidInputError: names the first that is missing.
+    """
+    for file in files:
+        if file != STDIN and not Path(file).is_file():
+            raise InvalidInputError(f"no file {file}; check the path, or give - for stdin")
+
+
 def read_rows(
     file: str, form: Format, spec: StreamSpec, *, batch_rows: int, skip: int = 0
 ) -> Iterator[Rows]:
@@ -88,8 +99,7 @@ def read_rows(
         InvalidInputError: there is no such file, or a row does not fit, with its line.
     """
     name = "stdin" if file == STDIN else file
-    if file != STDIN and not Path(file).is_file():
-        raise InvalidInputError(f"no file {file}; check the path, or give - for stdin")
+    check_there([file])
     if form == "parquet":
         yield from _read_parquet(file, name, spec, batch_rows, skip)
         return

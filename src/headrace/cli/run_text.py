@@ -72,7 +72,8 @@ def end_json(progress: Progress, seconds: float, *, interrupted: bool) -> dict[s
         "output_rows": progress.output_rows,
         "late_rows": progress.late_rows,
         "seconds": round(seconds, 3),
-        "rows_per_s": round(progress.rows / seconds) if seconds else 0,
+        "busy_seconds": round(progress.busy_s, 3),
+        "rows_per_s": round(progress.rows / progress.busy_s) if progress.busy_s else 0,
         "ended": progress.state.ended,
         "interrupted": interrupted,
     }
@@ -88,7 +89,7 @@ def end_line(progress: Progress, seconds: float, *, interrupted: bool) -> str:
         )
     told = (
         f"{job}: {count_text(progress.rows, 'row')} in {count_text(progress.epochs, 'epoch')}, "
-        f"{seconds_text(seconds)} ({rate_text(progress.rows, seconds)}), "
+        f"{seconds_text(seconds)} ({rate_text(progress.rows, progress.busy_s)} while busy), "
         f"{progress.output_rows:,} out"
     )
     if progress.late_rows:

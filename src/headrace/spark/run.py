@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from headrace.bus.address import open_bus
 from headrace.bus.bus import Bus
+from headrace.bus.options import BusOptions
 from headrace.clock import SystemClock
 from headrace.config import Settings
 from headrace.coordinator.coordinator import Coordinator, EpochSummary
@@ -72,7 +73,7 @@ def run_job(
     """
     clock, files = SystemClock(), Files()
     control = control or Control()
-    bus = bus or open_bus(settings.bus_dir)
+    bus = bus or open_bus(settings.bus_dir, BusOptions.of(settings.bus))
     graph = job.build()
     root = settings.jobs_dir / graph.name
     with _refusals(), DriverLock(root, graph.name):
