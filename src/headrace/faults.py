@@ -23,7 +23,7 @@ FAULT_POINTS: dict[str, str] = {
     "epoch.swept": "the epoch is over",
     "slot.caught_up": "a task has applied the committed segments",
     "slot.ran": "a task has run its input, nothing is written",
-    "slot.exchange_written": "exchange files are durable",
+    "slot.exchange_written": "exchange files are complete",
     "slot.segment_written": "the changelog segment is durable",
     "slot.output_written": "output segments are durable, the report is not sent",
     "bus.frame_written": "an append's frame is written, its index entry is not",

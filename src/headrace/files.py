@@ -31,16 +31,19 @@ class Files:
     def __init__(self, *, sync: bool = True) -> None:
         self.sync = sync
 
-    def write_new(self, path: Path, chunks: Iterable[Bytes]) -> int:
-        """Write a file that must not exist yet, make it durable, and return its bytes.
+    def write_new(self, path: Path, chunks: Iterable[Bytes], *, durable: bool = True) -> int:
+        """Write a file that must not exist yet, make its content durable, return its bytes.
 
-        The folder is made when missing. The name is durable only after ``sync_folder``
-        or once a durable file that names it is published; callers choose.
+        The folder is made when missing. The name is durable only after ``sync_folder``.
+        A file that does not outlive its epoch need not be ``durable``.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "xb", buffering=0) as file:
             try:
-                return self._fill(file, chunks)
+                size = self._fill(file, chunks)
+                if durable:
+                    self.sync_file(file.fileno())
+                return size
             except OSError as error:
                 error.filename = error.filename or str(path)
                 path.unlink(missing_ok=True)  # a full disk gets its room back
@@ -54,7 +57,6 @@ class Files:
                 written = file.write(view)
                 size += written
                 view = view[written:]
-        self.sync_file(file.fileno())
         return size
 
     def append(self, descriptor: int, chunks: Iterable[Bytes]) -> None:

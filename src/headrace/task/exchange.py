@@ -48,7 +48,10 @@ class ExchangeWriter:
         self.rows += chunk.rows
 
     def write(self, files: Files, path: Path) -> tuple[int, list[int]]:
-        """Write the file and return its bytes and the rows of each key group."""
+        """Write the file and return its bytes and the rows of each key group.
+
+        It is not made durable: after a loss of power its epoch never happened.
+        """
         chunks: list[bytes | pa.Buffer] = []
         positions, starts, position = [], [], 0
         totals = np.zeros(self._groups, np.int64)
@@ -63,7 +66,7 @@ class ExchangeWriter:
             position += sum(len(piece) for piece in encoded)
         index = pa.record_batch([pa.array(positions, pa.int64()), pa.array(starts, _INDEX[1].type)], schema=_INDEX)
         chunks += [*encode_frame(index), _TAIL.pack(position)]
-        return files.write_new(path, chunks), totals.tolist()
+        return files.write_new(path, chunks, durable=False), totals.tolist()
 
     def _merged(self) -> Iterator[tuple[pa.RecordBatch, Groups]]:
         begin = 0
