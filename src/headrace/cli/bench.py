@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -18,8 +19,8 @@ def bench() -> None:
 
 
 @app.command()
-def readwrite(
-    rows: Annotated[int, typer.Option(min=1, help="Messages.")] = 2_000_000,
+def readwrite(  # noqa: PLR0913, PLR0917 - one for each option
+    rows: Annotated[int, typer.Option(min=1, help="Messages.")] = 4_000_000,
     ids: Annotated[int, typer.Option(min=1, help="Different keys.")] = 1_000_000,
     store: Annotated[
         Literal["rocksdb", "memory"], typer.Option(help="Kind of the store.")
@@ -33,6 +34,10 @@ def readwrite(
         Literal["pyspark"] | None,
         typer.Option(help="Count the same with PySpark's own ways too.", show_default=False),
     ] = None,
+    loop: Annotated[
+        Literal["direct", "query"],
+        typer.Option(help="Drive epochs by a loop, or by a Structured Streaming query."),
+    ] = "direct",
     as_json: Json = False,
     home: Home = None,
 ) -> None:
@@ -47,19 +52,29 @@ def readwrite(
             "path": path,
             "tasks": tasks,
             "compare": compare,
+            "loop": loop,
             "home": settings_of(home).home,
         }
     )
     if as_json:
         typer.echo(json.dumps(result))
         return
+    for line in figures(result):
+        typer.echo(line)
+
+
+def figures(result: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    """Yield the figures of a measurement, one a line; those of a table indented below it."""
     for name, value in result.items():
-        typer.echo(f"{name:<16} {_shown(value)}")
+        if isinstance(value, Mapping):
+            if value:
+                yield f"{indent}{name}"
+                yield from figures(value, indent + "  ")
+        elif value is not None:
+            yield f"{indent}{name:<{26 - len(indent)}} {_shown(value)}"
 
 
 def _shown(value: object) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_shown(inner)}" for name, inner in value.items())
     if isinstance(value, int | float):
-        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.4g}"
+        return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:,.4g}"
     return str(value)

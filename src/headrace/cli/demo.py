@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from headrace.cli.failures import INTERRUPTED
+from headrace.cli.failures import INTERNAL, INTERRUPTED
 from headrace.cli.options import Home, settings_of
 
 
@@ -20,5 +20,8 @@ def demo(
     """Run the job "delay radar" on a year of real flights; ends by itself."""
     from headrace.demo.run import run_demo
 
-    if run_demo(mode, settings_of(home).home).interrupted:
+    result = run_demo(mode, settings_of(home).home)
+    if result.interrupted:
         raise typer.Exit(INTERRUPTED)
+    if not all(comparison.is_equal for comparison in result.comparisons):
+        raise typer.Exit(INTERNAL)
