@@ -131,7 +131,7 @@ def _with_retries(master: str) -> str:
 
 @contextmanager
 def _held_interrupts() -> Iterator[None]:
-    """Hold the first SIGINT back until Spark is up; the second ends the process at once.
+    """Hold the first SIGINT or SIGTERM back until Spark is up; the second ends the process at once.
 
     An interrupt while the JVM starts takes the folder away where it tells its port, and
     such a JVM stays for ever. Later Spark's own handler is in place.
@@ -147,14 +147,15 @@ def _held_interrupts() -> Iterator[None]:
             signal.raise_signal(number)
         came.append(number)
 
-    before = signal.signal(signal.SIGINT, hold)
+    before = {n: signal.signal(n, hold) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        if signal.getsignal(signal.SIGINT) is hold:
-            signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            if signal.getsignal(number) is hold:
+                signal.signal(number, handler)
     if came:
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(came[0])
 
 
 @contextmanager
