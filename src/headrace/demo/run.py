@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from headrace.bus.address import open_bus
 from headrace.bus.bus import Bus
@@ -124,11 +124,8 @@ class _Demo:
 
     def run(self) -> DemoResult:
         """Do it all."""
-        self._console.print(
-            f"delay radar: a year of flights from New York City, mode {self._mode}, "
-            f"in {_near(self._folder)}",
-            soft_wrap=True,
-        )
+        what = f"delay radar: a year of flights from New York City, mode {self._mode}"
+        self._tell(Text(f"{what}, in {_near(self._folder)}"))
         with open_bus(self._settings.bus_dir, _bus_options(self._settings)) as bus:
             began = self._clock.monotonic()
             flights, others = flight_source(), other_sources()
@@ -195,22 +192,23 @@ class _Demo:
         return replace(result, chart=chart, comparisons=comparisons)
 
     def _summarise(self, result: DemoResult, view: LiveView) -> None:
-        table = Table.grid(padding=(0, 2))
-        table.add_column(style="dim")
-        table.add_column()
-        rate = f"{result.epochs:,} epochs, median {view.epoch_ms:,.0f} ms"
-        table.add_row("flights read", f"{result.rows:,} in {result.wall_s:.1f} s")
-        table.add_row("epochs", rate)
-        for output, rows in result.outputs.items():
-            table.add_row(output, f"{rows:,} rows")
-        table.add_row("late", f"{result.late:,} rows")
-        table.add_row("DuckDB", _verdict(result.comparisons))
-        table.add_row("chart", str(_near(result.chart or self._folder)))
         home = shlex.quote(str(_near(self._folder)))
-        table.add_row("look around", f"headrace bus ls --home {home}")
-        for output in reversed(OUTPUTS):
-            table.add_row("", f"headrace bus tail {output} --home {home}")
-        self._console.print(table, soft_wrap=True)
+        lines = [
+            ("flights read", f"{result.rows:,} in {result.wall_s:.1f} s, with Spark's start"),
+            ("epochs", f"{result.epochs:,}, median {view.epoch_ms:,.0f} ms"),
+            *((output, f"{rows:,} rows") for output, rows in result.outputs.items()),
+            ("late", f"{result.late:,} rows"),
+            ("DuckDB", _verdict(result.comparisons)),
+            ("chart", str(_near(result.chart or self._folder))),
+            ("look around", f"headrace bus ls --home {home}"),
+            *(("", f"headrace bus tail {output} --home {home}") for output in reversed(OUTPUTS)),
+        ]
+        for name, told in lines:
+            self._tell(Text(f"{name:<16}", style="dim").append(told, style="not dim"))
+
+    def _tell(self, text: Text) -> None:
+        # Paths and commands are copied from the screen, so no line is cut.
+        self._console.print(text, soft_wrap=True)
 
 
 def _verdict(comparisons: tuple[Comparison, ...]) -> str:
