@@ -10,8 +10,17 @@ from tests.sim.world import World, make_job
 from headrace.testing.driver import TestDriver
 
 
-def _epochs(**limits: int) -> int:
-    with TestDriver(make_job("memory"), tasks=1, slots=1, **limits) as driver:
+def _epochs(
+    max_rows: int = 1_000_000, max_bytes: int = 1 << 30, overlay_bytes: int = 128 << 20
+) -> int:
+    with TestDriver(
+        make_job("memory"),
+        tasks=1,
+        slots=1,
+        max_rows=max_rows,
+        max_bytes=max_bytes,
+        overlay_bytes=overlay_bytes,
+    ) as driver:
         world = World(driver, random.Random(5))
         world.feed(300)
         epochs = driver.finish()

@@ -82,7 +82,7 @@ class World:
         for _ in range(rows):
             self._now += self._rng.randrange(600)
             at = self._now - self._rng.randrange(4_000)
-            row = {
+            row: dict[str, Any] = {
                 "id": self._rng.randrange(12),
                 "name": self._rng.choice("abc"),
                 "v": self._rng.randrange(100),

@@ -10,7 +10,7 @@ import hashlib
 import sys
 from pathlib import Path
 
-import cloudpickle
+import cloudpickle  # type: ignore[import-untyped]
 
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.files import Files
