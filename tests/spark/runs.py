@@ -61,6 +61,11 @@ class World:
     def open_gate(self, name: str) -> None:
         (self.gates / f"{name}.open").touch()
 
+    def close_gate(self, name: str) -> None:
+        """Close a gate again, and forget who came to it."""
+        for path in self.gates.glob(f"{name}.*"):
+            path.unlink()
+
     def at_gate(self, name: str) -> list[int]:
         """Processes that have come to a gate."""
         return [int(path.name.rpartition("-")[2]) for path in self.gates.glob(f"{name}.at-*")]

@@ -1,0 +1,80 @@
+"""kill -9 of an executor, then of a whole host, while a job routes with random keys."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.spark.jobs import GATED_ID
+from tests.spark.runs import Driver, World, until
+
+from headrace.testing.cluster import SparkCluster
+from headrace.testing.processes import kill
+
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
+    """Two hosts of one core, and no process of theirs left at the end."""
+    with SparkCluster(tmp_path / "cluster") as running:
+        yield running
+    assert running.processes() == []
+
+
+@pytest.fixture
+def world(tmp_path: Path, cluster: SparkCluster) -> World:
+    return World(
+        tmp_path / "home",
+        sets=[f"spark.master={cluster.url}", "spark.conf.spark.executor.memory=512m"],
+    )
+
+
+def feed_with_gate(world: World, partition: int) -> None:
+    """Feed both partitions; the last record of one of them stops at the gate."""
+    world.feed(150)
+    last = {**world.log[partition][-1], "id": GATED_ID}
+    last["at"] += 1
+    world.append(partition, [last])
+
+
+def check(world: World) -> None:
+    """Every record was kept once, and counted once under whatever key it drew."""
+    fed = Counter((row["id"], row["v"]) for rows in world.log for row in rows)
+    assert fed == Counter((row["id"], row["v"]) for row in world.rows("kept"))
+    assert sum(fed.values()) == sum(world.store("shuffling", "n").values())
+
+
+def test_a_killed_executor_and_a_lost_host(world: World, cluster: SparkCluster) -> None:
+    """The job goes on and ends; the draws of a dead attempt are not mixed with the next one's."""
+    feed_with_gate(world, 0)
+    with Driver("shuffling", world) as driver:
+        until(lambda: world.at_gate("draw"), "a message at the gate", driver)
+        (stopped,) = world.at_gate("draw")
+        executor, _ = cluster.executor_of(stopped)
+        assert world.state("shuffling").counts.get("in", 0) == 0
+        kill(executor)
+        until(lambda: len(world.at_gate("draw")) == 2, "the slot to run again", driver)
+        world.open_gate("draw")
+        until(lambda: len(world.rows("kept")) == 301, "the first records", driver)
+        hosts = {task.host for task in world.state("shuffling").tasks.values()}
+        assert len(hosts) == 2, "the stores are not on both hosts"
+
+        world.close_gate("draw")
+        feed_with_gate(world, 1)
+        until(lambda: world.at_gate("draw"), "a message at the gate", driver)
+        (stopped,) = world.at_gate("draw")
+        _, host = cluster.executor_of(stopped)
+        cluster.kill_worker(host)
+        until(lambda: len(world.at_gate("draw")) == 2, "the slot to run elsewhere", driver)
+        world.open_gate("draw")
+        until(lambda: len(world.rows("kept")) == 602, "all records", driver)
+        driver.terminate()
+        said = driver.wait()
+    assert said["interrupted"], driver.story
+    assert sum(said["rows"]) == 602
+    check(world)
+    hosts = {task.host for task in world.state("shuffling").tasks.values()}
+    assert hosts == {(cluster.state_dir(1 - host) / "host-id").read_text()}
