@@ -28,6 +28,7 @@ _FRAME_LINES = 13  # all but the routes
 _HOURS_KEPT = 4
 _BAR_MINUTES = 10  # of delay, for each block
 _BAR_BLOCKS = 24
+_NAME_WIDTH = 28
 _SEVERE, _BAD = 120, 45
 
 
@@ -135,11 +136,11 @@ class LiveView:
 
     def _routes(self) -> Table:
         table = Table(title=" worst routes of the newest hours", title_justify="left", box=None)
-        for name in ("hour", "route", "to"):
-            table.add_column(name, no_wrap=True)
+        for name, width in (("hour", 16), ("route", 9), ("to", _NAME_WIDTH)):
+            table.add_column(name, no_wrap=True, min_width=width)
         for name in ("flights", "mean", "worst"):
             table.add_column(name, justify="right", no_wrap=True)
-        table.add_column("minutes late", no_wrap=True)
+        table.add_column("minutes late", no_wrap=True, min_width=_BAR_BLOCKS)
         left = max(5, self._console.height - _FRAME_LINES)
         for hour, routes in self._hours.items():
             for route in routes[:left]:
@@ -157,7 +158,7 @@ class LiveView:
         return [
             f"{hour.astimezone(NEW_YORK):%a %d %b %H:%M}" if hour else "",
             Text(f"{route['origin']} → {route['dest']}", style="bold"),
-            Text(self._airports.get(route["dest"], "")[:28], style="dim"),
+            Text(self._airports.get(route["dest"], "")[:_NAME_WIDTH], style="dim"),
             f"{route['flights']:,}",
             Text(f"{mean:,.0f}", style=style),
             f"{route['worst_delay']:,}",
