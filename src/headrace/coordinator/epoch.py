@@ -133,6 +133,7 @@ class EpochRun:
                 host=hosts[slot] if level else "",
                 ended=self.ended,
                 watermarks=self.watermarks,
+                watermarks_before=self.state.watermarks,
                 exchange={op: [f.path for f in self.exchange.get(op, ())] for op in reads},
                 tasks=[tasks[name] for name in names],
                 deadline_ms=self.deadline_ms,

@@ -53,9 +53,10 @@ class SlotOrder(msgspec.Struct, frozen=True):
     """All that one slot does in one level of one epoch.
 
     ``exchange`` lists for each ``partition_by`` operator the files to read, in the order
-    (source stage, task). ``watermarks`` holds each stage's watermark at the end of the epoch;
-    ``ended`` says that all inputs have ended. ``range_bytes`` bounds what is read of each range. ``host`` is the identity of the state
-    directory that the tasks' stores are on; empty: any.
+    (source stage, task). ``watermarks`` holds each stage's watermark at the end of the epoch,
+    ``watermarks_before`` that at the end of the last one; ``ended`` says that all inputs have
+    ended. ``range_bytes`` bounds what is read of each range. ``host`` is the identity of the
+    state directory that the tasks' stores are on; empty: any.
     """
 
     job: str
@@ -69,6 +70,7 @@ class SlotOrder(msgspec.Struct, frozen=True):
     host: str = ""
     ended: bool = False
     watermarks: dict[str, int] = {}
+    watermarks_before: dict[str, int] = {}
     exchange: dict[str, list[str]] = {}
     tasks: list[TaskOrder] = []
     deadline_ms: int | None = None

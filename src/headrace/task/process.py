@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,12 +13,50 @@ import pyarrow as pa
 from headrace.errors import HeadraceError, InvalidInputError
 from headrace.records.keys import encode_columns
 from headrace.records.messages import columns_to_lists, from_messages, message_type, to_messages
+from headrace.records.schema import MAX_EVENT_TIME_MS
 from headrace.state.objects import ObjectStore
 from headrace.task.chunk import Chunk, Groups, split_groups
 from headrace.task.node import Node
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK
-from headrace.task.stateless import UserFunctionError
+from headrace.task.stateless import UserFunctionError, name_operator
 from headrace.task.timers import Timer, Timers
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+class Turn:
+    """What is at hand while a processor runs: set by its node, shown by its ``Context``.
+
+    Args:
+        task: number of the task.
+        stores: by the name that the user declared.
+        timers: of the operator; ``None`` where there is no key.
+    """
+
+    def __init__(self, task: int, stores: Mapping[str, ObjectStore], timers: Timers | None) -> None:
+        self.task, self.stores, self.timers = task, dict(stores), timers
+        self.epoch = 0
+        self.wall_ms = 0
+        self.watermark = NO_WATERMARK
+        self.messages: list[Any] = []
+        self.rows: list[int] = []
+        self.row = 0
+        self.group = 0
+        self.keys: Sequence[Any] = ()
+        self.times: Sequence[int] | None = None
+        self.timer: Timer | None = None
+
+    def enter(self, group: int) -> None:
+        """Make a key group the current one, for stores and timers."""
+        self.group = group
+        for store in self.stores.values():
+            store.enter(group)
+
+    def take(self) -> tuple[list[Any], list[int]]:
+        """Take what was emitted, and the row each message came from."""
+        taken = self.messages, self.rows
+        self.messages, self.rows = [], []
+        return taken
 
 
 class Context:
@@ -27,42 +65,46 @@ class Context:
     One instance for each task; valid only during the call it is given to. ``store``
     entries and timers belong to the key group of the message at hand: the same store key
     used under two partition keys of different groups names two entries.
-
-    Attributes:
-        task: number of the task.
-        epoch: the epoch that is running.
-        wall_ms: the epoch's wall clock, ms; the same when the epoch is run again.
-        watermark: the stage's watermark before this epoch, ms.
     """
 
-    def __init__(self, task: int, stores: Mapping[str, ObjectStore], timers: Timers | None) -> None:
-        self.task = task
-        self.epoch = 0
-        self.wall_ms = 0
-        self.watermark = NO_WATERMARK
-        self._stores = dict(stores)
-        self._timers = timers
-        self._messages: list[Any] = []
-        self._rows: list[int] = []
-        self._row = 0
-        self._group = 0
-        self._keys: Sequence[Any] = ()
-        self._times: Sequence[int] | None = None
-        self._timer: Timer | None = None
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+
+    @property
+    def task(self) -> int:
+        """Number of the task."""
+        return self._turn.task
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is running."""
+        return self._turn.epoch
+
+    @property
+    def wall_ms(self) -> int:
+        """The epoch's wall clock, ms; the same when the epoch is run again."""
+        return self._turn.wall_ms
+
+    @property
+    def watermark(self) -> int:
+        """The watermark of what reaches the operator, as of the end of the last epoch, ms."""
+        return self._turn.watermark
 
     @property
     def key(self) -> Any:
         """The partition key of the message or timer: a value, or a tuple of several."""
-        if self._timer is not None:
-            return self._timer.key
-        return self._keys[self._row] if len(self._keys) else None
+        turn = self._turn
+        if turn.timer is not None:
+            return turn.timer.key
+        return turn.keys[turn.row] if len(turn.keys) else None
 
     @property
     def time(self) -> int | None:
         """The event time of the message, ms, or the due time of the timer."""
-        if self._timer is not None:
-            return self._timer.at
-        return self._times[self._row] if self._times is not None else None
+        turn = self._turn
+        if turn.timer is not None:
+            return turn.timer.at
+        return turn.times[turn.row] if turn.times is not None else None
 
     def store(self, name: str) -> ObjectStore:
         """Return a store that the operator declared.
@@ -71,21 +113,24 @@ class Context:
             InvalidInputError: no such store; names those declared.
         """
         try:
-            return self._stores[name]
+            return self._turn.stores[name]
         except KeyError:
-            declared = sorted(self._stores)
+            declared = sorted(self._turn.stores)
             raise InvalidInputError(
                 f"no store {name!r}; declared: {declared}; add it to process(stores=...)"
             ) from None
 
     def emit(self, message: Any) -> None:
-        """Send a message on; its event time is that of the message or timer at hand."""
-        self._messages.append(message)
-        self._rows.append(self._row)
+        """Send a message on; its event time is that of the message or timer at hand.
 
-    def set_timer(
-        self, at: int | datetime.datetime, name: str = "", *, wall: bool = False
-    ) -> None:
+        A timer that fires after its time, such as one by the wall clock, sends as of the
+        watermark, so that no window which has closed opens again.
+        """
+        turn = self._turn
+        turn.messages.append(message)
+        turn.rows.append(turn.row)
+
+    def set_timer(self, at: int | datetime.datetime, name: str = "", *, wall: bool = False) -> None:
         """Have ``on_timer`` called once the watermark (or the wall clock) reaches ``at``.
 
         Args:
@@ -93,34 +138,25 @@ class Context:
             name: tells timers of one key apart.
             wall: by the wall clock instead of event time.
         """
-        self._need_timers().set(self._group, _moment(at), name, self._key_values(), wall=wall)
+        moment, key = _moment(at), self._key_values()
+        self._timers().set(self._turn.group, moment, name, key, wall=wall)
 
     def cancel_timer(
         self, at: int | datetime.datetime, name: str = "", *, wall: bool = False
     ) -> None:
         """Take back a timer set for the same key, time and name."""
-        self._need_timers().cancel(self._group, _moment(at), name, self._key_values(), wall=wall)
+        moment, key = _moment(at), self._key_values()
+        self._timers().cancel(self._turn.group, moment, name, key, wall=wall)
 
-    def _need_timers(self) -> Timers:
-        if self._timers is None:
+    def _timers(self) -> Timers:
+        timers = self._turn.timers
+        if timers is None:
             raise InvalidInputError("timers need a key: put partition_by before process")
-        return self._timers
+        return timers
 
     def _key_values(self) -> tuple[Any, ...]:
         key = self.key
         return key if isinstance(key, tuple) else (key,)
-
-    def enter(self, group: int) -> None:
-        """Make a key group the current one, for stores and timers."""
-        self._group = group
-        for store in self._stores.values():
-            store.enter(group)
-
-    def take(self) -> tuple[list[Any], list[int]]:
-        """Take what was emitted, and the row each message came from."""
-        taken = self._messages, self._rows
-        self._messages, self._rows = [], []
-        return taken
 
 
 class ProcessNode(Node):
@@ -129,8 +165,7 @@ class ProcessNode(Node):
     Args:
         name: of the operator.
         factory: makes the instance.
-        context: of this task.
-        timers: the operator's, where the stage is keyed.
+        turn: of this task and operator.
         source: schema of the messages.
         schema: of what is emitted; ``None``: nothing may be.
         uses: columns that messages have; ``None``: all.
@@ -141,8 +176,7 @@ class ProcessNode(Node):
         self,
         name: str,
         factory: Callable[[], Any],
-        context: Context,
-        timers: Timers | None,
+        turn: Turn,
         *,
         source: pa.Schema,
         schema: pa.Schema | None,
@@ -150,23 +184,28 @@ class ProcessNode(Node):
         keys: Sequence[str],
     ) -> None:
         super().__init__(name)
-        self._context, self._timers, self._schema = context, timers, schema
+        self._turn, self._timers, self._schema = turn, turn.timers, schema
+        self._context = Context(turn)
         self._columns = list(uses) if uses is not None else list(source.names)
         self._message = message_type("Message", pa.schema([source.field(c) for c in self._columns]))
         self._keys = list(keys)
         self._user = self._call(factory)
         if hasattr(self._user, "open"):
-            self._call(lambda: self._user.open(context))
+            self._call(lambda: self._user.open(self._context))
         self._on_timer = getattr(self._user, "on_timer", None)
+
+    def begin(self, epoch: int, wall_ms: int, watermark: int) -> None:
+        """Turn to an epoch: its wall clock, and the watermark at the end of the last one."""
+        turn = self._turn
+        turn.epoch, turn.wall_ms, turn.watermark = epoch, wall_ms, watermark
 
     def push(self, chunk: Chunk) -> None:
         """Call ``process`` for each row, grouped by key group where there are groups."""
-        context = self._context
+        turn = self._turn
         key_columns = chunk.batch.select(self._keys)
         keys = columns_to_lists(key_columns)
-        context._keys = keys[0] if len(keys) == 1 else list(zip(*keys, strict=True))
-        context._times = None if chunk.times is None else chunk.times.tolist()
-        context._timer = None
+        turn.keys = keys[0] if len(keys) == 1 else list(zip(*keys, strict=True))
+        turn.times = None if chunk.times is None else chunk.times.tolist()
         messages = to_messages(chunk.batch.select(self._columns), self._message)
         if chunk.groups is None:
             self._run(messages, [(0, 0, len(messages))])
@@ -176,24 +215,26 @@ class ProcessNode(Node):
         self._flush(chunk)
 
     def _prefetch(self, columns: pa.RecordBatch, groups: Groups) -> None:
-        if not self._keys or not self._context._stores:
+        turn = self._turn
+        if not self._keys or not turn.stores:
             return
-        encoded, keys = encode_columns(columns.columns).to_list(), self._context._keys
-        for store in self._context._stores.values():
-            store.prefetch(groups, keys, encoded)
+        encoded = encode_columns(columns.columns).to_list()
+        for store in turn.stores.values():
+            store.prefetch(groups, turn.keys, encoded)
 
     def _run(self, messages: list[Any], runs: list[tuple[int, int, int]]) -> None:
-        context, process = self._context, self._user.process
+        turn, context, process = self._turn, self._context, self._user.process
         row = 0
         try:
             for group, start, stop in runs:
-                context.enter(group)
+                turn.enter(group)
                 for row in range(start, stop):
-                    context._row = row
+                    turn.row = row
                     process(messages[row], context)
-        except HeadraceError:
+        except HeadraceError as error:
+            name_operator(error, self.name)
             raise
-        except Exception as error:  # noqa: BLE001 - the boundary to the user's code
+        except Exception as error:
             raise UserFunctionError.of(self.name, error, messages[row]) from error
 
     def advance(self, watermark: int, wall_ms: int) -> None:
@@ -202,31 +243,33 @@ class ProcessNode(Node):
         At the end of the inputs only the timers set before it fire: one that sets itself
         again would never end.
         """
-        if self._timers is not None and self._on_timer is not None:
-            while self._fire(self._timers.due(watermark, wall=False)):
-                if watermark >= END_WATERMARK:
-                    break
-            self._fire(self._timers.due(wall_ms, wall=True))
-        self._context.watermark = watermark
+        if self._timers is None or self._on_timer is None:
+            return
+        ended = watermark >= END_WATERMARK
+        self._fire(self._timers.fire(watermark, wall=False, takes_new=not ended))
+        self._fire(self._timers.fire(wall_ms, wall=True))
 
-    def _fire(self, timers: list[Timer]) -> bool:
-        context = self._context
+    def _fire(self, timers: Iterator[Timer]) -> None:
+        turn = self._turn
         assert self._on_timer is not None
-        for timer in timers:
-            context._timer = timer
-            context.enter(timer.group)
-            self._call(partial(self._on_timer, timer, context))
-            messages, _ = context.take()
-            if messages:
-                times = np.full(len(messages), timer.at, np.int64)
-                groups = np.full(len(messages), timer.group, np.uint16)
-                past = np.full(len(messages), NO_WATERMARK, np.int64)
-                self.emit(Chunk(self._to_batch(messages), times, past, groups))
-        context._timer = None
-        return bool(timers)
+        earliest = max(turn.watermark, 0)
+        try:
+            for timer in timers:
+                turn.timer = timer
+                turn.enter(timer.group)
+                self._call(partial(self._on_timer, timer, self._context), timer)
+                messages, _ = turn.take()
+                if messages:
+                    at = min(max(timer.at, earliest), MAX_EVENT_TIME_MS - 1)
+                    times = np.full(len(messages), at, np.int64)
+                    groups = np.full(len(messages), timer.group, np.uint16)
+                    past = np.full(len(messages), NO_WATERMARK, np.int64)
+                    self.emit(Chunk(self._to_batch(messages), times, past, groups))
+        finally:
+            turn.timer = None
 
     def _flush(self, chunk: Chunk) -> None:
-        messages, rows = self._context.take()
+        messages, rows = self._turn.take()
         if messages:
             self.emit(chunk.derive(self._to_batch(messages), np.asarray(rows, np.int64)))
 
@@ -239,13 +282,14 @@ class ProcessNode(Node):
             )
         return from_messages(messages, self._schema, self.name)
 
-    def _call(self, call: Callable[[], Any]) -> Any:
+    def _call(self, call: Callable[[], Any], timer: Timer | None = None) -> Any:
         try:
             return call()
-        except HeadraceError:
+        except HeadraceError as error:
+            name_operator(error, self.name)
             raise
-        except Exception as error:  # noqa: BLE001 - the boundary to the user's code
-            raise UserFunctionError.of(self.name, error) from error
+        except Exception as error:
+            raise UserFunctionError.of(self.name, error, timer, "timer") from error
 
     def deadlines(self) -> tuple[int | None, int | None]:
         """Return when the next timers are due."""
@@ -263,5 +307,5 @@ def _moment(at: int | datetime.datetime) -> int:
     if isinstance(at, datetime.datetime):
         if at.tzinfo is None:
             raise InvalidInputError(f"timer at {at} has no time zone; use an aware time or ms")
-        return int(at.timestamp() * 1000)
+        return (at - _EPOCH) // datetime.timedelta(milliseconds=1)
     return int(at)

@@ -312,7 +312,8 @@ class _Attempt:
                 kept.task.close()
             groups = self._plan.key_groups
             runtime = StageTask(stage, task.task, task.groups, groups, state)
-        runtime.begin(self._order.epoch, self._order.time_ms)
+        before = self._order.watermarks_before.get(stage.name, NO_WATERMARK)
+        runtime.begin(self._order.epoch, self._order.time_ms, before)
         return runtime
 
     def _run_task(

@@ -31,9 +31,9 @@ from headrace.state.task_state import TaskState
 from headrace.task.chunk import Chunk
 from headrace.task.exchange import ExchangeWriter
 from headrace.task.node import Node
-from headrace.task.orders import END_WATERMARK
+from headrace.task.orders import END_WATERMARK, NO_WATERMARK
 from headrace.task.outputs import OutputNode
-from headrace.task.process import Context, ProcessNode
+from headrace.task.process import ProcessNode, Turn
 from headrace.task.stateless import (
     FilterNode,
     ForwardNode,
@@ -102,7 +102,6 @@ class StageTask:
         self._stage, self.task, self._groups = stage, task, groups
         self._key_groups, self._state = key_groups, state
         self._keys = stage.receives[0].keys if stage.receives else ()
-        self._contexts: list[Context] = []
         self.nodes: dict[str, Node] = {}
         for operator in stage.operators:
             if not self._is_entry(operator):
@@ -193,27 +192,30 @@ class StageTask:
         if self._state is not None:
             stores = {spec.name: self._state.objects(spec.name) for spec in operator.stores}
             timers = Timers(self._state.store(timer_store(operator)), self._groups)
-        context = Context(self.task, _short_names(operator, stores), timers)
-        self._contexts.append(context)
         source = self._source_schema(operator)
         assert operator.factory is not None
         return ProcessNode(
             operator.name,
             operator.factory,
-            context,
-            timers,
+            Turn(self.task, _short_names(operator, stores), timers),
             source=source,
             schema=operator.returns,
             uses=operator.uses,
             keys=[key for key in self._keys if key in source.names],
         )
 
-    def begin(self, epoch: int, wall_ms: int) -> None:
-        """Turn to an epoch; its wall clock is the same when it is run again."""
-        for node in self.nodes.values():
+    def begin(self, epoch: int, wall_ms: int, watermark: int = NO_WATERMARK) -> None:
+        """Turn to an epoch.
+
+        Args:
+            epoch: its number.
+            wall_ms: its wall clock, the same when it is run again.
+            watermark: of the stage, at the end of the last epoch.
+        """
+        for name, node in self.nodes.items():
             node.counts.clear()
-        for context in self._contexts:
-            context.epoch, context.wall_ms = epoch, wall_ms
+            if isinstance(node, ProcessNode):
+                node.begin(epoch, wall_ms, watermark - self._stage.delays.get(name, 0))
 
     def push(self, entry: str, chunk: Chunk) -> None:
         """Feed rows that an input or a ``partition_by`` brings."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,7 +86,7 @@ class MessageNode(Node):
         """Call the function for each row."""
         messages = to_messages(chunk.batch.select(self._columns), self._message)
         if self._shape == "filter":
-            keep = np.fromiter(self._call_each(messages), np.bool_, len(messages))
+            keep = np.fromiter(self._call_each(messages, bool), np.bool_, len(messages))
             kept = chunk.filter(keep)
             self.counts["filtered"] += chunk.rows - kept.rows
             self.emit(kept)
@@ -97,28 +97,37 @@ class MessageNode(Node):
             return
         flat: list[Any] = []
         rows: list[int] = []
-        for row, several in enumerate(self._call_each(messages)):
-            if several is None:
-                raise InvalidInputError(
-                    f"operator {self.name!r} returned None; flat_map must return an iterable, "
-                    "empty when there is nothing",
-                    operator=self.name,
-                )
-            before = len(flat)
+        for row, several in enumerate(self._call_each(messages, self._collected)):
             flat.extend(several)
-            rows += [row] * (len(flat) - before)
+            rows += [row] * len(several)
         if flat:
             batch = from_messages(flat, self._schema, self.name)
             self.emit(chunk.derive(batch, np.asarray(rows, np.int64)))
 
-    def _call_each(self, messages: list[Any]) -> Any:
+    def _collected(self, several: Any) -> list[Any]:
+        """Run what is returned to its end: a generator is the user's code, too."""
+        if isinstance(several, str | bytes | Mapping) or not isinstance(several, Iterable):
+            found = "None" if several is None else f"a {type(several).__name__} {several!r}"
+            raise InvalidInputError(
+                f"operator {self.name!r} returned {found:.200}; flat_map must return an iterable "
+                "of messages, empty when there is nothing",
+                operator=self.name,
+            )
+        return list(several)
+
+    def _call_each(
+        self, messages: list[Any], convert: Callable[[Any], Any] | None = None
+    ) -> Iterator[Any]:
         function, name = self._function, self.name
         for message in messages:
             try:
                 result = function(message)
-            except HeadraceError:
+                if convert is not None:
+                    result = convert(result)
+            except HeadraceError as error:
+                name_operator(error, name)
                 raise
-            except Exception as error:  # noqa: BLE001 - the boundary to the user's code
+            except Exception as error:
                 raise UserFunctionError.of(name, error, message) from error
             yield result
 
@@ -155,7 +164,8 @@ class MapBatchesNode(Node):
                 "change their number",
                 operator=self.name,
             )
-        self.emit(chunk.with_batch(normalise(result.to_arrow(), self._schema)))
+        batch = guarded(self.name, lambda: normalise(result.to_arrow(), self._schema))
+        self.emit(chunk.with_batch(batch))
 
 
 class ForwardNode(Node):
@@ -176,20 +186,28 @@ class UserFunctionError(InvalidInputError):
     code = "HR102"
 
     @classmethod
-    def of(cls, operator: str, error: BaseException, message: object = None) -> UserFunctionError:
+    def of(
+        cls, operator: str, error: BaseException, met: object = None, what: str = "message"
+    ) -> UserFunctionError:
         """Describe an error of the user's with the operator and the message it met."""
-        met = "" if message is None else f" on message {message!r:.300}"
+        on = "" if met is None else f" on {what} {met!r:.300}"
         site = failure_site(error, Site())
         at = f" at {site}" if site.file else ""
-        text = f"operator {operator!r} raised {type(error).__name__}: {error}{at}{met}"
+        text = f"operator {operator!r} raised {type(error).__name__}: {error}{at}{on}"
         return cls(text, operator=operator)
+
+
+def name_operator(error: HeadraceError, operator: str) -> None:
+    """Give an error that came up below a user's function the operator, if it has none."""
+    error.fields.setdefault("operator", operator)
 
 
 def guarded(operator: str, call: Callable[[], Any]) -> Any:
     """Run a user's function or expression; its errors name the operator."""
     try:
         return call()
-    except HeadraceError:
+    except HeadraceError as error:
+        name_operator(error, operator)
         raise
-    except Exception as error:  # noqa: BLE001 - the boundary to the user's code
+    except Exception as error:
         raise UserFunctionError.of(operator, error) from error
