@@ -211,6 +211,8 @@ def _csv_lines(
             yield _Line(table.line_num, row)
     except (csv.Error, UnicodeDecodeError) as error:
         raise InvalidInputError(f"{name} line {table.line_num + 1}: {error}") from error
+    finally:
+        text.detach()  # who opened the stream closes it
 
 
 def _read_parquet(

@@ -1,0 +1,125 @@
+"""How commands fail: the message, the story in the log, the exit code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.unit.cli.commands import done, refused
+
+from headrace.cli.failures import exit_code, record
+from headrace.errors import (
+    ClosedError,
+    CorruptDataError,
+    GraphError,
+    HeadraceError,
+    InternalError,
+    InvalidInputError,
+    NotOwnerError,
+    UnavailableError,
+)
+
+SOURCE = Path(__file__).parents[3] / "src"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InvalidInputError("x"), 1),
+        (GraphError("job", ["x"]), 1),
+        (UnavailableError("x"), 3),
+        (NotOwnerError("x"), 4),
+        (CorruptDataError("x"), 5),
+        (ClosedError("x"), 70),
+        (InternalError("x"), 70),
+        (HeadraceError("x"), 70),
+        (KeyError("x"), 70),
+    ],
+)
+def test_each_kind_has_an_exit_code(error: Exception, code: int) -> None:
+    assert exit_code(error) == code
+
+
+def test_a_mistake_without_a_home_leaves_nothing_behind(home: Path) -> None:
+    told = refused("bus", "tail", "s")
+
+    assert told.startswith("error HR100: no stream 's'")
+    assert "details:" not in told
+    assert not home.exists()
+
+
+def test_a_mistake_in_a_home_is_told_in_full_in_its_log(home: Path) -> None:
+    done("bus", "create", "s", "--schema", "a:int64")
+
+    told = refused("bus", "tail", "z")
+
+    assert f"details: {home / 'logs' / 'headrace.log'}" in told
+    log = (home / "logs" / "headrace.log").read_text()
+    assert "Traceback" in log
+    assert "no stream 'z'" in log
+
+
+def test_a_wrong_setting_is_told_with_its_place(home: Path, tmp_path: Path) -> None:
+    target = ("explain", "no.py")
+    assert "--set job.task=3: unknown setting job.task; did you mean job.tasks?" in refused(
+        *target, "--set", "job.task=3"
+    )
+    (tmp_path / "job.toml").write_text("[job]\ntasks = 'x'\n")
+    assert f"{tmp_path}/job.toml:2: found 'x', expected integer" in refused(
+        *target, "--config", tmp_path / "job.toml"
+    )
+    assert not home.exists()
+
+
+def test_a_fault_of_ours_is_told_without_its_traceback(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("partition")
+
+    monkeypatch.setattr("headrace.bus.file.FileBus.names", broken)
+
+    told = refused("bus", "ls", code=70)
+
+    assert "error HR900: an unexpected KeyError: 'partition'; this is a fault of headrace" in told
+    assert "in broken" in (home / "logs" / "headrace.log").read_text()
+
+
+def test_a_log_that_cannot_be_written_does_not_hide_the_error(tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("a file where the folder should be")
+
+    assert record(UnavailableError("x"), tmp_path) is None
+
+
+def test_a_large_log_is_put_aside(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "headrace.log"
+    log.parent.mkdir()
+    log.write_bytes(b"x" * (5 << 20))
+
+    assert record(UnavailableError("the disk is gone"), tmp_path) == log
+
+    assert "the disk is gone" in log.read_text()
+    assert log.with_name("headrace.log.1").stat().st_size == 5 << 20
+
+
+def test_the_command_loads_nothing_heavy() -> None:
+    """--help has to answer at once."""
+    heavy = ["pyspark", "pyarrow", "polars", "pandas", "numpy", "pydantic", "rocksdict"]
+    code = f"import sys, headrace.cli.main; print([n for n in {heavy} if n in sys.modules])"
+    out = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONPATH": str(SOURCE)},
+    )
+    assert out.stdout == "[]\n"
+
+
+def test_version_names_what_it_runs_on() -> None:
+    out = done("version")
+
+    assert all(name in out for name in ("headrace ", "pyspark 4", "python 3."))

@@ -1,0 +1,205 @@
+"""What ``run`` prints of epochs and inputs, from numbers alone."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from headrace.cli.progress import Progress
+from headrace.cli.run_text import end_json, end_line, epoch_json, epoch_line, live_table
+from headrace.cli.words import count_text, rate_text, seconds_text, size_text, time_text
+from headrace.coordinator.coordinator import EpochSummary
+from headrace.coordinator.manifest import InputPosition, JobState
+from headrace.task.orders import END_WATERMARK, NO_WATERMARK
+
+NOON = 1_357_041_600_000
+SUMMARY = EpochSummary(
+    epoch=7,
+    rows=1500,
+    took_ms=500.0,
+    timings_ms={"plan": 1.0},
+    counts={"in": 1500, "late": 2},
+    watermark=NOON,
+    lag=30,
+    state_bytes=3_200_000,
+    changelog_bytes=1000,
+    output_rows=1400,
+    ended=False,
+)
+
+
+def state_at(*offsets: int, time: int = NOON, epoch: int = 1) -> JobState:
+    positions = {p: InputPosition(offset, time) for p, offset in enumerate(offsets)}
+    return JobState(
+        job="radar",
+        lineage="l",
+        generation=1,
+        epoch=epoch,
+        time_ms=0,
+        digest="",
+        key_groups=512,
+        fingerprint={},
+        inputs={"flights": positions},
+    )
+
+
+@pytest.fixture
+def progress() -> Progress:
+    """A run that began at 100 s with 10 and 20 rows read, and did one epoch in 2 s."""
+    begun = Progress("radar", {"flights": "flights"}, {"flights": 60_000}, state_at(10, 20), 100.0)
+    begun.observe(SUMMARY, state_at(1000, 530, epoch=7), 102.0)
+    return begun
+
+
+def test_an_epoch_is_a_line() -> None:
+    assert epoch_line(SUMMARY) == (
+        "epoch 7  1,500 rows  0.50 s  3,000 rows/s  1,400 out  lag 30  "
+        "watermark 2013-01-01 12:00:00  state 3.1 MiB  2 late"
+    )
+
+
+@pytest.mark.parametrize("watermark", [NO_WATERMARK, END_WATERMARK])
+def test_a_watermark_that_is_no_time_is_a_dash(watermark: int, progress: Progress) -> None:
+    summary = replace(SUMMARY, watermark=watermark)
+
+    assert "watermark -" in epoch_line(summary)
+    assert epoch_json(summary, progress, {"flights": [1000, 530]}, 102.0)["watermark_ms"] is None
+
+
+def test_an_input_has_rate_lag_and_watermark(progress: Progress) -> None:
+    """Its watermark is the least of its partitions, less the lateness it allows."""
+    (found,) = progress.inputs({"flights": [1010, 560]}, 103.0)
+
+    assert (found.rows, found.rows_per_s, found.lag) == (1500, 500.0, 40)
+    assert found.watermark_ms == NOON - 60_000
+
+
+def test_an_input_with_an_unread_partition_has_no_watermark(progress: Progress) -> None:
+    progress.state = state_at(1000, 530, time=NO_WATERMARK)
+
+    (found,) = progress.inputs({"flights": [1000, 530]}, 103.0)
+
+    assert found.watermark_ms is None
+
+
+def test_the_rate_of_an_idle_input_falls_to_nothing(progress: Progress) -> None:
+    (found,) = progress.inputs({"flights": [1000, 530]}, 1000.0)
+
+    assert found.rows_per_s == 0
+
+
+def test_the_rate_is_that_of_the_last_seconds(progress: Progress) -> None:
+    for second in range(3, 20):
+        at = state_at(1000 + 100 * (second - 2), 530, epoch=7)
+        progress.observe(SUMMARY, at, 100.0 + second)
+
+    (found,) = progress.inputs({"flights": [3000, 530]}, 119.0)
+
+    assert found.rows_per_s == pytest.approx(100, rel=0.25)
+
+
+def test_a_bounded_run_knows_its_rows_and_its_lag(progress: Progress) -> None:
+    assert progress.total() is None
+
+    progress.state = msgspec.structs.replace(progress.state, until={"flights": [1200, 600]})
+
+    assert progress.total() == 1770
+    assert [270] == [found.lag for found in progress.inputs({"flights": [5000, 5000]}, 103.0)]
+
+
+def test_the_live_table_has_a_line_for_each_input(progress: Progress) -> None:
+    console = Console(file=io.StringIO(), width=110)
+    console.print(live_table(progress, {"flights": [1010, 560]}, 103.0))
+
+    assert isinstance(console.file, io.StringIO)
+    title, head, line = (text.rstrip() for text in console.file.getvalue().splitlines())
+
+    assert title == "radar  1,400 out  2 late  Ctrl-C ends the epoch and stops"
+    assert head.split() == [
+        "input", "rows/s", "rows", "lag", "watermark", "(UTC)", "epoch", "took", "state",
+    ]  # fmt: skip
+    assert line.split() == [
+        "flights", "500", "1,500", "40", "2013-01-01", "11:59:00", "7", "0.50", "s", "3.1", "MiB",
+    ]  # fmt: skip
+
+
+def test_a_run_that_waits_says_so() -> None:
+    waiting = Progress("radar", {"flights": "departures"}, {}, state_at(0, 0), 0.0)
+    console = Console(file=io.StringIO(), width=110)
+
+    console.print(live_table(waiting, {"departures": [0, 0]}, 0.0))
+
+    assert isinstance(console.file, io.StringIO)
+    assert "waiting for input" in console.file.getvalue()
+    assert "flights (departures)" in console.file.getvalue()
+
+
+def test_an_epoch_is_an_object(progress: Progress) -> None:
+    found = epoch_json(SUMMARY, progress, {"flights": [1000, 560]}, 102.0)
+
+    assert (found["type"], found["epoch"], found["rows_per_s"]) == ("epoch", 7, 3000)
+    assert found["inputs"] == {
+        "flights": {"stream": "flights", "rows": 1500, "lag": 30, "watermark_ms": NOON - 60_000}
+    }
+
+
+def test_the_end_is_a_line_and_an_object(progress: Progress) -> None:
+    told = "radar: 1,500 rows in 1 epoch, 12 s (3,000 rows/s while busy), 1,400 out, 2 late; "
+
+    assert end_line(progress, 12.0, interrupted=True) == (
+        f"{told}stopped after epoch 7, nothing is lost: run it again to go on"
+    )
+    progress.state = msgspec.structs.replace(progress.state, ended=True)
+    assert end_line(progress, 12.0, interrupted=False) == f"{told}ended in epoch 7"
+    assert end_json(progress, 12.0, interrupted=False) == {
+        "type": "end",
+        "job": "radar",
+        "epoch": 7,
+        "epochs": 1,
+        "rows": 1500,
+        "output_rows": 1400,
+        "late_rows": 2,
+        "seconds": 12.0,
+        "busy_seconds": 0.5,
+        "rows_per_s": 3000,
+        "ended": True,
+        "interrupted": False,
+    }
+
+
+def test_a_run_that_had_ended_says_what_to_do() -> None:
+    ended = msgspec.structs.replace(state_at(5, 5, epoch=9), ended=True)
+
+    line = end_line(Progress("radar", {}, {}, ended, 0.0), 1.0, interrupted=False)
+
+    assert line == (
+        "radar: its run had ended in epoch 9; nothing was left to do. "
+        "To read its inputs anew, run it under another name"
+    )
+
+
+def test_sizes_read_well() -> None:
+    found = [size_text(size) for size in (999, 1536, 150 * 1024, 3 * 2**50)]
+
+    assert found == ["999 B", "1.5 KiB", "150 KiB", "3,072.0 TiB"]
+
+
+def test_durations_read_well() -> None:
+    found = [seconds_text(seconds) for seconds in (0.44, 12.3, 59.7, 185, 3725)]
+
+    assert found == ["0.4 s", "12 s", "1 min 0 s", "3 min 5 s", "1 h 2 min"]
+
+
+def test_rates_and_counts_read_well() -> None:
+    assert [rate_text(10, 0), rate_text(3000, 2)] == ["-", "1,500 rows/s"]
+    assert [count_text(1, "row"), count_text(2000, "row")] == ["1 row", "2,000 rows"]
+
+
+def test_times_read_well() -> None:
+    found = [time_text(time) for time in (NOON, NOON + 5, None, -1, 10**17)]
+
+    assert found == ["2013-01-01 12:00:00", "2013-01-01 12:00:00.005", "-", "-", "-"]
