@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ def orders(home: Path) -> Path:
     return home
 
 
-def lines(*rows: dict[str, object]) -> str:
+def lines(*rows: Mapping[str, object]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
@@ -47,7 +48,7 @@ def test_a_stream_is_created_as_told(home: Path) -> None:
 
     assert out == "stream s: 1 partition, a:int64,b:list<string>,c:decimal(10,2)\n"
     with open_bus(home / "bus") as bus:
-        assert ("a",) == bus.stream("s").spec.key
+        assert bus.stream("s").spec.key == ("a",)
 
 
 def test_home_can_be_given_to_a_command(tmp_path: Path, home: Path) -> None:
@@ -165,7 +166,7 @@ def test_rows_with_a_key_go_to_its_partition(home: Path) -> None:
     for line in tailed("s", "-n", 100):
         assert isinstance(line["row"], dict)
         places.setdefault(line["row"]["k"], set()).add(line["partition"])
-    assert [1] * 8 == [len(found) for found in places.values()]
+    assert [len(found) for found in places.values()] == [1] * 8
 
 
 def test_rows_without_a_key_fill_the_shortest_partition(orders: Path) -> None:
@@ -173,7 +174,7 @@ def test_rows_without_a_key_fill_the_shortest_partition(orders: Path) -> None:
         done("bus", "append", "orders", "-", stdin=lines(ROW | {"id": number}))
     done("bus", "append", "orders", "-", "--partition", 1, stdin=lines(ROW | {"id": 3}))
 
-    assert [[0, 2], [1, 3]] == [ids("orders", "--partition", p) for p in (0, 1)]
+    assert [ids("orders", "--partition", p) for p in (0, 1)] == [[0, 2], [1, 3]]
 
 
 @pytest.mark.parametrize(
@@ -274,7 +275,7 @@ def test_an_append_that_failed_half_way_can_go_on(orders: Path, tmp_path: Path) 
 
     file.write_text(lines(*rows))
     done("bus", "append", "orders", file, "--batch-rows", 2, "--skip", 2)
-    assert [0, 1, 2, 3, 4] == sorted(ids("orders"), key=str)
+    assert sorted(ids("orders"), key=str) == [0, 1, 2, 3, 4]
 
 
 def test_skip_counts_rows_of_parquet_too(home: Path, tmp_path: Path) -> None:
@@ -283,7 +284,7 @@ def test_skip_counts_rows_of_parquet_too(home: Path, tmp_path: Path) -> None:
 
     done("bus", "append", "s", tmp_path / "t.parquet", "--batch-rows", 4, "--skip", 5)
 
-    assert [5, 6, 7, 8, 9] == ids("s")
+    assert ids("s") == [5, 6, 7, 8, 9]
 
 
 def test_lines_of_a_pipe_are_appended_as_they_come(orders: Path) -> None:
@@ -311,12 +312,12 @@ def test_tail_shows_the_last_rows_in_order_of_time(orders: Path) -> None:
         done("bus", "append", "orders", "-", "--partition", partition, stdin=text)
 
     assert list(range(10, 20)) == ids("orders")
-    assert [18, 19] == ids("orders", "-n", 2)
-    assert [0, 1, 2] == ids("orders", "--from", "earliest", "-n", 3)
-    assert [17, 19] == ids("orders", "--partition", 1, "-n", 2)
-    assert [9, 11] == ids("orders", "--partition", 1, "--from", 4, "-n", 2)
+    assert ids("orders", "-n", 2) == [18, 19]
+    assert ids("orders", "--from", "earliest", "-n", 3) == [0, 1, 2]
+    assert ids("orders", "--partition", 1, "-n", 2) == [17, 19]
+    assert ids("orders", "--partition", 1, "--from", 4, "-n", 2) == [9, 11]
     assert ids("orders", "--from", "latest") == []
-    assert [12, 13] == ids("orders", "--from", "2013-01-01T05:00:00.012", "-n", 2)
+    assert ids("orders", "--from", "2013-01-01T05:00:00.012", "-n", 2) == [12, 13]
     assert list(range(20)) == ids("orders", "--from", "earliest", "-n", 20, "--follow")
 
 
@@ -357,7 +358,7 @@ def test_ls_lists_rows_bytes_and_times(orders: Path) -> None:
     table = done("bus", "ls")
     found = [json.loads(line) for line in done("bus", "ls", "--json").splitlines()]
 
-    assert ["empty", "orders"] == [entry["name"] for entry in found]
+    assert [entry["name"] for entry in found] == ["empty", "orders"]
     assert found[1].pop("bytes") > 0
     assert found[1] == {
         "name": "orders",
