@@ -67,9 +67,7 @@ class FileCommitLog(CommitLog):
     def publish(self, epoch: int, data: bytes) -> bool:
         """Create the manifest's file if no other and no later one exists."""
         path = self._path(epoch)
-        won = self._files.publish(
-            path, data, self._clock.new_id(), lambda: fault("commit.written")
-        )
+        won = self._files.publish(path, data, self._clock.new_id(), lambda: fault("commit.written"))
         if won and self.epochs()[-1] != epoch:
             # An old epoch that was pruned: its name was free, but its time is long over.
             self._files.remove(path)

@@ -44,7 +44,7 @@ HELD_WAIT_S = 0.5
 
 @dataclass(frozen=True)
 class EpochLimits:
-    """Bounds of an epoch.
+    """Bounds of each epoch, and of the run.
 
     Args:
         max_rows: input rows.
@@ -52,12 +52,14 @@ class EpochLimits:
         timeout_s: after this long source tasks stop reading.
         overlay_bytes: changes that one task holds in memory; an epoch that exceeds it makes
             the next ones smaller.
+        bounded: the run ends at the ends that the inputs have at its start.
     """
 
     max_rows: int = 8_000_000
     max_bytes: int = 1 << 30
     timeout_s: float = 600.0
     overlay_bytes: int = 128 << 20
+    bounded: bool = False
 
     def adapt(self, bound: int, rows: int, overlay_bytes: int) -> int:
         """Return how many rows the next epoch may read, from what this one needed.
@@ -103,8 +105,7 @@ class Coordinator:
         storage: of the job's files.
         runner: runs the slots.
         clock: time and names.
-        limits: of epochs.
-        bounded: the run ends at the ends that the inputs have at its start.
+        limits: of epochs and of the run.
     """
 
     def __init__(
@@ -118,14 +119,12 @@ class Coordinator:
         runner: Runner,
         clock: Clock,
         limits: EpochLimits | None = None,
-        bounded: bool = False,
     ) -> None:
         self._plan, self._digest = plan, plan_digest
         self._bus, self._log, self._storage = bus, log, storage
         self._runner, self._clock = runner, clock
         self._limits = limits or EpochLimits()
         self._max_rows = self._limits.max_rows
-        self._bounded = bounded
         self._slots: list[Slot] = []
         self._state: JobState | None = None
         self.generation = 0
@@ -163,7 +162,7 @@ class Coordinator:
         self._check_graph()
         publish_outputs(state, self._bus, self._storage.root)
         self._sweep()
-        if self._bounded:
+        if self._limits.bounded:
             self.end_at_present()
         self._slots = self._runner.slots()
 
@@ -194,12 +193,23 @@ class Coordinator:
             key_groups=self._plan.key_groups,
             fingerprint=self._plan.fingerprint,
             inputs=inputs,
+            task_counts=self._task_counts(),
         )
         self._publish_manifest(_base(state, previous=""))  # the loser folds the winner's
         return self.state
 
+    def _task_counts(self) -> dict[str, int]:
+        return {stage.name: stage.tasks for stage in self._plan.stages if stage.keyed}
+
     def _check_graph(self) -> None:
         found = changes(self.state.fingerprint, self._plan.fingerprint)
+        held, wanted = self.state.task_counts, self._task_counts()
+        found += [
+            f"stage {stage!r}: tasks were {held[stage]}, are now {tasks}; state is kept by task: "
+            f"set job.tasks back to {held[stage]}, or start over with reset"
+            for stage, tasks in wanted.items()
+            if held.get(stage, tasks) != tasks
+        ]
         if found:
             lines = "\n".join(f"  {number}. {text}" for number, text in enumerate(found, 1))
             raise InvalidInputError(

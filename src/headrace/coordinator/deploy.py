@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.bus.bus import Bus
-from headrace.clock import Clock
+from headrace.clock import Clock, SystemClock
 from headrace.config import Settings
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.coordinator import Coordinator, EpochLimits
@@ -51,8 +51,8 @@ class Deployment:
                 settings.epoch.max_bytes,
                 settings.epoch.timeout_s,
                 settings.state.overlay_bytes,
+                settings.job.bounded,
             ),
-            bounded=settings.job.bounded,
         )
 
 
@@ -95,8 +95,6 @@ def make_plan(graph: JobGraph, bus: Bus, settings: Settings, *, absent_ok: bool 
 def _key_groups(root: Path) -> int | None:
     if not (root / "manifests").exists():
         return None
-    from headrace.clock import SystemClock
-
     state = load_state(FileCommitLog(root, Files(sync=False), SystemClock()))
     return None if state is None else state.key_groups
 
@@ -110,7 +108,8 @@ def deploy(
         graph: of the job.
         bus: inputs and outputs.
         settings: of the run.
-        clock, files: time and disk.
+        clock: where time comes from.
+        files: the file system.
         module: the user's module, which is shipped by value.
 
     Raises:

@@ -72,7 +72,8 @@ def open_host(
         storage: the job's.
         bus: inputs.
         state_dir: of this host; made when missing, readable by its owner only.
-        clock, files: time and disk.
+        clock: where time comes from.
+        files: the file system.
         adopt_bytes: from this size on an output part gets a file of its own.
     """
     log = FileCommitLog(storage, files, clock)

@@ -12,9 +12,7 @@ from headrace.files import Files
 from headrace.state.segment_reader import SegmentReader
 
 
-def committed_entries(
-    state: JobState, root: Path, store: str, files: Files
-) -> dict[bytes, bytes]:
+def committed_entries(state: JobState, root: Path, store: str, files: Files) -> dict[bytes, bytes]:
     """Return the entries of a store by full key (two bytes of key group, then the key).
 
     Args:

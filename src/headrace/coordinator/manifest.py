@@ -51,7 +51,8 @@ class JobState(msgspec.Struct, frozen=True):
     """Everything that is true of a job after an epoch.
 
     ``until`` holds the offsets at which each partition ends, where the run is bounded;
-    ``fingerprint`` what must not change under this state; ``tasks`` is by "stage/task".
+    ``fingerprint`` what must not change under this state; ``tasks`` is by "stage/task", and
+    ``task_counts`` tells how many of them share the key groups of each keyed stage.
     """
 
     job: str
@@ -66,6 +67,7 @@ class JobState(msgspec.Struct, frozen=True):
     until: dict[str, list[int]] | None = None
     watermarks: dict[str, int] = {}
     tasks: dict[str, TaskState] = {}
+    task_counts: dict[str, int] = {}
     outputs: tuple[OutputPart, ...] = ()
     counts: dict[str, int] = {}
     ended: bool = False
@@ -184,6 +186,7 @@ def fold(state: JobState | None, manifest: Manifest, digest: str) -> JobState:
         until=manifest.until if manifest.until is not None else state.until,
         watermarks={**state.watermarks, **manifest.watermarks},
         tasks=tasks,
+        task_counts=state.task_counts,
         outputs=manifest.outputs,
         counts=counts,
         ended=manifest.ended,

@@ -34,9 +34,7 @@ def place(
     by_host: dict[str, list[int]] = {}
     for slot in slots:
         by_host.setdefault(slot.host, []).append(slot.number)
-    room = {
-        host: -(-len(tasks) * len(numbers) // len(slots)) for host, numbers in by_host.items()
-    }
+    room = {host: -(-len(tasks) * len(numbers) // len(slots)) for host, numbers in by_host.items()}
     taken: dict[str, list[str]] = {host: [] for host in by_host}
     homeless = []
     for task in tasks:

@@ -1,7 +1,8 @@
 """Where the files of a job are, who drives it, and how leftovers go.
 
 Below the job's folder: ``manifests``, ``generations``, ``plans`` (by digest), and, all named by
-epoch, generation, slot and attempt: ``orders``, ``exchange``, ``segment``, ``snapshot``, ``output``.
+epoch, generation, slot and attempt: ``orders``, ``exchange``, ``segment``, ``snapshot`` and
+``output``.
 """
 
 from __future__ import annotations

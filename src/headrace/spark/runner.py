@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -107,8 +108,6 @@ class SparkRunner:
         return places[: self._wanted]
 
     def _for_slot(self, number: int) -> WorkerSettings:
-        from dataclasses import replace
-
         return replace(self._settings, slot=number)
 
     def run(self, orders: list[SlotOrder]) -> list[SlotReport]:

@@ -66,9 +66,10 @@ class Chunk:
     def to_exchange(self, schema: pa.Schema) -> pa.RecordBatch:
         """Return the columns of an exchange schema, hidden ones included."""
         hidden = {TIME: self.times, WATERMARK: self.watermarks}
-        arrays = []
-        for name in schema.names:
-            arrays.append(pa.array(hidden[name]) if name in hidden else self.batch.column(name))
+        arrays = [
+            pa.array(hidden[name]) if name in hidden else self.batch.column(name)
+            for name in schema.names
+        ]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

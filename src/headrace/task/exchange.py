@@ -64,7 +64,8 @@ class ExchangeWriter:
             starts.append(np.concatenate([[0], np.cumsum(counts)]).astype(np.uint32))
             chunks += encoded
             position += sum(len(piece) for piece in encoded)
-        index = pa.record_batch([pa.array(positions, pa.int64()), pa.array(starts, _INDEX[1].type)], schema=_INDEX)
+        columns = [pa.array(positions, pa.int64()), pa.array(starts, _INDEX[1].type)]
+        index = pa.record_batch(columns, schema=_INDEX)
         chunks += [*encode_frame(index), _TAIL.pack(position)]
         return files.write_new(path, chunks, durable=False), totals.tolist()
 
@@ -92,6 +93,10 @@ class ExchangeReader:
         if self._data.size < _TAIL.size:
             raise CorruptDataError(f"exchange file {path} is cut short", file=str(path))
         at = _TAIL.unpack(self._data.slice(self._data.size - _TAIL.size).to_pybytes())[0]
+        if read_header(self._data, at, self._origin).end != self._data.size - _TAIL.size:
+            raise CorruptDataError(
+                f"exchange file {path} is damaged: its last 8 bytes name no index", file=str(path)
+            )
         index = self._frame(at, _INDEX)
         self._positions: list[int] = index.column(0).to_pylist()
         starts = index.column(1).flatten().to_numpy()

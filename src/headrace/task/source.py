@@ -89,9 +89,7 @@ class SourceReader:
 
     def reached(self) -> Reached:
         """Return where reading stopped, and the highest event time seen so far."""
-        return Reached(
-            self._range.operator, self._range.partition, self._next, self._max_time
-        )
+        return Reached(self._range.operator, self._range.partition, self._next, self._max_time)
 
 
 def open_streams(bus: Bus, bindings: tuple[InputBinding, ...]) -> dict[str, Stream]:

@@ -137,9 +137,7 @@ class RunningNode(AggregateNode):
         if self.targets:
             self._follow(chunk, frame)
             return
-        grouped = frame.group_by(self._keys).agg(
-            pl.col(_GROUP).first(), *self._aggregation.partial
-        )
+        grouped = frame.group_by(self._keys).agg(pl.col(_GROUP).first(), *self._aggregation.partial)
         self._pending.append(grouped)
         self._pending_rows += grouped.height
         if self._pending_rows > FLUSH_ROWS:

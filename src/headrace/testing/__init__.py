@@ -1,26 +1,10 @@
-"""What users and we test with: a driver for whole jobs, contract suites, a clock.
+"""For tests of jobs and of parts: the test driver, a manual clock, contract suites.
 
-Names load what they need when they are first used.
+Begin with ``TestDriver``, which runs a whole job in one thread. The contract suites are in
+modules of their own, because they need pytest.
 """
 
-from __future__ import annotations
+from headrace.testing.clock import ManualClock
+from headrace.testing.driver import DriverCrash, TestDriver
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from headrace.testing.clock import ManualClock
-    from headrace.testing.driver import TestDriver
-
-__all__ = ["ManualClock", "TestDriver"]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "ManualClock":
-        from headrace.testing.clock import ManualClock
-
-        return ManualClock
-    if name == "TestDriver":
-        from headrace.testing.driver import TestDriver
-
-        return TestDriver
-    raise AttributeError(f"module 'headrace.testing' has no attribute {name!r}; it has {__all__}")
+__all__ = ["DriverCrash", "ManualClock", "TestDriver"]

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from headrace.bus.address import open_bus
 from headrace.bus.bus import Bus
-from headrace.bus.spec import Appended, StreamSpec
+from headrace.bus.spec import StreamSpec
 from headrace.config import EpochSettings, JobSettings, Settings, StateSettings
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.coordinator import Coordinator, EpochSummary
@@ -63,7 +63,7 @@ class TestDriver:
 
     __test__ = False
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a knob of its own, by name, with a default
         self,
         job: Job,
         *,
@@ -128,16 +128,25 @@ class TestDriver:
         self.bus.create(spec)
 
     def feed(
-        self, stream: str, rows: Iterable[Mapping[str, Any]] | pa.Table, partition: int | None = None
+        self,
+        stream: str,
+        rows: Iterable[Mapping[str, Any]] | pa.Table,
+        partition: int | None = None,
     ) -> None:
-        """Append records; by key where the stream has one and no partition is named."""
+        """Append records; by key where the stream has one and no partition is named.
+
+        A column that a row leaves out is null.
+
+        Raises:
+            InvalidInputError: a column that the stream does not have, or a value that does
+                not fit.
+        """
         target = self.bus.stream(stream)
         table = rows if isinstance(rows, pa.Table) else _table(list(rows), target.spec.schema)
         if partition is None:
             target.append_rows(table)
             return
-        done: Appended = target.append(partition, table)
-        del done
+        target.append(partition, table)
 
     def start(self) -> Coordinator:
         """Start a driver; a new one takes over from the one before."""
@@ -258,7 +267,15 @@ class TestDriver:
 
 
 def _table(rows: list[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
+    unknown = sorted({name for row in rows for name in row} - set(schema.names))
+    if unknown:
+        raise InvalidInputError(
+            f"rows have columns {unknown} that the stream has not; expected {schema.names}"
+        )
+    try:
+        return pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise InvalidInputError(f"rows do not fit the columns of the stream: {error}") from error
 
 
 def _plain(key: tuple[Any, ...]) -> Any:

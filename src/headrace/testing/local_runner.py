@@ -28,9 +28,7 @@ class LocalRunner:
         tries: how often a slot is run again when its process dies.
     """
 
-    def __init__(
-        self, open_slot: Callable[[int], SlotHost], slots: int, tries: int = 4
-    ) -> None:
+    def __init__(self, open_slot: Callable[[int], SlotHost], slots: int, tries: int = 4) -> None:
         self._open, self._count, self._tries = open_slot, slots, tries
         self._hosts: dict[int, SlotHost] = {}
         self.history: list[SlotOrder] = []
