@@ -56,6 +56,53 @@ def readwrite(  # noqa: PLR0913, PLR0917 - one for each option
             "home": settings_of(home).home,
         }
     )
+    _print(result, as_json)
+
+
+@app.command()
+def idle(
+    loop: Annotated[
+        Literal["direct", "query"],
+        typer.Option(help="Empty epochs in a loop, or one-record epochs under a query."),
+    ] = "direct",
+    epochs: Annotated[int, typer.Option(min=2, help="How many are measured.")] = 50,
+    tasks: Annotated[int, typer.Option(min=1, help="Tasks of the keyed stage.")] = 4,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """Time epochs that have nothing, or one record, to do."""
+    from headrace.bench.idle import main
+
+    options = {"loop": loop, "epochs": epochs, "tasks": tasks, "home": settings_of(home).home}
+    _print(main(options), as_json)
+
+
+@app.command()
+def tasks(
+    rows: Annotated[int, typer.Option(min=1, help="Messages.")] = 4_000_000,
+    path: Annotated[
+        Literal["message", "batch"],
+        typer.Option(help="A Python function per message, or an aggregate per batch."),
+    ] = "message",
+    few: Annotated[int, typer.Option(min=1, help="Tasks of the first run.")] = 4,
+    many: Annotated[int, typer.Option(min=1, help="Tasks of the second run.")] = 64,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """Count the same messages with few tasks and with many."""
+    from headrace.bench.idle import compare_tasks
+
+    options = {
+        "rows": rows,
+        "path": path,
+        "few": few,
+        "many": many,
+        "home": settings_of(home).home,
+    }
+    _print(compare_tasks(options), as_json)
+
+
+def _print(result: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(result))
         return

@@ -1,0 +1,48 @@
+"""The benchmarks run, count right and have the keys they promise; how fast is not tested."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headrace.bench import idle, readwrite
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.parametrize("path", ["message", "batch"])
+def test_readwrite_counts_every_message(spark: SparkSession, home: Path, path: str) -> None:
+    result = readwrite.main({"home": home, "rows": 4_000, "ids": 500, "path": path})
+    assert result["sum_of_counts"] == 4_000
+    assert result["epochs"] == 2
+    assert result["compare"] == {}
+    figures = ("rows_per_s", "epoch_ms_p50", "state_bytes", "changelog_bytes")
+    assert all(result[name] > 0 for name in figures)
+    assert not (home / "bench").exists()
+
+
+@pytest.mark.slow
+def test_pysparks_own_ways_are_measured_beside_it(spark: SparkSession, home: Path) -> None:
+    options = {"home": home, "rows": 300, "ids": 50, "compare": "pyspark", "tasks": 2}
+    result = readwrite.main(options)
+    assert set(result["compare"]) == {
+        "applyInPandasWithState",
+        "transformWithState",
+        "transformWithStateInPandas",
+        "groupBy.count",
+    }
+    assert all(rate > 0 for rate in result["compare"].values())
+
+
+@pytest.mark.parametrize("loop", ["direct", "query"])
+def test_small_epochs_are_timed(spark: SparkSession, home: Path, loop: str) -> None:
+    result = idle.main({"home": home, "loop": loop, "epochs": 3, "tasks": 2})
+    assert result["epochs"] == 3
+    assert 0 < result["epoch_ms_p50"] <= result["epoch_ms_p95"]
+
+
+def test_many_tasks_are_compared_with_few(spark: SparkSession, home: Path) -> None:
+    result = idle.compare_tasks({"home": home, "rows": 2_000, "ids": 200, "few": 2, "many": 8})
+    assert set(result["epoch_ms_p50"]) == {"2", "8"}
