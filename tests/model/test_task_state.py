@@ -27,8 +27,9 @@ Entries = dict[tuple[str, bytes], int]
 
 stores = st.sampled_from(STORES)
 groups = st.integers(0, GROUPS - 1)
-keys = st.sampled_from([0, 1, True, (1, "a")])
+keys = st.sampled_from([1, True])
 values = st.none() | st.integers(0, 200)
+MEMORY = Path("/dev/shm")  # RocksDB syncs a lot, which tests nothing here
 
 
 def full(group: int, key: object) -> bytes:
@@ -50,7 +51,7 @@ class Machine:
     """Several tasks of one stage, the epochs they run, and what can happen to them."""
 
     def __init__(self, tasks: int) -> None:
-        self.root = Path(tempfile.mkdtemp())
+        self.root = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
         self.ledger = Ledger(self.root / "job")
         self.tasks = tasks
         self.states: list[TaskState] = []
@@ -192,7 +193,7 @@ class Machine:
         for state in self.states:
             state.discard()
             assert state.overlay_bytes == 0
-        self.running = False
+        self.running = self.remembered = False
         self.now = dict(self.committed)
 
     def retry(self) -> None:
@@ -238,7 +239,7 @@ class Machine:
         self.close()
 
 
-changes = st.lists(st.tuples(stores, groups, keys, values), min_size=1, max_size=5)
+changes = st.lists(st.tuples(stores, groups, keys, values), min_size=2, max_size=9)
 entries = st.dictionaries(st.tuples(stores, groups, keys), values, min_size=1, max_size=5)
 steps = st.one_of(
     st.tuples(st.just("work"), changes),

@@ -275,14 +275,17 @@ class ObjectStore:
     @property
     def overlay_bytes(self) -> int:
         """About how much memory the changes take; values are measured on a sample."""
-        total = 0
-        for values, changed, _ in self._groups.values():
-            if changed:
-                last = list(islice(reversed(changed), 1 + _SAMPLE * len(changed) // 4096))
-                sizes = [len(changed[key]) + self._size(values[key]) for key in last]
-                each = sum(sizes) / len(sizes) * _OBJECT_FACTOR + 2 * ENTRY_OVERHEAD_BYTES
-                total += int(each * len(changed))
-        return total
+        groups = [group for group in self._groups.values() if group.changed]
+        count = sum(len(group.changed) for group in groups)
+        sizes = [
+            len(group.changed[key]) + self._size(group.values[key])
+            for group in groups[:: 1 + len(groups) // _SAMPLE]
+            for key in islice(reversed(group.changed), 1 + _SAMPLE // len(groups))
+        ]
+        if not sizes:
+            return 0
+        each = sum(sizes) / len(sizes) * _OBJECT_FACTOR + 2 * ENTRY_OVERHEAD_BYTES
+        return int(each * count)
 
     def _size(self, value: Any) -> int:
         return 1 if value is _MISSING else len(self._encode(value))

@@ -1,9 +1,10 @@
 """A backend in RocksDB: keyed state of any size, one database for each task.
 
-Layout of a task's directory: ``LOCK`` names its owner, ``db`` is the database, ``DAMAGED``
-says that the database was found unreadable and must be built again. Keys in the database
-are one byte for the store, then the full key; byte 0 is the position. The database opens
-at first use, in the process that uses it.
+Layout of a task's directory: ``LOCK`` names its owner, ``db-N`` is the database, ``DAMAGED``
+says that the database was found unreadable and must be built again. Each clear begins the
+next N: whatever still refers to the old one, such as a traceback, cannot block the new one.
+Keys in the database are one byte for the store, then the full key; byte 0 is the position.
+The database opens at first use, in the process that uses it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import shutil
 import weakref
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -126,19 +127,20 @@ class RocksDBBackend(Backend):
         end = bytes([prefix[0] + 1]) if high is None else prefix + high
         # Not with the bounds of rocksdict's ReadOptions: scans with them were seen to end at
         # other keys (0.3.29).
-        items: Any = self._open().items(from_key=begin)
-        scan = self._scan(items, end)
+        scan = self._scan(self._open(), self._open().items(from_key=begin), begin, end)
         self._scans.add(scan)
         return scan
 
     def _scan(
-        self, items: Iterable[tuple[bytes, bytes]], end: bytes
+        self, database: Rdict, items: Any, begin: bytes, end: bytes
     ) -> Generator[tuple[bytes, bytes]]:
+        last = begin
         try:
-            for key, value in items:
-                if key >= end:
+            for last, value in items:
+                if last >= end:
                     return
-                yield key[1:], value
+                yield last[1:], value
+            _check_end(database, last)
         except HeadraceError:
             raise
         except Exception as error:  # noqa: BLE001  rocksdict raises plain Exception
@@ -148,11 +150,20 @@ class RocksDBBackend(Backend):
         """Throw the database away and begin an empty one."""
         if self._closed:
             raise self._is_closed()
+        if self._is_fresh():
+            return
         self._close_database()
         self._own()
         self._wipe()
         self._position = None
         self._damaged = False
+
+    def _is_fresh(self) -> bool:
+        if self._damaged or self.position is not None:
+            return False
+        cursor = self._open().iter()
+        cursor.seek_to_first()
+        return not cursor.valid()
 
     def live_bytes(self) -> int:
         """Return RocksDB's estimate of live data, with what is still in memory."""
@@ -206,7 +217,7 @@ class RocksDBBackend(Backend):
             self._pid = os.getpid()
 
     def _open_database(self) -> None:
-        path = self._directory / "db"
+        path = self._directory / f"db-{max(self._numbers(), default=1)}"
         options = database_options(self._settings)
         try:
             self._database = Rdict(str(path), options)
@@ -233,13 +244,16 @@ class RocksDBBackend(Backend):
         return position
 
     def _wipe(self) -> None:
-        # Renaming first: a crash in the middle leaves no database that looks whole.
-        path, trash = self._directory / "db", self._directory / "trash"
-        shutil.rmtree(trash, ignore_errors=True)
-        if path.exists():
-            os.rename(path, trash)
+        # The next one is there before the old ones go: a crash in between leaves no database
+        # that looks whole, for the highest number counts.
+        old = self._numbers()
+        (self._directory / f"db-{max(old, default=0) + 1}").mkdir()
         (self._directory / "DAMAGED").unlink(missing_ok=True)
-        shutil.rmtree(trash, ignore_errors=True)
+        for number in old:
+            shutil.rmtree(self._directory / f"db-{number}", ignore_errors=True)
+
+    def _numbers(self) -> list[int]:
+        return [int(path.name[3:]) for path in self._directory.glob("db-*")]
 
     def _close_database(self) -> None:
         database, self._database = self._database, None
@@ -282,6 +296,16 @@ def _add_to(
                 batch.put(prefix + key, value)
     else:
         deque(map(batch.put, map(prefix.__add__, keys), values), maxlen=0)
+
+
+def _check_end(database: Rdict, last: bytes) -> None:
+    """Raise if a scan ended at damage; rocksdict's items end there as at the last entry."""
+    cursor = database.iter()
+    cursor.seek(last)
+    if cursor.valid() and cursor.key() == last:
+        cursor.next()
+    if not cursor.valid():
+        cursor.status()
 
 
 def _translated(action: str, path: Path, error: Exception) -> HeadraceError:

@@ -1,0 +1,315 @@
+"""The life of a task's state: order of calls, what is refused, damage, snapshots, registry."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from tests.model.ledger import FILES, JOB, STAGE, Ledger
+
+from headrace.errors import (
+    ClosedError,
+    CorruptDataError,
+    InternalError,
+    InvalidInputError,
+    NotOwnerError,
+)
+from headrace.graph.operators import StoreSpec
+from headrace.state import (
+    Chain,
+    Position,
+    Registry,
+    SegmentWriter,
+    Step,
+    Target,
+    TaskName,
+    TaskState,
+    header_at,
+    process_registry,
+    should_snapshot,
+    snapshot_decision,
+)
+
+SPECS = [StoreSpec("disk", "rocksdb", int), StoreSpec("hot", "memory", int)]
+ALL = (0, 4)
+
+
+def opened(directory: Path, specs=SPECS, groups: tuple[int, int] = ALL) -> TaskState:
+    return TaskState(TaskName(JOB, STAGE, 0, groups), specs, directory, FILES)
+
+
+def run_epoch(state: TaskState, ledger: Ledger, *, commit: bool = True, **entries: int) -> None:
+    attempt = f"attempt-{ledger.written}"
+    state.catch_up(ledger.target(0), ledger)
+    state.begin(ledger.epoch + 1, attempt)
+    for key, value in entries.items():
+        for spec in SPECS:
+            state.objects(spec.name).put(key, value)
+    path = ledger.write(attempt, {0: state.seal()})
+    if commit:
+        ledger.commit(attempt, [0], (path,))
+
+
+def values(state: TaskState, *keys: str) -> list[int | None]:
+    return [state.objects(spec.name).get(key) for spec in SPECS for key in keys]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path / "job")
+
+
+@pytest.fixture
+def state(tmp_path: Path):
+    state = opened(tmp_path / "task")
+    yield state
+    state.close()
+
+
+def test_a_new_process_reads_what_the_old_one_had_in_memory(
+    tmp_path: Path, ledger: Ledger, state: TaskState
+) -> None:
+    run_epoch(state, ledger, a=1)
+    run_epoch(state, ledger, a=2, b=2)
+    stats = state.catch_up(ledger.target(0), ledger)
+    assert (stats.from_memory, stats.bytes_read, stats.segments, stats.entries) == (True, 0, 0, 4)
+    state.close()
+    again = opened(tmp_path / "task")
+    stats = again.catch_up(ledger.target(0), ledger)
+    # The disk kept its part; memory is filled from both epochs.
+    assert (stats.from_memory, stats.segments, stats.entries) == (False, 2, 3)
+    assert stats.bytes_read > 0
+    assert values(again, "a", "b") == [2, 2, 2, 2]
+    assert again.live_bytes > 0
+    again.close()
+
+
+def test_a_new_snapshot_alone_rebuilds_a_lost_disk(
+    tmp_path: Path, ledger: Ledger, state: TaskState
+) -> None:
+    for epoch in range(5):
+        run_epoch(state, ledger, a=epoch, b=1)
+    state.catch_up(ledger.target(0), ledger)
+    ledger.write_snapshot([state])
+    run_epoch(state, ledger, c=3)
+    state.close()
+    shutil.rmtree(tmp_path / "task")
+    again = opened(tmp_path / "task")
+    stats = again.catch_up(ledger.target(0), ledger)
+    assert (stats.segments, stats.entries) == (2, 6)
+    assert values(again, "a", "b", "c") == [4, 1, 3] * 2
+    again.close()
+
+
+def test_a_crash_while_a_snapshot_loads_begins_again(
+    tmp_path: Path, ledger: Ledger, state: TaskState
+) -> None:
+    run_epoch(state, ledger, a=1)
+    state.catch_up(ledger.target(0), ledger)
+    ledger.write_snapshot([state])
+    state.close()
+    shutil.rmtree(tmp_path / "task")
+    half = opened(tmp_path / "task")
+    backend = half._backends["rocksdb"][0]
+    backend.apply({"disk": ([b"\0\0stale"], [b"\1"])}, None)
+    half.close()
+    again = opened(tmp_path / "task")
+    again.catch_up(ledger.target(0), ledger)
+    assert len(list(again.store("disk").scan())) == 1
+    again.close()
+
+
+def test_local_damage_is_healed_by_the_next_catch_up(
+    tmp_path: Path, ledger: Ledger, state: TaskState
+) -> None:
+    state.begin(1, "one")
+    for n in range(2000):
+        state.objects("disk").put(f"k{n}", n)
+    ledger.commit("one", [0], (ledger.write("one", {0: state.seal()}),))
+    state.catch_up(ledger.target(0), ledger)
+    state.close()
+    for table in tmp_path.glob("task/rocksdb/db-1/*.sst"):
+        data = bytearray(table.read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        table.write_bytes(data)
+    again = opened(tmp_path / "task")
+    again.catch_up(ledger.target(0), ledger)
+    with pytest.raises(CorruptDataError, match="built again"):
+        list(again.store("disk").scan())
+    stats = again.catch_up(ledger.target(0), ledger)
+    assert stats.entries == 2000
+    assert [again.objects("disk").get(f"k{n}") for n in range(2000)] == list(range(2000))
+    again.close()
+
+
+def test_a_damaged_segment_stops_with_its_name(ledger: Ledger, state: TaskState) -> None:
+    run_epoch(state, ledger, a=1)
+    state.discard()
+    (path,) = ledger.steps[0].paths
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.unlink()
+    path.write_bytes(data)
+    with pytest.raises(CorruptDataError, match=path.name):
+        state.catch_up(ledger.target(0), ledger)
+    assert state.position is None
+
+
+def test_a_segment_of_another_epoch_or_job_or_kind_is_refused(
+    tmp_path: Path, ledger: Ledger, state: TaskState
+) -> None:
+    for epoch in (1, 2):
+        ledger.commit("x", [0], (ledger.write("x", {0: {"disk": ([b"\0\0k"], [b"\1"])}}),))
+        assert ledger.epoch == epoch
+    first, second = ledger.steps
+    ledger.steps = [Step(first.position, second.paths), second]
+    with pytest.raises(CorruptDataError, match=r"is of epoch 2 .* expected epoch 1"):
+        state.catch_up(ledger.target(0), ledger)
+    kinds: list[tuple[Literal["changelog", "snapshot"], str]]
+    kinds = [("snapshot", JOB), ("changelog", "other")]
+    for kind, job in kinds:
+        path = tmp_path / f"{kind}-{job}"
+        SegmentWriter(FILES, path, header_at(kind, job, first.position, 1, "x")).close()
+        ledger.steps = [Step(first.position, (path,)), second]
+        with pytest.raises(CorruptDataError, match=f"is a {kind} of job '{job}', expected"):
+            state.catch_up(ledger.target(0), ledger)
+
+
+def test_an_older_driver_is_told_to_stop(ledger: Ledger, state: TaskState) -> None:
+    run_epoch(state, ledger, a=1)
+    older = ledger.target(0)
+    run_epoch(state, ledger, a=2)
+    state.catch_up(ledger.target(0), ledger)
+    with pytest.raises(NotOwnerError, match="at epoch 2, asked for 1") as caught:
+        state.catch_up(older, ledger)
+    assert caught.value.fields["stage"] == STAGE
+
+
+def test_another_digest_of_the_same_epoch_is_another_state(
+    ledger: Ledger, state: TaskState
+) -> None:
+    run_epoch(state, ledger, a=1)
+    state.catch_up(ledger.target(0), ledger)
+    path = ledger.steps[0].paths
+    other = Position("line-0", 1, "other digest")
+
+    class Restored:
+        def chain(self, stage, task, groups, after) -> Chain:
+            assert after != other
+            return Chain(None, (), (Step(other, path),))
+
+    stats = state.catch_up(Target(other), Restored())
+    assert (stats.from_memory, stats.entries, state.position) == (False, 2, other)
+
+
+def test_a_chain_without_a_beginning_is_a_broken_invariant(state: TaskState) -> None:
+    class Torn:
+        def chain(self, stage, task, groups, after) -> Chain:
+            return Chain(Position("line", 5, "d"), (), ())
+
+    with pytest.raises(InternalError, match="without a snapshot"):
+        state.catch_up(Target(Position("line", 6, "d")), Torn())
+
+
+def test_changes_are_sealed_sorted_and_only_once(ledger: Ledger, state: TaskState) -> None:
+    with pytest.raises(InternalError, match="begin an attempt first"):
+        state.seal()
+    state.begin(1, "one")
+    with pytest.raises(InternalError, match="under way"):
+        state.begin(1, "two")
+    for group in (3, 0, 2):
+        state.objects("disk").enter(group)
+        for key in ("b", "a"):
+            state.objects("disk").put(key, group)
+    changes = state.seal()
+    keys = list(changes["disk"][0])
+    assert keys == sorted(keys)
+    assert len(keys) == 6
+    assert "hot" not in changes
+    with pytest.raises(InternalError, match="begin an attempt first"):
+        state.seal()
+
+
+def test_mistakes_in_specs_and_names_are_told(tmp_path: Path, state: TaskState) -> None:
+    with pytest.raises(InvalidInputError, match=r"unknown kinds \['disc'\]"):
+        opened(tmp_path / "x", [StoreSpec("s", "disc")])
+    with pytest.raises(InvalidInputError, match="a name twice"):
+        opened(tmp_path / "x", [StoreSpec("s"), StoreSpec("s")])
+    with pytest.raises(InvalidInputError, match="declare it on its operator"):
+        state.objects("dsk")
+
+
+def test_a_closed_state_does_nothing_more(ledger: Ledger, state: TaskState) -> None:
+    state.close()
+    state.close()
+    with pytest.raises(ClosedError, match="open it again"):
+        state.catch_up(ledger.target(0), ledger)
+    with pytest.raises(ClosedError, match="open it again"):
+        state.begin(1, "a")
+
+
+def test_a_task_without_stores_reads_nothing(tmp_path: Path) -> None:
+    state = opened(tmp_path / "task", [])
+    stats = state.catch_up(Target(Position("line", 3, "d")), Ledger(tmp_path))
+    state.begin(4, "a")
+    assert (stats, state.seal(), state.overlay_bytes) == ((0, 0, False, 0), {}, 0)
+    assert not (tmp_path / "task").exists()
+
+
+@pytest.mark.parametrize(
+    ("segment", "snapshot", "state", "files", "expected"),
+    [
+        (0, 0, 0, 0, False),
+        (50, 0, 50, 3, False),  # small: an fsync costs more than it saves
+        (1_000, 0, 1_000, 10, False),  # only grew: the changelog is the state
+        (1_000, 900, 1_000, 10, False),
+        (1_200, 1_000, 1_000, 10, True),  # overwritten once over
+        (10_000, 0, 1_000, 10, True),
+        (1, 0, 1, 1_000, True),  # a thousand small files
+        (100_000, 0, 90_000, 10, False),
+    ],
+)
+def test_a_snapshot_is_taken_when_a_rebuild_saves_more_than_it_costs(
+    segment: int, snapshot: int, state: int, files: int, expected: bool
+) -> None:
+    mega = 1_000_000
+    arguments = (segment * mega // 10, snapshot * mega // 10, state * mega // 10, files)
+    assert should_snapshot(*arguments) is expected
+    assert ("snapshot:" in str(snapshot_decision(*arguments))) is expected
+
+
+def test_the_registry_keeps_states_open_and_bounded(tmp_path: Path) -> None:
+    registry = Registry(limit=2)
+    made = {n: opened(tmp_path / str(n)) for n in range(3)}
+    for n in (0, 1, 0):
+        assert registry.get((JOB, STAGE, n), partial(made.__getitem__, n)) is made[n]
+    registry.get((JOB, STAGE, 2), lambda: made[2])
+    assert len(registry) == 2
+    with pytest.raises(ClosedError, match="open it again"):
+        made[1].begin(1, "a")
+    registry.retain("another job", [])
+    assert len(registry) == 2
+    registry.retain(JOB, [(JOB, STAGE, 2)])
+    with pytest.raises(ClosedError, match="open it again"):
+        made[0].begin(1, "a")
+    assert registry.get((JOB, STAGE, 2), lambda: made[0]) is made[2]
+    registry.close_all()
+    with pytest.raises(ClosedError, match="open it again"):
+        made[2].begin(1, "a")
+    assert len(registry) == len(process_registry()) == 0
+
+
+def test_a_forked_child_begins_with_an_empty_registry(tmp_path: Path) -> None:
+    registry = Registry()
+    state = registry.get((JOB, STAGE, 0), lambda: opened(tmp_path / "task"))
+    assert state.position is None
+    child = os.fork()
+    if child == 0:
+        os._exit(len(registry))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len(registry) == 1
+    registry.close_all()
