@@ -156,13 +156,12 @@ class RunningNode(AggregateNode):
         self._pending, self._pending_rows = [], 0
 
     def _follow(self, chunk: Chunk, frame: pl.DataFrame) -> None:
-        distinct = frame.group_by(self._keys, maintain_order=True).agg(pl.col(_GROUP).first())
-        keys = self._full_keys(distinct)
-        distinct = distinct.select(self._keys).with_row_index(_KEY)
-        numbered = frame.join(
-            distinct, on=self._keys, how="left", nulls_equal=True, maintain_order="left"
-        )
-        lifted = numbered.select(pl.col(_KEY).cast(pl.Int64), *self._aggregation.lift)
+        # Not by a join: Polars 2.1 finds no partner for NaN where a side has one row.
+        indexed = frame.with_row_index(_KEY).select(pl.col(_KEY).first().over(self._keys))
+        firsts, numbers = np.unique(indexed.to_series().to_numpy(), return_inverse=True)
+        keys = self._full_keys(frame[firsts])
+        places = pl.Series(_KEY, numbers.astype(np.int64))
+        lifted = frame.select(places, *self._aggregation.lift)
         following = self._running(keys, lifted)
         batch = self._results(chunk.batch.select(self._keys), following)
         self.emit(chunk.with_batch(batch))

@@ -1,0 +1,92 @@
+"""Windows, running and periodic totals equal a brute-force fold, wherever epochs are cut."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.task.model import PARTITIONS, Record, Shape, check, create, feed, make_job
+
+from headrace.testing import TestDriver
+
+MOMENT = pa.timestamp("us", tz="UTC")
+DAY = datetime.datetime(2024, 2, 29, 12, 30, tzinfo=datetime.UTC)
+KEYS: dict[str, tuple[dict[str, pa.DataType], st.SearchStrategy[tuple[Any, ...]]]] = {
+    "int": ({"k": pa.int64()}, st.tuples(st.sampled_from([0, -1, 7, 1 << 62, None]))),
+    "string": ({"k": pa.string()}, st.tuples(st.sampled_from(["", "a", "ä\0", "1", None]))),
+    "float": (
+        {"k": pa.float64()},
+        st.tuples(st.sampled_from([0.0, -0.0, 1.5, float("nan"), float("inf"), None])),
+    ),
+    "several": (
+        {"k": pa.int32(), "name": pa.string(), "flag": pa.bool_()},
+        st.tuples(
+            st.sampled_from([1, 2, None]),
+            st.sampled_from(["a", None]),
+            st.sampled_from([True, False, None]),
+        ),
+    ),
+    "moments": (
+        {"k": MOMENT, "day": pa.date32()},
+        st.tuples(st.sampled_from([DAY, None]), st.sampled_from([DAY.date(), None])),
+    ),
+}
+STEPS = ("advance", "run", "restart", "force", "lose disk")
+
+
+@pytest.mark.parametrize("kind", KEYS)
+@given(data=st.data())
+@settings(max_examples=40)
+def test_totals_do_not_depend_on_epochs_restarts_or_arrival(kind: str, data: Any) -> None:
+    """Any order over several partitions, any cuts: state, outputs and lateness equal the fold."""
+    columns, keys = KEYS[kind]
+    record = st.builds(
+        Record,
+        st.integers(0, PARTITIONS - 1),
+        keys,
+        st.none() | st.integers(-5, 5),
+        st.integers(0, 120),
+    )
+    log = data.draw(st.lists(record, max_size=60))
+    shape = Shape(columns, data.draw(st.sampled_from([0, 7])), data.draw(st.sampled_from([0, 12])))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=4)))
+    max_rows = data.draw(st.sampled_from([1, 5, 1000]))
+    with TestDriver(make_job(shape), tasks=2, key_groups=8, max_rows=max_rows) as driver:
+        create(driver, shape)
+        for begin, end in zip([0, *cuts], [*cuts, len(log)], strict=True):
+            feed(driver, shape, log, begin, end)
+            if end < len(log):
+                take_step(driver, data.draw(st.sampled_from(STEPS)))
+        driver.finish()
+        check(driver, shape, log)
+
+
+def take_step(driver: TestDriver, step: str) -> None:
+    """Do something between two feeds."""
+    if step == "run":
+        driver.run()
+    elif step == "force":
+        driver.advance(force=True)
+    else:
+        driver.advance()
+        if step != "advance":
+            driver.crash(lose_hosts=[0] if step == "lose disk" else [])
+
+
+def test_a_window_takes_what_is_on_its_edge() -> None:
+    """Start is in, end is out; grace holds it open to the very millisecond."""
+    shape = Shape({"k": pa.int64()}, lateness=0, grace=3)
+    times = [0, 9, 10, 12, 9, 13, 9, 23, 19]
+    log = [Record(0, (1,), 1, at) for at in times]
+    with TestDriver(make_job(shape), tasks=1) as driver:
+        create(driver, shape)
+        for number in range(len(log)):
+            feed(driver, shape, log, number, number + 1)
+            driver.run()
+        driver.finish()
+        check(driver, shape, log)
+        assert driver.coordinator.state.counts["late"] == 2
