@@ -60,12 +60,14 @@ def snapshot_decision(
     Args:
         segment_bytes: changelog since the last snapshot.
         snapshot_bytes: size of the last snapshot, 0 for none.
-        state_bytes: live entries, which a new snapshot would hold.
+        state_bytes: live entries, which a new snapshot would hold; an estimate that counts
+            entries in memory once for each time they were overwritten.
         segments: files that the changelog is spread over.
     """
     files = segments + (1 if snapshot_bytes else 0)
     replay = segment_bytes + snapshot_bytes + files * FILE_COST_BYTES
-    after = state_bytes + FILE_COST_BYTES
+    # What is live was written since the last snapshot, or stands in it.
+    after = min(state_bytes, segment_bytes + snapshot_bytes) + FILE_COST_BYTES
     return SnapshotDecision(replay, after, after)
 
 

@@ -270,6 +270,7 @@ def test_a_task_without_stores_reads_nothing(tmp_path: Path) -> None:
         (1_200, 1_000, 1_000, 10, True),  # overwritten once over
         (10_000, 0, 1_000, 10, True),
         (1, 0, 1, 1_000, True),  # a thousand small files
+        (30, 5, 200, 150, True),  # the same few entries, again and again in memory
         (100_000, 0, 90_000, 10, False),
     ],
 )
