@@ -91,6 +91,11 @@ class World:
         assert state is not None
         return state
 
+    def read_so_far(self, job: str) -> int:
+        """Rows of input that the job has committed; 0 before it was created."""
+        state = load_state(FileCommitLog(self.job_dir(job), FILES, SystemClock()))
+        return 0 if state is None else state.counts.get("in", 0)
+
     def store(self, job: str, name: str) -> dict[Any, Any]:
         """A processor's store as committed."""
         entries = committed_entries(self.state(job), self.job_dir(job), name, FILES)
@@ -100,9 +105,6 @@ class World:
 
     def found(self) -> dict[str, Any]:
         """What the job ``counting`` has come to, in the form of its model."""
-        counts: defaultdict[int, list[int]] = defaultdict(list)
-        for row in self.rows("counts"):
-            counts[row["id"]].append(row["n"])
         windows = [
             (row["id"], _ms(row["window_start"]), row["c"], row["total"])
             for row in self.rows("windows")
@@ -110,10 +112,17 @@ class World:
         totals = [(r["kind"], _ms(r["at"]), r["total"], r["c"]) for r in self.rows("totals")]
         return {
             "store": self.store("counting", "n"),
-            "counts": dict(counts),
+            "counts": self.counts(),
             "windows": sorted(windows),
             "totals": sorted(totals),
         }
+
+    def counts(self) -> dict[int, list[int]]:
+        """What was emitted for each id, in order."""
+        counts: defaultdict[int, list[int]] = defaultdict(list)
+        for row in self.rows("counts"):
+            counts[row["id"]].append(row["n"])
+        return dict(counts)
 
     def leftovers(self, job: str) -> list[str]:
         """Files of finished epochs that nothing names."""

@@ -54,7 +54,7 @@ def test_a_killed_executor_and_a_lost_host(world: World, cluster: SparkCluster) 
         until(lambda: world.at_gate("draw"), "a message at the gate", driver)
         (stopped,) = world.at_gate("draw")
         executor, _ = cluster.executor_of(stopped)
-        assert world.state("shuffling").counts.get("in", 0) == 0
+        assert world.read_so_far("shuffling") == 0
         kill(executor)
         until(lambda: len(world.at_gate("draw")) == 2, "the slot to run again", driver)
         world.open_gate("draw")

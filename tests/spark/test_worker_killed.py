@@ -29,7 +29,7 @@ def test_a_killed_worker_is_replaced(spark: SparkSession, world: World, loop: st
         (victim,) = world.at_gate("count")
         assert "pyspark" in command(victim)
         assert not running.done()
-        committed = world.state("counting").counts.get("in", 0)
+        committed = world.read_so_far("counting")
         kill(victim)
         world.open_gate("count")
         result = running.result(timeout=60)

@@ -29,7 +29,13 @@ from headrace.coordinator.placement import Slot
 from headrace.coordinator.planning import at_end, next_wall_deadline, plan_ranges
 from headrace.coordinator.publishing import publish_outputs
 from headrace.coordinator.storage import JobStorage
-from headrace.errors import InternalError, InvalidInputError, NotOwnerError, UnavailableError
+from headrace.errors import (
+    HeadraceError,
+    InternalError,
+    InvalidInputError,
+    NotOwnerError,
+    UnavailableError,
+)
 from headrace.faults import fault
 from headrace.plan.compatibility import changes
 from headrace.plan.stages import JobPlan
@@ -285,6 +291,9 @@ class Coordinator:
                 self._clock.sleep(HELD_WAIT_S)
             except _LostRaceError:
                 continue
+            except (HeadraceError, OSError) as error:
+                self._check_owner(error)  # a newer driver sweeps away what an older one needs
+                raise
         raise last or UnavailableError(f"{MISPLACED_TRIES} epochs went to older drivers")
 
     def _advance(self, *, force: bool) -> EpochSummary | None:
@@ -361,30 +370,26 @@ class Coordinator:
 
     def _publish_manifest(self, manifest: Manifest) -> bool:
         """Commit a manifest and fold it; False when the state of another's was folded instead."""
-        newest, holder = self._log.newest_generation()
-        if newest != self.generation:
-            raise NotOwnerError(
-                f"job {manifest.job!r} was taken over by generation {newest} ({holder}); this "
-                f"driver had {self.generation}",
-                job=manifest.job,
-                epoch=manifest.epoch,
-            )
+        self._check_owner()
         data, digest = encode_manifest(manifest)
         if self._log.publish(manifest.epoch, data):
             self._state = fold(self._state, manifest, digest)
             return True
-        newest, holder = self._log.newest_generation()
-        if newest != self.generation:
-            raise NotOwnerError(
-                f"epoch {manifest.epoch} was committed by another driver; generation {newest} "
-                f"({holder}) has taken over",
-                job=manifest.job,
-                epoch=manifest.epoch,
-            )
+        self._check_owner()
         # An older driver won its last epoch; it cannot win another. Go on from there.
         self._state = load_state(self._log)
         publish_outputs(self.state, self._bus, self._storage.root)
         return False
+
+    def _check_owner(self, cause: Exception | None = None) -> None:
+        newest, holder = self._log.newest_generation()
+        if newest != self.generation:
+            job = self._plan.graph.name
+            raise NotOwnerError(
+                f"job {job!r} was taken over by generation {newest} ({holder}); this driver had "
+                f"{self.generation} and stops",
+                job=job,
+            ) from cause
 
     def _forget(self, run: EpochRun) -> None:
         for files in run.exchange.values():

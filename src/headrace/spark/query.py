@@ -57,11 +57,10 @@ def drive_query(
                 return
             try:
                 summary = coordinator.advance()
-            except Exception as error:
+                if summary is not None:
+                    on_epoch(summary)
+            except Exception as error:  # noqa: BLE001 - raised below; Spark would tell it in Java
                 failed.append(error)
-                raise
-            if summary is not None:
-                on_epoch(summary)
 
     session.dataSource.register(WakeSource)
     inputs = coordinator.input_streams()
@@ -82,7 +81,7 @@ def drive_query(
             if control.finish.is_set():
                 with busy:
                     coordinator.end_at_present()
-            if control.stop.wait(POLL_S):
+            if failed or control.stop.wait(POLL_S):
                 break
         with busy:  # stopping a query in mid-batch would drop the epoch
             query.stop()

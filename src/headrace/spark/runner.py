@@ -13,6 +13,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 
 from headrace.clock import Clock, Deadline, SystemClock
+from headrace.coordinator.epoch import MisplacedError
 from headrace.coordinator.placement import Slot
 from headrace.errors import UnavailableError
 from headrace.spark.located import Executor, SlotRDD, executors
@@ -22,6 +23,7 @@ from headrace.task.orders import SlotOrder, SlotReport, decode_report, encode
 JOB_GROUP = "headrace"
 WAIT_FOR_EXECUTORS_S = 60.0
 SETTLE_S = 1.0
+REPLACED_S = 5.0
 POLL_S = 0.1
 
 
@@ -56,12 +58,13 @@ class SparkRunner:
         self._wanted, self._clock = slots, clock or SystemClock()
         self._cancelled = threading.Event()
         self._rdd: SlotRDD | None = None
+        self._known: list[Executor] = []
         self._placed: list[Executor] = []
 
     def slots(self) -> list[Slot]:
         """Ask every slot where it is; placed anew when the executors have changed."""
         found = self._registered()
-        places = self._spread(found)
+        self._known, places = found, self._spread(found)
         if self._rdd is None or places != self._placed:
             described = [
                 (self._for_slot(number), [executor.location])
@@ -72,7 +75,7 @@ class SparkRunner:
         return [Slot(report.slot, report.host) for report in reports]
 
     def _registered(self) -> list[Executor]:
-        """Wait for executors; at first until all that are wanted, or no more, are coming."""
+        """Wait for executors: for as many as are wanted or were there before, but not for long."""
         deadline = Deadline(self._clock, WAIT_FOR_EXECUTORS_S)
         found, since = executors(self._context), self._clock.monotonic()
         while not self._enough(found, since):
@@ -91,16 +94,35 @@ class SparkRunner:
         return found
 
     def _enough(self, found: Sequence[Executor], since: float) -> bool:
-        if str(self._context.master).startswith("local") or (found and self._placed):
+        if self._is_local:
             return True
         cores = sum(executor.cores for executor in found)
-        if self._wanted is not None:
+        if self._wanted is not None and not self._known:
             return cores >= self._wanted
-        return bool(found) and self._clock.monotonic() - since >= SETTLE_S
+        if self._known and cores >= sum(executor.cores for executor in self._known):
+            return True
+        settled = REPLACED_S if self._known else SETTLE_S
+        return bool(found) and self._clock.monotonic() - since >= settled
+
+    @property
+    def _is_local(self) -> bool:
+        return str(self._context.master).startswith("local")
+
+    def _check_placement(self, level: int) -> None:
+        """Notice executors that have gone, and between epochs those that have come.
+
+        Spark would run the slots of a dead executor elsewhere, but only after its long wait
+        for locality, in every level again.
+        """
+        if self._is_local:
+            return
+        found = executors(self._context)
+        if found != self._known and (level == 0 or not set(self._known) <= set(found)):
+            raise MisplacedError(f"executors have changed: {len(self._known)} to {len(found)}")
 
     def _spread(self, found: Sequence[Executor]) -> list[Executor]:
         """One entry for each slot: executors in turn, as long as they have cores."""
-        if str(self._context.master).startswith("local"):
+        if self._is_local:
             cores = self._wanted or self._context.defaultParallelism
             return [found[0]] * cores
         rounds = max(executor.cores for executor in found)
@@ -111,8 +133,13 @@ class SparkRunner:
         return replace(self._settings, slot=number)
 
     def run(self, orders: list[SlotOrder]) -> list[SlotReport]:
-        """Write the orders, run their slots, and read the reports."""
+        """Write the orders, run their slots, and read the reports.
+
+        Raises:
+            MisplacedError: the executors are not those that the slots were placed on.
+        """
         first = orders[0]
+        self._check_placement(first.level)
         stem = f"{first.epoch:012d}-{first.generation:08d}-{first.level:02d}"
         prefix = self._orders / stem
         paths = [self._orders / f"{stem}-{order.slot:04d}.json" for order in orders]

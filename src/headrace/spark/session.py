@@ -47,7 +47,7 @@ SETTINGS = {
     "spark.executor.memory": "1g",
     "spark.speculation": "false",
     "spark.dynamicAllocation.enabled": "false",
-    "spark.locality.wait": "60s",
+    "spark.locality.wait": "5s",
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.task.maxFailures": "4",
     "spark.task.reaper.enabled": "true",

@@ -1,0 +1,62 @@
+"""Two drivers of one job: the second is refused, or, out of the lock's reach, the first is."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark.jobs import counting, model
+from tests.spark.runs import Driver, World, run_driver, until
+
+from headrace.errors import NotOwnerError
+from headrace.faults import injected
+from headrace.spark.run import run_job
+
+pytestmark = pytest.mark.spark
+
+
+def test_the_second_driver_of_a_host_is_refused(spark: SparkSession, world: World) -> None:
+    """It names the process that drives the job, and disturbs nothing."""
+    world.feed(100)
+    with Driver("gated", world, "job.bounded=true") as first:
+        until(lambda: world.at_gate("count"), "a message at the gate", first)
+        generation = world.state("counting").generation
+        with pytest.raises(NotOwnerError, match=f"process {first.process.pid} on this host"):
+            run_job(counting(), world.settings("job.bounded=true"))
+        world.open_gate("count")
+        said = first.wait()
+    assert said["ended"], first.story
+    assert generation == world.state("counting").generation
+    assert model(world.log) == world.found()
+
+
+@pytest.mark.parametrize("point", ["epoch.before_commit", "commit.written"])
+def test_the_older_of_two_hosts_drivers_stops(
+    spark: SparkSession, world: World, point: str
+) -> None:
+    """A newer driver with stores of its own takes over just before the older one commits."""
+    world.feed(150)
+    sets = ["job.bounded=true", "epoch.max_rows=100"]
+    taken: list[object] = []
+
+    def take_over(name: str) -> None:
+        if name == point and not taken and world.read_so_far("counting"):
+            elsewhere = f"state.dir={world.home.parent / 'elsewhere'}"
+            taken.append(run_driver("counting", world, *sets, elsewhere, unlocked=True))
+
+    with (
+        mock.patch("headrace.spark.run.DriverLock"),  # as on two hosts: not the same lock
+        injected(take_over, (point,)),
+        pytest.raises(NotOwnerError, match="generation 2"),
+    ):
+        run_job(counting(), world.settings(*sets))
+    (newer,) = taken
+    assert newer["ended"], newer
+    assert 0 < sum(newer["rows"]) < 300
+    state = world.state("counting")
+    assert (state.generation, state.ended) == (2, True)
+    assert model(world.log) == world.found()
+    run_job(counting(), world.settings(*sets))
+    assert model(world.log) == world.found()
+    assert world.leftovers("counting") == []
