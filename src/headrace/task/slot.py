@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -139,13 +140,22 @@ def run_slot(order: SlotOrder, host: SlotHost) -> SlotReport:
     if order.host and order.host != host.host:
         return SlotReport(order.slot, attempt, host.host, os.getpid(), misplaced=True)
     try:
-        return _Attempt(order, host, attempt).run()
+        return _attempt(order, host, attempt)
     except Exception as error:  # noqa: BLE001 - the one boundary between a slot and its driver
         for task in order.tasks:
             host.runtimes.pop((order.job, task.stage, task.task), None)
         return SlotReport(
             order.slot, attempt, host.host, os.getpid(), error=describe_failure(error)
         )
+
+
+def _attempt(order: SlotOrder, host: SlotHost, attempt: str) -> SlotReport:
+    running = _Attempt(order, host, attempt)
+    try:
+        return running.run()
+    except Exception:
+        running.abandon()
+        raise
 
 
 def describe_failure(error: Exception) -> SlotFailure:
@@ -173,6 +183,7 @@ class _Attempt:
         self._timings: dict[str, float] = {}
         self._source: SegmentSource | None = None
         self._names: list[str] = []
+        self._built: list[StageTask] = []
         self.replayed_bytes = 0
 
     def _timed(self, step: str, began: float) -> float:
@@ -247,6 +258,12 @@ class _Attempt:
         ]
         return ready, due
 
+    def abandon(self) -> None:
+        """Close the users' processors, which no later attempt goes on with."""
+        for runtime in self._built:
+            with suppress(Exception):  # the error that ended the attempt is the one to tell
+                runtime.close()
+
     def _report(
         self,
         entry: _Ready,
@@ -312,6 +329,7 @@ class _Attempt:
                 kept.task.close()
             groups = self._plan.key_groups
             runtime = StageTask(stage, task.task, task.groups, groups, state)
+        self._built.append(runtime)
         before = self._order.watermarks_before.get(stage.name, NO_WATERMARK)
         runtime.begin(self._order.epoch, self._order.time_ms, before)
         return runtime

@@ -62,7 +62,7 @@ def make_job(shape: Shape) -> Any:
             hi=hr.agg.max("v"),
             mid=hr.agg.mean("v"),
         ).send_to(g.output("windows"))
-        totals = {"n": hr.agg.count(), "ids": hr.agg.sum("id")}
+        totals: Any = {"n": hr.agg.count(), "ids": hr.agg.sum("id")}
         keyed.aggregate(store="memory", name="after", **totals).send_to(g.output("after"))
         keyed.aggregate(store="memory", name="kept", **totals)
         keyed.aggregate(
@@ -153,14 +153,15 @@ def check(driver: TestDriver, shape: Shape, log: Sequence[Record]) -> None:
 
 def _check_steps(driver: TestDriver, shape: Shape, log: Sequence[Record]) -> dict[Any, Any]:
     """Totals follow each message, in the order of its partition; return the last of each key."""
-    width, seen, added = len(shape.keys), {}, defaultdict(list)
+    seen: dict[Any, tuple[int, int]] = {}
+    added: dict[Any, list[int]] = defaultdict(list)
     for row in driver.output("after"):
-        *key, count, ids = map(plain, row.values())
-        before = seen.get(tuple(key), (0, 0))
+        *values, count, ids = map(plain, row.values())
+        name = tuple(values)
+        before = seen.get(name, (0, 0))
         assert count == before[0] + 1
-        seen[tuple(key)] = (count, ids)
-        added[tuple(key)].append(ids - before[1])
-        assert len(key) == width
+        seen[name] = (count, ids)
+        added[name].append(ids - before[1])
     for key, numbers in added.items():
         for partition in range(PARTITIONS):
             mine = [n for n in numbers if log[n - 1].partition == partition]
