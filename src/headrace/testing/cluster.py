@@ -6,6 +6,7 @@ folder of its own for work and for Headrace's stores, as hosts have. Linux only.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -13,9 +14,8 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
-import pyspark
-
 from headrace.clock import Deadline, SystemClock
+from headrace.errors import InvalidInputError
 from headrace.testing.processes import (
     command,
     end_group,
@@ -84,7 +84,7 @@ class SparkCluster:
     def _spawn(
         self, kind: str, log: Path, address: str, variables: dict[str, str], arguments: list[str]
     ) -> subprocess.Popen[bytes]:
-        spark = Path(pyspark.__file__).parent
+        spark = _spark_home()
         self.home.mkdir(parents=True, exist_ok=True)
         environment = {
             **os.environ,
@@ -183,3 +183,11 @@ class SparkCluster:
     ) -> None:
         """Stop."""
         self.stop()
+
+
+def _spark_home() -> Path:
+    """Where PySpark keeps Spark, without loading it."""
+    found = importlib.util.find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise InvalidInputError("PySpark is not installed in this environment; run make setup")
+    return Path(found.origin).parent
