@@ -95,7 +95,10 @@ class StateSettings(Section):
         None, description="folder on a local disk of each host; none: state, below home"
     )
     overlay_bytes: int = Field(
-        128 * _MIB, ge=1, description="changes that a task may hold in an epoch; when one holds more, the next are smaller"
+        128 * _MIB,
+        ge=1,
+        description="changes that a task may hold in an epoch; when one holds more, "
+        "the next are smaller",
     )
 
 

@@ -38,7 +38,7 @@ def user_names() -> Mapping[str, Any]:
 
 
 def failure_site(error: BaseException, otherwise: Site) -> Site:
-    """Return the innermost line of the user's in an error's traceback, no library's, none of ours."""
+    """Return the innermost line of the user's own in an error's traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     for frame in reversed(frames):
         if not frame.filename.startswith((_ENGINE, *_LIBRARIES, "<")):
