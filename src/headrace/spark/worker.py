@@ -8,6 +8,7 @@ stores, built tasks) is in one object for each process and job.
 from __future__ import annotations
 
 import gc
+import contextlib
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -43,19 +44,24 @@ _hosts: dict[tuple[int, str], Any] = {}
 
 
 def slot_main(slots: Iterable[WorkerSettings]) -> Iterator[bytes]:
-    """Run the order of each slot given, one in practice; yields one report for each."""
+    """Run the order of each slot given, one in practice; yields one report for each.
+
+    Without an order the slot only says where it is, and lets go of its stores: its tasks
+    are about to be placed, maybe with another process of this host.
+    """
     from pyspark import TaskContext
+
+    from headrace.task.slot import release, run_slot
 
     for settings in slots:
         context = TaskContext.get()
         prefix = context.getLocalProperty(ORDERS_PROPERTY) if context is not None else None
         if not prefix:
             host = _host(settings)
+            release(host)
             yield encode(SlotReport(settings.slot, "", host.host, os.getpid()))
             continue
         order = decode_order(Path(f"{prefix}-{settings.slot:04d}.json").read_bytes())
-        from headrace.task.slot import run_slot
-
         yield encode(run_slot(order, _host(settings)))
         _spare_the_collector()
 
@@ -73,6 +79,15 @@ def _spare_the_collector() -> None:
     if served & (served - 1) == 0:
         gc.collect()
         gc.freeze()
+
+
+def _release(host: Any) -> None:
+    """Let go of all stores: slots are being placed, and tasks may move between processes."""
+    for kept in host.runtimes.values():
+        with contextlib.suppress(Exception):  # of the user's close()
+            kept.task.close()
+    host.runtimes.clear()
+    host.registry.close_all()
 
 
 def _host(settings: WorkerSettings) -> Any:

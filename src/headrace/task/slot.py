@@ -158,6 +158,14 @@ def _attempt(order: SlotOrder, host: SlotHost, attempt: str) -> SlotReport:
         raise
 
 
+def release(host: SlotHost) -> None:
+    """Close the tasks and stores that a process keeps, so that another one may open them."""
+    for kept in host.runtimes.values():
+        kept.task.close()
+    host.runtimes.clear()
+    host.registry.close_all()
+
+
 def describe_failure(error: Exception) -> SlotFailure:
     """Return an error as data."""
     trace = "".join(traceback.format_exception(error))

@@ -12,7 +12,7 @@ from typing import Literal
 from headrace.coordinator.placement import Slot
 from headrace.errors import UnavailableError
 from headrace.task.orders import SlotOrder, SlotReport
-from headrace.task.slot import SlotHost, run_slot
+from headrace.task.slot import SlotHost, release, run_slot
 
 
 class SlotCrash(BaseException):  # not an Exception: nothing may catch it but the runner
@@ -41,8 +41,11 @@ class LocalRunner:
         return self._hosts[slot]
 
     def slots(self) -> list[Slot]:
-        """Return every slot with the identity of its host."""
-        return [Slot(number, self.host(number).host) for number in range(self._count)]
+        """Return every slot with the identity of its host; each lets go of its stores."""
+        hosts = [self.host(number) for number in range(self._count)]
+        for host in hosts:
+            release(host)
+        return [Slot(number, host.host) for number, host in enumerate(hosts)]
 
     def run(self, orders: list[SlotOrder]) -> list[SlotReport]:
         """Run the orders one by one; a slot whose process dies is run again.
