@@ -139,7 +139,7 @@ class LiveView:
         for name, width in (("hour", 16), ("route", 9), ("to", _NAME_WIDTH)):
             table.add_column(name, no_wrap=True, min_width=width)
         for name in ("flights", "mean", "worst"):
-            table.add_column(name, justify="right", no_wrap=True)
+            table.add_column(name, justify="right", no_wrap=True, min_width=len(name))
         table.add_column("minutes late", no_wrap=True, min_width=_BAR_BLOCKS)
         left = max(5, self._console.height - _FRAME_LINES)
         for hour, routes in self._hours.items():
