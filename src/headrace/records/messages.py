@@ -8,10 +8,13 @@ tuples; what comes back must fit the declared schema.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from headrace.errors import InvalidInputError
@@ -62,6 +65,8 @@ def from_messages(messages: Sequence[Any], schema: pa.Schema, operator: str) -> 
     arrays = []
     for field, values in zip(schema, columns, strict=True):
         try:
+            if _loses(field.type, set(map(type, values))):
+                raise ValueError("Arrow would take it, and lose a part")
             arrays.append(pa.array(values, field.type))
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError) as error:
             found = next((v for v in values if not _fits(v, field.type)), values[0])
@@ -73,7 +78,19 @@ def from_messages(messages: Sequence[Any], schema: pa.Schema, operator: str) -> 
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def _loses(kind: pa.DataType, found: set[type]) -> bool:
+    """Say whether Arrow would drop fractions or times of day, or guess a number's unit."""
+    if pa.types.is_integer(kind):
+        return any(issubclass(one, float | Decimal | np.floating) for one in found)
+    if not pa.types.is_temporal(kind):
+        return False
+    numbers = any(issubclass(one, int | float | np.number) for one in found)
+    return numbers or (pa.types.is_date(kind) and datetime.datetime in found)
+
+
 def _fits(value: Any, kind: pa.DataType) -> bool:
+    if _loses(kind, {type(value)}):
+        return False
     try:
         pa.scalar(value, kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError):

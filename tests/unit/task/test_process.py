@@ -303,7 +303,9 @@ class Broken:
         ("timer", UserFunctionError, "raised ZeroDivisionError: in timer at .* on timer Timer"),
     ],
 )
-def test_errors_name_operator_and_message(name: str, kind: type[InvalidInputError], text: str) -> None:
+def test_errors_name_operator_and_message(
+    name: str, kind: type[InvalidInputError], text: str
+) -> None:
     with driver_of(job_of(Broken, {"k": int})) as driver:
         driver.feed("in", [row(7, 10, 0, name)])
         with pytest.raises(kind, match=text) as error:
