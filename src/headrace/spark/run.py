@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -26,6 +24,7 @@ from headrace.coordinator.manifest import JobState
 from headrace.coordinator.storage import DriverLock
 from headrace.files import Files, disk_error
 from headrace.graph.jobs import Job
+from headrace.spark.interrupts import interrupts
 from headrace.spark.query import drive_query
 from headrace.spark.runner import DroppedError, SparkRunner, import_paths
 from headrace.spark.session import build_session
@@ -170,22 +169,12 @@ def _stopping(
             runner.cancel()  # again, should it have fallen between two levels
             grace = 0.2
 
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        if control.stop.is_set():
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        control.stop.set()
-
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        before = {n: signal.signal(n, on_signal) for n in (signal.SIGINT, signal.SIGTERM)}
     watcher = threading.Thread(target=hurry, name="headrace-stop", daemon=True)
     watcher.start()
     try:
-        yield
+        with interrupts(control):
+            yield
     finally:
         over.set()
         watcher.join()
         stop_file(root, coordinator.generation).unlink(missing_ok=True)
-        for number, handler in before.items():
-            signal.signal(number, handler)
