@@ -225,7 +225,7 @@ def until(condition: Callable[[], object], what: str, driver: Driver | None = No
         if condition():
             return True
         if driver is not None and not driver.running():
-            raise AssertionError(f"the driver ended before {what}: {driver.story}")
+            raise AssertionError(f"the driver ended before {what}: {driver.wait()} {driver.story}")
         return False
 
     wait_until(met, Deadline(SystemClock(), SOON_S), what)

@@ -34,11 +34,12 @@ def describe(slots: Iterable[str]) -> Iterator[bytes]:
 @pytest.fixture(scope="module")
 def rdd(spark: SparkSession) -> SlotRDD:
     location = executors(spark.sparkContext)[0].location
-    return SlotRDD(spark.sparkContext, [(f"slot {n}", [location]) for n in range(3)], describe)
+    slots = {number: (f"slot {number}", [location]) for number in range(3)}
+    return SlotRDD(spark.sparkContext, slots, describe)
 
 
-def answers(rdd: SlotRDD, partitions: list[int]) -> list[dict]:
-    return [msgspec.json.decode(data) for data in rdd.run(partitions)]
+def answers(rdd: SlotRDD, slots: list[int]) -> list[dict]:
+    return [msgspec.json.decode(data) for data in rdd.run(slots)]
 
 
 def test_executors_of_local_mode_are_the_driver(spark: SparkSession) -> None:
@@ -75,6 +76,16 @@ def test_some_slots_run_without_the_others(rdd: SlotRDD) -> None:
         assert all(first[answer["slot"]] == answer["process"] for answer in found)
 
 
+def test_slots_placed_anew_keep_number_and_process(spark: SparkSession, rdd: SlotRDD) -> None:
+    """When others go, a slot keeps its number, and with it the process that has its stores."""
+    first = {answer["slot"]: answer["process"] for answer in answers(rdd, [0, 1, 2])}
+    location = executors(spark.sparkContext)[0].location
+    anew = SlotRDD(spark.sparkContext, {2: ("slot 2", [location])}, describe)
+    (found,) = answers(anew, [2])
+    assert (found["slot"], found["variable"]) == ("slot 2", "2")
+    assert found["process"] == first["slot 2"]
+
+
 def test_local_properties_reach_the_workers(spark: SparkSession, rdd: SlotRDD) -> None:
     """What is set before a job is what its workers see, though the RDD is an old one."""
     for value in ("first", "second"):
@@ -87,5 +98,5 @@ def test_local_properties_reach_the_workers(spark: SparkSession, rdd: SlotRDD) -
 def test_building_slots_leaves_the_environment_as_it_was(spark: SparkSession) -> None:
     """The number of a slot does not leak into what others build on the same context."""
     before = dict(spark.sparkContext.environment)
-    SlotRDD(spark.sparkContext, [("one", []), ("two", [])], describe)
+    SlotRDD(spark.sparkContext, {0: ("one", []), 1: ("two", [])}, describe)
     assert before == spark.sparkContext.environment

@@ -13,7 +13,7 @@ import msgspec
 
 from headrace.bus.bus import Bus, Stream
 from headrace.bus.spec import StreamSpec
-from headrace.clock import Clock
+from headrace.clock import Clock, Deadline
 from headrace.coordinator.commit_log import CommitLog
 from headrace.coordinator.epoch import EpochRun, MisplacedError, Runner
 from headrace.coordinator.history import load_state
@@ -46,6 +46,7 @@ BASE_EVERY = 64
 SWEEP_EVERY = 16
 MISPLACED_TRIES = 20
 HELD_WAIT_S = 0.5
+HELD_S = 90.0  # Spark ends a Python worker that has been idle for a minute
 
 
 @dataclass(frozen=True)
@@ -279,22 +280,30 @@ class Coordinator:
             UnavailableError: slots could not be brought to their stores; try again.
             InvalidInputError: the user's code or data; nothing of the epoch is visible.
         """
-        last: UnavailableError | None = None
+        held = Deadline(self._clock, HELD_S)
         for _ in range(MISPLACED_TRIES):
             try:
-                return self._advance(force=force)
-            except MisplacedError as error:
-                last = error
+                return self._advance_when_free(held, force=force)
+            except MisplacedError:
                 self._slots = self._runner.slots()
-            except StoreHeldError as error:
-                last = error
-                self._clock.sleep(HELD_WAIT_S)
             except _LostRaceError:
                 continue
             except (HeadraceError, OSError) as error:
                 self._check_owner(error)  # a newer driver sweeps away what an older one needs
                 raise
-        raise last or UnavailableError(f"{MISPLACED_TRIES} epochs went to older drivers")
+        raise UnavailableError(
+            f"slots kept moving between hosts for {MISPLACED_TRIES} tries", epoch=self.state.epoch
+        )
+
+    def _advance_when_free(self, held: Deadline, *, force: bool) -> EpochSummary | None:
+        """Try until the process that has a store open, dying or idle, has let go of it."""
+        while True:
+            try:
+                return self._advance(force=force)
+            except StoreHeldError:
+                if held.expired:
+                    raise
+                self._clock.sleep(HELD_WAIT_S)
 
     def _advance(self, *, force: bool) -> EpochSummary | None:
         state = self.state

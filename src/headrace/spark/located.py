@@ -9,7 +9,7 @@ environment, so a slot finds the same process again, with its open stores.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,11 +52,12 @@ def executors(context: SparkContext) -> list[Executor]:
 class SlotRDD:
     """One Spark partition for each slot, placed, with a worker pool of its own.
 
-    Building costs a few milliseconds a slot, so one is kept while the placement stands.
+    Building costs a few milliseconds a slot, so one is kept while the placement stands. A
+    slot that keeps its number and its executor keeps its process in the next one, too.
 
     Args:
         context: of the session.
-        slots: what each partition is given, and the locations it prefers.
+        slots: by number, what each is given, and the locations it prefers.
         function: runs in the worker on an iterator over that one object; must read it to
             its end, or Spark throws the worker away.
     """
@@ -64,14 +65,15 @@ class SlotRDD:
     def __init__(
         self,
         context: SparkContext,
-        slots: Sequence[tuple[Any, Sequence[str]]],
+        slots: Mapping[int, tuple[Any, Sequence[str]]],
         function: Callable[[Iterable[Any]], Iterable[bytes]],
     ) -> None:
         self._context = context
+        self._partitions = {number: partition for partition, number in enumerate(slots)}
         branches = []
         environment = context.environment
         before = environment.get(SLOT_VARIABLE)
-        for number, (value, locations) in enumerate(slots):
+        for number, (value, locations) in slots.items():
             environment[SLOT_VARIABLE] = str(number)
             branch = _located(context, value, locations).mapPartitions(function)
             branch._jrdd  # noqa: B018 - the environment is taken when the JVM's side is made
@@ -80,10 +82,11 @@ class SlotRDD:
             environment.pop(SLOT_VARIABLE, None)
         self._rdd = branches[0] if len(branches) == 1 else context.union(branches)
 
-    def run(self, partitions: Sequence[int]) -> list[bytes]:
-        """Run the function on some partitions and return what it yields, in that order."""
+    def run(self, slots: Sequence[int]) -> list[bytes]:
+        """Run the function on some slots and return what it yields, in that order."""
         spark = self._context._jsc.sc()
-        socket = _jvm(self._context).PythonRDD.runJob(spark, self._rdd._jrdd, list(partitions))
+        partitions = [self._partitions[number] for number in slots]
+        socket = _jvm(self._context).PythonRDD.runJob(spark, self._rdd._jrdd, partitions)
         with _load_from_socket(socket, self._rdd._jrdd_deserializer) as reports:
             return list(reports)
 

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 
 from headrace.clock import Clock, Deadline, SystemClock
 from headrace.coordinator.epoch import MisplacedError
@@ -59,20 +60,32 @@ class SparkRunner:
         self._cancelled = threading.Event()
         self._rdd: SlotRDD | None = None
         self._known: list[Executor] = []
-        self._placed: list[Executor] = []
+        self._placed: dict[int, Executor] = {}
 
     def slots(self) -> list[Slot]:
         """Ask every slot where it is; placed anew when the executors have changed."""
         found = self._registered()
-        self._known, places = found, self._spread(found)
+        places = self._numbered(self._spread(found))
         if self._rdd is None or places != self._placed:
-            described = [
-                (self._for_slot(number), [executor.location])
-                for number, executor in enumerate(places)
-            ]
-            self._rdd, self._placed = SlotRDD(self._context, described, slot_main), places
-        reports = self._run(None, list(range(len(places))))
+            described = {
+                number: (self._for_slot(number), [executor.location])
+                for number, executor in places.items()
+            }
+            self._rdd = SlotRDD(self._context, described, slot_main)
+        self._known, self._placed = found, places
+        reports = self._run(None, list(places))
         return [Slot(report.slot, report.host) for report in reports]
+
+    def _numbered(self, places: Sequence[Executor]) -> dict[int, Executor]:
+        """Give each place a number; those that stay keep theirs, and so their processes."""
+        left, numbers = list(places), {}
+        for number, executor in self._placed.items():
+            if executor in left:
+                left.remove(executor)
+                numbers[number] = executor
+        free = (number for number in range(len(places)) if number not in numbers)
+        numbers.update(zip(free, left, strict=False))
+        return dict(sorted(numbers.items()))
 
     def _registered(self) -> list[Executor]:
         """Wait for executors: for as many as are wanted or were there before, but not for long."""
@@ -157,7 +170,7 @@ class SparkRunner:
         self._context.setJobGroup(JOB_GROUP, "headrace epoch", interruptOnCancel=False)
         try:
             return [decode_report(data) for data in self._rdd.run(slots)]
-        except (Py4JError, Py4JJavaError, EOFError, OSError) as error:
+        except (Py4JError, PySparkException, EOFError, OSError) as error:
             self._check_stop(error)
             raise UnavailableError(
                 f"Spark could not run slots {slots}: {first_line(error)}; "

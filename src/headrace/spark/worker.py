@@ -8,7 +8,6 @@ stores, built tasks) is in one object for each process and job.
 from __future__ import annotations
 
 import gc
-import contextlib
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -79,15 +78,6 @@ def _spare_the_collector() -> None:
     if served & (served - 1) == 0:
         gc.collect()
         gc.freeze()
-
-
-def _release(host: Any) -> None:
-    """Let go of all stores: slots are being placed, and tasks may move between processes."""
-    for kept in host.runtimes.values():
-        with contextlib.suppress(Exception):  # of the user's close()
-            kept.task.close()
-    host.runtimes.clear()
-    host.registry.close_all()
 
 
 def _host(settings: WorkerSettings) -> Any:

@@ -7,6 +7,7 @@ advance them. 3. Write exchange files, one changelog segment for all tasks, outp
 
 from __future__ import annotations
 
+import contextlib
 import os
 import traceback
 from collections.abc import Callable
@@ -161,7 +162,8 @@ def _attempt(order: SlotOrder, host: SlotHost, attempt: str) -> SlotReport:
 def release(host: SlotHost) -> None:
     """Close the tasks and stores that a process keeps, so that another one may open them."""
     for kept in host.runtimes.values():
-        kept.task.close()
+        with contextlib.suppress(HeadraceError):  # of the user's close(): the task is over
+            kept.task.close()
     host.runtimes.clear()
     host.registry.close_all()
 
