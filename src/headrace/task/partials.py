@@ -6,7 +6,7 @@ read and written without a Python step each; others are MessagePack arrays.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -106,13 +106,17 @@ class AggregateTable:
     Args:
         store: where they are kept.
         codec: their form.
-        combine: expressions that combine the rows of one key, in order.
+        combine: makes one row of the rows of each group, in order; its arguments are a frame
+            and the column of the groups.
     """
 
     def __init__(
-        self, store: KeyValueStore, codec: PartialCodec, combine: Sequence[pl.Expr]
+        self,
+        store: KeyValueStore,
+        codec: PartialCodec,
+        combine: Callable[[pl.DataFrame, Sequence[str]], pl.DataFrame],
     ) -> None:
-        self.store, self._codec, self._combine = store, codec, list(combine)
+        self.store, self._codec, self._combine = store, codec, combine
 
     def lookup(self, keys: list[bytes]) -> tuple[pl.DataFrame, list[int]]:
         """Return the rows that exist and the index in ``keys`` of each."""
@@ -138,7 +142,7 @@ class AggregateTable:
                 ],
                 how="vertical_relaxed",
             )
-            merged = both.group_by(_ROW).agg(*self._combine).sort(_ROW).drop(_ROW)
+            merged = self._combine(both, [_ROW]).sort(_ROW).drop(_ROW)
         self.put(keys, merged)
         return merged
 

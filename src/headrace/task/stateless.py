@@ -12,6 +12,7 @@ import pyarrow as pa
 from headrace.errors import HeadraceError, InvalidInputError
 from headrace.graph.operators import Site
 from headrace.graph.sites import failure_site
+from headrace.plan.expressions import one_line
 from headrace.records.messages import from_messages, message_type, to_messages
 from headrace.records.schema import normalise
 from headrace.task.chunk import Chunk
@@ -187,13 +188,14 @@ class UserFunctionError(InvalidInputError):
 
     @classmethod
     def of(
-        cls, operator: str, error: BaseException, met: object = None, what: str = "message"
+        cls, operator: str, error: Exception, met: object = None, what: str = "message"
     ) -> UserFunctionError:
         """Describe an error of the user's with the operator and the message it met."""
         on = "" if met is None else f" on {what} {met!r:.300}"
         site = failure_site(error, Site())
         at = f" at {site}" if site.file else ""
-        text = f"operator {operator!r} raised {type(error).__name__}: {error}{at}{on}"
+        said = one_line(error) if isinstance(error, pl.exceptions.PolarsError) else str(error)
+        text = f"operator {operator!r} raised {type(error).__name__}: {said}{at}{on}"
         return cls(text, operator=operator)
 
 

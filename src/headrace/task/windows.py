@@ -16,10 +16,11 @@ from headrace.graph.aggregates import Aggregate
 from headrace.records.keys import decode_key, encode_columns, encode_key, encode_value
 from headrace.records.schema import normalise
 from headrace.state.store import KeyValueStore
+from headrace.task.aggregation import Aggregation
 from headrace.task.chunk import Chunk, Ints
 from headrace.task.node import Node
 from headrace.task.orders import NO_WATERMARK
-from headrace.task.partials import AggregateTable, PartialCodec
+from headrace.task.partials import AggregateTable
 
 FLUSH_ROWS = 1 << 20
 CLOSE_ROWS = 1 << 16
@@ -27,54 +28,6 @@ _GROUP, _BUCKET, _KEY = "__group", "__bucket", "__key"
 _TOTAL = encode_key((None,))
 
 Entry = tuple[bytes, bytes]
-
-
-class Aggregation:
-    """The aggregates of one operator: their columns and expressions under one prefix each."""
-
-    def __init__(self, aggregates: Sequence[tuple[str, Aggregate]], source: pa.Schema) -> None:
-        self.names = [name for name, _ in aggregates]
-        self._all = [(f"{name}.", aggregate) for name, aggregate in aggregates]
-        types: dict[str, pa.DataType] = {}
-        for prefix, aggregate in self._all:
-            for part, kind in aggregate.partial_types(source).items():
-                types[prefix + part] = kind
-        self.codec = PartialCodec(types)
-        self.partial = [e for prefix, a in self._all for e in a.partial(prefix)]
-        self.combine = [e for prefix, a in self._all for e in a.combine(prefix)]
-        self.lift = [e for prefix, a in self._all for e in a.lift(prefix)]
-        self.results = [
-            a.result(prefix).alias(name)
-            for name, (prefix, a) in zip(self.names, self._all, strict=True)
-        ]
-
-    def accumulate(self, frame: pl.DataFrame, group: str) -> pl.DataFrame:
-        """Replace each row's partial by the running combination within its group, in order."""
-        expressions: list[pl.Expr] = []
-        for prefix, aggregate in self._all:
-            running = aggregate.accumulate(prefix)
-            if running is None:
-                frame = self._fold(frame, group, prefix, aggregate)
-            else:
-                expressions += [e.over(group) for e in running]
-        return frame.with_columns(expressions)
-
-    @staticmethod
-    def _fold(frame: pl.DataFrame, group: str, prefix: str, aggregate: Aggregate) -> pl.DataFrame:
-        names = [name for name in frame.columns if name.startswith(prefix)]
-        latest: dict[object, tuple[object, ...]] = {}
-        rows = []
-        columns = [frame[name].to_list() for name in names]
-        for key, *values in zip(frame[group].to_list(), *columns, strict=True):
-            before = latest.get(key)
-            now = tuple(values)
-            latest[key] = now if before is None else aggregate.combine_values(before, now)
-            rows.append(latest[key])
-        series = [
-            pl.Series(name, [row[i] for row in rows], dtype=frame.schema[name], strict=False)
-            for i, name in enumerate(names)
-        ]
-        return frame.with_columns(series)
 
 
 class AggregateNode(Node):
@@ -92,12 +45,12 @@ class AggregateNode(Node):
         super().__init__(name)
         self._keys, self._schema = list(keys), schema
         self._key_schema = pa.schema([source.field(key) for key in keys])
-        self._aggregation = Aggregation(aggregates, source)
-        self._table = AggregateTable(store, self._aggregation.codec, self._aggregation.combine)
+        self._aggregation = Aggregation(name, aggregates, source)
+        self._table = AggregateTable(store, self._aggregation.codec, self._aggregation.combined)
         self._store = store
 
     def _full_keys(self, frame: pl.DataFrame, head: pa.Array | None = None) -> list[bytes]:
-        columns = [normalise(frame.select(self._keys).to_arrow()).column(k) for k in self._keys]
+        columns = normalise(frame.select(self._keys).to_arrow()).columns
         encoded = encode_columns(columns if head is None else [head, *columns])
         return encoded.with_groups(frame[_GROUP].to_numpy())
 
@@ -111,12 +64,12 @@ class AggregateNode(Node):
         old, present = self._table.lookup(keys)
         old = old.with_columns(pl.Series(_KEY, present, dtype=pl.Int64)).select(rows.columns)
         both = pl.concat([old, rows], how="vertical_relaxed")
-        totals = self._aggregation.accumulate(both, _KEY)
+        totals = self._aggregation.accumulated(both, _KEY)
         self._table.put(keys, totals.group_by(_KEY).last().sort(_KEY))
         return totals.slice(old.height)
 
     def _results(self, keys: pa.RecordBatch, partials: pl.DataFrame) -> pa.RecordBatch:
-        results = normalise(partials.select(self._aggregation.results).to_arrow())
+        results = normalise(self._aggregation.shown(partials).to_arrow())
         columns = {**_columns(keys), **_columns(results)}
         arrays = [columns[name] for name in self._schema.names]
         batch = pa.RecordBatch.from_arrays(arrays, names=self._schema.names)
@@ -137,7 +90,7 @@ class RunningNode(AggregateNode):
         if self.targets:
             self._follow(chunk, frame)
             return
-        grouped = frame.group_by(self._keys).agg(pl.col(_GROUP).first(), *self._aggregation.partial)
+        grouped = self._aggregation.reduced(frame, self._keys, pl.col(_GROUP).first())
         self._pending.append(grouped)
         self._pending_rows += grouped.height
         if self._pending_rows > FLUSH_ROWS:
@@ -148,9 +101,7 @@ class RunningNode(AggregateNode):
             return
         frame = pl.concat(self._pending)
         if len(self._pending) > 1:
-            frame = frame.group_by(self._keys).agg(
-                pl.col(_GROUP).first(), *self._aggregation.combine
-            )
+            frame = self._aggregation.combined(frame, self._keys, pl.col(_GROUP).first())
         frame = frame.sort(_GROUP, *self._keys)  # the store reads neighbours twice as quickly
         self._table.merge(self._full_keys(frame), frame)
         self._pending, self._pending_rows = [], 0
@@ -161,8 +112,7 @@ class RunningNode(AggregateNode):
         firsts, numbers = np.unique(indexed.to_series().to_numpy(), return_inverse=True)
         keys = self._full_keys(frame[firsts])
         places = pl.Series(_KEY, numbers.astype(np.int64))
-        lifted = frame.select(places, *self._aggregation.lift)
-        following = self._running(keys, lifted)
+        following = self._running(keys, self._aggregation.lifted(frame, places))
         batch = self._results(chunk.batch.select(self._keys), following)
         self.emit(chunk.with_batch(batch))
 
@@ -193,9 +143,7 @@ class BucketNode(AggregateNode):
         frame = chunk.frame().with_columns(
             pl.Series(_GROUP, chunk.groups), pl.Series(_BUCKET, ends)
         )
-        grouped = frame.group_by([_BUCKET, *self._keys]).agg(
-            pl.col(_GROUP).first(), *self._aggregation.partial
-        )
+        grouped = self._aggregation.reduced(frame, [_BUCKET, *self._keys], pl.col(_GROUP).first())
         self._pending.append(grouped)
         self._pending_rows += grouped.height
         if self._pending_rows > FLUSH_ROWS:
@@ -211,8 +159,8 @@ class BucketNode(AggregateNode):
             return []
         frame = pl.concat(self._pending)
         if len(self._pending) > 1:
-            frame = frame.group_by([_BUCKET, *self._keys]).agg(
-                pl.col(_GROUP).first(), *self._aggregation.combine
+            frame = self._aggregation.combined(
+                frame, [_BUCKET, *self._keys], pl.col(_GROUP).first()
             )
         frame = frame.sort(_GROUP, _BUCKET, *self._keys)
         self._pending, self._pending_rows = [], 0

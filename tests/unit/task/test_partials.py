@@ -93,7 +93,8 @@ def store(tmp_path: Path) -> Iterator[KeyValueStore]:
 
 def test_merging_adds_to_what_is_stored(store: KeyValueStore) -> None:
     codec = PartialCodec({"n": pa.int64(), "last": pa.string()})
-    table = AggregateTable(store, codec, [pl.col("n").sum(), pl.col("last").last()])
+    both = [pl.col("n").sum(), pl.col("last").last()]
+    table = AggregateTable(store, codec, lambda frame, by: frame.group_by(by).agg(*both))
 
     def rows(*pairs: tuple[int | None, str]) -> pl.DataFrame:
         ns, texts = [list(column) for column in zip(*pairs, strict=True)]

@@ -1,0 +1,102 @@
+"""The aggregates of one operator as expressions on columns: partials, totals, what is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import polars as pl
+import pyarrow as pa
+
+from headrace.errors import InvalidInputError
+from headrace.graph.aggregates import Aggregate
+from headrace.task.partials import PartialCodec
+from headrace.task.stateless import guarded
+
+_TOO_WIDE = "conversion from `i128`"  # sums are made in 128 bits and kept in 64
+
+
+class Aggregation:
+    """The aggregates of one operator: their columns and expressions under one prefix each.
+
+    Errors in the user's own aggregates name the operator.
+
+    Args:
+        operator: its name.
+        aggregates: by name of the result column.
+        source: schema of the messages.
+    """
+
+    def __init__(
+        self, operator: str, aggregates: Sequence[tuple[str, Aggregate]], source: pa.Schema
+    ) -> None:
+        self._operator = operator
+        self._all = [(f"{name}.", aggregate) for name, aggregate in aggregates]
+        types: dict[str, pa.DataType] = {}
+        for prefix, aggregate in self._all:
+            for part, kind in aggregate.partial_types(source).items():
+                types[prefix + part] = kind
+        self.codec = PartialCodec(types)
+        self._partial = [e for prefix, a in self._all for e in a.partial(prefix)]
+        self._combine = [e for prefix, a in self._all for e in a.combine(prefix)]
+        self._lift = [e for prefix, a in self._all for e in a.lift(prefix)]
+        self._results = [a.result(prefix).alias(prefix[:-1]) for prefix, a in self._all]
+
+    def reduced(self, frame: pl.DataFrame, by: Sequence[str], *beside: pl.Expr) -> pl.DataFrame:
+        """Return one row of partials for each group of messages, with the columns ``beside``."""
+        return self._guarded(lambda: frame.group_by(by).agg(*beside, *self._partial))
+
+    def combined(self, frame: pl.DataFrame, by: Sequence[str], *beside: pl.Expr) -> pl.DataFrame:
+        """Return one row of partials for each group of partials, combined in order."""
+        return self._guarded(lambda: frame.group_by(by).agg(*beside, *self._combine))
+
+    def lifted(self, frame: pl.DataFrame, *beside: pl.Series) -> pl.DataFrame:
+        """Return the partials of each message on its own."""
+        return self._guarded(lambda: frame.select(*beside, *self._lift))
+
+    def shown(self, partials: pl.DataFrame) -> pl.DataFrame:
+        """Return the columns that users see."""
+        return self._guarded(lambda: partials.select(self._results))
+
+    def accumulated(self, frame: pl.DataFrame, group: str) -> pl.DataFrame:
+        """Replace each row's partial by the running combination within its group, in order."""
+        return self._guarded(lambda: self._accumulate(frame, group))
+
+    def _accumulate(self, frame: pl.DataFrame, group: str) -> pl.DataFrame:
+        expressions: list[pl.Expr] = []
+        for prefix, aggregate in self._all:
+            running = aggregate.accumulate(prefix)
+            if running is None:
+                frame = self._fold(frame, group, prefix, aggregate)
+            else:
+                expressions += [e.over(group) for e in running]
+        return frame.with_columns(expressions)
+
+    @staticmethod
+    def _fold(frame: pl.DataFrame, group: str, prefix: str, aggregate: Aggregate) -> pl.DataFrame:
+        names = [name for name in frame.columns if name.startswith(prefix)]
+        latest: dict[object, tuple[object, ...]] = {}
+        rows = []
+        columns = [frame[name].to_list() for name in names]
+        for key, *values in zip(frame[group].to_list(), *columns, strict=True):
+            before = latest.get(key)
+            now = tuple(values)
+            latest[key] = now if before is None else aggregate.combine_values(before, now)
+            rows.append(latest[key])
+        series = [
+            pl.Series(name, [row[i] for row in rows], dtype=frame.schema[name], strict=False)
+            for i, name in enumerate(names)
+        ]
+        return frame.with_columns(series)
+
+    def _guarded(self, call: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+        try:
+            made: pl.DataFrame = guarded(self._operator, call)
+        except InvalidInputError as error:
+            if _TOO_WIDE not in error.message:
+                raise
+            raise InvalidInputError(
+                f"operator {self._operator!r}: a sum of integers is beyond 64 bits; sum a float "
+                "column instead",
+                operator=self._operator,
+            ) from error
+        return made
