@@ -90,7 +90,7 @@ def append(
     name: StreamName,
     files: Annotated[
         list[str],
-        typer.Argument(metavar="FILE...", help="Files, or - for stdin.", show_default=False),
+        typer.Argument(metavar="FILE", help="Files, or - for stdin.", show_default=False),
     ],
     form: Annotated[
         Literal["jsonl", "csv", "parquet"] | None,

@@ -59,7 +59,8 @@ def code_of(error: BaseException) -> str:
 
 def show(error: BaseException, details: Path | None, console: Console | None = None) -> None:
     """Print an error on stderr in red, with the file that has the whole story, if any."""
-    console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+    console = console or Console(stderr=True, highlight=False)
+    console.soft_wrap = not console.is_terminal  # a log or a pipe has no edge to break lines at
     text = Text.assemble((f"error {code_of(error)}: ", "bold red"), (message(error), "red"))
     console.print(text)
     if details is not None:

@@ -127,9 +127,11 @@ class JsonReporter:
 class TerminalReporter:
     """A live table of a run that follows its inputs, a bar of one that ends."""
 
-    def __init__(self, clock: Clock, *, verbose: bool = False) -> None:
+    def __init__(
+        self, clock: Clock, *, verbose: bool = False, console: Console | None = None
+    ) -> None:
         self._clock, self._verbose = clock, verbose
-        self._console = Console(highlight=False)
+        self._console = console or Console(highlight=False)
         self._shown: Live | Bars | None = None
         self._task: TaskID | None = None
         self._progress: Progress | None = None
@@ -184,8 +186,7 @@ class TerminalReporter:
         """Print the whole run."""
         self.close()
         if self._progress is not None:
-            line = end_line(self._progress, seconds, interrupted=interrupted)
-            self._console.print(line, soft_wrap=True)
+            self._console.print(end_line(self._progress, seconds, interrupted=interrupted))
 
     def close(self) -> None:
         """Leave the terminal as it was."""

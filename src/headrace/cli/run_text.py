@@ -103,7 +103,8 @@ def live_table(progress: Progress, ends: Ends, now: float) -> Table:
     """Return a line for each input, under a line for the job."""
     last = progress.last
     table = Table(box=None, pad_edge=False, header_style="dim", title_justify="left")
-    table.title = _title(progress)
+    inputs = progress.inputs(ends, now)
+    table.title = _title(progress, lag=sum(found.lag for found in inputs))
     table.title_style = ""
     for name in ("input", "rows/s", "rows", "lag", "watermark (UTC)", "epoch", "took", "state"):
         justify: Any = "left" if name in ("input", "watermark (UTC)") else "right"
@@ -111,7 +112,7 @@ def live_table(progress: Progress, ends: Ends, now: float) -> Table:
     epoch = "-" if last is None else str(last.epoch)
     took = "-" if last is None else f"{last.took_ms / 1000:.2f} s"
     state = "-" if last is None else size_text(last.state_bytes)
-    for found in progress.inputs(ends, now):
+    for found in inputs:
         name = found.operator
         if found.stream != name:
             name = f"{name} ({found.stream})"
@@ -128,11 +129,12 @@ def live_table(progress: Progress, ends: Ends, now: float) -> Table:
     return table
 
 
-def _title(progress: Progress) -> Text:
+def _title(progress: Progress, *, lag: int) -> Text:
     text = Text.assemble((progress.job, "bold cyan"), f"  {progress.output_rows:,} out")
     if progress.late_rows:
         text.append(f"  {progress.late_rows:,} late", style="yellow")
     if progress.last is None:
-        text.append("  waiting for input", style="dim")
+        told = "the first epoch is under way" if lag else "waiting for input"
+        text.append(f"  {told}", style="dim")
     text.append("  Ctrl-C ends the epoch and stops", style="dim")
     return text

@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from headrace.clock import Clock, Deadline, SystemClock
 
@@ -86,7 +87,7 @@ def kill(pid: int) -> None:
     )
 
 
-def end_group(process: subprocess.Popen[bytes]) -> None:
+def end_group(process: subprocess.Popen[Any]) -> None:
     """Kill what is left of a process that was started in a session of its own, and bury it."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,101 @@
+"""What a terminal, a file and a program see of a run; the terminal is left as it was."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+import msgspec
+import pytest
+from rich.console import Console
+from tests.unit.cli.test_run_text import SUMMARY, state_at
+
+from headrace.cli.progress import Progress
+from headrace.cli.reporters import JsonReporter, QuietReporter, Reporter, TerminalReporter
+from headrace.clock import SystemClock
+
+HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
+
+
+@pytest.fixture
+def screen() -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=140, highlight=False)
+
+
+def shown(screen: Console) -> str:
+    assert isinstance(screen.file, io.StringIO)
+    return screen.file.getvalue()
+
+
+def play(reporter: Reporter, *, bounded: bool = False, stop: bool = False) -> None:
+    """One epoch from start to end."""
+    state = state_at(0, 0)
+    if bounded:
+        state = msgspec.structs.replace(state, until={"flights": [1000, 500]})
+    progress = Progress("radar", {"flights": "flights"}, {}, state, SystemClock().monotonic())
+    reporter.starting("local[2]")
+    reporter.started(progress, lambda: {"flights": [1000, 530]})
+    after = msgspec.structs.replace(state_at(1000, 500, epoch=7), until=state.until, ended=bounded)
+    summary = replace(SUMMARY, ended=bounded)
+    progress.observe(summary, after, SystemClock().monotonic())
+    reporter.epoch(summary)
+    if stop:
+        reporter.stopping()
+    reporter.finished(2.0, interrupted=stop)
+    reporter.close()
+
+
+def test_a_terminal_shows_a_line_for_each_input(screen: Console) -> None:
+    play(TerminalReporter(SystemClock(), console=screen), stop=True)
+
+    text = shown(screen)
+    assert text.startswith("\x1b[2mstarting Spark (local[2]) …")
+    assert "watermark (UTC)" in text
+    assert "ending the epoch…" in text
+    assert "stopped after epoch 7, nothing is lost" in text
+
+
+def test_a_terminal_shows_a_bar_for_a_run_that_ends(screen: Console) -> None:
+    play(TerminalReporter(SystemClock(), console=screen), bounded=True)
+
+    text = shown(screen)
+    assert "100 %" in text
+    assert "1,500 rows" in text
+    assert "ended in epoch 7" in text
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_the_cursor_is_back_before_a_second_signal_can_end_the_process(
+    screen: Console, bounded: bool
+) -> None:
+    reporter = TerminalReporter(SystemClock(), console=screen)
+    state = msgspec.structs.replace(state_at(0), until={"flights": [9]} if bounded else None)
+    reporter.started(Progress("radar", {"flights": "flights"}, {}, state, 0.0), dict)
+    assert HIDE in shown(screen)
+
+    reporter.stopping()
+
+    assert SHOW in shown(screen).rpartition(HIDE)[2]
+
+
+def test_a_file_gets_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    play(QuietReporter())
+
+    assert capsys.readouterr().out.startswith("radar: 1,500 rows in 1 epoch, 2.0 s")
+
+
+def test_a_file_gets_a_line_an_epoch_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    play(QuietReporter(verbose=True), stop=True)
+
+    out, err = capsys.readouterr()
+    assert [line.split()[0] for line in out.splitlines()] == ["epoch", "radar:"]
+    assert err.startswith("ending the epoch…")
+
+
+def test_a_program_gets_objects(capsys: pytest.CaptureFixture[str]) -> None:
+    play(JsonReporter(SystemClock()))
+
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["type"] for line in found] == ["epoch", "end"]
+    assert found[0]["inputs"]["flights"]["lag"] == 30
