@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,30 +52,38 @@ def pass_gate(folder: Path, name: str) -> None:
         clock.sleep(0.01)
 
 
-class Count:
-    """Counts the messages of each id, and stops at the gate at the count it is given."""
+def take_no_more_bytes() -> None:
+    """Have the system refuse what this process writes from now on, but for a few bytes."""
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
 
-    def __init__(self, folder: Path | None = None, at: tuple[int, int] = (-1, -1)) -> None:
-        self._folder, self._at = folder, at
+
+class Count:
+    """Counts the messages of each id, and does something when an id has come to a count."""
+
+    def __init__(
+        self, at: tuple[int, int] = (-1, -1), action: Callable[[], None] = lambda: None
+    ) -> None:
+        self._at, self._action = at, action
 
     def process(self, message: Any, context: Any) -> None:
         store = context.store("n")
         n = store.get(message.id, 0) + 1
         store.put(message.id, n)
         context.emit({"id": message.id, "n": n})
-        if self._folder is not None and (message.id, n) == self._at:
-            pass_gate(self._folder, "count")
+        if (message.id, n) == self._at:
+            self._action()
 
 
-def counting(folder: Path | None = None, at: tuple[int, int] = (-1, -1)) -> Job:
-    """A job with every kind of keyed state, which may stop at a gate inside its processor."""
+def counting(at: tuple[int, int] = (-1, -1), action: Callable[[], None] = lambda: None) -> Job:
+    """A job with every kind of keyed state, which does something in the middle of its work."""
 
     @hr.job("counting")
     def counting(g: hr.Graph) -> None:
         events = g.input("events", time="at")
         by_id = events.partition_by("id", name="by-id")
         by_id.process(
-            lambda: Count(folder, at),
+            lambda: Count(at, action),
             stores=(hr.store("n", int),),
             returns={"id": int, "n": int},
             name="count",
@@ -164,7 +174,8 @@ def failing(poison: int) -> Job:
 
 MAKERS: dict[str, Callable[[Path], Job]] = {
     "counting": lambda folder: counting(),
-    "gated": lambda folder: counting(folder, (3, 5)),
+    "gated": lambda folder: counting((3, 5), partial(pass_gate, folder, "count")),
+    "limited": lambda folder: counting((3, 5), take_no_more_bytes),
     "shuffling": shuffling,
 }
 

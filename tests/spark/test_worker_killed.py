@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.jobs import counting, model
+from tests.spark.jobs import counting, model, pass_gate
 from tests.spark.runs import World, until
 
 from headrace.coordinator.coordinator import EpochSummary
@@ -22,7 +23,7 @@ def test_a_killed_worker_is_replaced(spark: SparkSession, world: World, loop: st
     world.feed(200)
     epochs: list[EpochSummary] = []
     settings = world.settings("job.bounded=true", f"spark.loop={loop}", "epoch.max_rows=200")
-    job = counting(world.gates, at=(3, 7))
+    job = counting((3, 7), partial(pass_gate, world.gates, "count"))
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_job, job, settings, on_epoch=epochs.append)
         until(lambda: world.at_gate("count") or running.done(), "a worker at the gate")

@@ -1,0 +1,116 @@
+"""A disk that takes no more bytes: a clear error, and nothing lost once there is room again."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark.jobs import counting, model
+from tests.spark.runs import ROOT, Driver, World, run_driver, until
+
+from headrace.spark.run import run_job
+from headrace.testing.processes import end_group
+
+pytestmark = pytest.mark.spark
+
+BOUNDED = ("job.bounded=true", "epoch.max_rows=100")
+PRIVATE = ["--mount"] if os.getuid() == 0 else ["--mount", "--user", "--map-root-user"]
+CAN_MOUNT = subprocess.run(["unshare", *PRIVATE, "true"], check=False).returncode == 0
+SIZE = 4 << 20
+
+
+def check_refusal(said: Mapping[str, Any], world: World, why: int) -> None:
+    """The error names the file and the cause, and the failed epoch has left no trace."""
+    assert said["error"] == "UnavailableError", said
+    assert os.strerror(why) in said["message"]
+    assert "jobs/counting/segment/" in said["message"]
+    assert "java" not in said["message"].lower()
+    assert said["rows"], "it failed before the first epoch"
+    assert sum(said["rows"]) < 600, "it failed after the last epoch with input"
+    assert len(world.rows("counts")) == sum(said["rows"])
+
+
+def test_a_worker_that_may_write_no_more(spark: SparkSession, world: World) -> None:
+    """The limit of the system on a file's size stands for a disk: writes stop in the middle."""
+    world.feed(300)
+    said = run_driver("limited", world, *BOUNDED)
+    check_refusal(said, world, errno.EFBIG)
+    assert world.read_so_far("counting") == sum(said["rows"])
+    result = run_job(counting(), world.settings(*BOUNDED))
+    assert result.state.ended
+    assert model(world.log) == world.found()
+    assert world.leftovers("counting") == []
+
+
+class SmallDisk:
+    """A file system of a few MiB, which only processes that enter its namespace see."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True)
+        mount = f'mount -t tmpfs -o size={SIZE} small "$1" && echo mounted && exec sleep 600'
+        self._holder = subprocess.Popen(
+            ["unshare", *PRIVATE, "sh", "-c", mount, "sh", str(folder)],
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert self._holder.stdout is not None
+        assert self._holder.stdout.readline() == b"mounted\n"
+
+    @property
+    def inside(self) -> Path:
+        """The way to it from the outside."""
+        return Path(f"/proc/{self._holder.pid}/root{self._folder}")
+
+    @property
+    def command(self) -> list[str]:
+        """What makes a program run where the disk is seen."""
+        user = [] if os.getuid() == 0 else ["--user", "--preserve-credentials"]
+        enter = ["nsenter", "--target", str(self._holder.pid), "--mount", *user]
+        return [*enter, "sh", "-c", 'cd "$0" && exec "$@"', str(ROOT)]
+
+    def fill(self) -> None:
+        with (
+            pytest.raises(OSError, match="No space left"),
+            open(self.inside / "ballast", "wb", buffering=0) as file,
+        ):
+            file.writelines(b"x" * 1024 for _ in range(SIZE))
+
+    def make_room(self) -> None:
+        (self.inside / "ballast").unlink()
+
+    def close(self) -> None:
+        end_group(self._holder)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    small = SmallDisk(tmp_path / "home" / "jobs")
+    yield small
+    small.close()
+
+
+if CAN_MOUNT:  # where nobody may mount, the test above stands alone
+
+    def test_a_disk_that_is_full(world: World, disk: SmallDisk) -> None:
+        """The job's folder fills up in mid-epoch, under driver and workers alike."""
+        world.feed(300)
+        with Driver("gated", world, *BOUNDED, command=disk.command) as driver:
+            until(lambda: world.at_gate("count"), "a message at the gate", driver)
+            disk.fill()
+            world.open_gate("count")
+            said = driver.wait()
+        check_refusal(said, world, errno.ENOSPC)
+        disk.make_room()
+        said = run_driver("counting", world, *BOUNDED, command=disk.command)
+        assert said["ended"], said
+        shutil.copytree(disk.inside, world.home / "jobs", dirs_exist_ok=True)
+        assert model(world.log) == world.found()
+        assert world.leftovers("counting") == []
