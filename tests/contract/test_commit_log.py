@@ -1,0 +1,71 @@
+"""The commit log on a file system holds the shipped contract; its files tell all damage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.clock import SystemClock
+from headrace.coordinator.commit_log import CommitLog, FileCommitLog
+from headrace.coordinator.history import load_state
+from headrace.coordinator.manifest import FORMAT, InputPosition, JobState, Manifest, encode_manifest
+from headrace.errors import CorruptDataError
+from headrace.files import Files
+from headrace.testing.commit_log_contract import CommitLogContract
+
+
+def open_log(location: str) -> CommitLog:
+    return FileCommitLog(Path(location), Files(sync=False), SystemClock())
+
+
+class TestFileCommitLog(CommitLogContract):
+    opener = "tests.contract.test_commit_log:open_log"
+
+    def location(self, tmp_path: Path) -> str:
+        return str(tmp_path / "log")
+
+
+def base() -> tuple[bytes, str]:
+    state = JobState("j", "line", 1, 0, 5, "", 8, {"job": "{}"}, {"in": {0: InputPosition(3, 9)}})
+    return encode_manifest(Manifest(FORMAT, "base", "j", "line", 1, 0, 5, "", base=state))
+
+
+def delta(previous: str) -> tuple[bytes, str]:
+    inputs = {"in": {0: InputPosition(7, 11)}}
+    return encode_manifest(Manifest(FORMAT, "delta", "j", "line", 1, 1, 6, previous, inputs=inputs))
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_damage_of_every_byte_of_a_manifest_is_found(tmp_path: Path, epoch: int) -> None:
+    log = open_log(str(tmp_path))
+    first, digest = base()
+    log.publish(0, first)
+    log.publish(1, delta(digest)[0])
+    state = load_state(log)
+    assert state is not None
+    assert state.inputs["in"][0] == InputPosition(7, 11)
+    path = tmp_path / "manifests" / f"{epoch:012d}.json"
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        for flip in (0x01, 0x20, 0x80):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ flip]) + whole[at + 1 :])
+            with pytest.raises(CorruptDataError, match=f"epoch {epoch}"):
+                load_state(log)
+    for size in range(0, len(whole), 5):
+        path.write_bytes(whole[:size])
+        with pytest.raises(CorruptDataError, match=f"epoch {epoch}"):
+            load_state(log)
+    path.write_bytes(whole + b"\n")
+    with pytest.raises(CorruptDataError, match=f"epoch {epoch}"):
+        load_state(log)
+
+
+def test_what_a_killed_process_left_half_written_is_not_seen(tmp_path: Path) -> None:
+    """A temporary file never counts as an epoch or a generation."""
+    log = open_log(str(tmp_path))
+    (tmp_path / "manifests" / ".000000000007.json.abc.tmp").write_bytes(b"half")
+    (tmp_path / "generations" / ".00000007.json.abc.tmp").write_bytes(b"half")
+    assert log.epochs() == []
+    assert log.take_generation({}) == 1
+    assert log.publish(7, b"whole")
