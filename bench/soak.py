@@ -28,8 +28,8 @@ from headrace.bench.workload import counting_job, create_stream, feed, random_id
 from headrace.bus.address import open_bus
 from headrace.clock import SystemClock
 from headrace.config import load_settings
-from headrace.coordinator.coordinator import EpochSummary
 from headrace.coordinator.loop import Control
+from headrace.coordinator.summary import EpochSummary
 from headrace.spark.run import run_job
 
 CLOCK = SystemClock()

@@ -14,7 +14,7 @@ from unittest import mock
 from tests.spark.jobs import MAKERS
 
 from headrace.config import load_settings
-from headrace.coordinator.coordinator import EpochSummary
+from headrace.coordinator.summary import EpochSummary
 from headrace.errors import HeadraceError
 from headrace.faults import injected
 from headrace.spark import run

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from tests.spark.jobs import counting, model
 from tests.spark.runs import World
 
-from headrace.coordinator.coordinator import EpochSummary
+from headrace.coordinator.summary import EpochSummary
 from headrace.spark.run import run_job
 
 pytestmark = pytest.mark.spark

@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 from tests.spark.jobs import reminding
 from tests.spark.runs import SOON_S, World
 
-from headrace.coordinator.coordinator import EpochSummary
 from headrace.coordinator.loop import Control
+from headrace.coordinator.summary import EpochSummary
 from headrace.spark.run import run_job
 
 pytestmark = pytest.mark.spark

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from tests.spark.jobs import counting, model, pass_gate
 from tests.spark.runs import World, until
 
-from headrace.coordinator.coordinator import EpochSummary
+from headrace.coordinator.summary import EpochSummary
 from headrace.spark.run import run_job
 from headrace.testing.processes import command, kill
 

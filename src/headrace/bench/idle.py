@@ -22,8 +22,9 @@ from headrace.bench.readwrite import MASTER, bench_settings, measure
 from headrace.bench.workload import counting_job, create_stream, feed, random_ids
 from headrace.bus.address import open_bus
 from headrace.clock import SystemClock
-from headrace.coordinator.coordinator import Coordinator, EpochSummary
+from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.loop import Control
+from headrace.coordinator.summary import EpochSummary
 from headrace.spark.run import run_job
 
 WARM_UP = 5

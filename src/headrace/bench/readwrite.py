@@ -22,7 +22,7 @@ from headrace.bench.workload import counted, counting_job, create_stream, feed, 
 from headrace.bus.address import open_bus
 from headrace.clock import SystemClock
 from headrace.config import Settings, load_settings
-from headrace.coordinator.coordinator import EpochSummary
+from headrace.coordinator.summary import EpochSummary
 from headrace.errors import InternalError
 from headrace.spark.run import run_job
 from headrace.spark.ways import NATIVE

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headrace.coordinator.coordinator import EpochSummary
     from headrace.coordinator.manifest import JobState
+    from headrace.coordinator.summary import EpochSummary
 
 WINDOW_S = 5.0
 Ends = Mapping[str, Sequence[int]]

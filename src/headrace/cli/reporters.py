@@ -24,7 +24,7 @@ from headrace.cli.words import rate_text
 if TYPE_CHECKING:
     from headrace.cli.progress import Ends, Progress
     from headrace.clock import Clock
-    from headrace.coordinator.coordinator import EpochSummary
+    from headrace.coordinator.summary import EpochSummary
 
 STOPPING = "ending the epoch…  (Ctrl-C again stops at once; nothing is lost)"
 

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from headrace.cli.reporters import Reporter
     from headrace.clock import Clock
     from headrace.config import Settings
-    from headrace.coordinator.coordinator import Coordinator, EpochSummary
+    from headrace.coordinator.coordinator import Coordinator
     from headrace.coordinator.loop import Control
+    from headrace.coordinator.summary import EpochSummary
     from headrace.graph.jobs import Job
 
 

@@ -11,7 +11,7 @@ from headrace.cli.words import count_text, rate_text, seconds_text, size_text, t
 
 if TYPE_CHECKING:
     from headrace.cli.progress import Ends, Progress
-    from headrace.coordinator.coordinator import EpochSummary
+    from headrace.coordinator.summary import EpochSummary
 
 
 def epoch_line(summary: EpochSummary) -> str:

@@ -6,97 +6,34 @@ one epoch, the same for streaming, bounded runs, tests and benchmarks.
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, field
-
-import msgspec
-
 from headrace.bus.bus import Bus, Stream
 from headrace.bus.spec import StreamSpec
 from headrace.clock import Clock, Deadline
 from headrace.coordinator.commit_log import CommitLog
 from headrace.coordinator.epoch import EpochRun, MisplacedError, Runner
-from headrace.coordinator.history import load_state
-from headrace.coordinator.manifest import (
-    FORMAT,
-    InputPosition,
-    JobState,
-    Manifest,
-    encode_manifest,
-    fold,
-)
+from headrace.coordinator.manifest import InputPosition, JobState
 from headrace.coordinator.placement import Slot
 from headrace.coordinator.planning import at_end, next_wall_deadline, plan_ranges
 from headrace.coordinator.publishing import publish_outputs
+from headrace.coordinator.reign import Reign
 from headrace.coordinator.storage import JobStorage
+from headrace.coordinator.summary import EpochLimits, EpochSummary, rows_behind
 from headrace.errors import (
     HeadraceError,
     InternalError,
     InvalidInputError,
-    NotOwnerError,
     UnavailableError,
 )
 from headrace.faults import fault
 from headrace.plan.compatibility import changes
 from headrace.plan.stages import JobPlan
 from headrace.state.ownership import StoreHeldError
-from headrace.task.orders import NO_WATERMARK
 
 BASE_EVERY = 64
 SWEEP_EVERY = 16
 MISPLACED_TRIES = 20
 HELD_WAIT_S = 0.5
 HELD_S = 90.0  # Spark ends a Python worker that has been idle for a minute
-
-
-@dataclass(frozen=True)
-class EpochLimits:
-    """Bounds of each epoch, and of the run.
-
-    Args:
-        max_rows: input rows.
-        max_bytes: bytes of the input columns that are read.
-        timeout_s: after this long source tasks stop reading.
-        overlay_bytes: changes that one task holds in memory; an epoch that exceeds it makes
-            the next ones smaller.
-        bounded: the run ends at the ends that the inputs have at its start.
-    """
-
-    max_rows: int = 8_000_000
-    max_bytes: int = 1 << 30
-    timeout_s: float = 600.0
-    overlay_bytes: int = 128 << 20
-    bounded: bool = False
-
-    def adapt(self, bound: int, rows: int, overlay_bytes: int) -> int:
-        """Return how many rows the next epoch may read, from what this one needed.
-
-        What keyed tasks are sent they must take, so memory is bounded where rows are read:
-        by the ratio when changes were too large, doubling again while they are small.
-        """
-        if overlay_bytes > self.overlay_bytes:
-            return max(1, rows * self.overlay_bytes // overlay_bytes)
-        if overlay_bytes * 2 < self.overlay_bytes:
-            return min(self.max_rows, bound * 2)
-        return bound
-
-
-@dataclass(frozen=True)
-class EpochSummary:
-    """What one epoch did; times are milliseconds of the driver's clock."""
-
-    epoch: int
-    rows: int
-    took_ms: float
-    timings_ms: dict[str, float]
-    counts: dict[str, int]
-    watermark: int
-    lag: int
-    state_bytes: int
-    changelog_bytes: int
-    output_rows: int
-    ended: bool
-    slot_timings_ms: dict[str, float] = field(default_factory=dict)
 
 
 class Coordinator:
@@ -128,13 +65,12 @@ class Coordinator:
         limits: EpochLimits | None = None,
     ) -> None:
         self._plan, self._digest = plan, plan_digest
-        self._bus, self._log, self._storage = bus, log, storage
+        self._bus, self._storage = bus, storage
+        self._reign = Reign(plan.graph.name, log, clock)
         self._runner, self._clock = runner, clock
         self._limits = limits or EpochLimits()
         self._max_rows = self._limits.max_rows
         self._slots: list[Slot] = []
-        self._state: JobState | None = None
-        self.generation = 0
 
     @property
     def state(self) -> JobState:
@@ -143,9 +79,12 @@ class Coordinator:
         Raises:
             InternalError: ``start`` was not called.
         """
-        if self._state is None:
-            raise InternalError("the coordinator was not started")
-        return self._state
+        return self._reign.state
+
+    @property
+    def generation(self) -> int:
+        """The number of this driver's reign; 0 before ``start``."""
+        return self._reign.generation
 
     def start(self) -> None:
         """Become the driver.
@@ -158,16 +97,12 @@ class Coordinator:
             CorruptDataError: a manifest is damaged or missing.
         """
         self._storage.create()
-        self.generation = self._log.take_generation(
-            {"process": os.getpid(), "host": os.uname().nodename, "time_ms": self._clock.now_ms()}
-        )
+        exists = self._reign.begin()
         self._create_outputs()
-        state = load_state(self._log)
-        if state is None:
-            state = self._create_job()
-        self._state = state
+        if not exists:
+            self._create_job()
         self._check_graph()
-        publish_outputs(state, self._bus, self._storage.root)
+        publish_outputs(self.state, self._bus, self._storage.root)
         self._sweep()
         if self._limits.bounded:
             self.end_at_present()
@@ -181,7 +116,7 @@ class Coordinator:
                 )
                 self._bus.create(spec, exist_ok=True)
 
-    def _create_job(self) -> JobState:
+    def _create_job(self) -> None:
         inputs = {
             binding.operator: {
                 partition: InputPosition(begin)
@@ -190,7 +125,7 @@ class Coordinator:
             for stage in self._plan.stages
             for binding in stage.inputs
         }
-        state = JobState(
+        first = JobState(
             job=self._plan.graph.name,
             lineage=self._clock.new_id(),
             generation=self.generation,
@@ -202,8 +137,7 @@ class Coordinator:
             inputs=inputs,
             task_counts=self._task_counts(),
         )
-        self._publish_manifest(_base(state, previous=""))  # the loser folds the winner's
-        return self.state
+        self._reign.create(first)  # the loser of a race goes on with the winner's
 
     def _task_counts(self) -> dict[str, int]:
         return {stage.name: stage.tasks for stage in self._plan.stages if stage.keyed}
@@ -233,19 +167,8 @@ class Coordinator:
         """
         until = self.ends()
         while self.state.until is None:
-            self._publish_manifest(
-                Manifest(
-                    format=FORMAT,
-                    kind="delta",
-                    job=self.state.job,
-                    lineage=self.state.lineage,
-                    generation=self.generation,
-                    epoch=self.state.epoch + 1,
-                    time_ms=self._clock.now_ms(),
-                    previous=self.state.digest,
-                    until=until,
-                )
-            )
+            if not self._reign.publish_end(until):
+                publish_outputs(self.state, self._bus, self._storage.root)
 
     def _inputs(self) -> dict[str, Stream]:
         return {
@@ -289,7 +212,7 @@ class Coordinator:
             except _LostRaceError:
                 continue
             except (HeadraceError, OSError) as error:
-                self._check_owner(error)  # a newer driver sweeps away what an older one needs
+                self._reign.check(error)  # a newer driver sweeps away what an older one needs
                 raise
         raise UnavailableError(
             f"slots kept moving between hosts for {MISPLACED_TRIES} tries", epoch=self.state.epoch
@@ -348,7 +271,9 @@ class Coordinator:
         fault("epoch.swept")
         read = run.rows_read()
         self._max_rows = self._limits.adapt(self._max_rows, read, run.overlay_bytes)
-        return self._summary(run, ends, rows, self._since(began), timings)
+        timings["total"] = self._since(began)
+        lag = rows_behind(self._plan, self.state, ends)
+        return EpochSummary.of(run, self.state, lag, rows, timings)
 
     def _since(self, mark: float) -> float:
         return round((self._clock.monotonic() - mark) * 1000, 2)
@@ -368,37 +293,11 @@ class Coordinator:
             problem = self._storage.missing(file.path, file.size)
             if problem is not None:
                 raise InternalError(f"{problem} before the commit", epoch=run.epoch)
-        manifest = run.manifest()
-        if run.epoch % BASE_EVERY == 0:
-            state = fold(self.state, manifest, "")
-            manifest = _base(state, previous=self.state.digest)
-        if not self._publish_manifest(manifest):
+        is_base = run.epoch % BASE_EVERY == 0
+        publish = self._reign.publish_base if is_base else self._reign.publish
+        if not publish(run.manifest()):
+            publish_outputs(self.state, self._bus, self._storage.root)
             raise _LostRaceError
-        if manifest.kind == "base":
-            self._log.prune(run.epoch)
-
-    def _publish_manifest(self, manifest: Manifest) -> bool:
-        """Commit a manifest and fold it; False when the state of another's was folded instead."""
-        self._check_owner()
-        data, digest = encode_manifest(manifest)
-        if self._log.publish(manifest.epoch, data):
-            self._state = fold(self._state, manifest, digest)
-            return True
-        self._check_owner()
-        # An older driver won its last epoch; it cannot win another. Go on from there.
-        self._state = load_state(self._log)
-        publish_outputs(self.state, self._bus, self._storage.root)
-        return False
-
-    def _check_owner(self, cause: Exception | None = None) -> None:
-        newest, holder = self._log.newest_generation()
-        if newest != self.generation:
-            job = self._plan.graph.name
-            raise NotOwnerError(
-                f"job {job!r} was taken over by generation {newest} ({holder}); this driver had "
-                f"{self.generation} and stops",
-                job=job,
-            ) from cause
 
     def _forget(self, run: EpochRun) -> None:
         for files in run.exchange.values():
@@ -408,56 +307,9 @@ class Coordinator:
             self._sweep()
 
     def _sweep(self) -> None:
-        if self._log.epochs()[-1] == self.state.epoch:
-            named = self.state.files()
-            self._storage.sweep(self.state.epoch, self.generation, named)
-
-    def _summary(
-        self,
-        run: EpochRun,
-        ends: dict[str, list[int]],
-        output_rows: int,
-        took_ms: float,
-        timings: dict[str, float],
-    ) -> EpochSummary:
-        state = self.state
-        lag = 0
-        for stage in self._plan.stages:
-            for binding in stage.inputs:
-                for partition, end in enumerate(ends[binding.stream]):
-                    position = state.inputs[binding.operator].get(partition, InputPosition(0))
-                    lag += max(0, end - position.next_offset)
-        return EpochSummary(
-            epoch=run.epoch,
-            rows=run.rows_read(),
-            took_ms=took_ms,
-            timings_ms=timings,
-            counts=dict(run.counts),
-            watermark=min(state.watermarks.values(), default=NO_WATERMARK),
-            lag=lag,
-            state_bytes=sum(task.state_bytes for task in state.tasks.values()),
-            changelog_bytes=sum(
-                change.segment_bytes for change in run.tasks.values() if change.segment
-            ),
-            output_rows=output_rows,
-            ended=state.ended,
-            slot_timings_ms=dict(run.slot_timings),
-        )
+        if self._reign.is_newest:
+            self._storage.sweep(self.state.epoch, self.generation, self.state.files())
 
 
 class _LostRaceError(Exception):
     """The epoch was committed by an older driver, whose last it was; the next one is ours."""
-
-
-def _base(state: JobState, previous: str) -> Manifest:
-    return Manifest(
-        format=FORMAT,
-        kind="base",
-        job=state.job,
-        lineage=state.lineage,
-        generation=state.generation,
-        epoch=state.epoch,
-        time_ms=state.time_ms,
-        previous=previous,
-        base=msgspec.structs.replace(state, digest=""),
-    )

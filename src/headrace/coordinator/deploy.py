@@ -9,11 +9,12 @@ from headrace.bus.bus import Bus
 from headrace.clock import Clock, SystemClock
 from headrace.config import Settings
 from headrace.coordinator.commit_log import FileCommitLog
-from headrace.coordinator.coordinator import Coordinator, EpochLimits
+from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.epoch import Runner
 from headrace.coordinator.history import load_state
 from headrace.coordinator.plans import save_plan
 from headrace.coordinator.storage import JobStorage, check_job_name
+from headrace.coordinator.summary import EpochLimits
 from headrace.files import Files
 from headrace.graph.operators import Input, JobGraph, SendTo
 from headrace.plan import StreamInfo, plan

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from headrace.bus.bus import Bus
 from headrace.clock import Clock
-from headrace.coordinator.coordinator import Coordinator, EpochSummary
+from headrace.coordinator.coordinator import Coordinator
+from headrace.coordinator.summary import EpochSummary
 
 IDLE_WAIT_S = 0.5
 

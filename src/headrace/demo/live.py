@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.clock import Clock
-from headrace.coordinator.coordinator import EpochSummary
+from headrace.coordinator.summary import EpochSummary
 from headrace.demo.outputs import Tail
 
 NEW_YORK = ZoneInfo("America/New_York")

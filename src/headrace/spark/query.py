@@ -15,8 +15,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace.config import Settings
-from headrace.coordinator.coordinator import Coordinator, EpochSummary
+from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.loop import Control
+from headrace.coordinator.summary import EpochSummary
 from headrace.errors import UnavailableError
 from headrace.spark.runner import first_line
 from headrace.spark.source import NAME, WakeSource

@@ -16,12 +16,13 @@ from headrace.bus.bus import Bus
 from headrace.bus.options import BusOptions
 from headrace.clock import SystemClock
 from headrace.config import Settings
-from headrace.coordinator.coordinator import Coordinator, EpochSummary
+from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.deploy import Deployment, deploy
 from headrace.coordinator.hosting import stop_file
 from headrace.coordinator.loop import Control, drive
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.storage import DriverLock
+from headrace.coordinator.summary import EpochSummary
 from headrace.files import Files, disk_error
 from headrace.graph.jobs import Job
 from headrace.spark.interrupts import interrupts

@@ -22,11 +22,12 @@ from headrace.bus.bus import Bus
 from headrace.bus.spec import StreamSpec
 from headrace.config import EpochSettings, JobSettings, Settings, StateSettings
 from headrace.coordinator.commit_log import FileCommitLog
-from headrace.coordinator.coordinator import Coordinator, EpochSummary
+from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.deploy import deploy
 from headrace.coordinator.history import load_state
 from headrace.coordinator.hosting import open_host
 from headrace.coordinator.inspection import committed_entries
+from headrace.coordinator.summary import EpochSummary
 from headrace.errors import InvalidInputError
 from headrace.faults import injected
 from headrace.files import Files

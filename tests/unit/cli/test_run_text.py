@@ -12,8 +12,8 @@ from rich.console import Console
 from headrace.cli.progress import Progress
 from headrace.cli.run_text import end_json, end_line, epoch_json, epoch_line, live_table
 from headrace.cli.words import count_text, rate_text, seconds_text, size_text, time_text
-from headrace.coordinator.coordinator import EpochSummary
 from headrace.coordinator.manifest import InputPosition, JobState
+from headrace.coordinator.summary import EpochSummary
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK
 
 NOON = 1_357_041_600_000

@@ -1,0 +1,130 @@
+"""One driver's reign over a job: its generation, and the state that it has seen committed."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from headrace.clock import Clock
+from headrace.coordinator.commit_log import CommitLog
+from headrace.coordinator.history import load_state
+from headrace.coordinator.manifest import FORMAT, JobState, Manifest, encode_manifest, fold
+from headrace.errors import InternalError, NotOwnerError
+
+
+class Reign:
+    """Publishes manifests as long as no newer generation has begun.
+
+    Args:
+        job: its name.
+        log: of manifests.
+        clock: for who began when.
+    """
+
+    def __init__(self, job: str, log: CommitLog, clock: Clock) -> None:
+        self._job, self._log, self._clock = job, log, clock
+        self._state: JobState | None = None
+        self.generation = 0
+
+    @property
+    def state(self) -> JobState:
+        """The job's state after the last committed epoch.
+
+        Raises:
+            InternalError: there is none yet.
+        """
+        if self._state is None:
+            raise InternalError("the coordinator was not started", job=self._job)
+        return self._state
+
+    def begin(self) -> bool:
+        """Take a generation and fold the manifests; False when the job has none yet.
+
+        Raises:
+            CorruptDataError: a manifest is damaged or missing.
+        """
+        now, host = self._clock.now_ms(), os.uname().nodename
+        self.generation = self._log.take_generation(
+            {"process": os.getpid(), "host": host, "time_ms": now}
+        )
+        self._state = load_state(self._log)
+        return self._state is not None
+
+    def check(self, cause: Exception | None = None) -> None:
+        """Make sure that this is the newest generation.
+
+        Raises:
+            NotOwnerError: a newer one has begun.
+        """
+        newest, holder = self._log.newest_generation()
+        if newest != self.generation:
+            raise NotOwnerError(
+                f"job {self._job!r} was taken over by generation {newest} ({holder}); this driver "
+                f"had {self.generation} and stops",
+                job=self._job,
+            ) from cause
+
+    def publish(self, manifest: Manifest) -> bool:
+        """Commit a manifest and fold it; False when another's was there and was folded instead.
+
+        That other one is an older driver's. It was its last: the next it tries is refused.
+
+        Raises:
+            NotOwnerError: a newer generation has begun; nothing was committed.
+        """
+        self.check()
+        data, digest = encode_manifest(manifest)
+        won = self._log.publish(manifest.epoch, data)
+        if not won:
+            self.check()
+        self._state = fold(self._state, manifest, digest) if won else load_state(self._log)
+        return won
+
+    def create(self, state: JobState) -> bool:
+        """Publish the first state of a job; False when another driver's is there already."""
+        return self.publish(_base(state, previous=""))
+
+    def publish_base(self, manifest: Manifest) -> bool:
+        """Commit a delta as a base, and remove the manifests before it."""
+        previous = self.state.digest
+        won = self.publish(_base(fold(self.state, manifest, ""), previous))
+        if won:
+            self._log.prune(manifest.epoch)
+        return won
+
+    def publish_end(self, until: dict[str, list[int]]) -> bool:
+        """Commit an epoch that only fixes where each partition of the inputs ends."""
+        state = self.state
+        return self.publish(
+            Manifest(
+                format=FORMAT,
+                kind="delta",
+                job=state.job,
+                lineage=state.lineage,
+                generation=self.generation,
+                epoch=state.epoch + 1,
+                time_ms=max(self._clock.now_ms(), state.time_ms),
+                previous=state.digest,
+                until=until,
+            )
+        )
+
+    @property
+    def is_newest(self) -> bool:
+        """Say whether no later epoch than the state's has been committed."""
+        return self._log.epochs()[-1] == self.state.epoch
+
+
+def _base(state: JobState, previous: str) -> Manifest:
+    return Manifest(
+        format=FORMAT,
+        kind="base",
+        job=state.job,
+        lineage=state.lineage,
+        generation=state.generation,
+        epoch=state.epoch,
+        time_ms=state.time_ms,
+        previous=previous,
+        base=msgspec.structs.replace(state, digest=""),
+    )

@@ -1,0 +1,99 @@
+"""Bounds that an epoch is given, and what is told of it afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headrace.coordinator.epoch import EpochRun
+from headrace.coordinator.manifest import InputPosition, JobState
+from headrace.plan.stages import JobPlan
+from headrace.task.orders import NO_WATERMARK
+
+
+@dataclass(frozen=True)
+class EpochLimits:
+    """Bounds of each epoch, and of the run.
+
+    Args:
+        max_rows: input rows.
+        max_bytes: bytes of the input columns that are read.
+        timeout_s: after this long source tasks stop reading.
+        overlay_bytes: changes that one task holds in memory; an epoch that exceeds it makes
+            the next ones smaller.
+        bounded: the run ends at the ends that the inputs have at its start.
+    """
+
+    max_rows: int = 8_000_000
+    max_bytes: int = 1 << 30
+    timeout_s: float = 600.0
+    overlay_bytes: int = 128 << 20
+    bounded: bool = False
+
+    def adapt(self, bound: int, rows: int, overlay_bytes: int) -> int:
+        """Return how many rows the next epoch may read, from what this one needed.
+
+        What keyed tasks are sent they must take, so memory is bounded where rows are read:
+        by the ratio when changes were too large, doubling again while they are small.
+        """
+        if overlay_bytes > self.overlay_bytes:
+            return max(1, rows * self.overlay_bytes // overlay_bytes)
+        if overlay_bytes * 2 < self.overlay_bytes:
+            return min(self.max_rows, bound * 2)
+        return bound
+
+
+@dataclass(frozen=True)
+class EpochSummary:
+    """What one epoch did; times are milliseconds of the driver's clock."""
+
+    epoch: int
+    rows: int
+    took_ms: float
+    timings_ms: dict[str, float]
+    counts: dict[str, int]
+    watermark: int
+    lag: int
+    state_bytes: int
+    changelog_bytes: int
+    output_rows: int
+    ended: bool
+    slot_timings_ms: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        run: EpochRun,
+        state: JobState,
+        lag: int,
+        output_rows: int,
+        timings_ms: dict[str, float],
+    ) -> EpochSummary:
+        """Sum up a committed epoch; ``timings_ms`` holds its ``total``."""
+        took_ms = timings_ms.pop("total")
+        changed = [change for change in run.tasks.values() if change.segment]
+        return cls(
+            epoch=run.epoch,
+            rows=run.rows_read(),
+            took_ms=took_ms,
+            timings_ms=timings_ms,
+            counts=dict(run.counts),
+            watermark=min(state.watermarks.values(), default=NO_WATERMARK),
+            lag=lag,
+            state_bytes=sum(task.state_bytes for task in state.tasks.values()),
+            changelog_bytes=sum(change.segment_bytes for change in changed),
+            output_rows=output_rows,
+            ended=state.ended,
+            slot_timings_ms=dict(run.slot_timings),
+        )
+
+
+def rows_behind(plan: JobPlan, state: JobState, ends: Mapping[str, Sequence[int]]) -> int:
+    """Return how many rows lie between the state and the ends of the inputs."""
+    lag = 0
+    for stage in plan.stages:
+        for binding in stage.inputs:
+            held = state.inputs[binding.operator]
+            for partition, end in enumerate(ends[binding.stream]):
+                lag += max(0, end - held.get(partition, InputPosition(0)).next_offset)
+    return lag
