@@ -17,6 +17,9 @@ from headrace.faults import fault
 from headrace.files import Files
 
 
+KEPT_GENERATIONS = 10
+
+
 class CommitLog(ABC):
     """An ordered set of small blobs by epoch, each created once; and generations.
 
@@ -92,22 +95,31 @@ class FileCommitLog(CommitLog):
                 self._files.remove(self._path(epoch))
 
     def take_generation(self, holder: dict[str, str | int]) -> int:
-        """Create the next numbered file; a loser of the race tries the number after."""
+        """Create the next numbered file; a loser of the race tries again."""
         data = msgspec.json.encode(holder)
-        number = self.newest_generation()[0] + 1
-        while not self._files.publish(self._generation(number), data, self._clock.new_id()):
-            number += 1
-        for old in range(max(1, number - 20), number - 10):
+        while True:
+            number = self._numbers()[-1] + 1
+            created = self._files.publish(self._generation(number), data, self._clock.new_id())
+            # A number that was free because it is long over is not above all others.
+            if created and self._numbers()[-1] == number:
+                break
+        for old in self._numbers()[1:-KEPT_GENERATIONS]:
             self._files.remove(self._generation(old))
         return number
+
+    def _numbers(self) -> list[int]:
+        names = self._files.names(self._generations)
+        return [0, *(int(name.removesuffix(".json")) for name in names)]
 
     def _generation(self, number: int) -> Path:
         return self._generations / f"{number:08d}.json"
 
     def newest_generation(self) -> tuple[int, dict[str, str | int]]:
         """Return the highest numbered file and its content."""
-        names = self._files.names(self._generations)
-        if not names:
+        number = self._numbers()[-1]
+        if number == 0:
             return 0, {}
-        holder = msgspec.json.decode(self._files.read(self._generations / names[-1]))
-        return int(names[-1].removesuffix(".json")), holder
+        try:
+            return number, msgspec.json.decode(self._files.read(self._generation(number)))
+        except FileNotFoundError:  # so many were taken meanwhile that this one is gone
+            return self.newest_generation()
