@@ -1,0 +1,243 @@
+"""The job's state is the fold of its manifests; a base says the same as the deltas before it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.clock import SystemClock
+from headrace.coordinator.commit_log import FileCommitLog
+from headrace.coordinator.history import load_state
+from headrace.coordinator.manifest import (
+    FORMAT,
+    InputPosition,
+    JobState,
+    Manifest,
+    TaskChange,
+    TaskState,
+    decode_manifest,
+    encode_manifest,
+    fold,
+)
+from headrace.errors import CorruptDataError
+from headrace.files import Files
+from headrace.task.orders import FileRef, OutputPart
+
+CREATED = JobState(
+    "j", "line", 1, 0, 5, "", 8, {"job": "{}"}, {"in": {0: InputPosition(0)}}, task_counts={"s": 2}
+)
+
+
+def ref(name: str, epoch: int) -> FileRef:
+    return FileRef(f"segment/{name}", 10, epoch, name)
+
+
+def base(state: JobState, previous: str = "") -> Manifest:
+    held = msgspec.structs.replace(state, digest="")
+    own = (state.job, state.lineage, state.generation, state.epoch, state.time_ms)
+    return Manifest(FORMAT, "base", *own, previous, base=held)
+
+
+def delta(state: JobState, **more: Any) -> Manifest:
+    return Manifest(
+        FORMAT, "delta", "j", "line", 1, state.epoch + 1, state.time_ms + 1, state.digest, **more
+    )
+
+
+def advance(state: JobState | None, manifest: Manifest) -> JobState:
+    """Fold what comes back from bytes, as a reader does."""
+    data, digest = encode_manifest(manifest)
+    found, same = decode_manifest(data, "of a test")
+    assert (found, same) == (manifest, digest)
+    return fold(state, found, same)
+
+
+CHANGE = st.builds(
+    TaskChange,
+    attempt=st.sampled_from(["x", "y"]),
+    segment=st.none() | st.just(ref("changed", 0)),
+    segment_bytes=st.integers(0, 9),
+    snapshot=st.none() | st.just(ref("snapshot", 0)),
+    snapshot_bytes=st.integers(0, 9),
+    state_bytes=st.integers(0, 99),
+    event_deadline=st.none() | st.integers(0, 9),
+    wall_deadline=st.none() | st.integers(0, 9),
+    host=st.sampled_from(["a", "b"]),
+)
+EPOCH = st.fixed_dictionaries(
+    {
+        "inputs": st.dictionaries(
+            st.sampled_from(["in", "other"]),
+            st.dictionaries(
+                st.integers(0, 2),
+                st.builds(InputPosition, st.integers(0, 9), st.integers(0, 9)),
+                max_size=2,
+            ),
+            max_size=2,
+        ),
+        "watermarks": st.dictionaries(st.sampled_from(["s", "t"]), st.integers(0, 9), max_size=2),
+        "tasks": st.dictionaries(st.sampled_from(["s/0", "s/1"]), CHANGE, max_size=2),
+        "counts": st.dictionaries(st.sampled_from(["in", "late"]), st.integers(0, 9), max_size=2),
+        "outputs": st.lists(st.just(OutputPart("o", 0, "output/x", 0, 9, 1)), max_size=2).map(
+            tuple
+        ),
+        "until": st.none() | st.just({"in": [7]}),
+    }
+)
+
+
+def at_epoch(state: JobState, changes: dict[str, Any]) -> dict[str, Any]:
+    """Give segments and snapshots the epochs that a run would."""
+    tasks = {}
+    for name, change in changes["tasks"].items():
+        held = state.tasks.get(name, TaskState())
+        segment = change.segment and ref(f"{name}-{state.epoch + 1}", state.epoch + 1)
+        own = msgspec.structs.replace(change, segment=segment, snapshot_epoch=held.epoch)
+        tasks[name] = own
+    return {**changes, "tasks": tasks}
+
+
+@given(epochs=st.lists(EPOCH, max_size=6), bases=st.sets(st.integers(0, 6)))
+def test_a_base_anywhere_changes_nothing(epochs: list[Any], bases: set[int]) -> None:
+    """Folding deltas, and beginning at a base in between, give the same state."""
+    plain = advance(None, base(CREATED))
+    with_bases = plain
+    for number, changes in enumerate(epochs):
+        manifest = delta(plain, **at_epoch(plain, changes))
+        plain = advance(plain, manifest)
+        following = msgspec.structs.replace(manifest, previous=with_bases.digest)
+        if number in bases:
+            folded = fold(with_bases, following, "")
+            with_bases = advance(None, base(folded, with_bases.digest))
+        else:
+            with_bases = advance(with_bases, following)
+        same = msgspec.structs.replace(with_bases, digest=plain.digest)
+        assert same == plain
+    assert plain.task_counts == {"s": 2}
+
+
+@given(epochs=st.lists(EPOCH, max_size=8))
+def test_segments_are_those_since_the_snapshot(epochs: list[Any]) -> None:
+    """What a store is rebuilt from: the newest snapshot and every later segment, once, in order."""
+    state = advance(None, base(CREATED))
+    model: dict[str, tuple[int, list[int]]] = {}
+    for changes in epochs:
+        made = at_epoch(state, changes)
+        for name, change in made["tasks"].items():
+            stands, kept = model.get(name, (-1, []))
+            if change.snapshot is not None:
+                stands, kept = max([stands, *kept]), []
+            if change.segment is not None:
+                kept = [*kept, state.epoch + 1]
+            model[name] = (stands, kept)
+        state = advance(state, delta(state, **made))
+        for name, (stands, kept) in model.items():
+            task = state.tasks[name]
+            assert [segment.epoch for segment in task.segments] == kept
+            assert task.epoch == max([stands, *kept])
+            assert (task.snapshot is None) or task.snapshot_epoch == stands
+            assert {s.path for s in task.segments} <= state.files()
+            assert task.snapshot is None or task.snapshot.path in state.files()
+        assert {part.path for part in state.outputs} <= state.files()
+
+
+def test_bytes_of_a_snapshot_replace_those_of_the_segments() -> None:
+    state = advance(None, base(CREATED))
+    grow = TaskChange(attempt="x", segment=ref("a", 1), segment_bytes=100, host="h")
+    state = advance(state, delta(state, tasks={"s/0": grow}))
+    state = advance(state, delta(state, tasks={"s/0": grow}))
+    assert state.tasks["s/0"].segment_bytes == 200
+    snap = TaskChange(
+        attempt="y", snapshot=ref("s", 3), snapshot_epoch=2, snapshot_bytes=50, host="h"
+    )
+    state = advance(state, delta(state, tasks={"s/0": snap}))
+    held = state.tasks["s/0"]
+    assert (held.segment_bytes, held.snapshot_bytes, held.segments) == (0, 50, ())
+    assert (held.epoch, held.attempt) == (2, "x")
+    assert (held.snapshot_epoch, held.snapshot_attempt) == (2, "x")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"epoch": 3}, {"previous": "other"}, {"epoch": 1, "previous": ""}],
+    ids=["gap", "other digest", "no digest"],
+)
+def test_a_manifest_that_does_not_follow_is_refused(change: dict[str, Any]) -> None:
+    state = advance(None, base(CREATED))
+    with pytest.raises(CorruptDataError, match="follows") as error:
+        advance(state, msgspec.structs.replace(delta(state), **change))
+    assert error.value.fields["epoch"] in (1, 3)
+
+
+def test_a_delta_alone_has_nothing_to_follow() -> None:
+    with pytest.raises(CorruptDataError, match="found nothing"):
+        advance(None, delta(CREATED))
+
+
+def test_another_format_is_told_apart_from_damage() -> None:
+    data, _ = encode_manifest(msgspec.structs.replace(base(CREATED), format=FORMAT + 1))
+    with pytest.raises(CorruptDataError, match="has format 2, this version reads 1"):
+        decode_manifest(data, "of a test")
+
+
+def log_of(tmp_path: Any, kinds: str) -> tuple[FileCommitLog, list[JobState]]:
+    """A log with one manifest for each letter: ``b``ase or ``d``elta."""
+    log = FileCommitLog(tmp_path, Files(sync=False), SystemClock())
+    states: list[JobState] = []
+    for number, kind in enumerate(kinds):
+        if number == 0:
+            manifest = base(CREATED)
+        else:
+            manifest = delta(states[-1], counts={"in": 1})
+            if kind == "b":
+                folded = fold(states[-1], manifest, "")
+                manifest = base(folded, states[-1].digest)
+        data, digest = encode_manifest(manifest)
+        assert log.publish(number, data)
+        states.append(fold(states[-1] if states else None, manifest, digest))
+    return log, states
+
+
+@pytest.mark.parametrize("kinds", ["b", "bdd", "bddbd", "bdb"])
+def test_history_is_read_back_at_every_epoch(tmp_path: Any, kinds: str) -> None:
+    log, states = log_of(tmp_path, kinds)
+    assert load_state(log) == states[-1]
+    for epoch, state in enumerate(states):
+        assert load_state(log, epoch) == state
+    assert load_state(log, -1) is None
+
+
+def test_history_before_a_base_may_be_pruned(tmp_path: Any) -> None:
+    log, states = log_of(tmp_path, "bddbdd")
+    log.prune(3)
+    assert load_state(log) == states[-1]
+    assert load_state(log, 3) == states[3]
+    assert load_state(log, 2) is None
+    log.prune(4)
+    with pytest.raises(CorruptDataError, match="no base manifest between epochs 4 and 5"):
+        load_state(log)
+
+
+def test_a_missing_manifest_in_between_is_told(tmp_path: Any) -> None:
+    log, _ = log_of(tmp_path, "bdddd")
+    (tmp_path / "manifests" / f"{2:012d}.json").unlink()
+    with pytest.raises(CorruptDataError, match="manifest of epoch 2 is missing"):
+        load_state(log)
+
+
+def test_a_manifest_of_another_history_is_told(tmp_path: Any) -> None:
+    """One that is whole in itself, but does not follow the one before."""
+    log, states = log_of(tmp_path / "one", "bddd")
+    strange = delta(states[0], counts={"late": 9})
+    path = tmp_path / "one" / "manifests" / f"{1:012d}.json"
+    path.write_bytes(encode_manifest(strange)[0])
+    with pytest.raises(CorruptDataError, match="manifest of epoch 2 follows"):
+        load_state(log)
+
+
+def test_no_manifest_is_no_job(tmp_path: Any) -> None:
+    assert load_state(FileCommitLog(tmp_path, Files(sync=False), SystemClock())) is None

@@ -1,0 +1,109 @@
+"""Leftovers go, what is named or young stays; one driver for each job on a host."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.coordinator.storage import FOLDERS, DriverLock, JobStorage, check_job_name
+from headrace.errors import InvalidInputError, NotOwnerError
+from headrace.files import Files
+
+
+def name(epoch: int, generation: int, rest: str = "0000-abcd.seg") -> str:
+    return f"{epoch:012d}-{generation:08d}-{rest}"
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> JobStorage:
+    made = JobStorage(tmp_path / "job", Files(sync=False))
+    made.create()
+    return made
+
+
+def test_the_job_folder_is_its_owners_alone(storage: JobStorage) -> None:
+    assert storage.root.stat().st_mode & 0o777 == 0o700
+    storage.create()
+
+
+def test_sweep_takes_unnamed_files_of_finished_epochs_only(storage: JobStorage) -> None:
+    """Later epochs and generations, named files, and files of other shapes stay."""
+    kept: list[Path] = []
+    gone: list[Path] = []
+    for folder in FOLDERS:
+        for epoch, generation in [(1, 1), (5, 3), (5, 4), (6, 3), (6, 9)]:
+            path = storage.root / folder / name(epoch, generation)
+            path.write_bytes(b"x")
+            (gone if epoch <= 5 and generation <= 3 else kept).append(path)
+        for odd in ("notes.txt", f".{name(1, 1)}.tmp", "1-1-x"):
+            path = storage.root / folder / odd
+            path.write_bytes(b"x")
+            kept.append(path)
+    named = storage.root / "segment" / name(1, 1)
+    gone.remove(named)
+    assert storage.sweep(5, 3, {f"segment/{named.name}"}) == len(gone)
+    assert [path for path in gone if path.exists()] == []
+    assert [path for path in [*kept, named] if not path.exists()] == []
+    assert storage.sweep(5, 3, {f"segment/{named.name}"}) == 0
+
+
+def test_a_file_about_to_be_named_must_be_there_and_whole(storage: JobStorage) -> None:
+    path = storage.root / "segment" / "s"
+    assert storage.missing("segment/s", 3) == "file segment/s is missing"
+    path.write_bytes(b"ab")
+    assert storage.missing("segment/s", 3) == "file segment/s has 2 bytes, expected 3"
+    path.write_bytes(b"abc")
+    assert storage.missing("segment/s", 3) is None
+
+
+@pytest.mark.parametrize("good", ["a", "delay-radar", "A.b_c-9", "0" * 100])
+def test_job_names_that_name_a_folder(good: str) -> None:
+    assert check_job_name(good) == good
+
+
+@pytest.mark.parametrize("bad", ["", ".", "..", "../x", "a/b", "-a", "a b", "ä", "a\n", "0" * 101])
+def test_job_names_that_do_not(bad: str) -> None:
+    with pytest.raises(InvalidInputError, match="cannot be used; begin with a letter or digit"):
+        check_job_name(bad)
+
+
+def test_a_second_driver_is_refused_and_told_who_is_first(tmp_path: Path) -> None:
+    with DriverLock(tmp_path, "radar") as lock:
+        with pytest.raises(
+            NotOwnerError, match=f"'radar' is already driven by process {os.getpid()}"
+        ):
+            DriverLock(tmp_path, "radar")
+        lock.release()
+        lock.release()
+        with DriverLock(tmp_path, "radar"):
+            pass
+
+
+def test_the_lock_ends_with_its_process(tmp_path: Path) -> None:
+    """Also when that is killed."""
+    code = """
+import sys, pathlib
+from headrace.coordinator.storage import DriverLock
+lock = DriverLock(pathlib.Path(sys.argv[1]), "radar")
+print("held", flush=True)
+sys.stdin.read()
+"""
+    other = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"PYTHONPATH": ":".join(path for path in sys.path if path)},
+    )
+    with other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(NotOwnerError, match=f"process {other.pid} on this host; stop that"):
+            DriverLock(tmp_path, "radar")
+        other.kill()
+        other.wait(60)
+    DriverLock(tmp_path, "radar").release()
