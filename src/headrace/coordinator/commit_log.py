@@ -16,7 +16,6 @@ from headrace.errors import CorruptDataError
 from headrace.faults import fault
 from headrace.files import Files
 
-
 KEPT_GENERATIONS = 10
 
 
