@@ -99,8 +99,8 @@ class FileCommitLog(CommitLog):
         while True:
             number = self._numbers()[-1] + 1
             created = self._files.publish(self._generation(number), data, self._clock.new_id())
-            # A number that was free because it is long over is not above all others.
-            if created and self._numbers()[-1] == number:
+            # One that is so far below the newest was free only because it is long over.
+            if created and self._numbers()[-1] < number + KEPT_GENERATIONS:
                 break
         for old in self._numbers()[1:-KEPT_GENERATIONS]:
             self._files.remove(self._generation(old))
