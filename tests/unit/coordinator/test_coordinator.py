@@ -1,0 +1,300 @@
+"""The driver's shell: starting over, two of them, bounded runs, and state that no longer fits."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import headrace as hr
+from headrace.bus.address import open_bus
+from headrace.clock import SystemClock
+from headrace.coordinator.failures import slot_error
+from headrace.coordinator.hosting import host_identity, stop_file
+from headrace.coordinator.loop import Control, drive, wait_for_news
+from headrace.coordinator.plans import load_plan, save_plan
+from headrace.coordinator.summary import EpochSummary
+from headrace.errors import (
+    CorruptDataError,
+    InternalError,
+    InvalidInputError,
+    NotOwnerError,
+    UnavailableError,
+)
+from headrace.files import Files
+from headrace.plan.planner import plan
+from headrace.task.orders import SlotFailure, SlotReport
+from headrace.testing import DriverCrash, ManualClock, TestDriver
+
+COLUMNS = {"k": pa.int64(), "v": pa.int64()}
+
+
+@hr.job("sums")
+def sums(g: hr.Graph) -> None:
+    source = g.input("in").partition_by("k")
+    source.aggregate(name="totals", s=hr.agg.sum("v")).send_to(g.output("out"))
+
+
+def driver_of(job: Any = sums, **options: Any) -> TestDriver:
+    driver = TestDriver(job, **{"tasks": 2, "key_groups": 8, **options})
+    driver.create("in", COLUMNS, partitions=2)
+    return driver
+
+
+def feed(driver: TestDriver, count: int = 10) -> None:
+    for partition in range(2):
+        driver.feed("in", [{"k": n % 4, "v": n} for n in range(count)], partition=partition)
+
+
+def test_nothing_to_do_is_no_epoch() -> None:
+    with driver_of() as driver:
+        assert driver.advance() is None
+        assert driver.coordinator.state.epoch == 0
+        feed(driver)
+        found = driver.advance()
+        assert found is not None
+        assert (found.epoch, found.rows, found.output_rows, found.lag) == (1, 20, 20, 0)
+        assert driver.advance() is None
+        assert driver.advance(force=True) is not None
+
+
+def test_an_older_driver_stops_at_its_next_commit() -> None:
+    with driver_of() as driver:
+        old = driver.start()
+        new = driver.start()
+        assert (old.generation, new.generation) == (1, 2)
+        feed(driver)
+        with pytest.raises(NotOwnerError, match="was taken over by generation 2"):
+            old.advance()
+        assert new.advance() is not None
+        assert new.state.epoch == 1
+
+
+def test_a_bounded_run_ends_where_its_inputs_ended_when_it_began() -> None:
+    """Also when it is started again, and never goes on after its end."""
+    with driver_of(max_rows=6) as driver:
+        bounded = driver.settings.job.model_copy(update={"bounded": True})
+        driver.settings = driver.settings.model_copy(update={"job": bounded})
+        feed(driver)
+        driver.advance()
+        feed(driver)
+        driver.crash()
+        driver.run()
+        assert driver.coordinator.state.ended
+        assert driver.coordinator.state.counts["in"] == 20
+        assert len(driver.output("out")) == 20
+        assert driver.advance(force=True) is None
+
+
+def test_a_stream_and_a_bounded_run_send_the_same() -> None:
+    found = []
+    for bounded in (True, False):
+        with driver_of(max_rows=1000 if bounded else 3) as driver:
+            for _ in range(3):
+                feed(driver)
+                if not bounded:
+                    driver.run()
+            driver.finish()
+            found.append(
+                [[r for r in driver.output("out") if r["k"] == key][-1]["s"] for key in range(4)]
+            )
+    assert found[0] == found[1]
+
+
+def test_another_number_of_tasks_is_refused_over_old_state(tmp_path: Path) -> None:
+    """State is kept by task: with fewer of them, a part would silently be gone."""
+    with driver_of(home=tmp_path, memory_bus=False) as driver:
+        feed(driver)
+        driver.run()
+    other = TestDriver(sums, tasks=1, key_groups=8, home=tmp_path, memory_bus=False)
+    with other, pytest.raises(InvalidInputError, match=r"tasks were 2, are now 1; .*set job.tasks"):
+        other.start()
+    same = TestDriver(sums, tasks=2, key_groups=8, home=tmp_path, memory_bus=False)
+    with same:
+        feed(same)
+        same.run()
+        assert sum(r["s"] for r in same.output("out")[-4:]) > 0
+
+
+def test_the_number_of_key_groups_stays_that_of_creation(tmp_path: Path) -> None:
+    with driver_of(home=tmp_path, memory_bus=False) as driver:
+        feed(driver)
+        driver.run()
+    with TestDriver(sums, tasks=2, key_groups=64, home=tmp_path, memory_bus=False) as driver:
+        assert driver.start().state.key_groups == 8
+
+
+def test_a_changed_graph_over_old_state_is_refused(tmp_path: Path) -> None:
+    @hr.job("sums")
+    def other(g: hr.Graph) -> None:
+        source = g.input("in").partition_by("k")
+        source.aggregate(name="totals", s=hr.agg.max("v")).send_to(g.output("out"))
+
+    with driver_of(home=tmp_path, memory_bus=False) as driver:
+        feed(driver)
+        driver.run()
+    changed = TestDriver(other, tasks=2, key_groups=8, home=tmp_path, memory_bus=False)
+    with (
+        changed,
+        pytest.raises(InvalidInputError, match=r"aggregates was s = sum\(v\), is now s ="),
+    ):
+        changed.start()
+
+
+def test_files_that_vanish_before_the_commit_are_a_fault() -> None:
+    """What a manifest names is there: the check comes before anything is visible."""
+    from headrace.faults import injected
+
+    with driver_of() as driver:
+        feed(driver)
+        driver.start()
+
+        def remove(point: str) -> None:
+            if point == "epoch.before_commit":
+                for path in (driver.storage / "segment").iterdir():
+                    path.unlink()
+
+        with injected(remove), pytest.raises(InternalError, match="is missing before the commit"):
+            driver.advance()
+        assert driver.coordinator.state.epoch == 0
+        assert driver.output("out") == []
+        assert driver.run() == 1
+
+
+def test_a_crash_between_commit_and_publish_is_made_good_at_the_start() -> None:
+    with driver_of() as driver:
+        feed(driver)
+        assert driver.advance_with_crash("commit.published")
+        assert driver.output("out") == []
+        driver.start()
+        assert len(driver.output("out")) == 20
+
+
+def test_only_named_crashes_are_caught() -> None:
+    with driver_of() as driver, pytest.raises(InvalidInputError, match="unknown fault points"):
+        driver.advance_with_crash("epoch.nowhere")
+    assert not issubclass(DriverCrash, Exception)
+
+
+def test_a_stop_leaves_what_was_not_reached_for_the_next_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headrace.task.source.CHUNK_ROWS", 3)
+    with driver_of() as driver:
+        for _ in range(5):
+            feed(driver, 3)
+        stop = stop_file(driver.storage, driver.coordinator.generation)
+        stop.touch()
+        found = driver.advance()
+        assert found is not None
+        assert found.rows == 6
+        stop.unlink()
+        driver.run()
+        assert driver.coordinator.state.counts["in"] == 30
+
+
+def test_the_loop_runs_a_finished_job_to_its_end() -> None:
+    seen: list[EpochSummary] = []
+    with driver_of(max_rows=4) as driver:
+        feed(driver)
+        control = Control()
+        control.finish.set()
+        drive(driver.coordinator, driver.bus, driver.clock, control, seen.append)
+        assert driver.coordinator.state.ended
+        assert [summary.epoch for summary in seen] == list(range(2, 2 + len(seen)))
+        assert sum(summary.rows for summary in seen) == 20
+
+
+def test_the_loop_stops_after_the_epoch_under_way() -> None:
+    with driver_of(max_rows=2) as driver:
+        feed(driver)
+        control = Control()
+        seen: list[EpochSummary] = []
+
+        def stop(summary: EpochSummary) -> None:
+            seen.append(summary)
+            control.stop.set()
+
+        drive(driver.coordinator, driver.bus, driver.clock, control, stop, interval_ms=60_000)
+        assert len(seen) == 1
+
+
+def test_waiting_ends_with_news_or_when_a_timer_is_due() -> None:
+    clock = ManualClock()
+    with open_bus("memory:", clock=SystemClock()) as bus:
+        from headrace.bus.spec import StreamSpec
+
+        stream = bus.create(StreamSpec("in", 1, pa.schema(list(COLUMNS.items()))))
+        batch = pa.table({"k": [1], "v": [1]})
+        thread = threading.Thread(target=stream.append, args=(0, batch))
+        thread.start()
+        wait_for_news(bus, {"in": [0]}, None, clock, 100)
+        thread.join()
+        wait_for_news(bus, {"in": [1]}, clock.now_ms() - 5, clock, 100)
+        before = clock.now_ms()
+        wait_for_news(bus, {}, None, clock, 100)
+        assert clock.now_ms() == before + 100
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("CorruptDataError", CorruptDataError),
+        ("UserFunctionError", InvalidInputError),
+        ("OSError", UnavailableError),
+        ("BlockingIOError", UnavailableError),
+        ("ValueError", InternalError),
+        ("no such kind", InternalError),
+    ],
+)
+def test_a_failed_slot_is_an_error_of_its_kind(kind: str, expected: type[Exception]) -> None:
+    failure = SlotFailure(kind, "it broke", {"operator": "o", "epoch": 3}, "the trace")
+    error = slot_error(SlotReport(3, "a", "h", 1, error=failure))
+    assert isinstance(error, expected)
+    assert "it broke" in str(error)
+    assert "the trace" in error.__notes__[0]
+
+
+def test_a_slot_that_did_not_fail_has_no_error() -> None:
+    with pytest.raises(InternalError, match="slot 3 did not fail"):
+        raise slot_error(SlotReport(3, "a", "h", 1))
+
+
+def test_a_plan_travels_by_its_digest(tmp_path: Path) -> None:
+    files = Files(sync=False)
+    made = plan(sums.build(), {"in": _info()}, key_groups=8)
+    digest = save_plan(made, tmp_path, files, "u")
+    assert load_plan(tmp_path, digest, files).fingerprint == made.fingerprint
+    path = tmp_path / "plans" / digest
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(CorruptDataError, match="does not match its digest"):
+        load_plan(tmp_path, digest, files)
+
+
+def test_a_graph_that_cannot_travel_is_told(tmp_path: Path) -> None:
+    lock = threading.Lock()
+
+    @hr.job("locked")
+    def locked(g: hr.Graph) -> None:
+        g.input("in").filter(lambda m: lock.locked()).send_to(g.output("out"))
+
+    made = plan(locked.build(), {"in": _info()}, key_groups=8)
+    with pytest.raises(InvalidInputError, match=r"cannot be sent to the workers: .*lock.*open\(\)"):
+        save_plan(made, tmp_path, Files(sync=False), "u")
+
+
+def _info() -> Any:
+    from headrace.plan.stages import StreamInfo
+
+    return StreamInfo(pa.schema(list(COLUMNS.items())), 2, None)
+
+
+def test_a_host_is_known_by_its_disk(tmp_path: Path) -> None:
+    files, clock = Files(sync=False), ManualClock()
+    first = host_identity(tmp_path / "a", clock, files)
+    assert first == host_identity(tmp_path / "a", clock, files)
+    assert first != host_identity(tmp_path / "b", clock, files)
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o700
