@@ -169,6 +169,7 @@ class Driver:
         }
         self._log = world.gates / f"driver-{SystemClock().new_id()}.log"
         environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
+        environment["SPARK_LOCAL_DIRS"] = str(world.home.parent / "scratch")
         environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
         with open(self._log, "wb") as log:
             self.process = subprocess.Popen(

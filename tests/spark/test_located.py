@@ -91,7 +91,7 @@ def test_local_properties_reach_the_workers(spark: SparkSession, rdd: SlotRDD) -
     for value in ("first", "second"):
         spark.sparkContext.setLocalProperty(PROPERTY, value)
         assert [value] * 2 == [answer["property"] for answer in answers(rdd, [0, 1])]
-    spark.sparkContext.setLocalProperty(PROPERTY, None)
+    spark.sparkContext.setLocalProperty(PROPERTY, None)  # type: ignore[arg-type]
     assert [answer["property"] for answer in answers(rdd, [0])] == [None]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -38,7 +40,7 @@ def test_the_older_of_two_hosts_drivers_stops(
     """A newer driver with stores of its own takes over just before the older one commits."""
     world.feed(150)
     sets = ["job.bounded=true", "epoch.max_rows=100"]
-    taken: list[object] = []
+    taken: list[Mapping[str, Any]] = []
 
     def take_over(name: str) -> None:
         if name == point and not taken and world.read_so_far("counting"):
