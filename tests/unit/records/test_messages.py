@@ -1,0 +1,130 @@
+"""Batches as messages and back."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from headrace.errors import InvalidInputError
+from headrace.records.messages import columns_to_lists, from_messages, message_type, to_messages
+
+SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
+MOMENT = datetime.datetime(2024, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
+
+
+def test_messages_have_a_column_for_each_attribute() -> None:
+    batch = pa.record_batch({"n": [1, None], "s": ["a", None]}, schema=SCHEMA)
+    found = to_messages(batch, message_type("M", SCHEMA))
+    assert [(m.n, m.s) for m in found] == [(1, "a"), (None, None)]
+    assert from_messages(found, SCHEMA, "o").equals(batch)
+    with pytest.raises(AttributeError):
+        found[0].n = 5
+
+
+def test_rows_without_columns_are_still_rows() -> None:
+    batch = pa.record_batch({"n": [1, 2]}).select([])
+    assert len(to_messages(batch, message_type("M", pa.schema([])))) == 2
+
+
+def test_no_messages_are_an_empty_batch() -> None:
+    assert from_messages([], SCHEMA, "o").num_rows == 0
+
+
+def test_columns_that_are_no_names_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"columns \['a b'\] cannot be attributes"):
+        message_type("M", pa.schema([("a b", pa.int64())]))
+
+
+def test_sliced_columns_are_read_from_their_slice() -> None:
+    batch = pa.record_batch({"n": [1, 2, 3], "f": [0.5, None, 1.5]}).slice(1, 2)
+    assert columns_to_lists(batch) == [[2, 3], [None, 1.5]]
+
+
+class Struct(msgspec.Struct):
+    n: int
+    s: str
+    more: int = 0
+
+
+@dataclass
+class Data:
+    s: str
+    n: int
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Struct(1, "a"),
+        Data("a", 1),
+        (1, "a"),
+        {"s": "a", "n": 1},
+        MappingProxyType({"n": np.int64(1), "s": "a"}),
+    ],
+    ids=["struct", "dataclass", "tuple", "dict", "mapping"],
+)
+def test_records_of_any_kind_fit(message: Any) -> None:
+    assert from_messages([message], SCHEMA, "o").to_pylist() == [{"n": 1, "s": "a"}]
+
+
+@dataclass
+class Other:
+    n: int
+
+
+@pytest.mark.parametrize("message", [None, 1, "ab", [1, "a"], (1,), {"n": 1}, Other(1), object()])
+def test_anything_else_names_the_operator(message: Any) -> None:
+    with pytest.raises(InvalidInputError, match=r"operator 'o' returned .*expected a message") as e:
+        from_messages([(1, "a"), message], SCHEMA, "o")
+    assert e.value.fields == {"operator": "o"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.int64(), 1.0),
+        (pa.int64(), float("nan")),
+        (pa.int64(), Decimal("1.5")),
+        (pa.int64(), True),
+        (pa.int8(), 128),
+        (pa.uint8(), -1),
+        (pa.timestamp("us", tz="UTC"), 1_700_000_000_000),
+        (pa.timestamp("us", tz="UTC"), 1.5),
+        (pa.date32(), 19_000),
+        (pa.date32(), MOMENT),
+        (pa.duration("us"), 5),
+        (pa.string(), 1),
+        (pa.bool_(), 1),
+        (pa.list_(pa.int64()), [1, "a"]),
+        (pa.decimal128(4, 1), Decimal("1.25")),
+    ],
+)
+def test_a_value_that_would_lose_a_part_is_refused(kind: pa.DataType, value: Any) -> None:
+    """Arrow takes some of these, and drops a fraction, a time of day, or guesses a unit."""
+    schema = pa.schema([("x", kind)])
+    with pytest.raises(InvalidInputError, match=r"operator 'o' returned .* for column 'x'; expect"):
+        from_messages([{"x": None}, {"x": value}], schema, "o")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.float64(), 1),
+        (pa.timestamp("us", tz="UTC"), MOMENT),
+        (pa.date32(), MOMENT.date()),
+        (pa.duration("us"), datetime.timedelta(seconds=1)),
+        (pa.int64(), np.int32(4)),
+        (pa.float64(), np.float32(0.5)),
+    ],
+)
+def test_a_value_that_loses_nothing_fits(kind: pa.DataType, value: Any) -> None:
+    found = from_messages([{"x": value}, {"x": None}], pa.schema([("x", kind)]), "o")
+    assert found.to_pylist() == [{"x": value}, {"x": None}]
