@@ -35,6 +35,12 @@ KEYS: dict[str, tuple[dict[str, pa.DataType], st.SearchStrategy[tuple[Any, ...]]
         st.tuples(st.sampled_from([DAY, None]), st.sampled_from([DAY.date(), None])),
     ),
 }
+LIMITS = (
+    "headrace.task.windows.FLUSH_ROWS",
+    "headrace.task.windows.CLOSE_ROWS",
+    "headrace.task.source.CHUNK_ROWS",
+    "headrace.task.exchange.FRAME_ROWS",
+)
 STEPS = ("advance", "run", "restart", "force", "lose disk")
 
 
@@ -55,7 +61,10 @@ def test_totals_do_not_depend_on_epochs_restarts_or_arrival(kind: str, data: Any
     shape = Shape(columns, data.draw(st.sampled_from([0, 7])), data.draw(st.sampled_from([0, 12])))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=4)))
     max_rows = data.draw(st.sampled_from([1, 5, 1000]))
-    with TestDriver(make_job(shape), tasks=2, key_groups=8, max_rows=max_rows) as driver:
+    with pytest.MonkeyPatch.context() as patch, open_driver(shape, max_rows) as driver:
+        if data.draw(st.booleans()):
+            for name in LIMITS:
+                patch.setattr(name, 3)
         create(driver, shape)
         for begin, end in zip([0, *cuts], [*cuts, len(log)], strict=True):
             feed(driver, shape, log, begin, end)
@@ -63,6 +72,10 @@ def test_totals_do_not_depend_on_epochs_restarts_or_arrival(kind: str, data: Any
                 take_step(driver, data.draw(st.sampled_from(STEPS)))
         driver.finish()
         check(driver, shape, log)
+
+
+def open_driver(shape: Shape, max_rows: int) -> TestDriver:
+    return TestDriver(make_job(shape), tasks=2, key_groups=8, max_rows=max_rows)
 
 
 def take_step(driver: TestDriver, step: str) -> None:
