@@ -69,3 +69,11 @@ def test_what_a_killed_process_left_half_written_is_not_seen(tmp_path: Path) -> 
     assert log.epochs() == []
     assert log.take_generation({}) == 1
     assert log.publish(7, b"whole")
+
+
+def test_a_damaged_generation_is_told(tmp_path: Path) -> None:
+    log = open_log(str(tmp_path))
+    log.take_generation({"process": 1})
+    (tmp_path / "generations" / "00000001.json").write_bytes(b"{")
+    with pytest.raises(CorruptDataError, match=r"generation .*00000001.json cannot be read"):
+        log.newest_generation()

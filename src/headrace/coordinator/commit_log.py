@@ -120,5 +120,11 @@ class FileCommitLog(CommitLog):
             return 0, {}
         try:
             return number, msgspec.json.decode(self._files.read(self._generation(number)))
+        except msgspec.DecodeError as error:
+            path = self._generation(number)
+            raise CorruptDataError(
+                f"generation {path} cannot be read: {error}; remove it when no driver runs",
+                file=str(path),
+            ) from error
         except FileNotFoundError:  # so many were taken meanwhile that this one is gone
             return self.newest_generation()

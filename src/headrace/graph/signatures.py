@@ -62,7 +62,21 @@ def process_mistakes(factory: Any) -> list[str]:
         )
         if wrong is not None:
             mistakes.append(f"method {factory.__name__}.{method} {wrong}")
+        if _runs_later(getattr(factory, method)):
+            mistakes.append(
+                f"method {factory.__name__}.{method} is a generator or async, so calling it runs "
+                "nothing: make it a plain method and send with context.emit"
+            )
     return mistakes
+
+
+def _runs_later(function: Any) -> bool:
+    tests = (
+        inspect.isgeneratorfunction,
+        inspect.iscoroutinefunction,
+        inspect.isasyncgenfunction,
+    )
+    return any(test(function) for test in tests)
 
 
 def name_of(function: Any) -> str:

@@ -21,6 +21,7 @@ from headrace.task.orders import END_WATERMARK, NO_WATERMARK
 from headrace.task.stateless import UserFunctionError, name_operator
 from headrace.task.timers import Timer, Timers
 
+NO_GROUP = -1
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -123,8 +124,8 @@ class Context:
     def emit(self, message: Any) -> None:
         """Send a message on; its event time is that of the message or timer at hand.
 
-        A timer that fires after its time, such as one by the wall clock, sends as of the
-        watermark, so that no window which has closed opens again.
+        A timer whose time lies behind the watermark sends as of the watermark, so that no
+        window which has closed opens again.
         """
         turn = self._turn
         turn.messages.append(message)
@@ -151,7 +152,11 @@ class Context:
     def _timers(self) -> Timers:
         timers = self._turn.timers
         if timers is None:
-            raise InvalidInputError("timers need a key: put partition_by before process")
+            raise InvalidInputError(
+                "timers need a key: put partition_by before process, and keep its columns"
+            )
+        if self._turn.group == NO_GROUP:
+            raise InvalidInputError("timers belong to a message: open() has none to set them for")
         return timers
 
     def _key_values(self) -> tuple[Any, ...]:
@@ -191,8 +196,20 @@ class ProcessNode(Node):
         self._keys = list(keys)
         self._user = self._call(factory)
         if hasattr(self._user, "open"):
-            self._call(lambda: self._user.open(self._context))
+            self._open()
         self._on_timer = getattr(self._user, "on_timer", None)
+
+    def _open(self) -> None:
+        """Let the user take what it needs; nothing can be kept or sent before a message."""
+        if self._timers is not None:
+            self._turn.enter(NO_GROUP)
+        self._call(lambda: self._user.open(self._context))
+        if self._turn.take()[0]:
+            raise InvalidInputError(
+                f"operator {self.name!r} emitted in open(), which would be sent again at each "
+                "restart; emit in process or on_timer",
+                operator=self.name,
+            )
 
     def begin(self, epoch: int, wall_ms: int, watermark: int) -> None:
         """Turn to an epoch: its wall clock, and the watermark at the end of the last one."""

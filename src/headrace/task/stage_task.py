@@ -189,10 +189,12 @@ class StageTask:
     def _build_process(self, operator: Process) -> Node:
         stores: dict[str, ObjectStore] = {}
         timers = None
+        source = self._source_schema(operator)
+        keys = [key for key in self._keys if key in source.names]
         if self._state is not None:
             stores = {spec.name: self._state.objects(spec.name) for spec in operator.stores}
-            timers = Timers(self._state.store(timer_store(operator)), self._groups)
-        source = self._source_schema(operator)
+            if len(keys) == len(self._keys):
+                timers = Timers(self._state.store(timer_store(operator)), self._groups)
         assert operator.factory is not None
         return ProcessNode(
             operator.name,
@@ -201,7 +203,7 @@ class StageTask:
             source=source,
             schema=operator.returns,
             uses=operator.uses,
-            keys=[key for key in self._keys if key in source.names],
+            keys=keys,
         )
 
     def begin(self, epoch: int, wall_ms: int, watermark: int = NO_WATERMARK) -> None:

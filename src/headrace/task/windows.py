@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headrace.graph.aggregates import Aggregate
 from headrace.records.keys import decode_key, encode_columns, encode_key, encode_value
-from headrace.records.schema import normalise
+from headrace.records.schema import MAX_EVENT_TIME_MS, normalise
 from headrace.state.store import KeyValueStore
 from headrace.task.aggregation import Aggregation
 from headrace.task.chunk import Chunk, Ints
@@ -295,4 +295,6 @@ def _columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
 
 
 def _moments(moments_ms: Ints) -> pa.Array:
-    return pa.array(moments_ms * 1000).cast(pa.timestamp("us", tz="UTC"))
+    # A window of the last year would end beyond what a timestamp's column may hold.
+    shown = np.minimum(moments_ms, MAX_EVENT_TIME_MS - 1)
+    return pa.array(shown * 1000).cast(pa.timestamp("us", tz="UTC"))

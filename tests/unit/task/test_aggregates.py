@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.task.model import PARTITIONS, Record, Shape, check, create, feed, make_job
 
+import headrace as hr
 from headrace.testing import TestDriver
 
 MOMENT = pa.timestamp("us", tz="UTC")
@@ -103,3 +104,21 @@ def test_a_window_takes_what_is_on_its_edge() -> None:
         driver.finish()
         check(driver, shape, log)
         assert driver.coordinator.state.counts["late"] == 2
+
+
+def test_the_last_moment_of_time_ends_no_job() -> None:
+    """Users' stand-in for "never": its bucket ends in the year 10000, which no column can hold."""
+
+    @hr.job("never")
+    def never(g: hr.Graph) -> None:
+        keyed = g.input("in", time="at").partition_by("k")
+        keyed.aggregate(every="1d", n=hr.agg.count()).send_to(g.output("periodic"))
+        keyed.window(hr.tumbling("1d"), n=hr.agg.count()).send_to(g.output("windows"))
+
+    with TestDriver(never) as driver:
+        driver.create("in", {"k": pa.int64(), "at": MOMENT}, time="at")
+        last = datetime.datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=datetime.UTC)
+        driver.feed("in", [{"k": 1, "at": DAY}, {"k": 1, "at": last}])
+        driver.finish()
+        assert [row["n"] for row in driver.output("periodic")] == [1, 2]
+        assert [row["window_end"].year for row in driver.output("windows")] == [2024, 9999]

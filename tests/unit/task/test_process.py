@@ -403,3 +403,100 @@ def test_a_timer_without_time_zone_is_refused() -> None:
         driver.feed("in", [row(1, 1)])
         with pytest.raises(InvalidInputError, match="has no time zone; use an aware time"):
             driver.run()
+
+
+class Hasty:
+    """Does in ``open`` what only a message can be answered with."""
+
+    what = "emit"
+
+    def open(self, context: hr.Context) -> None:
+        self.store = context.store("n")
+        if self.what == "emit":
+            context.emit({"k": 1})
+        elif self.what == "timer":
+            context.set_timer(5)
+        elif self.what == "put":
+            self.store.put("x", 1)
+
+    def process(self, message: Any, context: hr.Context) -> None:
+        self.store.put(message.k, self.store.get(message.k, 0) + 1)
+
+
+class HastyTimer(Hasty):
+    what = "timer"
+
+
+class HastyPut(Hasty):
+    what = "put"
+
+
+class Ready(Hasty):
+    what = ""
+
+
+@pytest.mark.parametrize(
+    ("factory", "text"),
+    [
+        (Hasty, r"operator 'p' emitted in open\(\), which would be sent again at each restart"),
+        (HastyTimer, r"timers belong to a message: open\(\) has none"),
+        (HastyPut, r"operator 'p' raised OverflowError"),
+    ],
+)
+def test_open_can_neither_send_nor_keep(factory: Any, text: str) -> None:
+    """There is no message yet, so no key: an entry would land in some other task's group."""
+    job = job_of(factory, {"k": int}, stores=[hr.store("n", int, kind="memory")])
+    with driver_of(job) as driver:
+        driver.feed("in", [row(1, 1)])
+        with pytest.raises(InvalidInputError, match=text) as error:
+            driver.run()
+        assert error.value.fields["operator"] == "p"
+
+
+def test_a_store_may_be_taken_in_open() -> None:
+    job = job_of(Ready, stores=[hr.store("n", int, kind="memory")])
+    with driver_of(job) as driver:
+        driver.feed("in", [row(k, 1) for k in (1, 2, 1, 3)])
+        driver.run()
+        assert driver.store("n") == {1: 2, 2: 1, 3: 1}
+
+
+def test_timers_need_the_whole_key() -> None:
+    """Without its columns the timers of all keys of a group would be one."""
+
+    @hr.job("dropped")
+    def dropped(g: hr.Graph) -> None:
+        keyed = g.input("in", time="at").partition_by("k", "name").map("k", "v", "at")
+        keyed.process(Timed, returns=TIMED, name="p").send_to(g.output("out"))
+
+    with driver_of(dropped) as driver:
+        driver.feed("in", [row(1, 1, 5)])
+        with pytest.raises(InvalidInputError, match=r"timers need a key: .* keep its columns"):
+            driver.run()
+
+
+def test_the_key_is_known_though_the_message_has_other_columns() -> None:
+    class Narrow:
+        def process(self, message: Any, context: hr.Context) -> None:
+            assert message.__struct_fields__ == ("v",)
+            context.set_timer(message.v)
+
+        def on_timer(self, timer: hr.Timer, context: hr.Context) -> None:
+            context.emit({"k": timer.key})
+
+    with driver_of(job_of(Narrow, {"k": int}, uses=["v"])) as driver:
+        driver.feed("in", [row(4, 1, 5), row(6, 1, 5)])
+        driver.finish()
+        assert sorted(r["k"] for r in driver.output("out")) == [4, 6]
+
+
+def test_a_method_that_would_run_nothing_is_a_mistake_of_the_graph() -> None:
+    class Lazy:
+        def process(self, message: Any, context: hr.Context) -> Any:
+            yield message
+
+        async def on_timer(self, timer: hr.Timer, context: hr.Context) -> None: ...
+
+    with pytest.raises(InvalidInputError, match=r"Lazy.process is a generator or async") as error:
+        job_of(Lazy).build()
+    assert "Lazy.on_timer is a generator or async" in str(error.value)
