@@ -46,15 +46,16 @@ class ManifestSegments:
             Step(Position(state.lineage, s.epoch, s.attempt), (self._root / s.path,))
             for s in held.segments
         )
+        refs = [*held.segments, *([held.snapshot] if held.snapshot else [])]
+        sums = {self._root / r.path: r.checksum for r in refs if r.checksum is not None}
         known = [step.position for step in steps]
         if after is not None and after in known:
-            return Chain(after, steps=steps[known.index(after) + 1 :])
+            return Chain(after, steps=steps[known.index(after) + 1 :], checksums=sums)
         if held.snapshot is None:
-            return Chain(None, steps=steps)
+            return Chain(None, steps=steps, checksums=sums)
         stands = Position(state.lineage, held.snapshot_epoch, held.snapshot_attempt)
-        if after == stands:
-            return Chain(after, steps=steps)
-        return Chain(stands, (self._root / held.snapshot.path,), steps)
+        snapshot = () if after == stands else (self._root / held.snapshot.path,)
+        return Chain(stands, snapshot, steps, sums)
 
 
 def open_host(

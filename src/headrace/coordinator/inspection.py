@@ -29,7 +29,7 @@ def committed_entries(state: JobState, root: Path, store: str, files: Files) -> 
         stage, _, number = name.rpartition("/")
         refs = [*([task.snapshot] if task.snapshot else []), *task.segments]
         for ref in refs:
-            reader = SegmentReader(files, root / ref.path)
+            reader = SegmentReader(files, root / ref.path, ref.checksum)
             for keys, values in reader.task_batches(stage, int(number), store):
                 for key, value in zip(keys, values, strict=True):
                     if value is None:

@@ -5,7 +5,8 @@ The coordinator's manifests implement ``SegmentSource``; so may a test or a repl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -23,6 +24,10 @@ class Step(NamedTuple):
     paths: tuple[Path, ...]
 
 
+Checksums = Mapping[Path, int]
+"""What the manifest says of files, by path; a file that differs is refused as damaged."""
+
+
 @dataclass(frozen=True)
 class Chain:
     """How to come from a position to the newest committed state.
@@ -33,11 +38,13 @@ class Chain:
             store, another position is the one of ``snapshot``.
         snapshot: snapshot files to load first; several after a change of task count.
         steps: later epochs in order; those that changed nothing for the task may be left out.
+        checksums: of the files named, as far as they are known.
     """
 
     start: Position | None
     snapshot: tuple[Path, ...] = ()
     steps: tuple[Step, ...] = ()
+    checksums: Checksums = field(default_factory=dict)
 
 
 class SegmentSource(Protocol):

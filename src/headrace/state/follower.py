@@ -96,7 +96,8 @@ class Follower:
         for step in chain.steps:
             changes: dict[str, Changes] = {}
             for path in step.paths:
-                self._read_step(path, step.position, stores, changes, counts)
+                reader = self._reader(path, CHANGELOG, chain, counts)
+                self._read_step(reader, step.position, stores, changes, counts)
             backend.apply(changes, step.position)
         if backend.position != target:
             backend.apply({}, target)
@@ -114,7 +115,7 @@ class Follower:
             )
         backend.clear()
         for path in chain.snapshot:
-            reader = self._reader(path, SNAPSHOT, counts)
+            reader = self._reader(path, SNAPSHOT, chain, counts)
             for store in stores:
                 for keys, values in reader.batches(store, self.name.groups):
                     backend.apply({store: (keys, values)}, None)
@@ -125,19 +126,18 @@ class Follower:
 
     def _read_step(
         self,
-        path: Path,
+        reader: SegmentReader,
         position: Position,
         stores: tuple[str, ...],
         changes: dict[str, Changes],
         counts: Counts,
     ) -> None:
-        reader = self._reader(path, CHANGELOG, counts)
         header = reader.header
         if (header.lineage, header.epoch) != (position.lineage, position.epoch):
             raise CorruptDataError(
-                f"segment {path} is of epoch {header.epoch} in lineage {header.lineage}, "
+                f"segment {reader.path} is of epoch {header.epoch} in lineage {header.lineage}, "
                 f"expected epoch {position.epoch} in {position.lineage}",
-                file=str(path),
+                file=str(reader.path),
             )
         for store in stores:
             keys, values = reader.read(store, self.name.groups)
@@ -147,8 +147,8 @@ class Follower:
                 counts.entries += len(keys)
         counts.bytes_read += reader.bytes_read
 
-    def _reader(self, path: Path, kind: str, counts: Counts) -> SegmentReader:
-        reader = SegmentReader(self._files, path)
+    def _reader(self, path: Path, kind: str, chain: Chain, counts: Counts) -> SegmentReader:
+        reader = SegmentReader(self._files, path, chain.checksums.get(path))
         found = reader.header
         if (found.kind, found.job) != (kind, self.name.job):
             raise CorruptDataError(

@@ -108,12 +108,16 @@ class ExchangeFile(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FileRef(msgspec.Struct, frozen=True, array_like=True):
-    """A durable file below the job's storage, with the epoch and attempt that made it."""
+    """A durable file below the job's storage, with the epoch and attempt that made it.
+
+    ``checksum`` is that of a segment's or snapshot's trailer, which stands for every byte.
+    """
 
     path: str
     size: int
     epoch: int
     attempt: str = ""
+    checksum: int | None = None
 
 
 class TaskReport(msgspec.Struct, frozen=True):

@@ -445,4 +445,4 @@ class _Attempt:
         for section in info.sections:
             task = (section.stage, section.task)
             sizes[task] = sizes.get(task, 0) + section.end - section.begin
-        return FileRef(name, info.bytes, epoch, self._id), sizes
+        return FileRef(name, info.bytes, epoch, self._id, info.checksum), sizes
