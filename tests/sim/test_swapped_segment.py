@@ -1,4 +1,4 @@
-"""The manifest pins its segments: a valid file with other content under the same name is refused."""
+"""The manifest pins its segments: a valid file with other content is refused."""
 
 from __future__ import annotations
 
