@@ -69,7 +69,7 @@ class Context:
     """
 
     def __init__(self, turn: Turn) -> None:
-        self._turn = turn
+        self._turn, self._stores = turn, turn.stores
 
     @property
     def task(self) -> int:
@@ -114,9 +114,9 @@ class Context:
             InvalidInputError: no such store; names those declared.
         """
         try:
-            return self._turn.stores[name]
+            return self._stores[name]
         except KeyError:
-            declared = sorted(self._turn.stores)
+            declared = sorted(self._stores)
             raise InvalidInputError(
                 f"no store {name!r}; declared: {declared}; add it to process(stores=...)"
             ) from None
