@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from headrace.bus.bus import Bus, Stream
+from headrace.bus.bus import Stream
 from headrace.plan.stages import InputBinding
 from headrace.records.schema import event_times
 from headrace.task.chunk import Chunk
@@ -90,8 +90,3 @@ class SourceReader:
     def reached(self) -> Reached:
         """Return where reading stopped, and the highest event time seen so far."""
         return Reached(self._range.operator, self._range.partition, self._next, self._max_time)
-
-
-def open_streams(bus: Bus, bindings: tuple[InputBinding, ...]) -> dict[str, Stream]:
-    """Return the stream of each input operator."""
-    return {binding.operator: bus.stream(binding.stream) for binding in bindings}
