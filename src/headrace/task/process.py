@@ -46,6 +46,7 @@ class Turn:
         self.keys: Sequence[Any] = ()
         self.times: Sequence[int] | None = None
         self.timer: Timer | None = None
+        self.has_on_timer = False
 
     def enter(self, group: int) -> None:
         """Make a key group the current one, for stores and timers."""
@@ -155,6 +156,8 @@ class Context:
             raise InvalidInputError(
                 "timers need a key: put partition_by before process, and keep its columns"
             )
+        if not self._turn.has_on_timer:
+            raise InvalidInputError("timers need a method on_timer(timer, context) to fire in")
         if self._turn.group == NO_GROUP:
             raise InvalidInputError("timers belong to a message: open() has none to set them for")
         return timers
@@ -195,9 +198,10 @@ class ProcessNode(Node):
         self._message = message_type("Message", pa.schema([source.field(c) for c in self._columns]))
         self._keys = list(keys)
         self._user = self._call(factory)
+        self._on_timer = getattr(self._user, "on_timer", None)
+        turn.has_on_timer = self._on_timer is not None
         if hasattr(self._user, "open"):
             self._open()
-        self._on_timer = getattr(self._user, "on_timer", None)
 
     def _open(self) -> None:
         """Let the user take what it needs; nothing can be kept or sent before a message."""

@@ -426,6 +426,8 @@ class Hasty:
 class HastyTimer(Hasty):
     what = "timer"
 
+    def on_timer(self, timer: hr.Timer, context: hr.Context) -> None: ...
+
 
 class HastyPut(Hasty):
     what = "put"
@@ -500,3 +502,14 @@ def test_a_method_that_would_run_nothing_is_a_mistake_of_the_graph() -> None:
     with pytest.raises(InvalidInputError, match=r"Lazy.process is a generator or async") as error:
         job_of(Lazy).build()
     assert "Lazy.on_timer is a generator or async" in str(error.value)
+
+
+def test_a_timer_that_nothing_hears_is_told() -> None:
+    class Deaf:
+        def process(self, message: Any, context: hr.Context) -> None:
+            context.set_timer(5)
+
+    with driver_of(job_of(Deaf)) as driver:
+        driver.feed("in", [row(1, 1)])
+        with pytest.raises(InvalidInputError, match=r"timers need a method on_timer\(timer, con"):
+            driver.run()
