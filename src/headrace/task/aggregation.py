@@ -31,11 +31,12 @@ class Aggregation:
     ) -> None:
         self._operator = operator
         self._all = [(f"{name}.", aggregate) for name, aggregate in aggregates]
-        types: dict[str, pa.DataType] = {}
-        for prefix, aggregate in self._all:
-            for part, kind in aggregate.partial_types(source).items():
-                types[prefix + part] = kind
-        self.codec = PartialCodec(types)
+        parts = {
+            prefix: {prefix + part: kind for part, kind in a.partial_types(source).items()}
+            for prefix, a in self._all
+        }
+        self._columns = {prefix: list(types) for prefix, types in parts.items()}
+        self.codec = PartialCodec({n: kind for own in parts.values() for n, kind in own.items()})
         self._partial = [e for prefix, a in self._all for e in a.partial(prefix)]
         self._combine = [e for prefix, a in self._all for e in a.combine(prefix)]
         self._lift = [e for prefix, a in self._all for e in a.lift(prefix)]
@@ -66,14 +67,15 @@ class Aggregation:
         for prefix, aggregate in self._all:
             running = aggregate.accumulate(prefix)
             if running is None:
-                frame = self._fold(frame, group, prefix, aggregate)
+                frame = self._fold(frame, group, self._columns[prefix], aggregate)
             else:
                 expressions += [e.over(group) for e in running]
         return frame.with_columns(expressions)
 
     @staticmethod
-    def _fold(frame: pl.DataFrame, group: str, prefix: str, aggregate: Aggregate) -> pl.DataFrame:
-        names = [name for name in frame.columns if name.startswith(prefix)]
+    def _fold(
+        frame: pl.DataFrame, group: str, names: list[str], aggregate: Aggregate
+    ) -> pl.DataFrame:
         latest: dict[object, tuple[object, ...]] = {}
         rows = []
         columns = [frame[name].to_list() for name in names]
@@ -83,7 +85,7 @@ class Aggregation:
             latest[key] = now if before is None else aggregate.combine_values(before, now)
             rows.append(latest[key])
         series = [
-            pl.Series(name, [row[i] for row in rows], dtype=frame.schema[name], strict=False)
+            pl.Series(name, [row[i] for row in rows], dtype=frame.schema[name])
             for i, name in enumerate(names)
         ]
         return frame.with_columns(series)

@@ -168,3 +168,18 @@ def test_a_sum_beyond_64_bits_is_an_error_not_a_wrong_number() -> None:
         driver.feed("in", [{"k": "a", "v": 2**63 - 1}, {"k": "a", "v": 1}])
         with pytest.raises(InvalidInputError, match="64 bits"):
             driver.run()
+
+
+def test_names_that_begin_alike_are_apart() -> None:
+    aggregates: Any = {"a": hr.agg.top_k("v", 1), "a.top": hr.agg.count()}
+
+    @hr.job("alike")
+    def alike(g: hr.Graph) -> None:
+        g.input("in").partition_by("k").aggregate(**aggregates).send_to(g.output("out"))
+
+    with TestDriver(alike) as driver:
+        driver.create("in", COLUMNS)
+        driver.feed("in", [{"k": "x", "v": v} for v in (3, 1)])
+        driver.run()
+        found = [(row["a"], row["a.top"]) for row in driver.output("out")]
+        assert found == [([{"v": 3}], 1), ([{"v": 3}], 2)]
