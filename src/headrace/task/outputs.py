@@ -12,14 +12,16 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from headrace.errors import InvalidInputError
 from headrace.files import Files
 from headrace.plan.stages import OutputBinding
 from headrace.records.frame import encode_frame
 from headrace.records.keys import encode_columns, key_groups
-from headrace.records.schema import normalise
+from headrace.records.schema import event_times, normalise
 from headrace.task.chunk import Chunk
 from headrace.task.node import Node
 from headrace.task.orders import FileRef, OutputPart
+from headrace.task.stateless import name_operator
 
 FRAME_ROWS = 1 << 20
 
@@ -41,6 +43,9 @@ class OutputNode(Node):
         """Keep the rows."""
         self.counts["out"] += chunk.rows
         batch = normalise(chunk.batch, self.binding.schema)
+        if self.binding.time is not None:
+            # After the commit, when the bus looks at them, it would be too late to refuse.
+            self._check_times(batch.column(self.binding.time))
         if not self.binding.keys or self.binding.partitions == 1:
             self._parts.setdefault(self._fixed, []).append(batch)
             return
@@ -49,6 +54,13 @@ class OutputNode(Node):
         for partition in np.unique(target).tolist():
             rows = batch.filter(pa.array(target == partition))
             self._parts.setdefault(partition, []).append(rows)
+
+    def _check_times(self, column: pa.Array) -> None:
+        try:
+            event_times(column, f"output {self.binding.stream!r}")
+        except InvalidInputError as error:
+            name_operator(error, self.name)
+            raise
 
     def take(self) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Take the rows of each partition, as batches of at most ``FRAME_ROWS``."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import headrace as hr
 from headrace.bus.address import open_bus
 from headrace.bus.spec import StreamSpec
+from headrace.errors import InvalidInputError
 from headrace.files import Files
 from headrace.plan.stages import OutputBinding
 from headrace.records.frame import iterate_frames, read_frame
@@ -157,3 +158,25 @@ def test_outputs_keep_the_order_of_each_key_on_the_bus(
             assert list(map(len, driver.partitions("out"))) == list(
                 map(len, other.partitions("out"))
             )
+
+
+@pytest.mark.parametrize(("at", "text"), [(-5, "is -5 ms in row 0"), (None, "is null in row 0")])
+def test_an_event_time_that_the_bus_would_refuse_is_told_before_the_commit(
+    at: int | None, text: str
+) -> None:
+    """A committed epoch must never be one whose outputs cannot be published."""
+
+    @hr.job("copy")
+    def copy(g: hr.Graph) -> None:
+        g.input("in").send_to(g.output("out"), name="sent")
+
+    with TestDriver(copy) as driver:
+        driver.create("in", {"at": pa.int64()})
+        driver.create("out", {"at": pa.int64()}, time="at")
+        driver.feed("in", [{"at": at}])
+        with pytest.raises(InvalidInputError, match=f"event time of output 'out' {text}") as error:
+            driver.run()
+        assert error.value.fields["operator"] == "sent"
+        assert driver.coordinator.state.epoch == 0
+        driver.crash()
+        assert driver.start().state.epoch == 0
