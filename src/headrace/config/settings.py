@@ -50,7 +50,9 @@ class Section(BaseModel):
 class JobSettings(Section):
     """How a job is cut and how long it runs."""
 
-    tasks: int = Field(4, ge=1, description="tasks of each keyed stage")
+    tasks: int = Field(
+        4, ge=1, description="tasks of each keyed stage; fixed when a job is created"
+    )
     key_groups: int = Field(
         512, ge=1, le=1 << 15, description="hash ranges of keys, fixed when a job is created"
     )
