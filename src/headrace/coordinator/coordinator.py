@@ -104,6 +104,7 @@ class Coordinator:
         self._check_graph()
         publish_outputs(self.state, self._bus, self._storage.root)
         self._sweep()
+        self._storage.keep_plan(self._digest)
         if self._limits.bounded:
             self.end_at_present()
         self._slots = self._runner.slots()

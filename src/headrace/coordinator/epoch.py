@@ -149,9 +149,14 @@ class EpochRun:
         before = {name: self.state.tasks.get(name, TaskState()).host for name in every}
         chosen = {
             slot: [name for name in names if name in wanted]
-            for slot, names in place(every, self.slots, before).items()
+            for slot, names in place(every, self.slots, before, self._turn(stage)).items()
         }
         return {slot: names for slot, names in chosen.items() if names}
+
+    def _turn(self, stage: Stage) -> int:
+        """How many tasks the stages before it in its level have."""
+        level = self.plan.levels[stage.level]
+        return sum(other.tasks for other in level if other.index < stage.index)
 
     def _due(self, stage: Stage) -> list[TaskOrder]:
         if not stage.keyed:
@@ -174,6 +179,7 @@ class EpochRun:
             watermark,
             self.time_ms,
             all_tasks=self.all_tasks or self.ended,
+            hosts={slot.host for slot in self.slots},
         )
 
     def _stage_watermark(self, stage: Stage) -> int:

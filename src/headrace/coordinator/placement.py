@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
@@ -15,7 +18,7 @@ class Slot:
 
 
 def place(
-    tasks: Sequence[str], slots: Sequence[Slot], before: Mapping[str, str]
+    tasks: Sequence[str], slots: Sequence[Slot], before: Mapping[str, str], turn: int = 0
 ) -> dict[int, list[str]]:
     """Give each task a slot.
 
@@ -27,6 +30,7 @@ def place(
         tasks: names, in a fixed order.
         slots: at least one.
         before: host of each task that was placed before.
+        turn: where dealing begins; another for each stage, so that small ones spread.
 
     Returns:
         The tasks of each slot, in the order given; slots without tasks are left out.
@@ -43,13 +47,21 @@ def place(
             taken[host].append(task)
         else:
             homeless.append(task)
+    hosts = _turned(sorted(taken), turn)
     for task in homeless:
-        host = min(taken, key=lambda name: (len(taken[name]) / len(by_host[name]), name))
+        host = min(hosts, key=lambda name: len(taken[name]) / len(by_host[name]))
         taken[host].append(task)
     order = {task: number for number, task in enumerate(tasks)}
     placed: dict[int, list[str]] = {}
     for host, numbers in by_host.items():
         mine = sorted(taken[host], key=order.__getitem__)
+        order_of_slots = _turned(sorted(numbers), turn // len(by_host))
         for index, task in enumerate(mine):
-            placed.setdefault(sorted(numbers)[index * len(numbers) // len(mine)], []).append(task)
+            slot_number = order_of_slots[index * len(numbers) // len(mine)]
+            placed.setdefault(slot_number, []).append(task)
     return placed
+
+
+def _turned(items: list[_Item], turn: int) -> list[_Item]:
+    at = turn % len(items)
+    return items[at:] + items[:at]

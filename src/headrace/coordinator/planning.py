@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from headrace.coordinator.manifest import InputPosition, JobState, TaskState
 from headrace.plan.stages import JobPlan, Stage
@@ -151,14 +151,20 @@ def keyed_tasks(
     wall_ms: int,
     *,
     all_tasks: bool = False,
+    hosts: Container[str] | None = None,
 ) -> list[TaskOrder]:
-    """Return the tasks of a keyed stage that have rows, or something due."""
+    """Return the tasks of a keyed stage that have rows, something due, or no home.
+
+    A task whose host is not among ``hosts`` runs so that its new one is committed, and
+    where the others of its host go does not change from epoch to epoch.
+    """
     orders = []
     for task in range(stage.tasks):
         held = state.tasks.get(task_name(stage.name, task), TaskState())
         due = held.event_deadline is not None and held.event_deadline <= watermark
         due = due or (held.wall_deadline is not None and held.wall_deadline <= wall_ms)
-        if rows[task] or due or all_tasks:
+        homeless = hosts is not None and held.host not in hosts
+        if rows[task] or due or homeless or all_tasks:
             groups = group_range(task, stage.tasks, state.key_groups)
             target = StateTarget(
                 held.epoch,

@@ -38,6 +38,12 @@ class JobStorage:
         for name in FOLDERS:
             (self.root / name).mkdir(exist_ok=True)
 
+    def keep_plan(self, digest: str) -> None:
+        """Remove the plans of drivers before: those are fenced, and need them no more."""
+        for name in self.files.names(self.root / "plans"):
+            if name != digest:
+                self.files.remove(self.root / "plans" / name)
+
     def missing(self, path: str, size: int) -> str | None:
         """Say what is wrong with a file that a manifest is about to name, if anything."""
         try:

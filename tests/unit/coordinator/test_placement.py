@@ -76,3 +76,10 @@ def test_a_host_that_comes_back_takes_its_share_of_what_is_new() -> None:
     found = hosts_of(place([*before], slots_of(["a", "b"]), before), ["a", "b"])
     assert Counter(found.values()) == {"a": 2, "b": 2}
     assert [task for task, host in found.items() if host == "a"] == ["t0", "t1"]
+
+
+def test_small_stages_begin_at_different_slots() -> None:
+    """Stages of one task each do not all go to the first slot of the first host."""
+    slots = [Slot(0, "a"), Slot(1, "a"), Slot(2, "b"), Slot(3, "b")]
+    used = [next(iter(place([f"stage-{turn}/0"], slots, {}, turn))) for turn in range(4)]
+    assert len(set(used)) == 4
