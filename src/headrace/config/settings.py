@@ -90,9 +90,6 @@ class EpochSettings(Section):
 class StateSettings(Section):
     """Where keyed state lives, and how much of an epoch's changes is held."""
 
-    store: Literal["rocksdb", "memory"] = Field(
-        "rocksdb", description="kind of the stores that do not name one"
-    )
     dir: Folder | None = Field(
         None, description="folder on a local disk of each host; none: state, below home"
     )
