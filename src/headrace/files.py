@@ -96,6 +96,7 @@ class Files:
                 on_written()
             os.link(temporary, path)
         except FileExistsError:
+            self.sync_folder(path.parent)  # what the caller builds on must be durable
             return False
         finally:
             temporary.unlink(missing_ok=True)

@@ -29,6 +29,20 @@ def test_crash_at_every_step_loses_and_doubles_nothing(point: str, store: str) -
         world.check()
 
 
+@pytest.mark.parametrize("nth", [1, 3])
+@pytest.mark.parametrize("point", ["bus.frame_written", "bus.index_written"])
+def test_crash_inside_an_append_of_the_publishing(point: str, nth: int) -> None:
+    """An epoch is committed and its outputs are half on the file bus: the rest follows, once."""
+    with TestDriver(make_job("memory"), tasks=3, memory_bus=False) as driver:
+        world = World(driver, random.Random(7))
+        world.feed(60)
+        driver.advance()
+        world.feed(60)
+        assert driver.advance_with_crash(point, nth)
+        driver.finish()
+        world.check()
+
+
 def _is_once(point: str) -> bool:
     """Points that one epoch passes once cannot be hit a second time within it."""
     return point in {

@@ -21,6 +21,7 @@ from headrace.testing.driver import TestDriver
 
 SCHEDULES = 500
 BATCHES = 25
+FILE_BUS_POINTS = list(FAULT_POINTS)
 POINTS = [point for point in FAULT_POINTS if not point.startswith("bus.")]
 JOBS = {"memory": make_job("memory"), "rocksdb": make_job("rocksdb")}
 done: Counter[str] = Counter()
@@ -67,13 +68,14 @@ class _Schedule:
         "second driver",
         "takeover in commit",
         "stop in mid-epoch",
-        "old graph process",
+        "lost process",
     )
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
         kind = "rocksdb" if seed % 5 == 0 else "memory"
+        self.file_bus = seed % 4 == 1
         self.driver = TestDriver(
             JOBS[kind],
             tasks=self.rng.choice([1, 2, 3]),
@@ -81,6 +83,7 @@ class _Schedule:
             hosts=self.rng.choice([1, 2]),
             max_rows=self.rng.choice([30, 100, 1000]),
             seed=seed,
+            memory_bus=not self.file_bus,
         )
 
     def run(self) -> None:
@@ -93,7 +96,7 @@ class _Schedule:
             "second driver": self._second_driver,
             "takeover in commit": self._takeover_in_commit,
             "stop in mid-epoch": self._stop,
-            "old graph process": self._kill_slot,
+            "lost process": self._kill_slot,
         }
         with self.driver:
             world = World(self.driver, self.rng)
@@ -119,7 +122,8 @@ class _Schedule:
             assert set() == found - named
 
     def _crash(self) -> bool:
-        return self.driver.advance_with_crash(self.rng.choice(POINTS), self.rng.randint(1, 3))
+        points = FILE_BUS_POINTS if self.file_bus else POINTS
+        return self.driver.advance_with_crash(self.rng.choice(points), self.rng.randint(1, 3))
 
     def _lose_disk(self) -> bool:
         self.driver.advance()
@@ -140,13 +144,23 @@ class _Schedule:
             self.driver.runner.doubled = None
 
     def _zombie(self) -> bool:
-        """An order of long ago is carried out again, next to or instead of its process."""
+        """An order of long ago is carried out again: after an epoch, or in the middle of one."""
         self.driver.advance()
-        history = self.driver.runner.history
+        history = list(self.driver.runner.history)
         if not history:
             return False
-        order = self.rng.choice(history)
-        run_slot(order, self.driver.runner.host(order.slot))
+        order, woken = self.rng.choice(history), False
+
+        def hook(point: str) -> None:
+            nonlocal woken
+            if point == "epoch.level_done" and not woken:
+                woken = True
+                run_slot(order, self.driver.runner.host(order.slot))
+
+        with injected(hook, ("epoch.level_done",)):
+            self.driver.advance(force=self.rng.random() < 0.5)
+        if not woken:
+            run_slot(order, self.driver.runner.host(order.slot))
         return True
 
     def _second_driver(self) -> bool:

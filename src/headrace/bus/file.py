@@ -97,6 +97,7 @@ class FileBus(Bus):
         folder = self._folder / spec.name
         with self._lock:
             self._check_open()
+            self.root.mkdir(parents=True, exist_ok=True, mode=0o700)  # records are the owner's
             for partition in range(spec.partitions):
                 (folder / partition_name(partition)).mkdir(parents=True, exist_ok=True)
             text = _spec_to_json(spec)

@@ -16,7 +16,9 @@ from headrace.errors import CorruptDataError
 from headrace.faults import fault
 from headrace.files import Files
 
-KEPT_GENERATIONS = 10
+KEPT_GENERATIONS = 100
+PRUNE_MARGIN = 64
+"""Epochs that are kept below the one before which others may go; see ``publish``."""
 
 
 class CommitLog(ABC):
@@ -69,9 +71,13 @@ class FileCommitLog(CommitLog):
     def publish(self, epoch: int, data: bytes) -> bool:
         """Create the manifest's file if no other and no later one exists."""
         path = self._path(epoch)
+        if any(later >= epoch for later in self.epochs()):
+            self._files.sync_folder(self._manifests)
+            return False
         won = self._files.publish(path, data, self._clock.new_id(), lambda: fault("commit.written"))
-        if won and self.epochs()[-1] != epoch:
-            # An old epoch that was pruned: its name was free, but its time is long over.
+        if won and self.epochs()[-1] >= epoch + PRUNE_MARGIN:
+            # So far behind, the name was free only because it had been pruned. A nearer later
+            # epoch is one that builds on this one.
             self._files.remove(path)
             return False
         return won
@@ -102,6 +108,7 @@ class FileCommitLog(CommitLog):
             # One that is so far below the newest was free only because it is long over.
             if created and self._numbers()[-1] < number + KEPT_GENERATIONS:
                 break
+        self._files.sync_folder(self._manifests)  # a name that is built on must be durable
         for old in self._numbers()[1:-KEPT_GENERATIONS]:
             self._files.remove(self._generation(old))
         return number

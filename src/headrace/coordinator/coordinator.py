@@ -71,6 +71,7 @@ class Coordinator:
         self._limits = limits or EpochLimits()
         self._max_rows = self._limits.max_rows
         self._slots: list[Slot] = []
+        self._published = ""
 
     @property
     def state(self) -> JobState:
@@ -102,9 +103,9 @@ class Coordinator:
         if not exists:
             self._create_job()
         self._check_graph()
-        publish_outputs(self.state, self._bus, self._storage.root)
+        self._publish()
         self._sweep()
-        self._storage.keep_plan(self._digest)
+        self._storage.tidy(self.generation)
         if self._limits.bounded:
             self.end_at_present()
         self._slots = self._runner.slots()
@@ -148,7 +149,7 @@ class Coordinator:
         held, wanted = self.state.task_counts, self._task_counts()
         found += [
             f"stage {stage!r}: tasks were {held[stage]}, are now {tasks}; state is kept by task: "
-            f"set job.tasks back to {held[stage]}, or start over with reset"
+            f"set job.tasks back to {held[stage]}, or run the job under another name"
             for stage, tasks in wanted.items()
             if held.get(stage, tasks) != tasks
         ]
@@ -168,8 +169,8 @@ class Coordinator:
         """
         until = self.ends()
         while self.state.until is None:
-            if not self._reign.publish_end(until):
-                publish_outputs(self.state, self._bus, self._storage.root)
+            self._publish()
+            self._reign.publish_end(until)
 
     def _inputs(self) -> dict[str, Stream]:
         return {
@@ -230,6 +231,7 @@ class Coordinator:
                 self._clock.sleep(HELD_WAIT_S)
 
     def _advance(self, *, force: bool) -> EpochSummary | None:
+        self._publish()  # of an epoch whose publishing failed, or that another driver won
         state = self.state
         if state.ended:
             return None
@@ -263,7 +265,7 @@ class Coordinator:
         timings["commit"] = self._since(mark)
         fault("commit.published")
         mark = self._clock.monotonic()
-        rows = publish_outputs(self.state, self._bus, self._storage.root)
+        rows = self._publish()
         timings["publish"] = self._since(mark)
         fault("epoch.published")
         mark = self._clock.monotonic()
@@ -284,7 +286,7 @@ class Coordinator:
             mark = self._clock.monotonic()
             orders = run.orders(level)
             if orders:
-                run.absorb(self._runner.run(orders))
+                run.absorb(orders, self._runner.run(orders))
             run.finish_level(level)
             timings[f"level {level}"] = self._since(mark)
             fault("epoch.level_done")
@@ -297,8 +299,15 @@ class Coordinator:
         is_base = run.epoch % BASE_EVERY == 0
         publish = self._reign.publish_base if is_base else self._reign.publish
         if not publish(run.manifest()):
-            publish_outputs(self.state, self._bus, self._storage.root)
             raise _LostRaceError
+
+    def _publish(self) -> int:
+        """Bring out the outputs of the last committed epoch, unless that was done; rows."""
+        if self._published == self.state.digest:
+            return 0
+        rows = publish_outputs(self.state, self._bus, self._storage.root)
+        self._published = self.state.digest
+        return rows
 
     def _forget(self, run: EpochRun) -> None:
         for files in run.exchange.values():

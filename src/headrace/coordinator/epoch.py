@@ -199,12 +199,13 @@ class EpochRun:
             before = self.state.watermarks.get(stage.name, NO_WATERMARK)
             self.watermarks[stage.name] = max(found, before)
 
-    def absorb(self, reports: list[SlotReport]) -> None:
-        """Take the reports of a level, one for each slot, in slot order.
+    def absorb(self, orders: list[SlotOrder], reports: list[SlotReport]) -> None:
+        """Take the reports of a level, one for each slot that had an order.
 
         Raises:
             MisplacedError: a slot was not where its stores are.
             HeadraceError: what a slot failed with; nothing of the epoch counts.
+            UnavailableError: a report, or a task in one, is missing; try the epoch again.
         """
         reports = sorted(reports, key=lambda report: report.slot)
         if len({report.slot for report in reports}) != len(reports):
@@ -217,6 +218,7 @@ class EpochRun:
         for report in reports:
             if report.error is not None:
                 raise slot_error(report)
+        self._check_complete(orders, reports)
         stages = {stage.name: stage for stage in self.plan.stages}
         for report in reports:
             self.slot_timings.update(report.timings_ms)
@@ -228,6 +230,17 @@ class EpochRun:
                 self._absorb_task(stages[task.stage], task, report)
         for files in self.exchange.values():
             files.sort(key=lambda file: (file.task, file.path))
+
+    def _check_complete(self, orders: list[SlotOrder], reports: list[SlotReport]) -> None:
+        """A result that was cut on its way to the driver must not pass for the whole."""
+        wanted = {(o.slot, task.stage, task.task) for o in orders for task in o.tasks}
+        answered = {(r.slot, task.stage, task.task) for r in reports for task in r.tasks}
+        if wanted != answered:
+            slots = sorted({slot for slot, _, _ in wanted ^ answered})
+            raise UnavailableError(
+                f"the reports of slots {slots} are not of the tasks that were ordered",
+                epoch=self.epoch,
+            )
 
     def _absorb_task(self, stage: Stage, task: TaskReport, report: SlotReport) -> None:
         for reached in task.reached:

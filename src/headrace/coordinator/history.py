@@ -13,9 +13,19 @@ def load_state(log: CommitLog, upto: int | None = None) -> JobState | None:
     Raises:
         CorruptDataError: a manifest is damaged, missing, or does not follow the one before.
     """
-    epochs = [epoch for epoch in log.epochs() if upto is None or epoch <= upto]
-    if not epochs:
-        return None
+    while True:
+        epochs = [epoch for epoch in log.epochs() if upto is None or epoch <= upto]
+        if not epochs:
+            return None
+        try:
+            return _fold_all(log, epochs)
+        except CorruptDataError:
+            if log.epochs()[0] <= epochs[0]:
+                raise
+            # A driver pruned meanwhile what was about to be read.
+
+
+def _fold_all(log: CommitLog, epochs: list[int]) -> JobState | None:
     chain: list[tuple[Manifest, str]] = []
     for epoch in range(epochs[-1], epochs[0] - 1, -1):
         manifest, digest = decode_manifest(log.read(epoch), f"of epoch {epoch}")

@@ -7,7 +7,7 @@ import os
 import msgspec
 
 from headrace.clock import Clock
-from headrace.coordinator.commit_log import CommitLog
+from headrace.coordinator.commit_log import PRUNE_MARGIN, CommitLog
 from headrace.coordinator.history import load_state
 from headrace.coordinator.manifest import FORMAT, JobState, Manifest, encode_manifest, fold
 from headrace.errors import InternalError, NotOwnerError
@@ -90,7 +90,7 @@ class Reign:
         previous = self.state.digest
         won = self.publish(_base(fold(self.state, manifest, ""), previous))
         if won:
-            self._log.prune(manifest.epoch)
+            self._log.prune(manifest.epoch - PRUNE_MARGIN)
         return won
 
     def publish_end(self, until: dict[str, list[int]]) -> bool:

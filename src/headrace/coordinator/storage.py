@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shutil
 from pathlib import Path
 from types import TracebackType
 
@@ -19,6 +20,10 @@ from headrace.files import Files
 FOLDERS = ("orders", "exchange", "segment", "snapshot", "output")
 _NAME = re.compile(r"(\d{12})-(\d{8})-")
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+KEPT_PLANS = 20
+LEFT_S = 600.0
 
 
 class JobStorage:
@@ -38,11 +43,22 @@ class JobStorage:
         for name in FOLDERS:
             (self.root / name).mkdir(exist_ok=True)
 
-    def keep_plan(self, digest: str) -> None:
-        """Remove the plans of drivers before: those are fenced, and need them no more."""
-        for name in self.files.names(self.root / "plans"):
-            if name != digest:
-                self.files.remove(self.root / "plans" / name)
+    def tidy(self, generation: int) -> None:
+        """Remove what drivers before left when they were killed, a while after that.
+
+        Plans, but for the newest few; temporary files that were never linked; stop files and
+        checkpoints of older generations. A driver that starts at the same time loses nothing.
+        """
+        now = (self.root / "generations" / f"{generation:08d}.json").stat().st_mtime
+        plans = [self.root / "plans" / name for name in self.files.names(self.root / "plans")]
+        plans.sort(key=lambda path: path.stat().st_mtime)
+        temporary = [path for path in self.root.glob("*/.*.tmp") if _age(path, now) > LEFT_S]
+        stops = [path for path in self.root.glob("stop-*") if int(path.name[5:]) < generation]
+        for path in (*plans[:-KEPT_PLANS], *temporary, *stops):
+            self.files.remove(path)
+        for path in self.root.glob("query/*"):
+            if int(path.name) < generation:
+                shutil.rmtree(path, ignore_errors=True)
 
     def missing(self, path: str, size: int) -> str | None:
         """Say what is wrong with a file that a manifest is about to name, if anything."""
@@ -84,6 +100,13 @@ def check_job_name(name: str) -> str:
             "digits, '.', '_' or '-', 100 characters at most"
         )
     return name
+
+
+def _age(path: Path, now: float) -> float:
+    try:
+        return now - path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 class DriverLock:

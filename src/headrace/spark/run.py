@@ -23,6 +23,7 @@ from headrace.coordinator.loop import Control, drive
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.storage import DriverLock
 from headrace.coordinator.summary import EpochSummary
+from headrace.errors import InvalidInputError
 from headrace.files import Files, disk_error
 from headrace.graph.jobs import Job
 from headrace.spark.interrupts import interrupts
@@ -94,6 +95,7 @@ def run_job(
 
         with _stopping(control, coordinator, runner, root), suppress(DroppedError):
             coordinator.start()
+            _check_end(coordinator, settings)
             if on_start is not None:
                 on_start(coordinator)
             _drive(session, coordinator, bus, control, count, settings)
@@ -122,6 +124,18 @@ def _drive(
         interval_ms=epoch.interval_ms,
         tick_ms=epoch.tick_ms,
     )
+
+
+def _check_end(coordinator: Coordinator, settings: Settings) -> None:
+    """Refuse to follow the inputs of a run that was given an end and has not reached it."""
+    state = coordinator.state
+    if state.until is not None and not state.ended and not settings.job.bounded:
+        raise InvalidInputError(
+            f"job {state.job!r} is in the middle of a bounded run, whose inputs end where they "
+            "did at its start; complete it with --bounded, or follow the inputs under another "
+            "name",
+            job=state.job,
+        )
 
 
 @contextmanager
@@ -164,8 +178,9 @@ def _stopping(
         while not control.stop.wait(0.2):
             if over.is_set():
                 return
-        stop_file(root, coordinator.generation).touch()
         grace = STOP_GRACE_S
+        if coordinator.generation:
+            stop_file(root, coordinator.generation).touch()
         while not over.wait(grace):
             runner.cancel()  # again, should it have fallen between two levels
             grace = 0.2

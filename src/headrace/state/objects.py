@@ -241,7 +241,8 @@ class ObjectStore:
         where = f"store {self._store.name!r} holds a value that does not read as {self._value!r}"
         if isinstance(error, msgspec.ValidationError):
             return InvalidInputError(
-                f"{where}: {error}; declare the type it was written with, or reset the job"
+                f"{where}: {error}; declare the type it was written with, or run the job under "
+                "another name"
             )
         return CorruptDataError(f"{where}: {error}")
 

@@ -46,6 +46,10 @@ class Registry:
         self._open[key] = found
         return found
 
+    def reserve(self, count: int) -> None:
+        """Keep at least so many open from now on: what one epoch needs at the same time."""
+        self._limit = max(self._limit, count)
+
     def retain(self, job: str, keys: Collection[Key]) -> None:
         """Close the states of a job whose tasks are not among ``keys``: they moved away."""
         self._check_process()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 FILE_COST_BYTES = 64 << 10
 """What opening one more file costs, in bytes that could be read in that time."""
 
+MAXIMUM_SEGMENTS = 1000
 MINIMUM_GAIN_BYTES = 4 << 20
 """Below this a rebuild is quick either way, and a snapshot only costs an fsync."""
 
@@ -74,5 +75,10 @@ def snapshot_decision(
 def should_snapshot(
     segment_bytes: int, snapshot_bytes: int, state_bytes: int, segments: int = 0
 ) -> bool:
-    """Say whether replaying costs more than writing a snapshot; see ``snapshot_decision``."""
+    """Say whether replaying costs more than writing a snapshot; see ``snapshot_decision``.
+
+    Very many segments end in one whatever they cost, for each manifest base names them all.
+    """
+    if segments >= MAXIMUM_SEGMENTS:
+        return True
     return snapshot_decision(segment_bytes, snapshot_bytes, state_bytes, segments).take

@@ -29,7 +29,7 @@ class Node:
         Args:
             watermark: of the stage, ms: no record with an earlier event time will come
                 that is not late.
-            wall_ms: the epoch's wall clock; the same when the epoch is run again.
+            wall_ms: the epoch's wall clock; the same when Spark runs the slot again.
         """
 
     def deadlines(self) -> tuple[int | None, int | None]:

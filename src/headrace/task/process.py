@@ -84,7 +84,7 @@ class Context:
 
     @property
     def wall_ms(self) -> int:
-        """The epoch's wall clock, ms; the same when the epoch is run again."""
+        """The epoch's wall clock, ms; the same when Spark runs a slot again."""
         return self._turn.wall_ms
 
     @property

@@ -250,6 +250,7 @@ class _Attempt:
 
     def _prepare(self) -> tuple[list[_Ready], list[_Ready]]:
         """Return the tasks with their stores caught up, and those due for a snapshot."""
+        self._host.registry.reserve(2 * len(self._order.tasks))
         ready = []
         for task in self._order.tasks:
             stage = self._stages[task.stage]

@@ -211,7 +211,7 @@ class StageTask:
 
         Args:
             epoch: its number.
-            wall_ms: its wall clock, the same when it is run again.
+            wall_ms: its wall clock, the same when Spark runs the slot again.
             watermark: of the stage, at the end of the last epoch.
         """
         for name, node in self.nodes.items():

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from headrace.bus.address import open_bus
 from headrace.bus.bus import Bus
+from headrace.bus.options import BusOptions, Fsync
 from headrace.bus.spec import StreamSpec
 from headrace.config import EpochSettings, JobSettings, Settings, StateSettings
 from headrace.coordinator.commit_log import FileCommitLog
@@ -89,12 +90,15 @@ class TestDriver:
             epoch=EpochSettings(max_rows=max_rows, max_bytes=max_bytes),
             state=StateSettings(overlay_bytes=overlay_bytes),
         )
-        self.bus: Bus = open_bus(
-            "memory:" if memory_bus else self.settings.bus_dir, clock=self.clock
-        )
+        self._memory_bus = memory_bus
+        self.bus = self._open_bus()
         self._files = Files(sync=False)
         self.runner = LocalRunner(self._open_slot, slots)
         self._coordinator: Coordinator | None = None
+
+    def _open_bus(self) -> Bus:
+        address = "memory:" if self._memory_bus else str(self.settings.bus_dir)
+        return open_bus(address, BusOptions(fsync=Fsync.NEVER), clock=self.clock)
 
     def _open_slot(self, slot: int) -> SlotHost:
         return open_host(
@@ -186,6 +190,9 @@ class TestDriver:
         """End every process without warning; with the disks of some hosts, if wanted."""
         self._coordinator = None
         self.runner.kill_all()
+        if not self._memory_bus:  # a bus in memory stands for a broker, which lives on
+            self.bus.close()
+            self.bus = self._open_bus()
         for host in lose_hosts:
             shutil.rmtree(self.state_dir(host), ignore_errors=True)
 
