@@ -33,6 +33,24 @@ def test_the_second_driver_of_a_host_is_refused(spark: SparkSession, world: Worl
     assert model(world.log) == world.found()
 
 
+def test_of_two_drivers_started_at_once_one_is_refused(world: World) -> None:
+    """Whichever comes first drives; the other says who does, and nothing is doubled."""
+    world.feed(100)
+    bounded = "job.bounded=true"
+    with Driver("gated", world, bounded) as one, Driver("gated", world, bounded) as two:
+        until(lambda: not (one.running() and two.running()), "one to be refused")
+        refused, driving = (two, one) if one.running() else (one, two)
+        assert driving.running()
+        answer = refused.wait()
+        assert answer["error"] == "NotOwnerError"
+        assert f"process {driving.process.pid} on this host" in answer["message"]
+        until(lambda: world.at_gate("count"), "a message at the gate", driving)
+        world.open_gate("count")
+        said = driving.wait()
+    assert said["ended"], driving.story
+    assert model(world.log) == world.found()
+
+
 @pytest.mark.parametrize("point", ["epoch.before_commit", "commit.written"])
 def test_the_older_of_two_hosts_drivers_stops(
     spark: SparkSession, world: World, point: str

@@ -14,6 +14,7 @@ import shutil
 from pathlib import Path
 from types import TracebackType
 
+from headrace.clock import Clock, Deadline, SystemClock
 from headrace.errors import InvalidInputError, NotOwnerError
 from headrace.files import Files
 
@@ -24,6 +25,7 @@ _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 KEPT_PLANS = 20
 LEFT_S = 600.0
+HOLDER_S = 1.0
 
 
 class JobStorage:
@@ -102,6 +104,18 @@ def check_job_name(name: str) -> str:
     return name
 
 
+def _is_alive(process: str) -> bool:
+    if not process.isdigit():
+        return False
+    try:
+        os.kill(int(process), 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
 def _age(path: Path, now: float) -> float:
     try:
         return now - path.stat().st_mtime
@@ -112,17 +126,22 @@ def _age(path: Path, now: float) -> float:
 class DriverLock:
     """One driver for each job on a host: a lock that ends with its process.
 
+    Args:
+        root: of the job.
+        job: its name.
+        clock: for waiting until a holder that has just begun says who it is.
+
     Raises:
         NotOwnerError: another process holds it; names that process.
     """
 
-    def __init__(self, root: Path, job: str) -> None:
+    def __init__(self, root: Path, job: str, clock: Clock | None = None) -> None:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._file = os.open(root / "driver.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            holder = os.pread(self._file, 20, 0).decode(errors="replace").strip() or "unknown"
+            holder = self._holder(clock or SystemClock())
             os.close(self._file)
             raise NotOwnerError(
                 f"job {job!r} is already driven by process {holder} on this host; stop that one "
@@ -131,6 +150,17 @@ class DriverLock:
             ) from error
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+
+    def _holder(self, clock: Clock) -> str:
+        """Read who holds the lock; one that took it this instant has not written it yet."""
+        deadline = Deadline(clock, HOLDER_S)
+        while True:
+            said = os.pread(self._file, 20, 0).decode(errors="replace").strip()
+            if _is_alive(said):
+                return said
+            if deadline.expired:
+                return "unknown"
+            clock.sleep(HOLDER_S / 100)
 
     def release(self) -> None:
         """Let go; doing so twice is fine."""

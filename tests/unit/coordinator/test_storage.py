@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from headrace.coordinator.storage import FOLDERS, DriverLock, JobStorage, check_job_name
 from headrace.errors import InvalidInputError, NotOwnerError
 from headrace.files import Files
+from headrace.testing.clock import ManualClock
 
 
 def name(epoch: int, generation: int, rest: str = "0000-abcd.seg") -> str:
@@ -107,3 +109,33 @@ sys.stdin.read()
         other.kill()
         other.wait(60)
     DriverLock(tmp_path, "radar").release()
+
+
+def test_a_holder_that_has_just_begun_is_waited_for(tmp_path: Path) -> None:
+    """Until it has written who it is, the file names nobody, or a driver that is gone."""
+    gone = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    path = tmp_path / "driver.lock"
+    path.write_text(gone.stdout)
+
+    class Waiting(ManualClock):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            path.write_text(f"{os.getpid()}\n")
+
+    with path.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(NotOwnerError, match=f"process {os.getpid()} on this host"):
+            DriverLock(tmp_path, "radar", Waiting())
+
+
+def test_a_holder_that_never_says_who_it_is(tmp_path: Path) -> None:
+    """The refusal comes all the same."""
+    with (tmp_path / "driver.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(NotOwnerError, match="process unknown on this host"):
+            DriverLock(tmp_path, "radar", ManualClock())
