@@ -37,13 +37,3 @@ def committed_entries(state: JobState, root: Path, store: str, files: Files) -> 
                     else:
                         entries[key] = value
     return entries
-
-
-def store_names(state: JobState, root: Path, files: Files) -> dict[str, list[str]]:
-    """Return the stores of each stage that hold anything."""
-    found: dict[str, set[str]] = {}
-    for task in state.tasks.values():
-        for ref in [*([task.snapshot] if task.snapshot else []), *task.segments]:
-            for section in SegmentReader(files, root / ref.path).sections:
-                found.setdefault(section.stage, set()).add(section.store)
-    return {stage: sorted(stores) for stage, stores in sorted(found.items())}

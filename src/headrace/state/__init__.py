@@ -10,7 +10,7 @@ from headrace.state.follower import TaskName
 from headrace.state.memory import MemoryBackend
 from headrace.state.objects import ObjectStore
 from headrace.state.position import Position, Target
-from headrace.state.registry import Registry, process_registry
+from headrace.state.registry import Registry
 from headrace.state.rocksdb import RocksDBBackend
 from headrace.state.segment import SegmentHeader, SegmentInfo, header_at
 from headrace.state.segment_reader import SegmentReader
@@ -42,7 +42,6 @@ __all__ = [
     "TaskName",
     "TaskState",
     "header_at",
-    "process_registry",
     "should_snapshot",
     "snapshot_decision",
 ]

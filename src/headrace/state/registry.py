@@ -7,7 +7,7 @@ changes in memory. That is a cache: what is not found is opened and caught up.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from headrace.state.task_state import TaskState
 
@@ -50,12 +50,6 @@ class Registry:
         """Keep at least so many open from now on: what one epoch needs at the same time."""
         self._limit = max(self._limit, count)
 
-    def retain(self, job: str, keys: Collection[Key]) -> None:
-        """Close the states of a job whose tasks are not among ``keys``: they moved away."""
-        self._check_process()
-        for key in [key for key in self._open if key[0] == job and key not in keys]:
-            self.close(key)
-
     def close(self, key: Key) -> None:
         """Close one state; it may be closed already."""
         self._check_process()
@@ -80,11 +74,3 @@ class Registry:
             self._left_behind += self._open.values()
             self._open = {}
             self._pid = os.getpid()
-
-
-_registry = Registry()
-
-
-def process_registry() -> Registry:
-    """Return the registry of this process."""
-    return _registry

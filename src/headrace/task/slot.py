@@ -194,7 +194,6 @@ class _Attempt:
         self._source: SegmentSource | None = None
         self._names: list[str] = []
         self._built: list[StageTask] = []
-        self.replayed_bytes = 0
 
     def _timed(self, step: str, began: float) -> float:
         now = self._host.clock.monotonic()
@@ -325,8 +324,7 @@ class _Attempt:
         target = Target(Position(order.lineage, held.epoch, held.attempt), held.attempt)
         if self._source is None:
             self._source = host.segments(order)
-        caught = state.catch_up(target, self._source)
-        self.replayed_bytes += caught.bytes_read
+        state.catch_up(target, self._source)
         state.begin(order.epoch, self._id)
         return state
 

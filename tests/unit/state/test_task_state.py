@@ -29,7 +29,6 @@ from headrace.state import (
     TaskName,
     TaskState,
     header_at,
-    process_registry,
     should_snapshot,
     snapshot_decision,
 )
@@ -292,16 +291,25 @@ def test_the_registry_keeps_states_open_and_bounded(tmp_path: Path) -> None:
     assert len(registry) == 2
     with pytest.raises(ClosedError, match="open it again"):
         made[1].begin(1, "a")
-    registry.retain("another job", [])
-    assert len(registry) == 2
-    registry.retain(JOB, [(JOB, STAGE, 2)])
+    registry.close((JOB, STAGE, 0))
     with pytest.raises(ClosedError, match="open it again"):
         made[0].begin(1, "a")
     assert registry.get((JOB, STAGE, 2), lambda: made[0]) is made[2]
     registry.close_all()
     with pytest.raises(ClosedError, match="open it again"):
         made[2].begin(1, "a")
-    assert len(registry) == len(process_registry()) == 0
+    assert len(registry) == 0
+
+
+def test_the_registry_keeps_as_many_as_an_epoch_needs(tmp_path: Path) -> None:
+    """A store of the order that is being prepared is never closed for another of it."""
+    registry = Registry(limit=1)
+    registry.reserve(3)
+    made = {n: opened(tmp_path / str(n)) for n in range(3)}
+    for n in range(3):
+        registry.get((JOB, STAGE, n), partial(made.__getitem__, n)).begin(1, "a")
+    assert len(registry) == 3
+    registry.close_all()
 
 
 def test_a_forked_child_begins_with_an_empty_registry(tmp_path: Path) -> None:
