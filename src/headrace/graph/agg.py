@@ -11,7 +11,8 @@ from typing import Any
 
 import polars as pl
 
-from headrace.graph.aggregates import Aggregate, Count, Extreme, Mean, Sum
+from headrace.graph.aggregates import Aggregate, Count, Mean, Sum
+from headrace.graph.extremes import Extreme
 from headrace.graph.monoid import Monoid
 from headrace.graph.ranking import TopK
 from headrace.graph.types import arrow_type

@@ -1,7 +1,7 @@
 """Aggregates as monoids: a partial result, how two combine, and what is shown.
 
-This file holds the interface and count, sum, min, max and mean; ``ranking`` holds top k,
-``monoid`` the user's own, ``agg`` the short functions that users call.
+This file holds the interface and count, sum and mean; ``extremes`` holds min and max,
+``ranking`` top k, ``monoid`` the user's own, ``agg`` the short functions that users call.
 
 A partial result is one row of *partial columns*, named prefix + suffix, such as ``delay.``
 and ``sum``. Four forms of the same law exist because each has its moment: ``partial`` folds
@@ -12,7 +12,6 @@ gives the running result after each row, and the scalar forms do one step in Pyt
 from __future__ import annotations
 
 import difflib
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -99,6 +98,18 @@ class Aggregate(ABC):
     @abstractmethod
     def combine(self, prefix: str) -> list[pl.Expr]:
         """Return the partial columns of a group of partial rows, for ``group_by().agg()``."""
+
+    def combine_pair(self, earlier: str, later: str) -> list[pl.Expr] | None:
+        """Return two partial rows of one key as one, side by side in a frame, named as ``later``.
+
+        Args:
+            earlier: prefix of the columns that arrived first.
+            later: prefix of the others.
+
+        Returns:
+            The partial columns; ``None`` where there is no such form, and ``combine`` is used.
+        """
+        return None
 
     def accumulate(self, prefix: str) -> list[pl.Expr] | None:
         """Return the running combination over partial rows, each to be used with ``.over(keys)``.
@@ -187,6 +198,10 @@ class Count(Aggregate):
         """Add counts."""
         return [pl.col(f"{prefix}count").sum()]
 
+    def combine_pair(self, earlier: str, later: str) -> list[pl.Expr]:
+        """Add two counts."""
+        return [pl.col(f"{later}count") + pl.col(f"{earlier}count")]
+
     def accumulate(self, prefix: str) -> list[pl.Expr]:
         """Add counts row after row."""
         return [pl.col(f"{prefix}count").cum_sum()]
@@ -227,6 +242,13 @@ def _checked_sum(values: pl.Expr, kind: pa.DataType | None, *, running: bool = F
     wide = values.cast(pl.Float64 if pa.types.is_floating(kind) else pl.Int128)
     total = wide.cum_sum() if running else wide.sum()
     return total.cast(pl.Float64 if pa.types.is_floating(kind) else pl.Int64)
+
+
+def _checked_pair(later: pl.Expr, earlier: pl.Expr, kind: pa.DataType | None) -> pl.Expr:
+    """Add two columns of sums, refusing what does not fit in 64 bits."""
+    if kind is None or pa.types.is_floating(kind):
+        return later + earlier
+    return (later.cast(pl.Int128) + earlier.cast(pl.Int128)).cast(pl.Int64)
 
 
 def _checked_value(value: Any, who: str) -> Any:
@@ -280,6 +302,10 @@ class Sum(Aggregate):
     def combine(self, prefix: str) -> list[pl.Expr]:
         """Add sums."""
         return [_checked_sum(pl.col(f"{prefix}sum"), self.type)]
+
+    def combine_pair(self, earlier: str, later: str) -> list[pl.Expr]:
+        """Add two sums."""
+        return [_checked_pair(pl.col(f"{later}sum"), pl.col(f"{earlier}sum"), self.type)]
 
     def accumulate(self, prefix: str) -> list[pl.Expr]:
         """Add sums row after row."""
@@ -357,6 +383,11 @@ class Mean(Aggregate):
         """Add sums and counts."""
         return [*self._sum().combine(prefix), *self._count().combine(prefix)]
 
+    def combine_pair(self, earlier: str, later: str) -> list[pl.Expr]:
+        """Add two sums and two counts."""
+        sums = self._sum().combine_pair(earlier, later)
+        return [*sums, *self._count().combine_pair(earlier, later)]
+
     def accumulate(self, prefix: str) -> list[pl.Expr]:
         """Add sums and counts row after row."""
         return [*self._sum().accumulate(prefix), *self._count().accumulate(prefix)]
@@ -382,112 +413,3 @@ class Mean(Aggregate):
     def describe(self) -> str:
         """Return ``mean(column)``."""
         return f"mean({self.column})"
-
-
-_ORDERED = (
-    pa.types.is_integer,
-    pa.types.is_floating,
-    pa.types.is_boolean,
-    pa.types.is_string,
-    pa.types.is_date,
-    pa.types.is_timestamp,
-    pa.types.is_duration,
-    pa.types.is_decimal,
-)
-
-
-def ordered_type(schema: pa.Schema, column: str, who: str) -> pa.DataType:
-    """Return the type of a column whose values have an order.
-
-    Raises:
-        InvalidInputError: the column is missing, or a list, struct or binary.
-    """
-    kind = column_type(schema, column)
-    if not any(test(kind) for test in _ORDERED):
-        raise InvalidInputError(f"{who}({column!r}) needs values with an order; found {kind}")
-    return kind
-
-
-@dataclass(frozen=True)
-class Extreme(Aggregate):
-    """The least or greatest value of a column, without nulls and NaN; of nothing it is null."""
-
-    column: str
-    is_max: bool = False
-    type: pa.DataType | None = field(default=None, compare=False, repr=False)
-
-    @property
-    def _name(self) -> str:
-        return "max" if self.is_max else "min"
-
-    def columns(self) -> tuple[str, ...]:
-        """Return the compared column."""
-        return (self.column,)
-
-    def check(self) -> list[str]:
-        """Return what is wrong with the arguments."""
-        return check_column(self.column, self._name)
-
-    def bind(self, schema: pa.Schema) -> Self:
-        """Return an extreme that knows the type it compares."""
-        return replace(self, type=self.result_type(schema))
-
-    def partial_types(self, schema: pa.Schema) -> dict[str, pa.DataType]:
-        """Return one column of the result's type."""
-        return {self._name: self.result_type(schema)}
-
-    def result_type(self, schema: pa.Schema) -> pa.DataType:
-        """Return the type of the column."""
-        return ordered_type(schema, self.column, self._name)
-
-    def identity(self) -> Partial:
-        """Return null."""
-        return (None,)
-
-    def _values(self) -> pl.Expr:
-        values = pl.col(self.column)
-        is_float = self.type is not None and pa.types.is_floating(self.type)
-        return values.fill_nan(None) if is_float else values
-
-    def _fold(self, values: pl.Expr) -> pl.Expr:
-        return values.max() if self.is_max else values.min()
-
-    def lift(self, prefix: str) -> list[pl.Expr]:
-        """Return the value."""
-        return [self._values().alias(f"{prefix}{self._name}")]
-
-    def partial(self, prefix: str) -> list[pl.Expr]:
-        """Return the extreme of a group."""
-        return [self._fold(self._values()).alias(f"{prefix}{self._name}")]
-
-    def combine(self, prefix: str) -> list[pl.Expr]:
-        """Return the extreme of extremes."""
-        return [self._fold(pl.col(f"{prefix}{self._name}"))]
-
-    def accumulate(self, prefix: str) -> list[pl.Expr]:
-        """Return the extreme so far, row after row."""
-        values = pl.col(f"{prefix}{self._name}")
-        return [(values.cum_max() if self.is_max else values.cum_min()).forward_fill()]
-
-    def result(self, prefix: str) -> pl.Expr:
-        """Return the extreme."""
-        return pl.col(f"{prefix}{self._name}")
-
-    def lift_values(self, values: tuple[Any, ...]) -> Partial:
-        """Return the value; None for NaN."""
-        value = values[0]
-        return (None if isinstance(value, float) and math.isnan(value) else value,)
-
-    def combine_values(self, first: Partial, second: Partial) -> Partial:
-        """Return the extreme of two."""
-        if first[0] is None or second[0] is None:
-            return first if second[0] is None else second
-        return (max(first[0], second[0]) if self.is_max else min(first[0], second[0]),)
-
-    def result_value(self, partial: Partial) -> Any:
-        """Return the extreme."""
-        return partial[0]
-
-    def describe(self) -> str:
-        """Return ``min(column)`` or ``max(column)``."""
-        return f"{self._name}({self.column})"

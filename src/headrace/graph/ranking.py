@@ -14,7 +14,8 @@ from typing import Any, Self
 import polars as pl
 import pyarrow as pa
 
-from headrace.graph.aggregates import Aggregate, Partial, check_column, ordered_type
+from headrace.graph.aggregates import Aggregate, Partial, check_column
+from headrace.graph.extremes import ordered_type
 
 
 @dataclass(frozen=True)

@@ -342,3 +342,29 @@ def test_equal_arguments_make_equal_aggregates_bound_or_not() -> None:
     assert agg.sum("number") == agg.sum("number").bind(SCHEMA)
     assert agg.sum("number") != agg.sum("real")
     assert agg.top_k("real", keep="text").describe() == "top_k(real, 10, text)"
+
+
+@law
+@quick
+@given(rows=rows_strategy, cut=st.integers(0, 12))
+def test_combining_side_by_side_is_combining_in_groups(
+    name: str, rows: list[Row], cut: int
+) -> None:
+    aggregate = bound(name)
+    pairs = aggregate.combine_pair("q.", "p.")
+    if pairs is None:
+        return
+    first, second = partials(aggregate, rows[:cut]), partials(aggregate, rows[cut:])
+    earlier = first.rename(lambda column: column.replace("p.", "q."))
+    both = second.join(earlier, on="key", how="inner", maintain_order="left")
+    alone = combined(aggregate, first, second).filter(pl.col("key").is_in(both["key"].implode()))
+    assert shown(aggregate, both.select("key", *pairs)) == shown(aggregate, alone)
+
+
+def test_a_sum_side_by_side_beyond_64_bits_is_refused() -> None:
+    aggregate = agg.sum("number").bind(SCHEMA)
+    most = pl.DataFrame({"p.sum": [2**63 - 1], "q.sum": [1]})
+    pairs = aggregate.combine_pair("q.", "p.")
+    assert pairs is not None
+    with pytest.raises(pl.exceptions.InvalidOperationError, match="i128"):
+        most.select(pairs)
