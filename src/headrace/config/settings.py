@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -21,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from headrace.config.durability import Durability
 from headrace.errors import InvalidInputError
 
 _MIB = 1 << 20
@@ -37,7 +39,12 @@ def _spark_text(value: object) -> object:
     return str(value) if isinstance(value, int | float) else value
 
 
+def _durability(value: str) -> str:
+    return str(Durability.parse(value))
+
+
 SPARK_TEXT = Annotated[str, BeforeValidator(_spark_text)]
+DURABILITY = Annotated[str, AfterValidator(_durability)]
 Folder = Annotated[Path, BeforeValidator(_absolute)]
 
 
@@ -98,6 +105,25 @@ class StateSettings(Section):
         ge=1,
         description="changes that a task may hold in an epoch; when one holds more, "
         "the next are smaller",
+    )
+    durability: DURABILITY = Field(
+        "epoch",
+        description="epoch: epochs commit to job_dir; backup(30s): to this host's disk, with a "
+        "copy in job_dir each 30 s",
+    )
+    recovery_timeout_s: float = Field(
+        300.0, gt=0, description="a task whose recovery has not moved for this long is given up"
+    )
+    disk_wait_s: float | None = Field(
+        None,
+        ge=0,
+        description="how long a job waits for room on a full disk before it fails; "
+        "none: until it is stopped",
+    )
+    keep_unused_s: float = Field(
+        86_400.0,
+        ge=0,
+        description="how long the local state of removed jobs and old tasks is kept",
     )
 
 
