@@ -16,8 +16,6 @@ from headrace.coordinator.manifest import (
     InputPosition,
     JobState,
     Manifest,
-    TaskChange,
-    TaskState,
 )
 from headrace.coordinator.placement import Slot, place
 from headrace.coordinator.planning import (
@@ -27,6 +25,7 @@ from headrace.coordinator.planning import (
     source_watermark,
     task_name,
 )
+from headrace.coordinator.task_files import TaskChange, TaskState, can_replace
 from headrace.errors import InternalError, UnavailableError
 from headrace.plan.stages import JobPlan, Stage
 from headrace.task.orders import (
@@ -35,7 +34,9 @@ from headrace.task.orders import (
     ExchangeFile,
     FileRef,
     InputRange,
+    Merged,
     OutputPart,
+    SegmentRef,
     SlotOrder,
     SlotReport,
     TaskOrder,
@@ -251,18 +252,50 @@ class EpochRun:
         self.overlay_bytes = max(self.overlay_bytes, task.overlay_bytes)
         if not stage.keyed:
             return
-        held = self.state.tasks.get(task_name(task.stage, task.task), TaskState())
-        self.tasks[task_name(task.stage, task.task)] = TaskChange(
-            attempt=report.attempt,
-            segment=report.segment if task.changed else None,
-            segment_bytes=task.segment_bytes,
-            snapshot=report.snapshot if task.snapshot else None,
-            snapshot_epoch=held.epoch if task.snapshot else -1,
-            snapshot_bytes=task.snapshot_bytes,
+        name = task_name(task.stage, task.task)
+        held = self.state.tasks.get(name, TaskState())
+        merged = task.merged
+        if task.snapshot and report.snapshot is not None:
+            file = report.snapshot
+            merged = Merged(
+                SegmentRef(
+                    file.path,
+                    file.size,
+                    held.epoch,
+                    held.attempt,
+                    file.checksum,
+                    task.snapshot_bytes,
+                ),
+                tuple(ref.path for ref in held.files),
+                snapshot=True,
+            )
+        if merged is not None and can_replace(held, merged):
+            ref = merged.ref
+            self.files.append(FileRef(ref.path, ref.size, ref.epoch))
+        else:
+            merged = None
+        self.tasks[name] = TaskChange(
+            segment=self._segment(task, report),
+            merged=merged,
             state_bytes=task.state_bytes,
             event_deadline=task.event_deadline,
             wall_deadline=task.wall_deadline,
             host=report.host,
+        )
+
+    def _segment(self, task: TaskReport, report: SlotReport) -> SegmentRef | None:
+        file = report.segment
+        if file is None or not task.changed:
+            return None
+        return SegmentRef(
+            file.path,
+            file.size,
+            self.epoch,
+            report.attempt,
+            file.checksum,
+            task.segment_bytes,
+            task.segment_rows,
+            self.epoch,
         )
 
     def rows_read(self) -> int:

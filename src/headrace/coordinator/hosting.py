@@ -9,8 +9,9 @@ from headrace.bus.bus import Bus
 from headrace.clock import Clock
 from headrace.coordinator.commit_log import CommitLog, FileCommitLog
 from headrace.coordinator.history import load_state
-from headrace.coordinator.manifest import JobState, TaskState
+from headrace.coordinator.manifest import JobState
 from headrace.coordinator.plans import load_plan
+from headrace.coordinator.task_files import TaskState
 from headrace.errors import CorruptDataError
 from headrace.files import Files
 from headrace.plan.stages import JobPlan
@@ -43,19 +44,34 @@ class ManifestSegments:
             raise CorruptDataError(f"no manifest up to epoch {self._epoch}", epoch=self._epoch)
         held = state.tasks.get(f"{stage}/{task}", TaskState())
         steps = tuple(
-            Step(Position(state.lineage, s.epoch, s.attempt), (self._root / s.path,))
-            for s in held.segments
+            Step(
+                Position(state.lineage, ref.epoch, ref.attempt),
+                (self._root / ref.path,),
+                ref.first_epoch,
+            )
+            for ref in held.segments
         )
-        refs = [*held.segments, *([held.snapshot] if held.snapshot else [])]
-        sums = {self._root / r.path: r.checksum for r in refs if r.checksum is not None}
-        known = [step.position for step in steps]
-        if after is not None and after in known:
-            return Chain(after, steps=steps[known.index(after) + 1 :], checksums=sums)
-        if held.snapshot is None:
+        sums = {self._root / r.path: r.checksum for r in held.files if r.checksum is not None}
+        at = _next_step(steps, after)
+        if at is not None:
+            return Chain(after, steps=steps[at:], checksums=sums)
+        if not held.snapshots:
             return Chain(None, steps=steps, checksums=sums)
         stands = Position(state.lineage, held.snapshot_epoch, held.snapshot_attempt)
-        snapshot = () if after == stands else (self._root / held.snapshot.path,)
-        return Chain(stands, snapshot, steps, sums)
+        snapshots = () if after == stands else tuple(self._root / r.path for r in held.snapshots)
+        return Chain(stands, snapshots, steps, sums)
+
+
+def _next_step(steps: tuple[Step, ...], after: Position | None) -> int | None:
+    """Which step goes on from a position: the one after it, or a merged one that it is within."""
+    if after is None:
+        return None
+    for at, step in enumerate(steps):
+        if step.position == after:
+            return at + 1
+        if step.is_within(after):
+            return at
+    return None
 
 
 def open_host(

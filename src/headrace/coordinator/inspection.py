@@ -27,8 +27,7 @@ def committed_entries(state: JobState, root: Path, store: str, files: Files) -> 
     entries: dict[bytes, bytes] = {}
     for name, task in state.tasks.items():
         stage, _, number = name.rpartition("/")
-        refs = [*([task.snapshot] if task.snapshot else []), *task.segments]
-        for ref in refs:
+        for ref in task.files:
             reader = SegmentReader(files, root / ref.path, ref.checksum)
             for keys, values in reader.task_batches(stage, int(number), store):
                 for key, value in zip(keys, values, strict=True):

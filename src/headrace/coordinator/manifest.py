@@ -12,10 +12,11 @@ from typing import Literal
 
 import msgspec
 
+from headrace.coordinator.task_files import TaskChange, TaskState, changed
 from headrace.errors import CorruptDataError
-from headrace.task.orders import NO_WATERMARK, FileRef, OutputPart
+from headrace.task.orders import NO_WATERMARK, OutputPart
 
-FORMAT = 1
+FORMAT = 2
 
 
 class InputPosition(msgspec.Struct, frozen=True, array_like=True):
@@ -25,34 +26,14 @@ class InputPosition(msgspec.Struct, frozen=True, array_like=True):
     max_time: int = NO_WATERMARK
 
 
-class TaskState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is committed for one task.
-
-    ``epoch`` and ``attempt`` tell which changes its stores must hold; ``segments`` are
-    those since ``snapshot``, in epoch order. ``segment_bytes`` is this task's part of them.
-    The snapshot stands at the changes of ``snapshot_epoch`` and ``snapshot_attempt``.
-    """
-
-    epoch: int = -1
-    attempt: str = ""
-    segments: tuple[FileRef, ...] = ()
-    segment_bytes: int = 0
-    snapshot: FileRef | None = None
-    snapshot_epoch: int = -1
-    snapshot_attempt: str = ""
-    snapshot_bytes: int = 0
-    state_bytes: int = 0
-    event_deadline: int | None = None
-    wall_deadline: int | None = None
-    host: str = ""
-
-
 class JobState(msgspec.Struct, frozen=True):
     """Everything that is true of a job after an epoch.
 
     ``until`` holds the offsets at which each partition ends, where the run is bounded;
     ``fingerprint`` what must not change under this state; ``tasks`` is by "stage/task", and
-    ``task_counts`` tells how many of them share the key groups of each keyed stage.
+    ``task_counts`` tells how many of them share the key groups of each keyed stage; after
+    epoch ``rescaled_at`` these win over the settings. Files of epochs from ``kept_from`` on
+    are not swept.
     """
 
     job: str
@@ -71,30 +52,15 @@ class JobState(msgspec.Struct, frozen=True):
     outputs: tuple[OutputPart, ...] = ()
     counts: dict[str, int] = {}
     ended: bool = False
+    kept_from: int = 0
+    rescaled_at: int = -1
 
     def files(self) -> set[str]:
         """Return every file that the state names, relative to the job's storage."""
         named = {part.path for part in self.outputs}
         for task in self.tasks.values():
-            named.update(segment.path for segment in task.segments)
-            if task.snapshot is not None:
-                named.add(task.snapshot.path)
+            named.update(ref.path for ref in task.files)
         return named
-
-
-class TaskChange(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an epoch changed of one task; deadlines and host are always the new ones."""
-
-    attempt: str = ""
-    segment: FileRef | None = None
-    segment_bytes: int = 0
-    snapshot: FileRef | None = None
-    snapshot_epoch: int = -1
-    snapshot_bytes: int = 0
-    state_bytes: int = 0
-    event_deadline: int | None = None
-    wall_deadline: int | None = None
-    host: str = ""
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -116,9 +82,15 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     outputs: tuple[OutputPart, ...] = ()
     counts: dict[str, int] = {}
     ended: bool = False
+    kept_from: int = 0
+
+
+class _Form(msgspec.Struct):
+    format: int
 
 
 _DECODER = msgspec.json.Decoder(Manifest)
+_FORM = msgspec.json.Decoder(_Form)
 
 
 def encode_manifest(manifest: Manifest) -> tuple[bytes, str]:
@@ -139,14 +111,16 @@ def decode_manifest(data: bytes, origin: str) -> tuple[Manifest, str]:
     if rest != digest.encode() + b"\n":
         raise CorruptDataError(f"manifest {origin} does not match its digest", file=origin)
     try:
+        form = _FORM.decode(line).format
+        if form != FORMAT:
+            raise CorruptDataError(
+                f"manifest {origin} has format {form}, this version reads {FORMAT}; go on with the "
+                "version that wrote it, or run the job under another name",
+                file=origin,
+            )
         manifest = _DECODER.decode(line)
     except msgspec.DecodeError as error:
         raise CorruptDataError(f"manifest {origin} cannot be read: {error}", file=origin) from error
-    if manifest.format != FORMAT:
-        raise CorruptDataError(
-            f"manifest {origin} has format {manifest.format}, this version reads {FORMAT}",
-            file=origin,
-        )
     return manifest, digest
 
 
@@ -169,7 +143,7 @@ def fold(state: JobState | None, manifest: Manifest, digest: str) -> JobState:
         inputs.setdefault(stream, {}).update(partitions)
     tasks = dict(state.tasks)
     for name, change in manifest.tasks.items():
-        tasks[name] = _changed(tasks.get(name, TaskState()), change, manifest.epoch)
+        tasks[name] = changed(tasks.get(name, TaskState()), change)
     counts = dict(state.counts)
     for name, count in manifest.counts.items():
         counts[name] = counts.get(name, 0) + count
@@ -190,28 +164,6 @@ def fold(state: JobState | None, manifest: Manifest, digest: str) -> JobState:
         outputs=manifest.outputs,
         counts=counts,
         ended=manifest.ended,
-    )
-
-
-def _changed(task: TaskState, change: TaskChange, epoch: int) -> TaskState:
-    segments, size = task.segments, task.segment_bytes
-    if change.snapshot is not None:
-        segments = tuple(s for s in segments if s.epoch > change.snapshot_epoch)
-        size = 0
-    if change.segment is not None:
-        segments, size = (*segments, change.segment), size + change.segment_bytes
-    kept = change.snapshot is None
-    return TaskState(
-        epoch=epoch if change.segment is not None else task.epoch,
-        attempt=change.attempt if change.segment is not None else task.attempt,
-        segments=segments,
-        segment_bytes=size,
-        snapshot=task.snapshot if kept else change.snapshot,
-        snapshot_epoch=task.snapshot_epoch if kept else change.snapshot_epoch,
-        snapshot_attempt=task.snapshot_attempt if kept else task.attempt,
-        snapshot_bytes=task.snapshot_bytes if kept else change.snapshot_bytes,
-        state_bytes=change.state_bytes,
-        event_deadline=change.event_deadline,
-        wall_deadline=change.wall_deadline,
-        host=change.host,
+        kept_from=max(state.kept_from, manifest.kept_from),
+        rescaled_at=state.rescaled_at,
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 
-from headrace.coordinator.manifest import InputPosition, JobState, TaskState
+from headrace.coordinator.manifest import InputPosition, JobState
+from headrace.coordinator.task_files import TaskState
 from headrace.plan.stages import JobPlan, Stage
 from headrace.records.keys import group_range
 from headrace.task.orders import (
@@ -169,6 +170,7 @@ def keyed_tasks(
             target = StateTarget(
                 held.epoch,
                 held.attempt,
+                held.shape,
                 held.segment_bytes,
                 held.snapshot_bytes,
                 len(held.segments),

@@ -81,7 +81,9 @@ class EpochSummary:
             watermark=min(state.watermarks.values(), default=NO_WATERMARK),
             lag=lag,
             state_bytes=sum(task.state_bytes for task in state.tasks.values()),
-            changelog_bytes=sum(change.segment_bytes for change in changed),
+            changelog_bytes=sum(
+                change.segment.bytes for change in changed if change.segment is not None
+            ),
             output_rows=output_rows,
             ended=state.ended,
             slot_timings_ms=dict(run.slot_timings),

@@ -14,14 +14,21 @@ from headrace.state.position import Position
 
 
 class Step(NamedTuple):
-    """What one committed epoch changed: its position, and the files that hold it.
+    """What one committed epoch changed, or several: the position after them, and the files.
 
     ``paths`` are the changelog segments of the winning attempts that hold changes of the
-    asked task, or of the tasks that owned its key groups then; there may be several.
+    asked task, or of the tasks that owned its key groups then; there may be several. A merged
+    segment stands for the epochs from ``first_epoch`` on.
     """
 
     position: Position
     paths: tuple[Path, ...]
+    first_epoch: int = -1
+
+    def is_within(self, position: Position) -> bool:
+        """Say whether a position may be one of those that a merged segment stands for."""
+        begins = 0 <= self.first_epoch <= position.epoch < self.position.epoch
+        return begins and position.lineage == self.position.lineage
 
 
 Checksums = Mapping[Path, int]
@@ -36,8 +43,11 @@ class Chain:
         start: the position that ``steps`` build on. Equal to the one asked for: go on from
             there. Otherwise the store is thrown away first: ``None`` begins from an empty
             store, another position is the one of ``snapshot``.
-        snapshot: snapshot files to load first; several after a change of task count.
+        snapshot: files to load first, one after the other; several after a change of task
+            count, and then of any kind and lineage.
         steps: later epochs in order; those that changed nothing for the task may be left out.
+            The first may be a merged segment that the position is within: it counts only if
+            its footer lists the position.
         checksums: of the files named, as far as they are known.
     """
 

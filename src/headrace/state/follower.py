@@ -91,16 +91,31 @@ class Follower:
     ) -> None:
         name = self.name
         chain = source.chain(name.stage, name.task, name.groups, backend.position)
+        if not self._goes_on(backend.position, chain):
+            chain = source.chain(name.stage, name.task, name.groups, None)
         if chain.start is None or chain.start != backend.position:
             self._begin_anew(backend, stores, chain, counts)
         for step in chain.steps:
             changes: dict[str, Changes] = {}
             for path in step.paths:
-                reader = self._reader(path, CHANGELOG, chain, counts)
+                reader = self._reader(path, (CHANGELOG,), chain, counts)
                 self._read_step(reader, step.position, stores, changes, counts)
             backend.apply(changes, step.position)
         if backend.position != target:
             backend.apply({}, target)
+
+    def _goes_on(self, held: Position | None, chain: Chain) -> bool:
+        """Say whether a merged first step lists the position that lies within it.
+
+        Then the changes before that position are applied once more, and the newest win.
+        """
+        if held is None or chain.start != held or not chain.steps:
+            return True
+        first = chain.steps[0]
+        if not first.is_within(held):
+            return True
+        readers = [SegmentReader(self._files, p, chain.checksums.get(p)) for p in first.paths]
+        return all((held.epoch, held.digest) in reader.header.covers for reader in readers)
 
     def _begin_anew(
         self, backend: Backend, stores: tuple[str, ...], chain: Chain, counts: Counts
@@ -115,7 +130,8 @@ class Follower:
             )
         backend.clear()
         for path in chain.snapshot:
-            reader = self._reader(path, SNAPSHOT, chain, counts)
+            kinds = (SNAPSHOT,) if len(chain.snapshot) == 1 else (SNAPSHOT, CHANGELOG)
+            reader = self._reader(path, kinds, chain, counts)
             for store in stores:
                 for keys, values in reader.batches(store, self.name.groups):
                     backend.apply({store: (keys, values)}, None)
@@ -147,13 +163,15 @@ class Follower:
                 counts.entries += len(keys)
         counts.bytes_read += reader.bytes_read
 
-    def _reader(self, path: Path, kind: str, chain: Chain, counts: Counts) -> SegmentReader:
+    def _reader(
+        self, path: Path, kinds: tuple[str, ...], chain: Chain, counts: Counts
+    ) -> SegmentReader:
         reader = SegmentReader(self._files, path, chain.checksums.get(path))
         found = reader.header
-        if (found.kind, found.job) != (kind, self.name.job):
+        if found.kind not in kinds or found.job != self.name.job:
             raise CorruptDataError(
-                f"segment {path} is a {found.kind} of job {found.job!r}, expected a {kind} of "
-                f"{self.name.job!r}",
+                f"segment {path} is a {found.kind} of job {found.job!r}, expected a "
+                f"{' or '.join(kinds)} of {self.name.job!r}",
                 file=str(path),
             )
         counts.files.add(path)

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from headrace.state.position import Position
 
-FORMAT = 1
+FORMAT = 2
 MAGIC = b"HRSEG01\n"
 TRAILER = struct.Struct("<IQ8s")
 SIZE = struct.Struct("<I")
@@ -40,7 +40,9 @@ SNAPSHOT: Literal["snapshot"] = "snapshot"
 class SegmentHeader(msgspec.Struct, frozen=True):
     """Whose state a file holds, and of which epoch.
 
-    ``epoch`` is the one whose changes these are, or for a snapshot the one it stands at.
+    ``epoch`` is the one whose changes these are, or for a snapshot the one it stands at. A
+    merged segment stands for several epochs, from ``first_epoch`` to ``epoch``; ``covers``
+    lists the newest of them with the attempts that were committed then, rising.
     """
 
     kind: Literal["changelog", "snapshot"]
@@ -49,6 +51,8 @@ class SegmentHeader(msgspec.Struct, frozen=True):
     generation: int
     epoch: int
     attempt: str
+    first_epoch: int = -1
+    covers: tuple[tuple[int, str], ...] = ()
 
 
 class Section(msgspec.Struct, frozen=True):

@@ -29,11 +29,14 @@ class StateTarget(msgspec.Struct, frozen=True, array_like=True):
     """The committed state that a task's stores must hold before it runs.
 
     ``epoch`` is the last one that changed the task, ``attempt`` the slot attempt whose
-    changes were committed then; epoch -1: nothing was ever committed.
+    changes were committed then; epoch -1: nothing was ever committed. ``shape`` is another
+    number whenever the files that hold the state were replaced by others: a list of them that
+    was made under another shape is old.
     """
 
     epoch: int = -1
     attempt: str = ""
+    shape: int = 0
     segment_bytes: int = 0
     snapshot_bytes: int = 0
     segments: int = 0
@@ -120,6 +123,39 @@ class FileRef(msgspec.Struct, frozen=True, array_like=True):
     checksum: int | None = None
 
 
+class SegmentRef(msgspec.Struct, frozen=True, array_like=True):
+    """One task's part of a segment, a merged segment or a snapshot, as manifests name it.
+
+    The changes of epochs ``first_epoch`` to ``epoch`` are in it; ``attempt`` is the one whose
+    changes of ``epoch`` were committed, so that (``epoch``, ``attempt``) is where a store
+    stands after it. ``bytes`` and ``rows`` are of this task, ``size`` is that of the file.
+    Only its key groups ``groups`` count (first, and after last) where they are given: a file
+    from before a rescale may hold more that is out of date.
+    """
+
+    path: str
+    size: int
+    epoch: int
+    attempt: str
+    checksum: int | None = None
+    bytes: int = 0
+    rows: int = 0
+    first_epoch: int = -1
+    groups: tuple[int, int] | None = None
+
+
+class Merged(msgspec.Struct, frozen=True, array_like=True):
+    """A file that stands for several of a task, made in the background.
+
+    ``sources`` are the paths of the files it stands for, oldest first, all adjacent. With
+    ``snapshot`` these are the snapshots and the oldest segments, and deletions are gone.
+    """
+
+    ref: SegmentRef
+    sources: tuple[str, ...]
+    snapshot: bool = False
+
+
 class TaskReport(msgspec.Struct, frozen=True):
     """What one task did: offsets reached, changes, outputs, deadlines, counts.
 
@@ -132,6 +168,8 @@ class TaskReport(msgspec.Struct, frozen=True):
     reached: list[Reached] = []
     changed: bool = False
     segment_bytes: int = 0
+    segment_rows: int = 0
+    merged: Merged | None = None
     snapshot: bool = False
     snapshot_bytes: int = 0
     outputs: list[OutputPart] = []

@@ -52,6 +52,13 @@ from headrace.task.stage_task import StageTask, store_specs
 _Task = tuple[str, int]
 
 
+class _Size(NamedTuple):
+    """One task's part of a file."""
+
+    bytes: int = 0
+    rows: int = 0
+
+
 class _Ready(NamedTuple):
     """A task that is about to run."""
 
@@ -277,8 +284,8 @@ class _Attempt:
     def _report(
         self,
         entry: _Ready,
-        sizes: dict[_Task, int],
-        snapshot_sizes: dict[_Task, int],
+        sizes: dict[_Task, _Size],
+        snapshot_sizes: dict[_Task, _Size],
         after: _After,
         reached: list[Reached],
         parts: list[OutputPart],
@@ -299,9 +306,10 @@ class _Attempt:
             task.task,
             reached=reached,
             changed=changed,
-            segment_bytes=sizes.get(name, 0),
+            segment_bytes=sizes[name].bytes if changed else 0,
+            segment_rows=sizes[name].rows if changed else 0,
             snapshot=name in snapshot_sizes,
-            snapshot_bytes=snapshot_sizes.get(name, 0),
+            snapshot_bytes=snapshot_sizes[name].bytes if name in snapshot_sizes else 0,
             outputs=parts,
             event_deadline=after.event_deadline,
             wall_deadline=after.wall_deadline,
@@ -325,7 +333,7 @@ class _Attempt:
         if self._source is None:
             self._source = host.segments(order)
         state.catch_up(target, self._source)
-        state.begin(order.epoch, self._id)
+        state.begin(order.epoch, self._id, order.time_ms)
         return state
 
     def _runtime(self, stage: Stage, task: TaskOrder, state: TaskState | None) -> StageTask:
@@ -397,7 +405,7 @@ class _Attempt:
             files.append(ExchangeFile(node.exchange.operator, task.task, name, size, rows))
         return files
 
-    def _write_segment(self, ready: list[_Ready]) -> tuple[FileRef | None, dict[_Task, int]]:
+    def _write_segment(self, ready: list[_Ready]) -> tuple[FileRef | None, dict[_Task, _Size]]:
         changed = [
             (entry.order, changes)
             for entry in ready
@@ -411,7 +419,7 @@ class _Attempt:
                 writer.add(task.stage, task.task, store, keys, values)
         return self._close_segment(writer, name, self._order.epoch)
 
-    def _write_snapshots(self, due: list[_Ready]) -> tuple[FileRef | None, dict[_Task, int]]:
+    def _write_snapshots(self, due: list[_Ready]) -> tuple[FileRef | None, dict[_Task, _Size]]:
         """Write the committed state of tasks whose changelog has outgrown it."""
         if not due:
             return None, {}
@@ -422,7 +430,7 @@ class _Attempt:
             entry.state.write_snapshot(writer)
         written, sizes = self._close_segment(writer, name, self._order.epoch)
         for entry in due:
-            sizes.setdefault((entry.order.stage, entry.order.task), 0)
+            sizes.setdefault((entry.order.stage, entry.order.task), _Size())
         return written, sizes
 
     def _segment_writer(
@@ -437,11 +445,13 @@ class _Attempt:
 
     def _close_segment(
         self, writer: SegmentWriter, name: str, epoch: int
-    ) -> tuple[FileRef, dict[_Task, int]]:
+    ) -> tuple[FileRef, dict[_Task, _Size]]:
         info = writer.close()
         self._host.files.sync_folder((self._host.storage / name).parent)
-        sizes: dict[_Task, int] = {}
+        sizes: dict[_Task, _Size] = {}
         for section in info.sections:
             task = (section.stage, section.task)
-            sizes[task] = sizes.get(task, 0) + section.end - section.begin
+            held = sizes.get(task, _Size())
+            size = section.end - section.begin
+            sizes[task] = _Size(held.bytes + size, held.rows + section.rows)
         return FileRef(name, info.bytes, epoch, self._id, info.checksum), sizes

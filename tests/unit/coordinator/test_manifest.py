@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import msgspec
@@ -17,23 +18,22 @@ from headrace.coordinator.manifest import (
     InputPosition,
     JobState,
     Manifest,
-    TaskChange,
-    TaskState,
     decode_manifest,
     encode_manifest,
     fold,
 )
+from headrace.coordinator.task_files import TaskChange, TaskState
 from headrace.errors import CorruptDataError
 from headrace.files import Files
-from headrace.task.orders import FileRef, OutputPart
+from headrace.task.orders import Merged, OutputPart, SegmentRef
 
 CREATED = JobState(
     "j", "line", 1, 0, 5, "", 8, {"job": "{}"}, {"in": {0: InputPosition(0)}}, task_counts={"s": 2}
 )
 
 
-def ref(name: str, epoch: int) -> FileRef:
-    return FileRef(f"segment/{name}", 10, epoch, name)
+def ref(name: str, epoch: int) -> SegmentRef:
+    return SegmentRef(f"segment/{name}", 10, epoch, name, bytes=4, first_epoch=epoch)
 
 
 def base(state: JobState, previous: str = "") -> Manifest:
@@ -58,11 +58,8 @@ def advance(state: JobState | None, manifest: Manifest) -> JobState:
 
 CHANGE = st.builds(
     TaskChange,
-    attempt=st.sampled_from(["x", "y"]),
     segment=st.none() | st.just(ref("changed", 0)),
-    segment_bytes=st.integers(0, 9),
-    snapshot=st.none() | st.just(ref("snapshot", 0)),
-    snapshot_bytes=st.integers(0, 9),
+    merged=st.none() | st.just(Merged(ref("merged", 0), ("all",), snapshot=True)),
     state_bytes=st.integers(0, 99),
     event_deadline=st.none() | st.integers(0, 9),
     wall_deadline=st.none() | st.integers(0, 9),
@@ -91,13 +88,16 @@ EPOCH = st.fixed_dictionaries(
 
 
 def at_epoch(state: JobState, changes: dict[str, Any]) -> dict[str, Any]:
-    """Give segments and snapshots the epochs that a run would."""
+    """Give segments and merges the epochs and sources that a run would."""
     tasks = {}
     for name, change in changes["tasks"].items():
         held = state.tasks.get(name, TaskState())
         segment = change.segment and ref(f"{name}-{state.epoch + 1}", state.epoch + 1)
-        own = msgspec.structs.replace(change, segment=segment, snapshot_epoch=held.epoch)
-        tasks[name] = own
+        merged = None
+        if change.merged is not None and held.files:
+            file = SegmentRef(f"snapshot/{name}-{held.epoch}", 9, held.epoch, held.attempt)
+            merged = Merged(file, tuple(f.path for f in held.files), snapshot=True)
+        tasks[name] = msgspec.structs.replace(change, segment=segment, merged=merged)
     return {**changes, "tasks": tasks}
 
 
@@ -129,7 +129,7 @@ def test_segments_are_those_since_the_snapshot(epochs: list[Any]) -> None:
         made = at_epoch(state, changes)
         for name, change in made["tasks"].items():
             stands, kept = model.get(name, (-1, []))
-            if change.snapshot is not None:
+            if change.merged is not None:
                 stands, kept = max([stands, *kept]), []
             if change.segment is not None:
                 kept = [*kept, state.epoch + 1]
@@ -139,26 +139,9 @@ def test_segments_are_those_since_the_snapshot(epochs: list[Any]) -> None:
             task = state.tasks[name]
             assert [segment.epoch for segment in task.segments] == kept
             assert task.epoch == max([stands, *kept])
-            assert (task.snapshot is None) or task.snapshot_epoch == stands
-            assert {s.path for s in task.segments} <= state.files()
-            assert task.snapshot is None or task.snapshot.path in state.files()
+            assert not task.snapshots or task.snapshot_epoch == stands
+            assert {s.path for s in task.files} <= state.files()
         assert {part.path for part in state.outputs} <= state.files()
-
-
-def test_bytes_of_a_snapshot_replace_those_of_the_segments() -> None:
-    state = advance(None, base(CREATED))
-    grow = TaskChange(attempt="x", segment=ref("a", 1), segment_bytes=100, host="h")
-    state = advance(state, delta(state, tasks={"s/0": grow}))
-    state = advance(state, delta(state, tasks={"s/0": grow}))
-    assert state.tasks["s/0"].segment_bytes == 200
-    snap = TaskChange(
-        attempt="y", snapshot=ref("s", 3), snapshot_epoch=2, snapshot_bytes=50, host="h"
-    )
-    state = advance(state, delta(state, tasks={"s/0": snap}))
-    held = state.tasks["s/0"]
-    assert (held.segment_bytes, held.snapshot_bytes, held.segments) == (0, 50, ())
-    assert (held.epoch, held.attempt) == (2, "x")
-    assert (held.snapshot_epoch, held.snapshot_attempt) == (2, "x")
 
 
 @pytest.mark.parametrize(
@@ -178,10 +161,15 @@ def test_a_delta_alone_has_nothing_to_follow() -> None:
         advance(None, delta(CREATED))
 
 
-def test_another_format_is_told_apart_from_damage() -> None:
-    data, _ = encode_manifest(msgspec.structs.replace(base(CREATED), format=FORMAT + 1))
-    with pytest.raises(CorruptDataError, match="has format 2, this version reads 1"):
-        decode_manifest(data, "of a test")
+@pytest.mark.parametrize("other", [FORMAT - 1, FORMAT + 1])
+def test_another_format_is_told_apart_from_damage(other: int) -> None:
+    """Older and later ones, also when nothing else of them can be read."""
+    data, _ = encode_manifest(msgspec.structs.replace(base(CREATED), format=other))
+    line = data.splitlines()[0].replace(b'"lineage"', b'"unknown"')
+    damaged = line + b"\n" + hashlib.blake2b(line, digest_size=16).hexdigest().encode() + b"\n"
+    for found in (data, damaged):
+        with pytest.raises(CorruptDataError, match=f"has format {other}, this version reads 2"):
+            decode_manifest(found, "of a test")
 
 
 def log_of(tmp_path: Any, kinds: str) -> tuple[FileCommitLog, list[JobState]]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.coordinator.manifest import InputPosition, JobState, TaskState
+from headrace.coordinator.manifest import InputPosition, JobState
 from headrace.coordinator.planning import (
     at_end,
     keyed_tasks,
@@ -22,6 +22,7 @@ from headrace.coordinator.planning import (
     source_watermark,
     task_name,
 )
+from headrace.coordinator.task_files import TaskState
 from headrace.plan.planner import plan
 from headrace.plan.stages import JobPlan, StreamInfo
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK, InputRange, StateTarget

@@ -44,7 +44,7 @@ def test_a_lost_disk_comes_back_from_snapshots_and_segments(store: str, seed: in
             elif number % 6 == 2:
                 driver.runner.kill(0)
         state = driver.coordinator.state
-        taken = [task for task in state.tasks.values() if task.snapshot is not None]
+        taken = [task for task in state.tasks.values() if task.snapshots]
         assert taken
         assert all(s.epoch > task.snapshot_epoch for task in taken for s in task.segments)
         driver.finish()
@@ -95,7 +95,7 @@ def test_disk_stays_flat_while_values_are_overwritten(driver: TestDriver) -> Non
 def test_a_damaged_snapshot_is_told_when_it_is_needed(driver: TestDriver) -> None:
     fill(driver, 12)
     held = driver.coordinator.state.tasks
-    paths = [driver.storage / task.snapshot.path for task in held.values() if task.snapshot]
+    paths = [driver.storage / ref.path for task in held.values() for ref in task.snapshots]
     assert paths
     _flip(paths[0])
     fill(driver, 1)

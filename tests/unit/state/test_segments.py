@@ -129,9 +129,9 @@ def test_a_missing_file_and_another_file_are_found(tmp_path: Path) -> None:
 
 
 def test_a_later_format_is_refused_with_both_numbers(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(writing, "FORMAT", 2)
+    monkeypatch.setattr(writing, "FORMAT", 3)
     write(tmp_path / "s", [])
-    with pytest.raises(InvalidInputError, match="found format 2, this version reads 1"):
+    with pytest.raises(InvalidInputError, match="found format 3, this version reads 2"):
         SegmentReader(FILES, tmp_path / "s")
 
 

@@ -1,0 +1,125 @@
+"""What is committed for one task: where its stores stand, and the files that hold them.
+
+A store is filled from the ``snapshots`` and the ``segments`` after them. A merge replaces
+some of these files by one that stands for them, exactly, or does nothing.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.task.orders import Merged, SegmentRef
+
+
+class TaskState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is committed for one task.
+
+    ``epoch`` and ``attempt`` tell which changes its stores must hold. ``snapshots`` are what
+    a store begins with, to be applied one after the other by key groups: none, one, or after
+    a change of task count several, which may hold deletions and be of another lineage. After
+    them it stands at ``snapshot_epoch`` and ``snapshot_attempt``; ``segments`` are the changes
+    since, in epoch order. ``shape`` changes whenever a merge took effect.
+    """
+
+    epoch: int = -1
+    attempt: str = ""
+    snapshots: tuple[SegmentRef, ...] = ()
+    snapshot_epoch: int = -1
+    snapshot_attempt: str = ""
+    segments: tuple[SegmentRef, ...] = ()
+    shape: int = 0
+    state_bytes: int = 0
+    event_deadline: int | None = None
+    wall_deadline: int | None = None
+    host: str = ""
+
+    @property
+    def files(self) -> tuple[SegmentRef, ...]:
+        """Everything that a store is filled from, in the order it is applied."""
+        return (*self.snapshots, *self.segments)
+
+    @property
+    def segment_bytes(self) -> int:
+        """This task's part of the changelog since the snapshots."""
+        return sum(ref.bytes for ref in self.segments)
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """This task's part of the snapshots."""
+        return sum(ref.bytes for ref in self.snapshots)
+
+
+class TaskChange(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an epoch changed of one task; deadlines and host are always the new ones.
+
+    ``segment`` holds the epoch's changes, ``merged`` what stands for earlier files.
+    """
+
+    segment: SegmentRef | None = None
+    merged: Merged | None = None
+    state_bytes: int = 0
+    event_deadline: int | None = None
+    wall_deadline: int | None = None
+    host: str = ""
+
+
+def can_replace(task: TaskState, merged: Merged) -> bool:
+    """Say whether the files that a merge stands for are still there, adjacent and as they were."""
+    return _replaced(task, merged) is not None
+
+
+def changed(task: TaskState, change: TaskChange) -> TaskState:
+    """Return a task after one more epoch."""
+    merged = change.merged and _replaced(task, change.merged)
+    if merged:
+        task = merged
+    if change.segment is not None:
+        task = msgspec.structs.replace(
+            task,
+            epoch=change.segment.epoch,
+            attempt=change.segment.attempt,
+            segments=(*task.segments, change.segment),
+        )
+    return msgspec.structs.replace(
+        task,
+        state_bytes=change.state_bytes,
+        event_deadline=change.event_deadline,
+        wall_deadline=change.wall_deadline,
+        host=change.host,
+    )
+
+
+def _replaced(task: TaskState, merged: Merged) -> TaskState | None:
+    """Put a merged file in the place of what it stands for; ``None`` when it does not fit."""
+    ref, count, base = merged.ref, len(merged.sources), len(task.snapshots)
+    paths = [held.path for held in task.files]
+    begin = 0 if merged.snapshot else _index(paths, merged.sources[:1])
+    end = begin + count
+    if not count or tuple(paths[begin:end]) != merged.sources:
+        return None
+    if end < base or (begin < base and not merged.snapshot):
+        return None
+    # Where a store stands after the last of what is replaced.
+    stands = (task.snapshot_epoch, task.snapshot_attempt)
+    if end > base:
+        stands = (task.files[end - 1].epoch, task.files[end - 1].attempt)
+    if (ref.epoch, ref.attempt) != stands:
+        return None
+    shape = task.shape + 1
+    if merged.snapshot:
+        return msgspec.structs.replace(
+            task,
+            snapshots=(ref,),
+            snapshot_epoch=ref.epoch,
+            snapshot_attempt=ref.attempt,
+            segments=task.files[end:],
+            shape=shape,
+        )
+    if ref.first_epoch != task.files[begin].first_epoch:
+        return None
+    kept = (*task.files[base:begin], ref, *task.files[end:])
+    return msgspec.structs.replace(task, segments=kept, shape=shape)
+
+
+def _index(paths: list[str], wanted: tuple[str, ...]) -> int:
+    return paths.index(wanted[0]) if wanted and wanted[0] in paths else len(paths)

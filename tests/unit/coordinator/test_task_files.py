@@ -1,0 +1,131 @@
+"""A merged file takes the place of exactly what it stands for, or nothing happens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.coordinator.task_files import TaskChange, TaskState, can_replace, changed
+from headrace.task.orders import Merged, SegmentRef
+
+
+def segment(first: int, last: int | None = None, name: str = "") -> SegmentRef:
+    last = first if last is None else last
+    path = name or (f"m{first}-{last}" if first != last else f"s{first}")
+    size = last - first + 1
+    return SegmentRef(path, 9, last, f"a{last}", 1, size, size, first)
+
+
+def held(*epochs: int, snapshots: tuple[SegmentRef, ...] = ()) -> TaskState:
+    refs = tuple(segment(epoch) for epoch in epochs)
+    stands = (snapshots[-1].epoch, snapshots[-1].attempt) if snapshots else (-1, "")
+    last = (refs[-1].epoch, refs[-1].attempt) if refs else stands
+    return TaskState(*last, snapshots, *stands, refs)
+
+
+def merge(task: TaskState, begin: int, end: int, **other: Any) -> Merged:
+    """Merge some of a task's files, the oldest into a snapshot."""
+    files = task.files[begin:end]
+    ref = segment(files[0].first_epoch, files[-1].epoch, f"m{files[0].path}-{files[-1].path}")
+    plain = Merged(ref, tuple(file.path for file in files), snapshot=begin == 0)
+    return msgspec.structs.replace(plain, **other)
+
+
+def paths(task: TaskState) -> list[str]:
+    return [file.path for file in task.files]
+
+
+def test_a_merge_replaces_what_it_stands_for_and_the_new_segment_follows() -> None:
+    task = held(1, 2, 5, 7, 8)
+    after = changed(task, TaskChange(segment(9), merge(task, 1, 4), host="h"))
+    assert paths(after) == ["s1", "ms2-s7", "s8", "s9"]
+    assert (after.epoch, after.attempt, after.shape, after.host) == (9, "a9", 1, "h")
+    assert [ref.first_epoch for ref in after.segments] == [1, 2, 8, 9]
+    assert after.snapshots == ()
+
+
+def test_a_merge_of_the_oldest_is_the_snapshot() -> None:
+    task = held(1, 2, 5, 7)
+    after = changed(task, TaskChange(merged=merge(task, 0, 3)))
+    assert paths(after) == ["ms1-s5", "s7"]
+    assert (after.snapshot_epoch, after.snapshot_attempt) == (5, "a5")
+    assert (after.epoch, after.attempt, after.shape) == (7, "a7", 1)
+    again = changed(after, TaskChange(merged=merge(after, 0, 2)))
+    assert paths(again) == ["mms1-s5-s7"]
+    assert (again.snapshot_epoch, again.segments, again.shape) == (7, (), 2)
+    assert again.snapshot_bytes == again.snapshots[0].bytes
+
+
+def test_what_a_rescale_left_goes_together() -> None:
+    """Several files that a store begins with are replaced by one, or stay all."""
+    several = (segment(1, 4, "left"), segment(2, 6, "right"))
+    task = held(8, snapshots=several)
+    assert not can_replace(task, merge(task, 0, 1))
+    assert not can_replace(task, merge(task, 1, 2))
+    assert not can_replace(task, merge(task, 1, 3))
+    after = changed(task, TaskChange(merged=merge(task, 0, 2)))
+    assert paths(after) == ["mleft-right", "s8"]
+    assert (after.snapshot_epoch, after.snapshot_attempt) == (6, "a6")
+
+
+BEFORE = held(2, 4, 6, 8)
+STALE = merge(BEFORE, 1, 3)
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        pytest.param(held(2, 4, 7, 8), id="one was replaced"),
+        pytest.param(held(2, 4, 5, 6, 8), id="one came in between"),
+        pytest.param(held(2, 6, 4, 8), id="another order"),
+        pytest.param(held(2, 6, 8), id="one is gone"),
+        pytest.param(held(2, 4), id="the end is gone"),
+        pytest.param(held(), id="all are gone"),
+        pytest.param(
+            changed(BEFORE, TaskChange(merged=merge(BEFORE, 1, 2))), id="merged otherwise"
+        ),
+        pytest.param(changed(BEFORE, TaskChange(merged=STALE)), id="done already"),
+        pytest.param(changed(BEFORE, TaskChange(merged=merge(BEFORE, 0, 4))), id="in a snapshot"),
+        pytest.param(held(6, 8, snapshots=(segment(4),)), id="half in the snapshot"),
+    ],
+)
+def test_a_merge_that_no_longer_fits_is_ignored(now: TaskState) -> None:
+    assert not can_replace(now, STALE)
+    after = changed(now, TaskChange(segment(11), STALE))
+    assert after == changed(now, TaskChange(segment(11)))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param(merge(BEFORE, 1, 3, sources=()), id="of nothing"),
+        pytest.param(merge(BEFORE, 1, 3, snapshot=True), id="a snapshot without the oldest"),
+        pytest.param(merge(BEFORE, 1, 3, ref=segment(4, 8)), id="stands at another epoch"),
+        pytest.param(merge(BEFORE, 1, 3, ref=segment(2, 6)), id="begins at another epoch"),
+    ],
+)
+def test_a_merge_that_says_other_things_than_its_sources_is_ignored(wrong: Merged) -> None:
+    assert not can_replace(BEFORE, wrong)
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 2)), max_size=30))
+def test_files_hold_every_epoch_once_and_in_order(steps: list[tuple[int, int, int]]) -> None:
+    """Merges of any run, made at once or late, and ignored when they come too late."""
+    task, late = TaskState(), list[Merged]()
+    for epoch, (begin, length, kind) in enumerate(steps, 1):
+        made = None
+        if kind == 0 and len(task.files) >= begin + length > begin and length > 1:
+            late.append(merge(task, begin, begin + length))
+        if kind == 1 and late:
+            made = late.pop()
+        fits = made is not None and can_replace(task, made)
+        before = task
+        task = changed(task, TaskChange(segment(epoch), made))
+        assert task.shape == before.shape + fits
+        covered = [e for ref in task.files for e in range(ref.first_epoch, ref.epoch + 1)]
+        assert covered == list(range(1, epoch + 1))
+        assert not task.snapshots or task.snapshot_epoch == task.snapshots[-1].epoch
