@@ -33,7 +33,8 @@ class JobState(msgspec.Struct, frozen=True):
     ``fingerprint`` what must not change under this state; ``tasks`` is by "stage/task", and
     ``task_counts`` tells how many of them share the key groups of each keyed stage; after
     epoch ``rescaled_at`` these win over the settings. Files of epochs from ``kept_from`` on
-    are not swept.
+    are not swept. ``durability`` tells what is promised, as its setting does; ``copy_of`` is the
+    digest of the manifest that this is a copy of, where epochs commit elsewhere.
     """
 
     job: str
@@ -54,6 +55,8 @@ class JobState(msgspec.Struct, frozen=True):
     ended: bool = False
     kept_from: int = 0
     rescaled_at: int = -1
+    durability: str = "epoch"
+    copy_of: str = ""
 
     def files(self) -> set[str]:
         """Return every file that the state names, relative to the job's storage."""
@@ -166,4 +169,6 @@ def fold(state: JobState | None, manifest: Manifest, digest: str) -> JobState:
         ended=manifest.ended,
         kept_from=max(state.kept_from, manifest.kept_from),
         rescaled_at=state.rescaled_at,
+        durability=state.durability,
+        copy_of=state.copy_of,
     )
