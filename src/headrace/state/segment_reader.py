@@ -101,9 +101,25 @@ class SegmentReader:
         if section is not None:
             yield from self._section_batches(section, *ALL_GROUPS)
 
+    def columns(
+        self, store: str, groups: tuple[int, int] = ALL_GROUPS
+    ) -> Iterator[tuple[pa.BinaryArray, pa.BinaryArray]]:
+        """Yield what ``read`` returns, frame by frame, as columns of the mapped file."""
+        low, high = groups
+        found = [s for s in self.sections if s.store == store]
+        for section in sorted(found, key=lambda s: s.first_group):
+            if section.first_group < high and section.last_group >= low:
+                yield from self._section_columns(section, low, high)
+
     def _section_batches(
         self, section: Section, low: int, high: int
     ) -> Iterator[tuple[list[bytes], list[bytes | None]]]:
+        for keys, values in self._section_columns(section, low, high):
+            yield _to_list(keys), _to_list(values)
+
+    def _section_columns(
+        self, section: Section, low: int, high: int
+    ) -> Iterator[tuple[pa.BinaryArray, pa.BinaryArray]]:
         starts = [*section.starts, section.rows]
         begin = starts[bisect_left(section.groups, low)]
         end = starts[bisect_left(section.groups, high)]
@@ -116,7 +132,7 @@ class SegmentReader:
                 if batch.num_rows != frame.rows:
                     raise self._damaged(f"found {batch.num_rows} rows, expected {frame.rows}")
                 rows = batch.slice(first, last - first)
-                yield _to_list(rows.column(1)), _to_list(rows.column(2))
+                yield rows.column(1), rows.column(2)
             at += frame.rows
 
     def _frames(self, section: Section) -> list[Frame]:
