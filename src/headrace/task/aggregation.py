@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
@@ -12,6 +13,8 @@ from headrace.graph.aggregates import Aggregate
 from headrace.task.partials import PartialCodec
 from headrace.task.stateless import guarded
 
+_ROW = "__row"
+_EARLIER = "<"
 _TOO_WIDE = "conversion from `i128`"  # sums are made in 128 bits and kept in 64
 
 
@@ -40,6 +43,9 @@ class Aggregation:
         self._partial = [e for prefix, a in self._all for e in a.partial(prefix)]
         self._combine = [e for prefix, a in self._all for e in a.combine(prefix)]
         self._lift = [e for prefix, a in self._all for e in a.lift(prefix)]
+        pairs = [a.combine_pair(_EARLIER + prefix, prefix) for prefix, a in self._all]
+        every = all(pair is not None for pair in pairs)
+        self._pairs = [e for pair in pairs for e in pair or ()] if every else None
         self._results = [a.result(prefix).alias(prefix[:-1]) for prefix, a in self._all]
 
     def reduced(self, frame: pl.DataFrame, by: Sequence[str], *beside: pl.Expr) -> pl.DataFrame:
@@ -49,6 +55,19 @@ class Aggregation:
     def combined(self, frame: pl.DataFrame, by: Sequence[str], *beside: pl.Expr) -> pl.DataFrame:
         """Return one row of partials for each group of partials, combined in order."""
         return self._guarded(lambda: frame.group_by(by).agg(*beside, *self._combine))
+
+    def paired(self, earlier: pl.DataFrame, later: pl.DataFrame) -> pl.DataFrame:
+        """Return partials combined row by row; both frames hold partials alone, shape (n,)."""
+        return self._guarded(lambda: self._pair(earlier, later))
+
+    def _pair(self, earlier: pl.DataFrame, later: pl.DataFrame) -> pl.DataFrame:
+        if self._pairs is not None:
+            before = earlier.rename({name: _EARLIER + name for name in earlier.columns})
+            return later.hstack(before.get_columns()).select(self._pairs)
+        rows = pl.Series(_ROW, np.arange(later.height))
+        frames = [earlier.with_columns(rows), later.with_columns(rows)]
+        both = pl.concat(frames, how="vertical_relaxed")
+        return both.group_by(_ROW).agg(self._combine).sort(_ROW).drop(_ROW)
 
     def lifted(self, frame: pl.DataFrame, *beside: pl.Series) -> pl.DataFrame:
         """Return the partials of each message on its own."""

@@ -1,4 +1,4 @@
-"""Partial results of aggregates in a key-value store: one row of columns for each key.
+"""The form of partial results in a key-value store: one value for each row of columns.
 
 Rows of fixed width are NumPy records with a bit for each null, so a million of them are
 read and written without a Python step each; others are MessagePack arrays.
@@ -6,17 +6,13 @@ read and written without a Python step each; others are MessagePack arrays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 import polars as pl
 import pyarrow as pa
-
-from headrace.state.store import KeyValueStore
-
-_ROW = "__row"
 
 
 class PartialCodec:
@@ -98,62 +94,3 @@ def _packed(kind: pl.DataType) -> pl.DataType:
     if isinstance(kind, pl.Decimal):
         return pl.String()
     return pl.Int64() if kind.is_temporal() else kind
-
-
-class AggregateTable:
-    """Partial results by full key, over a key-value store.
-
-    Args:
-        store: where they are kept.
-        codec: their form.
-        combine: makes one row of the rows of each group, in order; its arguments are a frame
-            and the column of the groups.
-    """
-
-    def __init__(
-        self,
-        store: KeyValueStore,
-        codec: PartialCodec,
-        combine: Callable[[pl.DataFrame, Sequence[str]], pl.DataFrame],
-    ) -> None:
-        self.store, self._codec, self._combine = store, codec, combine
-
-    def lookup(self, keys: list[bytes]) -> tuple[pl.DataFrame, list[int]]:
-        """Return the rows that exist and the index in ``keys`` of each."""
-        values = self.store.get_many(keys)
-        present = [row for row, value in enumerate(values) if value is not None]
-        return self._codec.decode([value for value in values if value is not None]), present
-
-    def merge(self, keys: list[bytes], partials: pl.DataFrame) -> pl.DataFrame:
-        """Combine each key's stored row with a new one, store and return the results.
-
-        Args:
-            keys: distinct full keys, shape (n,).
-            partials: their new rows, shape (n,); combined after the stored ones.
-        """
-        old, present = self.lookup(keys)
-        merged = partials.select(self._codec.schema.names())
-        if present:
-            rows = pl.Series(_ROW, np.arange(len(keys)))
-            both = pl.concat(
-                [
-                    old.with_columns(pl.Series(_ROW, present, dtype=pl.Int64)),
-                    merged.with_columns(rows),
-                ],
-                how="vertical_relaxed",
-            )
-            merged = self._combine(both, [_ROW]).sort(_ROW).drop(_ROW)
-        self.put(keys, merged)
-        return merged
-
-    def put(self, keys: list[bytes], partials: pl.DataFrame) -> None:
-        """Store rows as they are."""
-        self.store.put_many(keys, self._codec.encode(partials))
-
-    def encode(self, partials: pl.DataFrame) -> list[bytes]:
-        """Return rows as values that could be stored."""
-        return self._codec.encode(partials)
-
-    def decode(self, values: Sequence[bytes]) -> pl.DataFrame:
-        """Return stored values as rows."""
-        return self._codec.decode(values)

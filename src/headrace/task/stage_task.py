@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -28,11 +29,13 @@ from headrace.graph.operators import (
 from headrace.plan.stages import Exchange, Stage
 from headrace.state.objects import ObjectStore
 from headrace.state.task_state import TaskState
+from headrace.task.aggregation import Aggregation
 from headrace.task.chunk import Chunk
 from headrace.task.exchange import ExchangeWriter
 from headrace.task.node import Node
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK
 from headrace.task.outputs import OutputNode
+from headrace.task.partial_table import KeyValuePartials, PartialTable
 from headrace.task.process import ProcessNode, Turn
 from headrace.task.stateless import (
     FilterNode,
@@ -42,7 +45,7 @@ from headrace.task.stateless import (
     SelectNode,
 )
 from headrace.task.timers import Timers
-from headrace.task.windows import BucketNode, PeriodicNode, RunningNode, WindowNode
+from headrace.task.windows import PeriodicNode, RunningNode, WindowNode
 
 
 class ExchangeNode(Node):
@@ -169,22 +172,37 @@ class StageTask:
         raise InternalError(f"operator {name!r} of unknown kind {type(operator).__name__}")
 
     def _build_aggregate(self, operator: RunningAggregate | TumblingWindow) -> Node:
+        source = self._source_schema(operator)
+        aggregation = Aggregation(operator.name, operator.aggregates, source)
+        common = (
+            operator.name,
+            aggregation,
+            self._partial_table(operator, aggregation),
+            self._stage.schemas[operator.name],
+            self._key_groups,
+        )
+        delay_ms = self._stage.delays.get(operator.name, 0)
+        if isinstance(operator, TumblingWindow):
+            size_ms, grace_ms = operator.size_ms, operator.grace_ms
+            return WindowNode(*common, size_ms=size_ms, grace_ms=grace_ms, delay_ms=delay_ms)
+        if operator.every_ms is not None:
+            return PeriodicNode(*common, size_ms=operator.every_ms, grace_ms=0, delay_ms=delay_ms)
+        return RunningNode(*common)
+
+    def _partial_table(
+        self, operator: RunningAggregate | TumblingWindow, aggregation: Aggregation
+    ) -> PartialTable[Any]:
         assert self._state is not None
         source = self._source_schema(operator)
-        store = self._state.store(operator.store.name)
-        common = (operator.name, self._keys, operator.aggregates, source)
-        common += (self._stage.schemas[operator.name], store)  # type: ignore[assignment]
-        if isinstance(operator, TumblingWindow):
-            node: BucketNode = WindowNode(
-                *common, size_ms=operator.size_ms, grace_ms=operator.grace_ms
-            )
-        elif operator.every_ms is not None:
-            node = PeriodicNode(*common, size_ms=operator.every_ms, grace_ms=0)
-        else:
-            return RunningNode(*common)
-        node.groups = self._groups
-        node.delay_ms = self._stage.delays.get(operator.name, 0)
-        return node
+        keys = pa.schema([source.field(key) for key in self._keys])
+        return KeyValuePartials(
+            self._state.store(operator.store.name),
+            aggregation,
+            keys,
+            self._groups,
+            self._key_groups,
+            buckets=isinstance(operator, TumblingWindow) or operator.every_ms is not None,
+        )
 
     def _build_process(self, operator: Process) -> Node:
         stores: dict[str, ObjectStore] = {}

@@ -38,7 +38,7 @@ KEYS: dict[str, tuple[dict[str, pa.DataType], st.SearchStrategy[tuple[Any, ...]]
 }
 LIMITS = (
     "headrace.task.windows.FLUSH_ROWS",
-    "headrace.task.windows.CLOSE_ROWS",
+    "headrace.task.partial_table.TAKE_ROWS",
     "headrace.task.source.CHUNK_ROWS",
     "headrace.task.exchange.FRAME_ROWS",
 )

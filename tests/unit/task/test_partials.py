@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Iterator
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -15,9 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.state.memory import MemoryBackend
-from headrace.state.store import KeyValueStore
-from headrace.task.partials import AggregateTable, PartialCodec
+from headrace.task.partials import PartialCodec
 
 MOMENT = datetime.datetime(2024, 2, 29, 1, 2, 3, 456_789, tzinfo=datetime.UTC)
 TOP = pa.list_(pa.struct([("v", pa.float64()), ("day", pa.date32()), ("s", pa.string())]))
@@ -82,29 +78,3 @@ def test_any_number_of_columns_keeps_its_nulls(data: Any, width: int) -> None:
     codec = PartialCodec({name: kind for name, (kind, _) in columns.items()})
     made = frame(columns)
     assert codec.decode(codec.encode(made)).equals(made)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[KeyValueStore]:
-    backend = MemoryBackend(tmp_path, ("t",), "test")
-    yield KeyValueStore(backend, "t")
-    backend.close()
-
-
-def test_merging_adds_to_what_is_stored(store: KeyValueStore) -> None:
-    codec = PartialCodec({"n": pa.int64(), "last": pa.string()})
-    both = [pl.col("n").sum(), pl.col("last").last()]
-    table = AggregateTable(store, codec, lambda frame, by: frame.group_by(by).agg(*both))
-
-    def rows(*pairs: tuple[int | None, str]) -> pl.DataFrame:
-        ns, texts = [list(column) for column in zip(*pairs, strict=True)]
-        return frame({"n": (pa.int64(), ns), "last": (pa.string(), texts)})
-
-    assert table.merge([b"a", b"b"], rows((1, "x"), (2, "y"))).rows() == [(1, "x"), (2, "y")]
-    found = table.merge([b"c", b"b"], rows((5, "z"), (10, "w")))
-    assert found.rows() == [(5, "z"), (12, "w")]
-    old, present = table.lookup([b"none", b"b", b"a"])
-    assert (old.rows(), present) == ([(12, "w"), (1, "x")], [1, 2])
-    table.put([b"a"], rows((None, "gone")))
-    assert table.lookup([b"a"])[0].rows() == [(None, "gone")]
-    assert table.decode(table.encode(found)).equals(found)
