@@ -130,8 +130,8 @@ class Follower:
             )
         backend.clear()
         for path in chain.snapshot:
-            kinds = (SNAPSHOT,) if len(chain.snapshot) == 1 else (SNAPSHOT, CHANGELOG)
-            reader = self._reader(path, kinds, chain, counts)
+            # Where a lineage began, it began with the files of the one before, of any kind.
+            reader = self._reader(path, (SNAPSHOT, CHANGELOG), chain, counts)
             for store in stores:
                 for keys, values in reader.batches(store, self.name.groups):
                     backend.apply({store: (keys, values)}, None)
