@@ -16,6 +16,8 @@ from headrace.graph.sites import user_names
 from headrace.graph.types import returned_schema, to_schema
 
 STORE_KINDS = ("rocksdb", "memory")
+TABLE_KINDS = ("columnar", "rocksdb", "memory")
+PROCESS_KINDS = (*STORE_KINDS, "remote")
 Keys = tuple[str, ...] | None
 T = TypeVar("T")
 
@@ -105,10 +107,26 @@ def checked_aggregates(
     return tuple((n, a) for n, a in aggregates.items() if isinstance(a, Aggregate))
 
 
-def check_kind(wrong: list[str], name: str, kind: object) -> None:
+def check_kind(
+    wrong: list[str], name: str, kind: object, kinds: tuple[str, ...] = STORE_KINDS
+) -> None:
     """Check the kind of a store."""
-    if kind not in STORE_KINDS:
-        wrong.append(f"store {name!r} is of kind {kind!r}; expected one of {STORE_KINDS}")
+    if kind not in kinds:
+        wrong.append(f"store {name!r} is of kind {kind!r}; expected one of {kinds}")
+
+
+def _check_remote(wrong: list[str], spec: StoreSpec) -> None:
+    """Check what is for one kind only."""
+    if spec.kind == "remote":
+        if spec.remote is not None:
+            wrong += [f"store {spec.name!r}: {mistake}" for mistake in spec.remote.mistakes()]
+        if not spec.changelog:
+            wrong.append(f"store {spec.name!r} is remote and never has a changelog; leave it out")
+    elif spec.remote is not None:
+        wrong.append(
+            f"store {spec.name!r} is of kind {spec.kind!r}, but url= and remote= are for "
+            "kind='remote'"
+        )
 
 
 def checked_stores(wrong: list[str], stores: Any, keys: Keys) -> tuple[StoreSpec, ...]:
@@ -122,8 +140,9 @@ def checked_stores(wrong: list[str], stores: Any, keys: Keys) -> tuple[StoreSpec
         if bad:
             found = ", ".join(map(shown, bad))
             wrong.append(f"stores= takes a dict of names and types, or hr.store; found {found}")
-    if specs and keys is None:
+    if keys is None and any(spec.kind != "remote" for spec in specs):
         wrong.append("process keeps state for each key: put partition_by before it")
     for spec in specs:
-        check_kind(wrong, spec.name, spec.kind)
+        check_kind(wrong, spec.name, spec.kind, PROCESS_KINDS)
+        _check_remote(wrong, spec)
     return tuple(specs)

@@ -14,6 +14,8 @@ import polars as pl
 import pyarrow as pa
 
 from headrace.graph.aggregates import Aggregate
+from headrace.graph.remote import Remote
+from headrace.records.layout import TableLayout
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,10 @@ class Site:
         return f"{self.file}:{self.line}" if self.file else ""
 
 
+COLUMNAR = "columnar"
+"""The kind of stores that are tables of columns."""
+
+
 @dataclass(frozen=True)
 class StoreSpec:
     """A keyed store that an operator declares.
@@ -36,11 +42,20 @@ class StoreSpec:
         name: unique within the job; together with the job it names the state.
         kind: ``rocksdb`` or ``memory``.
         value: the type of its values, for msgspec: a builtin, struct, dataclass or container.
+        ttl_ms: how long an entry is seen after it was written; ``None``: for ever.
+        changelog: whether changes are logged with the epoch; else the state is lost with what
+            holds it.
+        remote: of kind ``remote``: how it is reached.
+        layout: of kind ``columnar``: its columns; given by the task that opens it.
     """
 
     name: str
     kind: str = "rocksdb"
     value: Any = Any
+    ttl_ms: int | None = None
+    changelog: bool = True
+    remote: Remote | None = None
+    layout: TableLayout | None = None
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
 
 from headrace.graph.aggregates import Aggregate
 from headrace.graph.arguments import (
+    TABLE_KINDS,
     Keys,
     attempt,
     check_kind,
@@ -44,6 +45,7 @@ from headrace.graph.operators import (
     StoreSpec,
     TumblingWindow,
 )
+from headrace.graph.remote import Remote
 from headrace.graph.signatures import process_mistakes
 from headrace.graph.sites import user_site
 from headrace.graph.types import to_schema
@@ -67,15 +69,36 @@ def tumbling(size: Duration, grace: Duration = "0s") -> Tumbling:
     return Tumbling(size, grace)
 
 
-def store(name: str, value: Any = Any, kind: str = "rocksdb") -> StoreSpec:
+def store(
+    name: str,
+    value: Any = Any,
+    kind: str = "rocksdb",
+    ttl: Duration | None = None,
+    *,
+    changelog: bool = True,
+    url: str | None = None,
+    remote: Remote | None = None,
+) -> StoreSpec:
     """Declare a keyed store for ``process``.
 
     Args:
         name: unique within the job; its state is kept by it.
         value: type of the values: a builtin, msgspec struct, dataclass or container.
-        kind: ``rocksdb`` for state of any size, ``memory`` for small hot state.
+        kind: ``rocksdb`` for state of any size, ``memory`` for small hot state, ``remote`` for
+            values on a Redis server that others share: at-least-once, for the server takes no
+            part in the commit of an epoch. Needs ``pip install 'headrace[remote]'``.
+        ttl: time to live: an entry that was not written for so long, by the wall clock of
+            the epochs, is not seen any more and is removed. It may be changed later, but not
+            added to a store that has state, or taken away. Default: entries stay.
+        changelog: ``False``: changes are not logged, and the store begins empty again whenever
+            the process or the host that holds it is lost. For what can be done without.
+        url: of kind ``remote``: where the server is; default: the setting ``remote.url``.
+        remote: of kind ``remote``: how it is asked; see ``hr.Remote``.
     """
-    return StoreSpec(name, kind, value)
+    ttl_ms = None if ttl is None else duration_ms(ttl, f"ttl of store {name!r}")
+    if kind == "remote" or url is not None:
+        remote = replace(remote or Remote(), url=url or (remote and remote.url))
+    return StoreSpec(name, kind, value, ttl_ms, changelog, remote)
 
 
 # State is kept under the names of these operators. A derived one begins with the input or the
@@ -294,7 +317,7 @@ class Stream:
         Args:
             every: send the totals of changed keys each time event time passes a multiple of
                 it, with column ``at``. Default: the new totals after each message.
-            store: ``rocksdb`` or ``memory``.
+            store: ``columnar``; or ``rocksdb`` or ``memory``, where totals are entries by key.
             name: of the operator; its state is kept by it.
             **aggregates: by name of the result column.
         """
@@ -306,7 +329,7 @@ class Stream:
                 every_ms = attempt(wrong, lambda: duration_ms(every, "every"), None)
             taken = {"at"} if every is not None else set()
             kept = checked_aggregates(wrong, "aggregate", aggregates, self.keys, taken)
-            check_kind(wrong, chosen, store)
+            check_kind(wrong, chosen, store, TABLE_KINDS)
             self._ledger.claim_stores(wrong, chosen, [chosen])
             spec = StoreSpec(chosen, store)
             return RunningAggregate(chosen, (self.name,), site, kept, every_ms, spec)
@@ -327,7 +350,7 @@ class Stream:
 
         Args:
             window: such as ``hr.tumbling("1h")``.
-            store: ``rocksdb`` or ``memory``.
+            store: ``columnar``; or ``rocksdb`` or ``memory``, where totals are entries by key.
             name: of the operator; its state is kept by it.
             **aggregates: by name of the result column.
         """
@@ -337,7 +360,7 @@ class Stream:
             size, grace = _window_ms(wrong, window)
             taken = {"window_start", "window_end"}
             kept = checked_aggregates(wrong, "window", aggregates, self.keys, taken)
-            check_kind(wrong, chosen, store)
+            check_kind(wrong, chosen, store, TABLE_KINDS)
             self._ledger.claim_stores(wrong, chosen, [chosen])
             spec = StoreSpec(chosen, store)
             return TumblingWindow(chosen, (self.name,), site, size, grace, kept, spec)

@@ -24,8 +24,8 @@ class PartialCodec:
 
     def __init__(self, types: Mapping[str, pa.DataType]) -> None:
         self._types = dict(types)
-        empty = pa.schema(list(self._types.items())).empty_table()
-        frame = pl.from_arrow(empty)
+        self.arrow = pa.schema(list(self._types.items()))
+        frame = pl.from_arrow(self.arrow.empty_table())
         assert isinstance(frame, pl.DataFrame)
         self.schema = frame.schema
         self._packed = pl.Schema({name: _packed(kind) for name, kind in self.schema.items()})

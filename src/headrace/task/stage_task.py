@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from headrace.errors import InternalError
 from headrace.graph.operators import (
+    COLUMNAR,
     Filter,
     FilterMessages,
     FlatMapMessages,
@@ -27,10 +28,12 @@ from headrace.graph.operators import (
     TumblingWindow,
 )
 from headrace.plan.stages import Exchange, Stage
+from headrace.records.layout import TableLayout
 from headrace.state.objects import ObjectStore
 from headrace.state.task_state import TaskState
 from headrace.task.aggregation import Aggregation
 from headrace.task.chunk import Chunk
+from headrace.task.columnar_partials import ColumnarPartials, partial_layout
 from headrace.task.exchange import ExchangeWriter
 from headrace.task.node import Node
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK
@@ -69,13 +72,35 @@ class ExchangeNode(Node):
 
 
 def store_specs(stage: Stage) -> list[StoreSpec]:
-    """Return every store that a task of the stage has, those of timers included."""
-    specs = list(stage.stores)
+    """Return every store that a task of the stage has: timers' too, and tables with layouts."""
+    layouts = {
+        operator.store.name: _layout(stage, operator)
+        for operator in stage.operators
+        if isinstance(operator, RunningAggregate | TumblingWindow)
+        and operator.store.kind == COLUMNAR
+    }
+    specs = [replace(spec, layout=layouts.get(spec.name)) for spec in stage.stores]
     for operator in stage.operators:
         if isinstance(operator, Process) and stage.keyed:
             kind = operator.stores[0].kind if operator.stores else "rocksdb"
             specs.append(StoreSpec(timer_store(operator), kind))
     return specs
+
+
+def _layout(stage: Stage, operator: RunningAggregate | TumblingWindow) -> TableLayout:
+    source = stage.schemas[operator.inputs[0]]
+    aggregation = Aggregation(operator.name, operator.aggregates, source)
+    keys = _key_schema(stage, operator)
+    return partial_layout(aggregation, keys, buckets=_has_buckets(operator))
+
+
+def _key_schema(stage: Stage, operator: Operator) -> pa.Schema:
+    source = stage.schemas[operator.inputs[0]]
+    return pa.schema([source.field(key) for key in stage.receives[0].keys])
+
+
+def _has_buckets(operator: RunningAggregate | TumblingWindow) -> bool:
+    return isinstance(operator, TumblingWindow) or operator.every_ms is not None
 
 
 def timer_store(operator: Process) -> str:
@@ -193,15 +218,15 @@ class StageTask:
         self, operator: RunningAggregate | TumblingWindow, aggregation: Aggregation
     ) -> PartialTable[Any]:
         assert self._state is not None
-        source = self._source_schema(operator)
-        keys = pa.schema([source.field(key) for key in self._keys])
+        if operator.store.kind == COLUMNAR:
+            return ColumnarPartials(self._state.table(operator.store.name), aggregation)
         return KeyValuePartials(
             self._state.store(operator.store.name),
             aggregation,
-            keys,
+            _key_schema(self._stage, operator),
             self._groups,
             self._key_groups,
-            buckets=isinstance(operator, TumblingWindow) or operator.every_ms is not None,
+            buckets=_has_buckets(operator),
         )
 
     def _build_process(self, operator: Process) -> Node:
