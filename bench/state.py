@@ -1,7 +1,7 @@
 """Cost of task state for each key and access, as JSON; see docs/decisions/0003-state.md.
 
     python bench/state.py [--keys 1000000] [--batch 100000] [--epochs 10] [--store rocksdb]
-                          [--clock cpu|wall]
+                          [--clock cpu|wall] [--cache-mb 256]
 
 A task of 512 key groups holds ``keys`` counters; each epoch touches ``batch`` distinct random
 ones: prefetch, get + put, seal, write the segment, catch up from memory. Then the state is
@@ -41,6 +41,7 @@ from headrace.state import (
     TaskState,
     header_at,
 )
+from headrace.state.object_cache import CacheBudget
 
 GROUPS = 512
 CLOCKS = {"cpu": time.thread_time, "wall": time.perf_counter}
@@ -66,6 +67,7 @@ class Bench:
         self.keys, self.batch = arguments.keys, arguments.batch
         self.epochs, self.kind = arguments.epochs, arguments.store
         self.clock = CLOCKS[arguments.clock]
+        self.cache_bytes = arguments.cache_mb << 20
         self.source = Source()
         self.state = self.opened("task")
         self.figures: dict[str, list[float]] = defaultdict(list)
@@ -74,7 +76,11 @@ class Bench:
     def opened(self, name: str) -> TaskState:
         specs = [StoreSpec("counts", self.kind, int)]
         return TaskState(
-            TaskName("bench", "stage", 0, (0, GROUPS)), specs, self.folder / name, self.files
+            TaskName("bench", "stage", 0, (0, GROUPS)),
+            specs,
+            self.folder / name,
+            self.files,
+            cache=CacheBudget(self.cache_bytes),
         )
 
     def timed(self, name: str, rows: int, action: Callable[[], Any]) -> Any:
@@ -97,6 +103,8 @@ class Bench:
         many = one * (rows // len(one))
         self.timed("get_put", len(many), lambda: self.count(np.full(len(many), groups[0]), many))
         self.timed("overlay_bytes_us_a_call", 1, lambda: state.overlay_bytes)
+        hits = state.counts()["cache.hits"]
+        self.figures["cache_hit_percent"].append(hits / rows * 100)
         changes = self.timed("seal", rows, state.seal)
         position = Position("line", epoch, str(epoch))
         path = self.folder / f"segment-{epoch}"
@@ -155,6 +163,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--store", choices=["rocksdb", "memory"], default="rocksdb")
     parser.add_argument("--clock", choices=list(CLOCKS), default="cpu")
+    parser.add_argument("--cache-mb", type=int, default=256)
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp())
     try:

@@ -106,6 +106,11 @@ class StateSettings(Section):
         description="changes that a task may hold in an epoch; when one holds more, "
         "the next are smaller",
     )
+    cache_bytes: int = Field(
+        256 * _MIB,
+        ge=0,
+        description="values of key-value stores that a process keeps between epochs, about",
+    )
     durability: DURABILITY = Field(
         "epoch",
         description="epoch: epochs commit to job_dir; backup(30s): to this host's disk, with a "

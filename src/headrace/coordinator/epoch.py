@@ -307,6 +307,10 @@ class EpochRun:
             for partition, position in positions.items()
         )
 
+    def _lasting_counts(self) -> dict[str, int]:
+        """Those that the inputs alone decide, and not what lay in a cache."""
+        return {name: n for name, n in self.counts.items() if not name.startswith("cache.")}
+
     def manifest(self) -> Manifest:
         """Return the epoch as a delta manifest."""
         return Manifest(
@@ -322,6 +326,6 @@ class EpochRun:
             watermarks=self.watermarks,
             tasks=self.tasks,
             outputs=tuple(self.outputs),
-            counts={**self.counts, "in": self.rows_read()},
+            counts={**self._lasting_counts(), "in": self.rows_read()},
             ended=self.ended,
         )

@@ -16,6 +16,7 @@ from headrace.errors import CorruptDataError
 from headrace.files import Files
 from headrace.plan.stages import JobPlan
 from headrace.state.chain import Chain, Step
+from headrace.state.object_cache import DEFAULT_CACHE_BYTES
 from headrace.state.position import Position
 from headrace.state.registry import Registry
 from headrace.task.orders import SlotOrder
@@ -82,6 +83,7 @@ def open_host(
     clock: Clock,
     files: Files,
     adopt_bytes: int = 4 << 20,
+    cache_bytes: int = DEFAULT_CACHE_BYTES,
 ) -> SlotHost:
     """Return what ``run_slot`` needs in this process.
 
@@ -92,6 +94,7 @@ def open_host(
         clock: where time comes from.
         files: the file system.
         adopt_bytes: from this size on an output part gets a file of its own.
+        cache_bytes: what the process may keep of stores' values between epochs.
     """
     log = FileCommitLog(storage, files, clock)
 
@@ -114,7 +117,7 @@ def open_host(
         host=host_identity(state_dir, clock, files),
         plans=plans,
         segments=segments,
-        registry=Registry(),
+        registry=Registry(cache_bytes=cache_bytes),
         runtimes={},
         should_stop=should_stop,
         adopt_bytes=adopt_bytes,

@@ -139,7 +139,8 @@ def _aggregates(operator: RunningAggregate | TumblingWindow) -> list[str]:
 
 
 def _store(spec: StoreSpec) -> str:
-    return f"store {spec.name} ({spec.kind})"
+    kept = "" if spec.ttl_ms is None else f", {duration_text(spec.ttl_ms)} to live"
+    return f"store {spec.name} ({spec.kind}{kept})"
 
 
 def counted(number: int, noun: str) -> str:

@@ -74,4 +74,6 @@ def _key(flow: Flow) -> list[str]:
 def _store(spec: StoreSpec) -> str:
     value = spec.value
     kind = value.__qualname__ if isinstance(value, type) else str(value)
-    return f"{spec.name}: {kind} ({spec.kind})"
+    # How long may change, but whether values say when they were written may not.
+    ttl = "" if spec.ttl_ms is None else ", ttl"
+    return f"{spec.name}: {kind} ({spec.kind}{ttl})"

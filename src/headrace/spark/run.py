@@ -159,6 +159,7 @@ def _runner(deployment: Deployment, settings: Settings, context: SparkContext) -
         state_dir=str(settings.state_dir),
         paths=import_paths(),
         adopt_bytes=settings.bus.adopt_bytes,
+        cache_bytes=settings.state.cache_bytes,
     )
     return SparkRunner(context, worker, root / "orders", settings.job.slots)
 

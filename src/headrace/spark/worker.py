@@ -37,6 +37,7 @@ class WorkerSettings:
     state_dir: str
     paths: tuple[str, ...]
     adopt_bytes: int
+    cache_bytes: int
 
 
 _hosts: dict[tuple[int, str], Any] = {}
@@ -100,5 +101,6 @@ def _host(settings: WorkerSettings) -> Any:
             clock=SystemClock(),
             files=Files(),
             adopt_bytes=settings.adopt_bytes,
+            cache_bytes=settings.cache_bytes,
         )
     return _hosts[key]

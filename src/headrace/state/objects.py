@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.records.keys import decode_key, encode_key
+from headrace.state.object_cache import ObjectCache
 from headrace.state.store import ENTRY_OVERHEAD_BYTES, KeyValueStore, merge
 
 LOADED_LIMIT = 1_000_000
@@ -59,9 +60,11 @@ class ObjectStore:
         store: the changes and committed data below.
         value: the declared type of values, for msgspec.
         loaded_limit: unchanged values kept between batches.
+        cache: what is kept between epochs; ``None``: nothing.
     """
 
     __slots__ = (
+        "_cache",
         "_changed",
         "_decode",
         "_encoded",
@@ -77,9 +80,15 @@ class ObjectStore:
     )
 
     def __init__(
-        self, store: KeyValueStore, value: Any = Any, *, loaded_limit: int = LOADED_LIMIT
+        self,
+        store: KeyValueStore,
+        value: Any = Any,
+        *,
+        loaded_limit: int = LOADED_LIMIT,
+        cache: ObjectCache | None = None,
     ) -> None:
         self._store = store
+        self._cache = cache
         self._value = value
         self._decode = msgspec.msgpack.Decoder(value).decode
         self._limit = loaded_limit
@@ -187,7 +196,7 @@ class ObjectStore:
         order = np.argsort(np.asarray(groups, np.uint16), kind="stable")
         rows = order.tolist()
         wanted: list[bytes] = []
-        places: list[tuple[dict[Any, Any], dict[Any, bytes]]] = []
+        places: list[tuple[int, dict[Any, Any], dict[Any, bytes]]] = []
         for group, begin, end in _runs(np.asarray(groups, np.uint16)[order]):
             known = self._groups.get(group)
             if known is None:
@@ -199,23 +208,45 @@ class ObjectStore:
                 if keys[row] not in codes
             }
             codes.update(fresh)
+            if self._cache is not None and fresh:
+                fresh = self._recall(self._cache, group, known.values, fresh)
             # Reading in key order is twice as quick: neighbours share blocks and cache lines.
             fresh = dict(sorted(fresh.items(), key=_BY_CODE))
             wanted.extend(fresh.values())
-            places.append((known.values, fresh))
+            places.append((group, known.values, fresh))
+        if self._cache is not None:
+            self._cache.misses += len(wanted)
+            self._cache.hits += len(rows) - len(wanted)
         if wanted:
             self._fill(places, wanted)
 
+    def _recall(
+        self, cache: ObjectCache, group: int, values: dict[Any, Any], fresh: dict[Any, bytes]
+    ) -> dict[Any, bytes]:
+        """Take the values that the cache has; return the keys that it has not."""
+        found = cache.recall(group, fresh)
+        if not found:
+            return fresh
+        if cache.keeps_bytes:
+            found = {
+                key: _MISSING if raw is None else self._decoded(raw) for key, raw in found.items()
+            }
+        values.update(found)
+        self._loaded += len(found)
+        return {key: code for key, code in fresh.items() if key not in found}
+
     def _fill(
-        self, places: list[tuple[dict[Any, Any], dict[Any, bytes]]], wanted: list[bytes]
+        self, places: list[tuple[int, dict[Any, Any], dict[Any, bytes]]], wanted: list[bytes]
     ) -> None:
         raws = self._store.get_many(wanted)
         self._loaded += len(wanted)
         decode, begin = self._decode, 0
         try:
-            for values, keys in places:
+            for group, values, keys in places:
                 found = raws[begin : begin + len(keys)]
                 begin += len(keys)
+                if self._cache is not None and self._cache.keeps_bytes:
+                    self._cache.note(group, zip(keys, found, strict=True))
                 decoded = [_MISSING if raw is None else decode(raw) for raw in found]
                 values.update(zip(keys, decoded, strict=True))
         except msgspec.DecodeError as error:
@@ -225,8 +256,15 @@ class ObjectStore:
         encoded = self._encoded.get(key)
         if encoded is None:
             encoded = self._encode_ident(key)
+        if self._cache is not None:
+            self._recall(self._cache, self._group, self._values, {key: encoded})
+            if key in self._values:
+                return self._values[key]
+            self._cache.misses += 1
         raw = self._store.get_many([encoded])[0]
         self._loaded += 1
+        if self._cache is not None and self._cache.keeps_bytes:
+            self._cache.note(self._group, [(key, raw)])
         value = _MISSING if raw is None else self._decoded(raw)
         self._values[key] = value
         return value
@@ -272,6 +310,8 @@ class ObjectStore:
             encoded.clear()
             encoded.update(changed)
         self._loaded = 0
+        if self._cache is not None and not self._cache.keeps_bytes:
+            self._cache.forget()  # it may hold what stood there before these
 
     @property
     def overlay_bytes(self) -> int:
@@ -301,18 +341,49 @@ class ObjectStore:
             ) from error
 
     def seal(self) -> None:
-        """Encode the changes into the store below, in key order, and forget all objects."""
+        """Encode the changes into the store below, in key order.
+
+        Objects are forgotten, but for what the cache may keep until ``discard``.
+        """
         try:
-            for group in sorted(self._groups):
-                values, changed, _ = self._groups[group]
-                if not changed:
-                    continue
-                by_full = dict(zip(changed.values(), map(values.__getitem__, changed), strict=True))
-                fulls = sorted(by_full)
-                kept = list(map(by_full.__getitem__, fulls))
-                self._store.put_many(fulls, self._encode_all(kept))
-        finally:
+            for number in sorted(self._groups):
+                group = self._groups[number]
+                if group.changed:
+                    self._seal_group(number, group)
+        except BaseException:
             self.discard()
+            raise
+        self._keep()
+
+    def _seal_group(self, number: int, group: _Group) -> None:
+        values, changed = group.values, group.changed
+        by_full = dict(zip(changed.values(), map(values.__getitem__, changed), strict=True))
+        fulls = sorted(by_full)
+        kept = list(map(by_full.__getitem__, fulls))
+        raws = self._encode_all(kept)
+        self._store.put_many(fulls, raws)
+        cache = self._cache
+        if cache is None:
+            return
+        if cache.kinds is None:
+            raw_of = dict(zip(fulls, raws, strict=True))
+            cache.note(number, ((key, raw_of[full]) for key, full in changed.items()))
+        elif not cache.kinds.issuperset(set(map(type, kept)) - {_Missing}):
+            for key in [k for k in changed if type(values[k]) not in cache.kinds]:
+                del values[key], group.encoded[key]  # it reads back as something else
+                cache.drop(number, key)
+
+    def _keep(self) -> None:
+        """Begin anew with what the cache keeps."""
+        cache, groups = self._cache, self._groups
+        self._forget_objects()
+        if cache is None:
+            return
+        if cache.kinds is None:
+            cache.age_bytes()
+        elif not cache.age_objects({n: group.values for n, group in groups.items()}):
+            self._groups = {n: _Group(g.values, {}, g.encoded) for n, g in groups.items()}
+            self.enter(self._group)
 
     def _encode_all(self, values: list[Any]) -> list[bytes | None]:
         try:
@@ -323,11 +394,32 @@ class ObjectStore:
             return [None if value is _MISSING else self._encode(value) for value in values]
 
     def discard(self) -> None:
-        """Forget all objects, changed ones too."""
+        """Forget all objects, changed ones and those kept from earlier epochs too."""
+        self._forget_objects()
+        if self._cache is not None:
+            self._cache.forget()
+
+    def _forget_objects(self) -> None:
         self._groups = {}
         self._loaded = 0
         self._has_deletes = False
         self.enter(self._group)
+
+    def begin(self) -> None:
+        """Begin to count hits and misses anew."""
+        if self._cache is not None:
+            self._cache.hits = self._cache.misses = 0
+
+    @property
+    def hits(self) -> tuple[int, int]:
+        """Messages whose value was here, and values that were read, since ``begin``."""
+        return (0, 0) if self._cache is None else (self._cache.hits, self._cache.misses)
+
+    def close(self) -> None:
+        """Forget everything, for good."""
+        self.discard()
+        if self._cache is not None:
+            self._cache.close()
 
 
 def _runs(groups: npt.NDArray[np.uint16]) -> Iterator[tuple[int, int, int]]:

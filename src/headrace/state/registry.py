@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from headrace.state.object_cache import DEFAULT_CACHE_BYTES, CacheBudget
 from headrace.state.task_state import TaskState
 
 MAX_OPEN = 256
@@ -22,10 +23,14 @@ class Registry:
 
     Args:
         limit: states kept open; beyond, the one longest unused is closed.
+        cache_bytes: what their stores may keep of values between epochs, together.
     """
 
-    def __init__(self, limit: int = MAX_OPEN) -> None:
+    def __init__(
+        self, limit: int = MAX_OPEN, *, cache_bytes: int = DEFAULT_CACHE_BYTES
+    ) -> None:
         self._limit = limit
+        self.cache = CacheBudget(cache_bytes)
         self._open: dict[Key, TaskState] = {}
         self._left_behind: list[TaskState] = []
         self._pid = os.getpid()

@@ -37,14 +37,23 @@ class KeyValueStore:
         """Return the value of each full key in order, ``None`` where there is none."""
         overlay = self._overlay
         if not overlay:
-            return self._backend.get_many(self.name, keys)
+            return self._committed(keys)
         found = [overlay.get(key, _UNKNOWN) for key in keys]
         missing = [at for at, value in enumerate(found) if value is _UNKNOWN]
         if missing:
-            loaded = self._backend.get_many(self.name, [keys[at] for at in missing])
+            loaded = self._committed([keys[at] for at in missing])
             for at, value in zip(missing, loaded, strict=True):
                 found[at] = value
         return found  # type: ignore[return-value]
+
+    def begin(self, wall_ms: int) -> None:
+        """Turn to an epoch with its wall clock, which only a time to live looks at."""
+
+    def _committed(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self._backend.get_many(self.name, keys)
+
+    def _committed_scan(self, low: bytes, high: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        return self._backend.scan(self.name, low, high)
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set the value of a full key."""
@@ -78,7 +87,7 @@ class KeyValueStore:
 
     def scan(self, low: bytes = b"", high: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Yield entries with ``low <= key < high`` in key order, as they are at the call."""
-        committed = self._backend.scan(self.name, low, high)
+        committed = self._committed_scan(low, high)
         if not self._overlay:
             return committed
         keys = self._overlay_keys(low, high)

@@ -7,7 +7,7 @@ that it was committed. So a store on disk is never ahead of the manifest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -22,8 +22,10 @@ from headrace.files import Files
 from headrace.graph.operators import StoreSpec
 from headrace.state.backend import Backend, Changes
 from headrace.state.chain import CatchUpStats, SegmentSource
+from headrace.state.expiry import ExpiringStore
 from headrace.state.follower import Counts, Follower, TaskName
 from headrace.state.memory import MemoryBackend
+from headrace.state.object_cache import CacheBudget, ObjectCache
 from headrace.state.objects import ObjectStore
 from headrace.state.position import Position, Target
 from headrace.state.rocksdb import RocksDBBackend
@@ -56,6 +58,7 @@ class TaskState:
         directory: of the task on the local disk; only disk backends use it.
         files: where segments are read.
         backends: how each kind of store is opened.
+        cache: what the process may keep of values between epochs.
 
     Raises:
         InvalidInputError: a store kind that is not known, or a name twice.
@@ -68,13 +71,16 @@ class TaskState:
         directory: Path,
         files: Files,
         backends: Mapping[str, BackendFactory] = BACKENDS,
+        cache: CacheBudget | None = None,
     ) -> None:
+        self._cache = CacheBudget() if cache is None else cache
         self.name = name
         self._follower = Follower(name, files)
         self._backends: dict[str, tuple[Backend, tuple[str, ...]]] = {}
         self._stores: dict[str, KeyValueStore] = {}
         self._objects: dict[str, ObjectStore] = {}
         self._values = {spec.name: spec.value for spec in specs}
+        self._ttls = {spec.name: spec.ttl_ms for spec in specs}
         self._attempt: _Attempt | None = None
         self._closed = False
         self._open_backends(specs, directory, backends)
@@ -95,7 +101,12 @@ class TaskState:
             backend = backends[kind](directory / kind, names, scope)
             self._backends[kind] = (backend, names)
             for store in names:
-                self._stores[store] = KeyValueStore(backend, store)
+                ttl_ms = self._ttls[store]
+                self._stores[store] = (
+                    KeyValueStore(backend, store)
+                    if ttl_ms is None
+                    else ExpiringStore(backend, store, ttl_ms, self.name.groups)
+                )
 
     @property
     def position(self) -> Position | None:
@@ -116,13 +127,18 @@ class TaskState:
         """Return a store of Python values, the same object at each call."""
         found = self._objects.get(name)
         if found is None:
-            found = self._objects[name] = ObjectStore(self.store(name), self._values[name])
+            store = self.store(name)
+            # What has a time to live may go while it is cached.
+            is_cached = self._cache.limit > 0 and self._ttls[name] is None
+            cache = ObjectCache(self._values[name], self._cache) if is_cached else None
+            found = self._objects[name] = ObjectStore(store, self._values[name], cache=cache)
         return found
 
     def catch_up(self, target: Target, source: SegmentSource) -> CatchUpStats:
         """Bring all stores to a committed position, whatever they hold now.
 
-        1. Forget changes of an epoch that was not sealed.
+        1. Forget changes of an epoch that was not sealed, and all objects but those that
+           show what is committed.
         2. A store at the target is done.
         3. Where what this object sealed is what was committed, apply it from memory.
         4. Otherwise apply the committed segments the store has not seen, one atomic write
@@ -143,12 +159,15 @@ class TaskState:
         """
         self._check_open()
         sealed, self._attempt = self._attempt, None
-        self._discard_overlays()
+        for store in self._stores.values():
+            store.discard()
         counts = Counts()
         for backend, stores in self._backends.values():
             if backend.is_damaged:
                 backend.clear()
             if backend.position == target.position:
+                if sealed is not None and not _changed_nothing(sealed, stores):
+                    self._discard_objects(stores)
                 continue
             self._refuse_older(backend.position, target.position)
             if sealed is not None and _was_committed(sealed, target, backend.position):
@@ -158,6 +177,7 @@ class TaskState:
                 counts.from_memory = True
                 counts.entries += sum(len(keys) for keys, _ in own.values())
                 continue
+            self._discard_objects(stores)
             self._follower.fill(backend, stores, target.position, source, counts)
         return counts.stats()
 
@@ -172,17 +192,22 @@ class TaskState:
                 task=self.name.task,
             )
 
-    def begin(self, epoch: int, attempt: str) -> None:
+    def begin(self, epoch: int, attempt: str, wall_ms: int = 0) -> None:
         """Begin an attempt at an epoch, on top of the position reached by ``catch_up``.
 
         Args:
             epoch: its number.
             attempt: a name that no other attempt ever has.
+            wall_ms: the epoch's wall clock, the same at each attempt.
         """
         self._check_open()
         if self._attempt is not None:
             raise InternalError("an attempt is under way or sealed; catch up or discard first")
         self._attempt = _Attempt(attempt, epoch, self.position)
+        for store in self._stores.values():
+            store.begin(wall_ms)
+        for objects in self._objects.values():
+            objects.begin()
 
     def seal(self) -> dict[str, Changes]:
         """End the attempt and return its changes by store, sorted by key, none left out.
@@ -205,9 +230,13 @@ class TaskState:
         self._attempt = None
         self._discard_overlays()
 
+    def _discard_objects(self, stores: Iterable[str]) -> None:
+        for name in stores:
+            if name in self._objects:
+                self._objects[name].discard()
+
     def _discard_overlays(self) -> None:
-        for objects in self._objects.values():
-            objects.discard()
+        self._discard_objects(self._objects)
         for store in self._stores.values():
             store.discard()
 
@@ -216,6 +245,11 @@ class TaskState:
         """About how much memory the changes of the attempt take; end the epoch when too much."""
         raw = sum(store.overlay_bytes for store in self._stores.values())
         return raw + sum(objects.overlay_bytes for objects in self._objects.values())
+
+    def counts(self) -> dict[str, int]:
+        """Return what was found in memory and what was read since ``begin``, by name."""
+        hits, misses = zip((0, 0), *(o.hits for o in self._objects.values()), strict=True)
+        return {"cache.hits": sum(hits), "cache.misses": sum(misses)}
 
     @property
     def live_bytes(self) -> int:
@@ -247,6 +281,8 @@ class TaskState:
             return
         self.discard()
         self._closed = True
+        for objects in self._objects.values():
+            objects.close()
         for backend, _ in self._backends.values():
             backend.close()
 
@@ -262,6 +298,10 @@ def _was_committed(sealed: _Attempt, target: Target, held: Position | None) -> b
         and sealed.epoch == target.position.epoch
         and sealed.base == held
     )
+
+
+def _changed_nothing(sealed: _Attempt, stores: Iterable[str]) -> bool:
+    return sealed.changes is not None and sealed.changes.keys().isdisjoint(stores)
 
 
 def _batches(backend: Backend, store: str, low: bytes, high: bytes | None) -> Iterator[Changes]:

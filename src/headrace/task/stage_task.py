@@ -300,6 +300,8 @@ class StageTask:
         total: Counter[str] = Counter()
         for node in self.nodes.values():
             total.update(node.counts)
+        if self._state is not None:
+            total.update(self._state.counts())
         return {name: count for name, count in total.items() if count}
 
     def close(self) -> None:

@@ -35,6 +35,7 @@ from headrace.files import Files
 from headrace.graph.jobs import Job
 from headrace.records.keys import decode_key
 from headrace.records.schema import normalise_schema
+from headrace.state.expiry import bare
 from headrace.task.slot import SlotHost
 from headrace.testing.clock import ManualClock
 from headrace.testing.local_runner import LocalRunner, SlotCrash
@@ -107,6 +108,7 @@ class TestDriver:
             state_dir=self.state_dir(slot % self._hosts),
             clock=self.clock,
             files=self._files,
+            cache_bytes=self.settings.state.cache_bytes,
         )
 
     @property
@@ -242,7 +244,7 @@ class TestDriver:
             name: of the operator and the store, as in ``explain``.
         """
         return {
-            _plain(decode_key(key[2:])): msgspec.msgpack.decode(value)
+            _plain(decode_key(key[2:])): msgspec.msgpack.decode(bare(value))
             for key, value in self.raw_store(name).items()
         }
 

@@ -1,0 +1,122 @@
+"""What was not written for the time to live is neither seen nor kept, the same on every copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.records.keys import encode_key
+from headrace.state import Backend, MemoryBackend, ObjectStore, Position, RocksDBBackend
+from headrace.state.expiry import ExpiringStore, bare, stamp, sweep_turns, written_ms
+
+TTL = 1000
+
+
+class Epochs:
+    """A store with a time to live over two key groups, committed epoch by epoch."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.raw = ExpiringStore(backend, "s", TTL, (4, 6))
+        self.objects = ObjectStore(self.raw, int)
+        self.epoch = 0
+
+    def begin(self, wall_ms: int, group: int = 4) -> ObjectStore:
+        self.raw.begin(wall_ms)
+        self.objects.enter(group)
+        return self.objects
+
+    def commit(self) -> dict[bytes, bytes | None]:
+        self.objects.seal()
+        keys, values = self.raw.take_changes()
+        self.epoch += 1
+        self.backend.apply({"s": (keys, values)}, Position("line", self.epoch, ""))
+        return dict(zip(keys, values, strict=True))
+
+
+@pytest.fixture(params=["memory", "rocksdb"])
+def epochs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Epochs]:
+    kind = {"memory": MemoryBackend, "rocksdb": RocksDBBackend}[request.param]
+    backend = kind(tmp_path, ["s"])
+    yield Epochs(backend)
+    backend.close()
+
+
+def test_an_entry_is_seen_until_its_time_and_not_from_then_on(epochs: Epochs) -> None:
+    epochs.begin(10_000).put("k", 1)
+    epochs.commit()
+    for wall, seen in ((10_000, 1), (10_999, 1), (11_000, None), (99_000, None)):
+        store = epochs.begin(wall)
+        store.prefetch([4], ["k"], [encode_key(("k",))])
+        assert store.get("k") == seen
+        assert list(store.scan()) == ([("k", 1)] if seen else [])
+        epochs.objects.discard()
+
+
+def test_writing_again_begins_a_new_life(epochs: Epochs) -> None:
+    for wall in (10_000, 10_900, 11_800):
+        store = epochs.begin(wall)
+        store.put("k", store.get("k", 0) + 1)
+        epochs.commit()
+    assert epochs.begin(12_799).get("k") == 3
+
+
+def test_scans_lay_changes_over_what_still_lives(epochs: Epochs) -> None:
+    store = epochs.begin(10_000)
+    for key in [("a", 1), ("a", 2), ("b", 1)]:
+        store.put(key, 1)
+    epochs.commit()
+    epochs.begin(10_600).put(("a", 3), 2)
+    epochs.commit()
+    store = epochs.begin(11_100)  # the first three have expired
+    store.put(("a", 2), 3)
+    store.put(("c", 1), 3)
+    store.delete(("a", 3))
+    assert list(store.scan(prefix="a")) == [(("a", 2), 3)]
+    assert list(store.scan(low=("a", 3), high=("d",))) == [(("c", 1), 3)]
+
+
+def test_what_expired_is_deleted_in_the_changelog_within_two_lives(epochs: Epochs) -> None:
+    epochs.begin(10_000).put("k", 1)
+    epochs.begin(10_000, group=5).put("other", 1)
+    epochs.commit()
+    gone: dict[bytes, bytes | None] = {}
+    for wall in range(10_100, 12_001, 100):
+        epochs.begin(wall)
+        gone |= epochs.commit()
+    assert set(gone.values()) == {None}
+    assert len(gone) == 2
+    assert list(epochs.backend.scan("s")) == []
+
+
+def test_a_key_that_is_written_again_in_the_epoch_of_its_removal_stays(epochs: Epochs) -> None:
+    epochs.begin(10_000).put("k", 1)
+    epochs.commit()
+    epochs.begin(20_000).put("k", 2)
+    epochs.commit()
+    assert epochs.begin(20_001).get("k") == 2
+
+
+@given(
+    st.integers(1, 600),
+    st.integers(1, 10_000),
+    st.lists(st.integers(0, 3000), min_size=1, max_size=40),
+)
+def test_every_group_has_its_turn_in_a_life(count: int, ttl: int, steps: list[int]) -> None:
+    wall, taken = 10**12, set()
+    for step in [*steps, ttl]:
+        turns = sweep_turns(count, ttl, wall, wall + step)
+        assert len(turns) <= count
+        taken = {turn % count for turn in turns}
+        wall += step
+    assert taken == set(range(count))
+
+
+def test_a_stamped_value_tells_when_it_was_written_and_a_bare_one_that_it_does_not() -> None:
+    raw = stamp(1234) + b"\x01"
+    assert (written_ms(raw), bare(raw)) == (1234, b"\x01")
+    assert (written_ms(b"\x01"), bare(b"\x01")) == (None, b"\x01")
