@@ -9,6 +9,7 @@ from __future__ import annotations
 from headrace.bus.bus import Bus, Stream
 from headrace.bus.spec import StreamSpec
 from headrace.clock import Clock, Deadline
+from headrace.coordinator.catalog import describe_plan, save_catalog
 from headrace.coordinator.commit_log import CommitLog
 from headrace.coordinator.epoch import EpochRun, MisplacedError, Runner
 from headrace.coordinator.manifest import InputPosition, JobState
@@ -91,7 +92,8 @@ class Coordinator:
         """Become the driver.
 
         1. Take a generation. 2. Fold the manifests, or create the job. 3. Check that the
-        graph fits the state. 4. Publish the last epoch's outputs again. 5. Sweep.
+        graph fits the state, and describe the stores. 4. Publish the last epoch's outputs
+        again. 5. Sweep.
 
         Raises:
             InvalidInputError: the graph changed in a way that the state cannot follow.
@@ -103,12 +105,19 @@ class Coordinator:
         if not exists:
             self._create_job()
         self._check_graph()
+        self._describe()
         self._publish()
         self._sweep()
         self._storage.tidy(self.generation)
         if self._limits.bounded:
             self.end_at_present()
         self._slots = self._runner.slots()
+
+    def _describe(self) -> None:
+        """Say what the stores hold, for commands that look at them without the job's code."""
+        root, files = self._storage.root, self._storage.files
+        catalog = describe_plan(self._plan)
+        save_catalog(root, self.generation, catalog, files, self._clock.new_id())
 
     def _create_outputs(self) -> None:
         for stage in self._plan.stages:

@@ -152,7 +152,8 @@ class ValueShape:
         else:
             lists = [rows]
         try:
-            return [pa.array(one, field.type) for one, field in zip(lists, self.schema, strict=True)]
+            pairs = zip(lists, self.schema, strict=True)
+            return [pa.array(one, field.type) for one, field in pairs]
         except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
             raise CorruptDataError(
                 f"a stored value does not fit the declared type {self.schema}: {error}; deploy the "

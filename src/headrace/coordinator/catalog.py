@@ -1,0 +1,178 @@
+"""What a job's stores hold, as data beside its manifests: read by commands, without its code.
+
+A driver writes the description of its plan once its graph was found to fit the state, under
+its generation; what counts for an epoch is the newest of the generations up to the epoch's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import pyarrow as pa
+
+from headrace.errors import CorruptDataError
+from headrace.files import Files
+from headrace.graph.aggregates import Aggregate
+from headrace.graph.operators import Process, RunningAggregate, StoreSpec, TumblingWindow
+from headrace.plan.stages import JobPlan, Stage
+from headrace.records.schema import schema_to_text
+from headrace.state.value_types import JSON, describe
+from headrace.task.stage_task import timer_store
+
+FOLDER = "catalog"
+KEPT = 20
+FORMAT = 1
+
+Form = Literal["values", "timers", "totals", "windows", "periodic"]
+
+
+class AggregateEntry(msgspec.Struct, frozen=True):
+    """One aggregate of a store: how its result is made of its partial columns.
+
+    ``kind`` and ``arguments`` name one of Headrace's own; ``source`` is the schema of the
+    columns that it reads, ``partials`` that of its partial columns with their prefix.
+    """
+
+    name: str
+    kind: str
+    arguments: dict[str, Any]
+    source: str
+    partials: str
+
+
+class StoreEntry(msgspec.Struct, frozen=True):
+    """One store: where it is, what its keys and values are.
+
+    ``keys`` is the schema of the ``partition_by`` before it, ``value`` describes the declared
+    type where ``form`` is ``values``; ``width_ms`` is the length of a bucket.
+    """
+
+    name: str
+    stage: str
+    operator: str
+    kind: str
+    form: Form
+    keys: str
+    value: dict[str, Any] = msgspec.field(default_factory=lambda: dict(JSON))
+    aggregates: tuple[AggregateEntry, ...] = ()
+    width_ms: int = 0
+    ttl_ms: int | None = None
+
+
+class Catalog(msgspec.Struct, frozen=True):
+    """The stores of a job, by stage and operator."""
+
+    format: int
+    job: str
+    stores: tuple[StoreEntry, ...]
+
+
+_DECODER = msgspec.json.Decoder(Catalog)
+
+
+def describe_plan(plan: JobPlan) -> Catalog:
+    """Return the stores of a plan."""
+    stores = [entry for stage in plan.stages if stage.keyed for entry in _stores(stage)]
+    return Catalog(FORMAT, plan.graph.name, tuple(stores))
+
+
+def _stores(stage: Stage) -> list[StoreEntry]:
+    first = stage.receives[0]
+    keys = schema_to_text(pa.schema([first.schema.field(key) for key in first.keys]))
+    entries = []
+    for operator in stage.operators:
+        if isinstance(operator, RunningAggregate | TumblingWindow):
+            source = stage.schemas[operator.inputs[0]]
+            is_window = isinstance(operator, TumblingWindow)
+            width = operator.size_ms if isinstance(operator, TumblingWindow) else operator.every_ms
+            form: Form = "windows" if is_window else "totals" if width is None else "periodic"
+            entries.append(
+                StoreEntry(
+                    operator.store.name,
+                    stage.name,
+                    operator.name,
+                    operator.store.kind,
+                    form,
+                    keys,
+                    aggregates=tuple(_aggregate(n, a, source) for n, a in operator.aggregates),
+                    width_ms=width or 0,
+                    ttl_ms=operator.store.ttl_ms,
+                )
+            )
+        elif isinstance(operator, Process):
+            entries += [_values(spec, stage, operator, keys) for spec in operator.stores]
+            kind = operator.stores[0].kind if operator.stores else "rocksdb"
+            name = timer_store(operator)
+            entries.append(StoreEntry(name, stage.name, operator.name, kind, "timers", keys))
+    return entries
+
+
+def _values(spec: StoreSpec, stage: Stage, operator: Process, keys: str) -> StoreEntry:
+    return StoreEntry(
+        spec.name,
+        stage.name,
+        operator.name,
+        spec.kind,
+        "values",
+        keys,
+        value=describe(spec.value),
+        ttl_ms=spec.ttl_ms,
+    )
+
+
+def _aggregate(name: str, aggregate: Aggregate, source: pa.Schema) -> AggregateEntry:
+    types = aggregate.partial_types(source)
+    partials = pa.schema([(f"{name}.{part}", kind) for part, kind in types.items()])
+    arguments = {
+        field.name: value
+        for field in dataclasses.fields(aggregate)
+        if _is_plain(value := getattr(aggregate, field.name))
+    }
+    columns = pa.schema([source.field(column) for column in aggregate.columns()])
+    return AggregateEntry(
+        name,
+        type(aggregate).__name__,
+        arguments,
+        schema_to_text(columns),
+        schema_to_text(partials),
+    )
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def save_catalog(root: Path, generation: int, catalog: Catalog, files: Files, unique: str) -> None:
+    """Write a description under a generation, unless the newest one says the same."""
+    data = msgspec.json.encode(catalog)
+    names = files.names(root / FOLDER)
+    if names and files.read(root / FOLDER / names[-1]) == data:
+        return
+    files.publish(root / FOLDER / f"{generation:08d}.json", data, unique)
+    for name in names[: -KEPT + 1]:
+        files.remove(root / FOLDER / name)
+
+
+def load_catalog(root: Path, generation: int, files: Files) -> Catalog | None:
+    """Return the description that holds for a generation; ``None`` when no driver wrote one.
+
+    Raises:
+        CorruptDataError: it cannot be read.
+    """
+    names = files.names(root / FOLDER)
+    held = [name for name in names if int(name.partition(".")[0]) <= generation]
+    for name in held[-1:] or names[:1]:
+        path = root / FOLDER / name
+        try:
+            return _DECODER.decode(files.read(path))
+        except msgspec.DecodeError as error:
+            raise CorruptDataError(
+                f"catalog {path} cannot be read: {error}; run the job once to write it again",
+                file=str(path),
+            ) from error
+    return None

@@ -1,0 +1,265 @@
+"""Entries of any store as rows of typed columns, from the catalog's description alone.
+
+A processor's store gives its key and its value's fields, timers give when they are due, an
+aggregate gives the key columns and what users see of it, or its partial columns as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.coordinator.catalog import AggregateEntry, StoreEntry
+from headrace.errors import CorruptDataError, InvalidInputError
+from headrace.graph.aggregates import Aggregate, Count, Mean, Sum
+from headrace.graph.extremes import Extreme
+from headrace.graph.ranking import TopK
+from headrace.records.keys import decode_key
+from headrace.records.schema import MAX_EVENT_TIME_MS, normalise, schema_from_text
+from headrace.state.value_types import ValueShape, json_text
+from headrace.task.partials import PartialCodec
+
+KNOWN: dict[str, type[Aggregate]] = {
+    kind.__name__: kind for kind in (Count, Sum, Mean, Extreme, TopK)
+}
+_MOMENT = pa.timestamp("us", tz="UTC")
+_OF_VALUE: dict[type, pa.DataType] = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bytes: pa.binary(),
+}
+
+
+class OtherKeysError(InvalidInputError):
+    """A processor's store has keys of several kinds: begin again with keys as text."""
+
+
+class KeyShape:
+    """The columns that the keys of a processor's store have.
+
+    They are what user code chose. Where they look like the key of the messages, they have its
+    names and types, else ``key`` or ``key_0``, ``key_1``; keys of several kinds are JSON text.
+
+    Args:
+        keys: schema of the messages' key.
+        first: the first key of the store; ``None``: as text.
+    """
+
+    def __init__(self, keys: pa.Schema, first: tuple[Any, ...] | None) -> None:
+        self._kinds = None if first is None else tuple(map(type, first))
+        if first is None:
+            self.schema = pa.schema([("key", pa.string())])
+        elif len(first) == len(keys) and all(map(_fits, first, keys.types)):
+            self.schema = keys
+        else:
+            names = ["key"] if len(first) == 1 else [f"key_{n}" for n in range(len(first))]
+            self.schema = pa.schema(
+                [(name, _type_of(value)) for name, value in zip(names, first, strict=True)]
+            )
+
+    def columns(self, keys: Sequence[tuple[Any, ...]]) -> list[pa.Array]:
+        """Return keys as arrays.
+
+        Raises:
+            OtherKeysError: one is of another kind than the first.
+        """
+        if self._kinds is None:
+            return [pa.array([json_text(key[0] if len(key) == 1 else key) for key in keys])]
+        if any(not self._is_alike(key) for key in keys):
+            raise OtherKeysError("keys of several kinds")
+        columns = list(zip(*keys, strict=True))
+        try:
+            return [pa.array(c, f.type) for c, f in zip(columns, self.schema, strict=True)]
+        except (pa.ArrowException, OverflowError) as error:
+            raise OtherKeysError(f"keys of several kinds: {error}") from error
+
+    def _is_alike(self, key: tuple[Any, ...]) -> bool:
+        assert self._kinds is not None
+        return len(key) == len(self._kinds) and all(
+            value is None or type(value) is kind
+            for value, kind in zip(key, self._kinds, strict=True)
+        )
+
+
+def _type_of(value: Any) -> pa.DataType:
+    return _OF_VALUE.get(type(value)) or pa.scalar(value).type
+
+
+def _fits(value: Any, kind: pa.DataType) -> bool:
+    if value is None:
+        return True
+    try:
+        return pa.scalar(value, kind).as_py() == value and not (
+            isinstance(value, bool) ^ pa.types.is_boolean(kind)
+        )
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return False
+
+
+class StoreRows:
+    """Turns entries of one store into batches of one schema.
+
+    Args:
+        entry: of the catalog.
+        first: the first full key that will come, which fixes the columns of a processor's
+            keys; ``None``: these are text.
+        partials: add the partial columns of aggregates.
+    """
+
+    def __init__(
+        self, entry: StoreEntry, first: bytes | None = None, *, partials: bool = False
+    ) -> None:
+        self.entry = entry
+        self._keys = schema_from_text(entry.keys)
+        self._shown = ShownAggregates(entry.aggregates, partials=partials)
+        if entry.form == "values":
+            self._shape = KeyShape(self._keys, None if first is None else decode_key(first[2:]))
+            self._values = ValueShape(entry.value, self._shape.schema.names)
+            fields = [*self._shape.schema, *self._values.schema]
+        elif entry.form == "timers":
+            heads = [("due", _MOMENT), ("clock", pa.string()), ("name", pa.string())]
+            taken = {name for name, _ in heads}
+            keys = [(f"key.{f.name}" if f.name in taken else f.name, f.type) for f in self._keys]
+            fields = [pa.field(name, kind) for name, kind in (*heads, *keys)]
+        else:
+            fields = [*self._moment_fields(), *self._keys, *self._shown.schema]
+        self.schema = pa.schema(fields)
+
+    def _moment_fields(self) -> list[pa.Field]:
+        names = {"windows": ["window_start", "window_end"], "periodic": ["at"]}
+        return [pa.field(name, _MOMENT) for name in names.get(self.entry.form, [])]
+
+    def batch(self, keys: Sequence[bytes], values: Sequence[bytes]) -> pa.RecordBatch:
+        """Return entries as rows; shape (n,).
+
+        Args:
+            keys: full keys.
+            values: as stored, without the stamp of a time to live.
+
+        Raises:
+            OtherKeysError: keys of several kinds; begin again with keys as text.
+            CorruptDataError: a value does not fit the description.
+        """
+        decoded = [decode_key(key[2:]) for key in keys]
+        if self.entry.form == "values":
+            columns = [*self._shape.columns(decoded), *self._values.columns(values)]
+        elif self.entry.form == "timers":
+            columns = self._timers(decoded)
+        else:
+            partials = self._shown.decode(values)
+            skipped = 0 if self.entry.form == "totals" else 1
+            heads = self._moments([key[0] for key in decoded]) if skipped else []
+            rest = [key[skipped:] for key in decoded]
+            columns = [*heads, *_typed(rest, self._keys), *self._shown.columns(partials)]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _moments(self, ends: Sequence[int | None]) -> list[pa.Array]:
+        return bucket_moments(self.entry, pa.array(ends, pa.int64()))
+
+    def _timers(self, decoded: Sequence[tuple[Any, ...]]) -> list[pa.Array]:
+        kinds = ["wall" if key[0] else "event" for key in decoded]
+        due = _moment_array(pa.array([key[1] for key in decoded], pa.int64()))
+        names = pa.array([key[2] for key in decoded], pa.string())
+        return [
+            due,
+            pa.array(kinds, pa.string()),
+            names,
+            *_typed([k[3:] for k in decoded], self._keys),
+        ]
+
+
+def bucket_moments(entry: StoreEntry, ends: pa.Array) -> list[pa.Array]:
+    """Return the moment columns of buckets by their ends, ms; null: the totals so far."""
+    if entry.form == "windows":
+        starts = pc.subtract(ends, entry.width_ms)
+        return [_moment_array(starts), _moment_array(ends)]
+    return [_moment_array(ends)] if entry.form == "periodic" else []
+
+
+def _moment_array(moments_ms: pa.Array) -> pa.Array:
+    shown = pc.min_element_wise(moments_ms, MAX_EVENT_TIME_MS - 1, skip_nulls=False)
+    return pc.multiply(shown, 1000).cast(_MOMENT)
+
+
+def _typed(keys: Sequence[tuple[Any, ...]], schema: pa.Schema) -> list[pa.Array]:
+    columns = list(zip(*keys, strict=True)) if keys else [()] * len(schema)
+    try:
+        return [pa.array(c, field.type) for c, field in zip(columns, schema, strict=True)]
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        raise CorruptDataError(f"stored keys are not those of the plan: {error}") from error
+
+
+class ShownAggregates:
+    """What users see of stored partial results.
+
+    Headrace's own aggregates are made again from their description. One that the user wrote
+    is shown as its state, for its functions are code: ``<name>.state``, as JSON.
+
+    Args:
+        entries: of the catalog.
+        partials: add the partial columns.
+    """
+
+    def __init__(self, entries: Sequence[AggregateEntry], *, partials: bool = False) -> None:
+        self._types: dict[str, pa.DataType] = {}
+        self._exprs: list[pl.Expr] = []
+        fields: list[pa.Field] = []
+        for entry in entries:
+            own = schema_from_text(entry.partials)
+            self._types.update(zip(own.names, own.types, strict=True))
+            kind = KNOWN.get(entry.kind)
+            if kind is None:
+                fields += [pa.field(name, pa.string()) for name in own.names]
+                self._exprs += [_as_json(name) for name in own.names]
+                continue
+            source = schema_from_text(entry.source)
+            made = kind(**_arguments(entry)).bind(source)
+            fields.append(pa.field(entry.name, made.result_type(source)))
+            self._exprs.append(made.result(f"{entry.name}.").alias(entry.name))
+            if partials:
+                new = [field for field in own if field.name != entry.name]
+                fields += new
+                self._exprs += [pl.col(field.name) for field in new]
+        self.schema = pa.schema(fields)
+        self._codec = PartialCodec(self._types) if self._types else None
+
+    @property
+    def names(self) -> list[str]:
+        """The partial columns, as they are stored."""
+        return list(self._types)
+
+    def decode(self, values: Sequence[bytes]) -> pl.DataFrame:
+        """Return stored values as partial columns."""
+        assert self._codec is not None
+        try:
+            return self._codec.decode(values)
+        except (ValueError, msgspec.DecodeError, pl.exceptions.PolarsError) as error:
+            raise CorruptDataError(f"stored partial results cannot be read: {error}") from error
+
+    def columns(self, partials: pl.DataFrame) -> list[pa.Array]:
+        """Return what is shown of partial columns."""
+        shown = normalise(partials.select(self._exprs).to_arrow(), self.schema)
+        return list(shown.columns)
+
+
+def _arguments(entry: AggregateEntry) -> dict[str, Any]:
+    return {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in entry.arguments.items()
+        if name != "type"
+    }
+
+
+def _as_json(name: str) -> pl.Expr:
+    def show(states: pl.Series) -> pl.Series:
+        found = [json_text(msgspec.msgpack.decode(state)) for state in states.to_list()]
+        return pl.Series(name, found, dtype=pl.String)
+
+    return pl.col(name).map_batches(show, return_dtype=pl.String)

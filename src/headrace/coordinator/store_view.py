@@ -1,0 +1,183 @@
+"""One store as of one epoch: its rows, the rows of a key, and what differs from another epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.coordinator.catalog import StoreEntry
+from headrace.coordinator.store_rows import StoreRows
+from headrace.errors import InvalidInputError
+from headrace.records.keys import decode_key, encode_key
+from headrace.records.schema import schema_from_text
+from headrace.state.expiry import STAMP_BYTES, bare, least_stamp
+from headrace.state.merged import Entries, MergedEntries, Source
+from headrace.state.segment_reader import ALL_GROUPS
+
+Range = tuple[bytes, bytes | None]
+EVERYTHING: Range = (b"", None)
+CHANGED_ROWS = 10_000
+
+
+class StoreView:
+    """A key-value store of one epoch, over files that are open.
+
+    Args:
+        entry: what it holds.
+        time_ms: the epoch's wall clock, for entries that live for a time.
+        epoch: its number.
+        sources: files of its stage.
+        partials: show the partial columns of aggregates, too.
+
+    Raises:
+        InvalidInputError: the store keeps nothing in the job's files.
+    """
+
+    def __init__(
+        self,
+        entry: StoreEntry,
+        time_ms: int,
+        epoch: int,
+        sources: Sequence[Source],
+        *,
+        partials: bool = False,
+    ) -> None:
+        if entry.kind == "remote":
+            raise InvalidInputError(
+                f"store {entry.name!r} is remote: it has no changelog; look into its server"
+            )
+        self.entry, self.epoch, self._partials = entry, epoch, partials
+        self.keys = schema_from_text(entry.keys)
+        self.entries = MergedEntries(entry.name, sources)
+        self._least = None if entry.ttl_ms is None else least_stamp(time_ms, entry.ttl_ms)
+        self._rows: StoreRows | None = None
+
+    def batches(
+        self, keys: Range = EVERYTHING, groups: tuple[int, int] = ALL_GROUPS
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield all rows in batches of one schema, by key group and then key.
+
+        Args:
+            keys: canonical keys between which entries lie: the first, and the one after the last.
+            groups: key groups.
+        """
+        for found, values in self._visible(groups, keys):
+            yield self.rows.batch(found, values)
+
+    @property
+    def rows(self) -> StoreRows:
+        """How entries look as rows."""
+        if self._rows is None:
+            self._rows = StoreRows(self.entry, self._settled(), partials=self._partials)
+        return self._rows
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of all batches."""
+        return self.rows.schema
+
+    def count(self) -> int:
+        """Return how many entries there are, by reading all keys."""
+        return sum(len(keys) for keys, _ in self._visible(ALL_GROUPS, EVERYTHING))
+
+    def of_key(self, key: Sequence[Any], group: int) -> pa.RecordBatch | None:
+        """Return the rows of a key in a key group; ``None`` when there are none.
+
+        A processor's store and running totals have at most one, windows and timers any number.
+        """
+        wanted = encode_key(key)
+        if self.entry.form in ("values", "totals"):
+            full = group.to_bytes(2, "big") + wanted
+            value = self.entries.get(full)
+            if value is None or (self._least is not None and value[:STAMP_BYTES] < self._least):
+                return None
+            return StoreRows(self.entry, full, partials=self._partials).batch([full], [bare(value)])
+        skipped = 3 if self.entry.form == "timers" else 1
+        found = [
+            pair
+            for keys, values in self._visible((group, group + 1), EVERYTHING)
+            for pair in zip(keys, values, strict=True)
+            if encode_key(decode_key(pair[0][2:])[skipped:]) == wanted
+        ]
+        if not found:
+            return None
+        keys, values = zip(*found, strict=True)
+        return self.rows.batch(keys, values)
+
+    def _visible(self, groups: tuple[int, int], keys: Range) -> Iterator[Entries]:
+        low, high = keys
+        for found, values in self.entries.batches(groups):
+            kept = [
+                at
+                for at, (key, value) in enumerate(zip(found, values, strict=True))
+                if (key[2:] >= low and (high is None or key[2:] < high))
+                and (self._least is None or value[:STAMP_BYTES] >= self._least)
+            ]
+            if kept:
+                yield [found[at] for at in kept], [bare(values[at]) for at in kept]
+
+    def _settled(self) -> bytes | None:
+        """The first key of a processor's store, if all its keys are of the same kinds."""
+        if self.entry.form != "values":
+            return None
+        first, kinds = None, None
+        for keys, _ in self.entries.batches():
+            if first is None:
+                first = keys[0]
+                kinds = [type(value) for value in decode_key(first[2:])]
+            if not _are_alike(keys, first) and any(
+                [type(value) for value in decode_key(key[2:])] != kinds for key in keys
+            ):
+                return None
+        return first
+
+    def changes_since(
+        self, other: StoreView
+    ) -> Iterator[list[tuple[bytes, bytes | None, bytes | None]]]:
+        """Yield what differs from another epoch: full key, the value there and the one here.
+
+        ``None`` stands for no entry. By key group and then key; in bounded memory.
+        """
+        rows: list[tuple[bytes, bytes | None, bytes | None]] = []
+        for row in _joined(other.stream(), self.stream()):
+            if row[1] != row[2]:
+                rows.append(row)
+            if len(rows) >= CHANGED_ROWS:
+                yield rows
+                rows = []
+        if rows:
+            yield rows
+
+    def stream(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield visible entries one by one: full key and value, rising by key."""
+        for keys, values in self._visible(ALL_GROUPS, EVERYTHING):
+            yield from zip(keys, values, strict=True)
+
+
+def _joined(
+    before: Iterator[tuple[bytes, bytes]], after: Iterator[tuple[bytes, bytes]]
+) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
+    """Join two streams of entries by key, both rising."""
+    old, new = next(before, None), next(after, None)
+    while old is not None or new is not None:
+        if new is None or (old is not None and old[0] < new[0]):
+            assert old is not None
+            yield old[0], old[1], None
+            old = next(before, None)
+        elif old is None or new[0] < old[0]:
+            yield new[0], None, new[1]
+            new = next(after, None)
+        else:
+            yield old[0], old[1], new[1]
+            old, new = next(before, None), next(after, None)
+
+
+def _are_alike(keys: Sequence[bytes], first: bytes) -> bool:
+    """Say whether keys are numbers of one kind, the quick way: one width and one tag."""
+    if len(first) != 11 or any(len(key) != 11 for key in keys):
+        return False
+    tags = np.frombuffer(b"".join(keys), np.uint8).reshape(-1, 11)[:, 2]
+    return bool((tags == first[2]).all()) and first[2] < 0x30

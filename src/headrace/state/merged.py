@@ -1,0 +1,175 @@
+"""Entries of a store read straight from committed files: the newest value of each key wins.
+
+Nothing is applied anywhere and nothing is held whole: files are mapped, and merged one run
+of key groups after the other, in the order of key group and key.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, overload
+
+import pyarrow as pa
+
+from headrace.state.segment_reader import ALL_GROUPS, SegmentReader
+
+CHUNK_ROWS = 200_000
+"""Rows of all files together that are merged at once, about."""
+
+Slice = tuple[pa.BinaryArray, pa.BinaryArray]
+Entries = tuple[list[bytes], list[bytes]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file, and the key groups that it counts for: the first, and the one after the last."""
+
+    reader: SegmentReader
+    groups: tuple[int, int]
+
+
+class _Keys(Sequence[bytes]):
+    """A sorted column of keys, for ``bisect``."""
+
+    def __init__(self, column: pa.BinaryArray) -> None:
+        self._column = column
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    @overload
+    def __getitem__(self, at: int) -> bytes: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[bytes]: ...
+    def __getitem__(self, at: Any) -> Any:
+        return self._column[at].as_py()
+
+
+class MergedEntries:
+    """One store over several files.
+
+    Args:
+        store: its name.
+        sources: oldest first, where they hold the same key groups.
+    """
+
+    def __init__(self, store: str, sources: Sequence[Source]) -> None:
+        self._store = store
+        self._sources = [source for source in sources if self._sections(source)]
+
+    def _sections(self, source: Source) -> list[Any]:
+        low, high = source.groups
+        return [
+            section
+            for section in source.reader.sections
+            if section.store == self._store
+            and section.first_group < high
+            and section.last_group >= low
+        ]
+
+    @property
+    def files(self) -> int:
+        """How many files hold something of the store."""
+        return len({source.reader.path for source in self._sources})
+
+    @property
+    def rows(self) -> int:
+        """How many entries and deletions the files hold together: at least the live entries."""
+        return sum(self._rows_by_group().values())
+
+    @property
+    def is_exact(self) -> bool:
+        """Say whether ``rows`` is the number of live entries, for nothing was overwritten."""
+        held: Counter[int] = Counter()
+        for source in self._sources:
+            if source.reader.header.kind != "snapshot":
+                return not self._sources
+            held.update(self._groups_of(source))
+        return all(count == 1 for count in held.values())
+
+    def _groups_of(self, source: Source) -> set[int]:
+        low, high = source.groups
+        sections = self._sections(source)
+        return {group for s in sections for group in s.groups if low <= group < high}
+
+    def _rows_by_group(self) -> Counter[int]:
+        rows: Counter[int] = Counter()
+        for source in self._sources:
+            low, high = source.groups
+            for section in self._sections(source):
+                for group, (begin, end) in zip(
+                    section.groups, pairwise((*section.starts, section.rows)), strict=True
+                ):
+                    if low <= group < high:
+                        rows[group] += end - begin
+        return rows
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of a full key; reads that key group of each file, newest first."""
+        group = int.from_bytes(key[:2], "big")
+        for source in reversed(self._sources):
+            if not source.groups[0] <= group < source.groups[1]:
+                continue
+            for keys, values in source.reader.columns(self._store, (group, group + 1)):
+                at = bisect_left(_Keys(keys), key)
+                if at < len(keys) and keys[at].as_py() == key:
+                    found: bytes | None = values[at].as_py()
+                    return found
+        return None
+
+    def batches(self, groups: tuple[int, int] = ALL_GROUPS) -> Iterator[Entries]:
+        """Yield full keys and values, rising by key, none twice."""
+        for run in _runs(self._rows_by_group(), groups):
+            yield from self._merge(run)
+
+    def _merge(self, run: tuple[int, int]) -> Iterator[Entries]:
+        slices = [list(self._columns(source, run)) for source in self._sources]
+        for low, high in pairwise((None, *_pivots(slices), None)):
+            newest: dict[bytes, bytes | None] = {}
+            for parts in slices:
+                for keys, values in parts:
+                    begin = 0 if low is None else bisect_left(_Keys(keys), low)
+                    end = len(keys) if high is None else bisect_left(_Keys(keys), high)
+                    rows = (keys[begin:end].to_pylist(), values[begin:end].to_pylist())
+                    newest.update(zip(*rows, strict=True))
+            live = sorted(key for key, value in newest.items() if value is not None)
+            if live:
+                yield live, [newest[key] for key in live]  # type: ignore[misc]
+
+    def _columns(self, source: Source, run: tuple[int, int]) -> Iterator[Slice]:
+        low, high = max(run[0], source.groups[0]), min(run[1], source.groups[1])
+        return source.reader.columns(self._store, (low, high)) if low < high else iter(())
+
+
+def _runs(rows: Counter[int], groups: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """Cut the key groups into runs of about ``CHUNK_ROWS`` rows."""
+    begin, total = None, 0
+    for group in sorted(rows):
+        if not groups[0] <= group < groups[1]:
+            continue
+        if begin is not None and total + rows[group] > CHUNK_ROWS:
+            yield begin, group
+            begin = None
+        if begin is None:
+            begin, total = group, 0
+        total += rows[group]
+        last = group
+    if begin is not None:
+        yield begin, last + 1
+
+
+def _pivots(slices: list[list[Slice]]) -> list[bytes]:
+    """Where to cut a run that is too large for one step, such as a single huge key group."""
+    total = sum(len(keys) for parts in slices for keys, _ in parts)
+    if total <= 2 * CHUNK_ROWS:
+        return []
+    largest = max(slices, key=lambda parts: sum(len(keys) for keys, _ in parts))
+    step = max(1, CHUNK_ROWS * sum(len(keys) for keys, _ in largest) // total)
+    cuts = []
+    for keys, _ in largest:
+        cuts += [keys[at].as_py() for at in range(min(step, len(keys) - 1), len(keys), step)]
+    return cuts
