@@ -97,7 +97,8 @@ def store(
     """
     ttl_ms = None if ttl is None else duration_ms(ttl, f"ttl of store {name!r}")
     if kind == "remote" or url is not None:
-        remote = replace(remote or Remote(), url=url or (remote and remote.url))
+        remote = remote or Remote()
+        remote = remote if url is None else replace(remote, url=url)
     return StoreSpec(name, kind, value, ttl_ms, changelog, remote)
 
 

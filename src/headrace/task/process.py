@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ from headrace.records.keys import encode_columns
 from headrace.records.messages import columns_to_lists, from_messages, message_type, to_messages
 from headrace.records.schema import MAX_EVENT_TIME_MS
 from headrace.state.objects import ObjectStore
+from headrace.state.remote import RemoteStore
 from headrace.task.chunk import Chunk, Groups, split_groups
 from headrace.task.node import Node
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK
@@ -22,7 +23,21 @@ from headrace.task.stateless import UserFunctionError, name_operator
 from headrace.task.timers import Timer, Timers
 
 NO_GROUP = -1
+LATER_LIMIT = 10_000
+"""From so many ``get_later`` on they are waited for before the next messages."""
+
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+class Later(NamedTuple):
+    """A value that was asked for, and what is to be called with it."""
+
+    store: RemoteStore
+    key: Any
+    then: Callable[[Any], object]
+    default: Any
+    row: int
+    group: int
 
 
 class Turn:
@@ -30,12 +45,15 @@ class Turn:
 
     Args:
         task: number of the task.
-        stores: by the name that the user declared.
+        stores: by the name that the user declared, remote ones included.
         timers: of the operator; ``None`` where there is no key.
     """
 
-    def __init__(self, task: int, stores: Mapping[str, ObjectStore], timers: Timers | None) -> None:
+    def __init__(
+        self, task: int, stores: Mapping[str, ObjectStore | RemoteStore], timers: Timers | None
+    ) -> None:
         self.task, self.stores, self.timers = task, dict(stores), timers
+        self.later: list[Later] = []
         self.epoch = 0
         self.wall_ms = 0
         self.watermark = NO_WATERMARK
@@ -111,9 +129,39 @@ class Context:
     def store(self, name: str) -> ObjectStore:
         """Return a store that the operator declared.
 
+        One of kind ``remote`` has the same ``get``, ``put``, ``delete`` and ``in``, with other
+        promises: see ``headrace.state.remote.store``.
+
         Raises:
             InvalidInputError: no such store; names those declared.
         """
+        return self._found(name)  # type: ignore[return-value]
+
+    def get_later(
+        self, name: str, key: Any, then: Callable[[Any], object], default: Any = None
+    ) -> None:
+        """Ask a remote store for a value, go on, and have ``then(value)`` called with it.
+
+        Many requests of many messages are under way at the same time. Calls come in the order
+        in which they were asked for, each as if its message were at hand, so ``emit``, ``key``
+        and timers are those of its message; but after ``process`` has seen later messages,
+        before the epoch ends.
+
+        Args:
+            name: of a store of kind ``remote``.
+            key: of the value.
+            then: called with the value; may ask again.
+            default: where there is no value.
+
+        Raises:
+            InvalidInputError: no such store, or one that is local.
+        """
+        turn, store = self._turn, self._found(name)
+        if not isinstance(store, RemoteStore):
+            raise InvalidInputError(f"store {name!r} is local: use get, which does not wait")
+        turn.later.append(Later(store, key, then, default, turn.row, turn.group))
+
+    def _found(self, name: str) -> ObjectStore | RemoteStore:
         try:
             return self._stores[name]
         except KeyError:
@@ -228,8 +276,10 @@ class ProcessNode(Node):
         turn.keys = keys[0] if len(keys) == 1 else list(zip(*keys, strict=True))
         turn.times = None if chunk.times is None else chunk.times.tolist()
         messages = to_messages(chunk.batch.select(self._columns), self._message)
+        self._load_remote(chunk.batch)
         if chunk.groups is None:
-            self._run(messages, [(0, 0, len(messages))])
+            starts = range(0, len(messages), LATER_LIMIT)
+            self._run(messages, [(0, at, min(at + LATER_LIMIT, len(messages))) for at in starts])
         else:
             self._prefetch(key_columns, chunk.groups)
             self._run(messages, split_groups(chunk.groups))
@@ -241,22 +291,45 @@ class ProcessNode(Node):
             return
         encoded = encode_columns(columns.columns).to_list()
         for store in turn.stores.values():
-            store.prefetch(groups, turn.keys, encoded)
+            if not (isinstance(store, RemoteStore) and store.remote.load):
+                store.prefetch(groups, turn.keys, encoded)
+
+    def _load_remote(self, batch: pa.RecordBatch) -> None:
+        for store in self._turn.stores.values():
+            if isinstance(store, RemoteStore) and store.remote.load:
+                encoded = encode_columns(batch.select(store.remote.load).columns).to_list()
+                store.prefetch((), (), encoded)
 
     def _run(self, messages: list[Any], runs: list[tuple[int, int, int]]) -> None:
         turn, context, process = self._turn, self._context, self._user.process
-        row = 0
+        turn.row = 0
         try:
             for group, start, stop in runs:
                 turn.enter(group)
                 for row in range(start, stop):
                     turn.row = row
                     process(messages[row], context)
+                if len(turn.later) >= LATER_LIMIT:
+                    self._answer()
+            self._answer()
         except HeadraceError as error:
             name_operator(error, self.name)
             raise
         except Exception as error:
-            raise UserFunctionError.of(self.name, error, messages[row]) from error
+            raise UserFunctionError.of(self.name, error, messages[turn.row]) from error
+
+    def _answer(self) -> None:
+        """Wait for what was asked for, and call those who asked, each as its message."""
+        turn = self._turn
+        while turn.later:
+            asked, turn.later = turn.later, []
+            for store in {one.store: None for one in asked}:
+                store.prefetch_async([one.key for one in asked if one.store is store])
+            for one in asked:
+                turn.row = one.row
+                if one.group != turn.group:
+                    turn.enter(one.group)
+                one.then(one.store.get(one.key, one.default))
 
     def advance(self, watermark: int, wall_ms: int) -> None:
         """Fire the timers that are due, and those that they set and that are due as well.
@@ -279,6 +352,7 @@ class ProcessNode(Node):
                 turn.timer = timer
                 turn.enter(timer.group)
                 self._call(partial(self._on_timer, timer, self._context), timer)
+                self._call(self._answer, timer)
                 messages, _ = turn.take()
                 if messages:
                     at = min(max(timer.at, earliest), MAX_EVENT_TIME_MS - 1)

@@ -143,7 +143,7 @@ STEPS: dict[str, tuple[Callable[[hr.Stream], Any], str]] = {
     ),
     "stores of no known kind": (
         lambda s: s.partition_by("customer").process(Mine, (hr.store("a", int, "disk"),)),
-        "store 'a' is of kind 'disk'; expected one of ('rocksdb', 'memory')",
+        "store 'a' is of kind 'disk'; expected one of ('rocksdb', 'memory', 'remote')",
     ),
     "stores of another type": (
         lambda s: s.partition_by("customer").process(Mine, ["seen"]),  # type: ignore[list-item]
