@@ -1,0 +1,245 @@
+"""Make one run of several, slice by slice, so that memory does not grow with the runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.records.keys import UInt64s
+from headrace.records.layout import TableLayout
+from headrace.state.columnar.columns import Mask, Rows, equal_rows, flags, joined, numbers
+from headrace.state.columnar.keys import (
+    ALL_HASHES,
+    HashRange,
+    Int64s,
+    canonical_order,
+    tied,
+)
+from headrace.state.columnar.run import Piece, Place, Run, place_in
+
+SLICE_ROWS = 1 << 20
+SLICE_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which rows of a table are wanted: a range of clusters, and one of hashes.
+
+    ``clusters`` are the first and the one after the last; ``None`` is no bound.
+    """
+
+    clusters: tuple[int | None, int | None] = (None, None)
+    hashes: HashRange = ALL_HASHES
+
+    def of(self, piece: Piece) -> list[tuple[int, int]]:
+        """Return the ranges of rows within a piece, without those whose hash must be looked at."""
+        begin, end = 0, piece.info.rows
+        first, last = self.clusters
+        if first is not None and first > piece.info.first[0]:
+            begin = place_in(piece, (first, 0), "left")
+        if last is not None and last <= piece.info.last[0]:
+            end = place_in(piece, (last, 0), "left")
+        info = piece.info
+        if begin >= end or info.low_hash > self.hashes.last or info.high_hash < self.hashes.first:
+            return []
+        if piece.clusters is None:
+            begin = max(begin, place_in(piece, (0, self.hashes.first), "left"))
+            end = min(end, place_in(piece, (0, self.hashes.last), "right"))
+        return [(begin, end)] if begin < end else []
+
+
+class _Cursor:
+    """How far the rows of one run are taken."""
+
+    def __init__(self, run: Run, part: Part) -> None:
+        self.left = [(piece, *rows) for piece in run.pieces for rows in part.of(piece)][::-1]
+        self.rows = sum(end - begin for _, begin, end in self.left)
+
+    def bound(self, ahead: int) -> Place | None:
+        """The place of the row so far ahead; ``None`` when that is beyond the end."""
+        for piece, begin, end in reversed(self.left):
+            if begin + ahead < end:
+                return _place_of(piece, begin + ahead)
+            ahead -= end - begin
+        return None
+
+    def take(self, bound: Place | None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows up to a place, which is included; all when ``None``."""
+        while self.left:
+            piece, begin, end = self.left[-1]
+            cut = end
+            if bound is not None and _place_of(piece, end - 1) > bound:
+                cut = max(begin, place_in(piece, bound, "right"))
+            if cut > begin:
+                self.rows -= cut - begin
+                yield piece.batch.slice(begin, cut - begin)
+            if cut < end:
+                self.left[-1] = (piece, cut, end)
+                return
+            self.left.pop()
+
+
+def _place_of(piece: Piece, row: int) -> Place:
+    clusters = piece.clusters
+    return (0 if clusters is None else int(clusters[row]), int(piece.hashes[row]))
+
+
+def merged_schema(
+    runs: Sequence[Run | Sequence[pa.RecordBatch]], layout: TableLayout, drop_deleted: bool
+) -> pa.Schema:
+    """Return the schema of what ``merge_runs`` yields for the same arguments."""
+    deletes = not drop_deleted and any(run.has_deletes for run in _runs(runs, layout))
+    return layout.schema_with_deletes if deletes else layout.schema
+
+
+def merge_runs(
+    runs: Sequence[Run | Sequence[pa.RecordBatch]],
+    layout: TableLayout,
+    drop_deleted: bool,
+    now_ms: int | None = None,
+    part: Part = Part(),
+    slice_rows: int = SLICE_ROWS,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one run that stands for several.
+
+    Args:
+        runs: the newest last; each in order, as runs or as their batches.
+        layout: of the table.
+        drop_deleted: leave out deleted and expired rows, for nothing older is below.
+        now_ms: the wall time, for rows that expire.
+        part: take only these rows.
+        slice_rows: about how many rows are held at once.
+
+    Yields:
+        Batches in order, none empty, all of ``merged_schema``.
+    """
+    taken = _runs(runs, layout)
+    schema = merged_schema(taken, layout, drop_deleted)
+    horizon = None
+    if drop_deleted and layout.ttl_ms is not None and now_ms is not None:
+        horizon = now_ms - layout.ttl_ms
+    size = sum(run.size for run in taken) / max(1, sum(run.rows for run in taken))
+    slice_rows = max(1, min(slice_rows, int(SLICE_BYTES / max(1, size))))
+    cursors = [_Cursor(run, part) for run in taken]
+    while total := sum(cursor.rows for cursor in cursors):
+        bound = None
+        if total > slice_rows:
+            # In step with what is left of each, so that all come to their ends together.
+            steps = [cursor.rows * slice_rows // total for cursor in cursors]
+            bounds = [c.bound(step) for c, step in zip(cursors, steps, strict=True) if c.rows]
+            bound = min((found for found in bounds if found is not None), default=None)
+        batches = [list(cursor.take(bound)) for cursor in cursors]
+        batch = _merged(batches, layout, schema, drop_deleted, horizon, part)
+        if batch.num_rows:
+            yield batch
+
+
+def _runs(runs: Sequence[Run | Sequence[pa.RecordBatch]], layout: TableLayout) -> list[Run]:
+    return [run if isinstance(run, Run) else Run.of(layout, run) for run in runs]
+
+
+def _merged(
+    runs: list[list[pa.RecordBatch]],
+    layout: TableLayout,
+    schema: pa.Schema,
+    drop_deleted: bool,
+    horizon: int | None,
+    part: Part,
+) -> pa.RecordBatch:
+    batches = [batch for run in runs for batch in run]
+    hashes = np.concatenate([numbers(batch.column(0), np.uint64) for batch in batches])
+    clusters = None
+    if layout.cluster:
+        clusters = np.concatenate([numbers(batch.column(1), np.int64) for batch in batches])
+    several = sum(1 for run in runs if run) > 1
+    order, kept = None, None
+    if several:
+        order, kept = _newest(batches, layout, hashes, clusters)
+    gone = _unwanted(batches, layout, hashes, drop_deleted, horizon, part)
+    if gone is not None:
+        stays = ~(gone if order is None else gone[order])
+        kept = stays if kept is None else kept & stays
+    rows = order
+    if kept is not None and not kept.all():
+        rows = np.flatnonzero(kept) if order is None else order[kept]
+    columns = [_column(batches, at, rows, len(hashes)) for at in range(len(layout.schema))]
+    if len(schema) > len(layout.schema):
+        columns.append(_deleted(batches, rows, len(layout.schema)))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _newest(
+    batches: Sequence[pa.RecordBatch],
+    layout: TableLayout,
+    hashes: UInt64s,
+    clusters: Int64s | None,
+) -> tuple[Rows, Mask]:
+    """Return the order of all rows, and which of them in that order are the newest of their key.
+
+    The sort is stable and finds the runs that are sorted already, so newer rows come last.
+    """
+    if clusters is None or clusters[0] == clusters[-1] == clusters.max() == clusters.min():
+        order = np.argsort(hashes, kind="stable")
+    else:
+        order = np.lexsort((hashes, clusters))
+    by_hash, by_cluster = hashes[order], None if clusters is None else clusters[order]
+    ties = tied(by_hash, by_cluster)
+    before = np.flatnonzero(ties)
+    kept = np.ones(len(order), bool)
+    if not len(before):
+        return order, kept
+    columns = [
+        joined([batch.column(at) for batch in batches])
+        for at in range(layout.first_key, layout.first_value)
+    ]
+    same = equal_rows(columns, order[before], columns, order[before + 1])
+    if not same.all():
+        taken = [column.take(pa.array(order)) for column in columns]
+        order = order[canonical_order(taken, by_hash, by_cluster, ties)]
+        same = equal_rows(columns, order[before], columns, order[before + 1])
+    kept[before[same]] = False
+    return order, kept
+
+
+def _unwanted(
+    batches: Sequence[pa.RecordBatch],
+    layout: TableLayout,
+    hashes: UInt64s,
+    drop_deleted: bool,
+    horizon: int | None,
+    part: Part,
+) -> Mask | None:
+    gone: Mask | None = None
+    width = len(layout.schema)
+    if drop_deleted and any(batch.num_columns > width for batch in batches):
+        gone = flags(_deleted(batches, None, width))
+    if horizon is not None:
+        column = layout.first_key - 1
+        written = np.concatenate([numbers(batch.column(column), np.int64) for batch in batches])
+        gone = written < horizon if gone is None else gone | (written < horizon)
+    if layout.cluster and part.hashes != ALL_HASHES:
+        first, last = np.uint64(part.hashes.first), np.uint64(part.hashes.last)
+        outside = (hashes < first) | (hashes > last)
+        gone = outside if gone is None else gone | outside
+    return gone if gone is not None and gone.any() else None
+
+
+def _column(batches: Sequence[pa.RecordBatch], at: int, rows: Rows | None, count: int) -> pa.Array:
+    column = joined([batch.column(at) for batch in batches])
+    if rows is None or (len(rows) == count and np.array_equal(rows, np.arange(count))):
+        return column
+    return column.take(pa.array(rows))
+
+
+def _deleted(batches: Sequence[pa.RecordBatch], rows: Rows | None, width: int) -> pa.Array:
+    columns = [
+        batch.column(width)
+        if batch.num_columns > width
+        else pa.array(np.zeros(batch.num_rows, bool))
+        for batch in batches
+    ]
+    column = joined(columns)
+    return column if rows is None else column.take(pa.array(rows))
