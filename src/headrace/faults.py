@@ -26,6 +26,7 @@ FAULT_POINTS: dict[str, str] = {
     "slot.exchange_written": "exchange files are complete",
     "slot.segment_written": "the changelog segment is durable",
     "slot.output_written": "output segments are durable, the report is not sent",
+    "slot.remote_sent": "changes of remote stores are sent, the report is not",
     "bus.frame_written": "an append's frame is written, its index entry is not",
     "bus.index_written": "an append's index entry is written, the caller does not know yet",
 }

@@ -24,6 +24,7 @@ from headrace.graph.operators import (
     StoreSpec,
     TumblingWindow,
 )
+from headrace.graph.remote import shown_url
 from headrace.graph.signatures import name_of
 from headrace.plan.stages import TIME, WATERMARK, Exchange, InputBinding, JobPlan, Stage
 
@@ -139,6 +140,12 @@ def _aggregates(operator: RunningAggregate | TumblingWindow) -> list[str]:
 
 
 def _store(spec: StoreSpec) -> str:
+    if spec.remote is not None:
+        where = "the setting remote.url" if spec.remote.url is None else shown_url(spec.remote.url)
+        return (
+            f"store {spec.name} (remote, {spec.remote.access}, at {where}): at-least-once; sent "
+            "before the epoch is committed, and again if it is run again; no changelog"
+        )
     kept = "" if spec.ttl_ms is None else f", {duration_text(spec.ttl_ms)} to live"
     return f"store {spec.name} ({spec.kind}{kept})"
 

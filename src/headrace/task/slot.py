@@ -46,6 +46,7 @@ from headrace.task.orders import (
     TaskReport,
 )
 from headrace.task.outputs import OutputWriter
+from headrace.task.remotes import RemoteStores
 from headrace.task.source import SourceReader
 from headrace.task.stage_task import StageTask, store_specs
 
@@ -80,7 +81,8 @@ class _After(NamedTuple):
         """Ask a task that has run and is not sealed."""
         return cls(
             *entry.runtime.deadlines(),
-            0 if entry.state is None else entry.state.overlay_bytes,
+            (0 if entry.state is None else entry.state.overlay_bytes)
+            + entry.runtime.overlay_bytes,
         )
 
 
@@ -236,7 +238,10 @@ class _Attempt:
         parts = [[p for n in e.runtime.outputs() for p in outputs.add(n)] for e in ready]
         outputs.close()
         fault("slot.output_written")
-        self._timed("output", began)
+        began = self._timed("output", began)
+        if sum(entry.runtime.send() for entry in ready):
+            self._timed("remote", began)
+        fault("slot.remote_sent")
         reports = [
             self._report(entry, sizes, snapshot_sizes, after[n], reached[n], parts[n])
             for n, entry in enumerate(ready)
@@ -348,7 +353,8 @@ class _Attempt:
             if kept is not None:
                 kept.task.close()
             groups = self._plan.key_groups
-            runtime = StageTask(stage, task.task, task.groups, groups, state)
+            remotes = RemoteStores(self._order.job, self._host.clock)
+            runtime = StageTask(stage, task.task, task.groups, groups, state, remotes)
         self._built.append(runtime)
         before = self._order.watermarks_before.get(stage.name, NO_WATERMARK)
         runtime.begin(self._order.epoch, self._order.time_ms, before)

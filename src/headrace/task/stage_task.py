@@ -30,6 +30,7 @@ from headrace.graph.operators import (
 from headrace.plan.stages import Exchange, Stage
 from headrace.records.layout import TableLayout
 from headrace.state.objects import ObjectStore
+from headrace.state.remote import RemoteStore
 from headrace.state.task_state import TaskState
 from headrace.task.aggregation import Aggregation
 from headrace.task.chunk import Chunk
@@ -40,6 +41,7 @@ from headrace.task.orders import END_WATERMARK, NO_WATERMARK
 from headrace.task.outputs import OutputNode
 from headrace.task.partial_table import KeyValuePartials, PartialTable
 from headrace.task.process import ProcessNode, Turn
+from headrace.task.remotes import REMOTE, RemoteStores
 from headrace.task.stateless import (
     FilterNode,
     ForwardNode,
@@ -79,10 +81,11 @@ def store_specs(stage: Stage) -> list[StoreSpec]:
         if isinstance(operator, RunningAggregate | TumblingWindow)
         and operator.store.kind == COLUMNAR
     }
-    specs = [replace(spec, layout=layouts.get(spec.name)) for spec in stage.stores]
+    local = [spec for spec in stage.stores if spec.kind != REMOTE]
+    specs = [replace(spec, layout=layouts.get(spec.name)) for spec in local]
     for operator in stage.operators:
         if isinstance(operator, Process) and stage.keyed:
-            kind = operator.stores[0].kind if operator.stores else "rocksdb"
+            kind = next((spec.kind for spec in operator.stores if spec in local), "rocksdb")
             specs.append(StoreSpec(timer_store(operator), kind))
     return specs
 
@@ -117,6 +120,7 @@ class StageTask:
         groups: its key groups, first and after last; unused for source tasks.
         key_groups: number of key groups of the job.
         state: its stores, caught up; ``None`` where the stage has none.
+        remotes: opens its remote stores.
     """
 
     def __init__(
@@ -126,9 +130,10 @@ class StageTask:
         groups: tuple[int, int],
         key_groups: int,
         state: TaskState | None,
+        remotes: RemoteStores,
     ) -> None:
         self._stage, self.task, self._groups = stage, task, groups
-        self._key_groups, self._state = key_groups, state
+        self._key_groups, self._state, self._remotes = key_groups, state, remotes
         self._keys = stage.receives[0].keys if stage.receives else ()
         self.nodes: dict[str, Node] = {}
         for operator in stage.operators:
@@ -230,12 +235,15 @@ class StageTask:
         )
 
     def _build_process(self, operator: Process) -> Node:
-        stores: dict[str, ObjectStore] = {}
+        stores: dict[str, ObjectStore | RemoteStore] = {
+            spec.name: self._remotes.open(spec) for spec in operator.stores if spec.kind == REMOTE
+        }
         timers = None
         source = self._source_schema(operator)
         keys = [key for key in self._keys if key in source.names]
         if self._state is not None:
-            stores = {spec.name: self._state.objects(spec.name) for spec in operator.stores}
+            local = [spec.name for spec in operator.stores if spec.kind != REMOTE]
+            stores.update({name: self._state.objects(name) for name in local})
             if len(keys) == len(self._keys):
                 timers = Timers(self._state.store(timer_store(operator)), self._groups)
         assert operator.factory is not None
@@ -257,6 +265,7 @@ class StageTask:
             wall_ms: its wall clock, the same when Spark runs the slot again.
             watermark: of the stage, at the end of the last epoch.
         """
+        self._remotes.begin()
         for name, node in self.nodes.items():
             node.counts.clear()
             if isinstance(node, ProcessNode):
@@ -302,15 +311,28 @@ class StageTask:
             total.update(node.counts)
         if self._state is not None:
             total.update(self._state.counts())
+        total.update(self._remotes.counts())
         return {name: count for name, count in total.items() if count}
 
+    @property
+    def overlay_bytes(self) -> int:
+        """About how much memory the changes of remote stores take."""
+        return self._remotes.overlay_bytes
+
+    def send(self) -> int:
+        """Send the changes of remote stores, once all else is written; returns how many."""
+        return self._remotes.send()
+
     def close(self) -> None:
-        """Close the user's processors."""
+        """Close the user's processors and connections."""
         for node in self.nodes.values():
             if isinstance(node, ProcessNode):
                 node.close()
+        self._remotes.close()
 
 
-def _short_names(operator: Process, stores: dict[str, ObjectStore]) -> dict[str, ObjectStore]:
+def _short_names(
+    operator: Process, stores: dict[str, ObjectStore | RemoteStore]
+) -> dict[str, ObjectStore | RemoteStore]:
     """Stores by the name that the user declared, without the operator's."""
     return {name.removeprefix(f"{operator.name}."): store for name, store in stores.items()}

@@ -220,8 +220,10 @@ class RemoteStore:
         self._values, self._changed = {}, {}
         self._sealed = fulls, raws
 
-    def send(self) -> None:
-        """Send what was sealed, pipelined; sending it again changes nothing.
+    def send(self) -> int:
+        """Send what was sealed, pipelined, and return how many keys that were.
+
+        Sending it again would change nothing.
 
         Raises:
             UnavailableError: the server did not take all of it in time; it may hold a part.
@@ -230,6 +232,7 @@ class RemoteStore:
         if fulls:
             self._write(fulls, raws)
         self._sealed = ([], [])
+        return len(fulls)
 
     def discard(self) -> None:
         """Forget the epoch, and the cache with what an attempt that failed may have sent."""
