@@ -54,8 +54,9 @@ def main(options: Mapping[str, Any]) -> dict[str, Any]:
     """Measure and return the figures, by the names that ``--json`` prints.
 
     Args:
-        options: ``rows``, ``ids``, ``store``, ``path``, ``tasks``, ``compare``, ``loop`` and
-            ``home``; those left out have the defaults of the command.
+        options: ``rows``, ``ids``, ``store``, ``path``, ``tasks``, ``key``, ``whole``,
+            ``epoch_rows``, ``compare``, ``loop`` and ``home``; those left out have the defaults
+            of the command.
 
     Returns:
         ``rows_per_s`` (steady), ``epoch_ms_p50``, ``state_bytes`` (live after the run),
@@ -70,9 +71,12 @@ def main(options: Mapping[str, Any]) -> dict[str, Any]:
     rows, ids = int(options.get("rows") or 4_000_000), int(options.get("ids") or 1_000_000)
     path, tasks = options.get("path") or "message", int(options.get("tasks") or 4)
     chosen = {
-        "store": options.get("store") or "rocksdb",
+        "store": options.get("store") or ("columnar" if path == "batch" else "rocksdb"),
         "path": path,
         "loop": options.get("loop") or "direct",
+        "key": options.get("key") or "int",
+        "whole": bool(options.get("whole")),
+        "epoch_rows": int(options.get("epoch_rows") or EPOCH_ROWS),
     }
     messages = random_ids(rows, ids)
     shutil.rmtree(home, ignore_errors=True)
@@ -101,8 +105,17 @@ def main(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def measure(
-    home: Path, messages: npt.NDArray[np.int64], *, path: str, store: str, tasks: int, loop: str
+def measure(  # noqa: PLR0913 - each is a knob of the command
+    home: Path,
+    messages: npt.NDArray[np.int64],
+    *,
+    path: str,
+    store: str,
+    tasks: int,
+    loop: str,
+    key: str = "int",
+    whole: bool = False,
+    epoch_rows: int = EPOCH_ROWS,
 ) -> Measured:
     """Feed the messages to a new bus, count them, and check the counts.
 
@@ -110,14 +123,17 @@ def measure(
         home: a new folder.
         messages: id of each.
         path: ``message`` or ``batch``.
-        store: ``rocksdb`` or ``memory``.
+        store: ``columnar``, ``rocksdb`` or ``memory``.
         tasks: of the keyed stage.
         loop: ``direct`` or ``query``.
+        key: ``int`` or ``string``.
+        whole: send whole messages through ``partition_by``.
+        epoch_rows: messages of an epoch, at most.
     """
     settings = bench_settings(
-        home, tasks=tasks, loop=loop, max_rows=min(EPOCH_ROWS, len(messages) // 2), bounded=True
+        home, tasks=tasks, loop=loop, max_rows=min(epoch_rows, len(messages) // 2), bounded=True
     )
-    work = counting_job(path, store)
+    work = counting_job(path, store, whole=whole)
     clock = SystemClock()
     epochs: list[EpochSummary] = []
     ends: list[float] = []
@@ -128,7 +144,7 @@ def measure(
             ends.append(clock.monotonic())
 
     with open_bus(settings.bus_dir) as bus:
-        feed(create_stream(bus), messages)
+        feed(create_stream(bus, key), messages)
         result = run_job(work, settings, bus=bus, on_epoch=note)
         total = counted(work, bus, settings, result.state)
     if total != len(messages):

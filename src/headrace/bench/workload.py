@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.bus.bus import Bus, Stream
@@ -29,8 +30,17 @@ from headrace.task.partials import PartialCodec
 STREAM = "messages"
 PARTITIONS = 4
 APPEND_ROWS = 100_000
-SCHEMA = pa.schema([("id", pa.int64()), ("padding", pa.binary())])
 _PADDING = b"p" * 100
+_DIGITS = 10
+
+
+def schema_of(key: str) -> pa.Schema:
+    """Return the columns of messages with keys of a type: ``int`` or ``string``."""
+    kind = pa.string() if key == "string" else pa.int64()
+    return pa.schema([("id", kind), ("padding", pa.binary())])
+
+
+SCHEMA = schema_of("int")
 
 
 class Counter:
@@ -42,18 +52,26 @@ class Counter:
         store.put(message.id, store.get(message.id, 0) + 1)
 
 
-def counting_job(path: str, store: str, name: str = "readwrite") -> Job:
+def _whole(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Change nothing; the planner must send it every column."""
+    return batch
+
+
+def counting_job(path: str, store: str, name: str = "readwrite", *, whole: bool = False) -> Job:
     """Return the job that counts messages per id.
 
     Args:
         path: ``message``: a Python function per message; ``batch``: an aggregate over columns.
-        store: ``rocksdb`` or ``memory``.
+        store: ``rocksdb`` or ``memory``; ``columnar`` where the path is ``batch``.
         name: of the job.
+        whole: send whole messages through ``partition_by``, not only the id.
     """
 
     @job(name)
     def readwrite(g: Graph) -> None:
         keyed = g.input(STREAM).partition_by("id")
+        if whole:
+            keyed = keyed.map_batches(_whole, returns=SCHEMA)
         if path == "message":
             keyed.process(Counter, stores=[hr_store("n", int, store)])
         else:
@@ -67,22 +85,26 @@ def random_ids(rows: int, ids: int, seed: int = 1) -> npt.NDArray[np.int64]:
     return np.random.default_rng(seed).integers(1, ids + 1, rows, np.int64)
 
 
-def batch_of(ids: npt.NDArray[np.int64]) -> pa.RecordBatch:
+def batch_of(ids: npt.NDArray[np.int64], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
     """Return one message for each id."""
     padding = pa.array([_PADDING] * len(ids), pa.binary())
-    return pa.RecordBatch.from_arrays([pa.array(ids), padding], schema=SCHEMA)
+    keys = pa.array(ids)
+    if schema.field("id").type != keys.type:
+        keys = pc.utf8_lpad(keys.cast(pa.string()), _DIGITS, "0")
+    return pa.RecordBatch.from_arrays([keys, padding], schema=schema)
 
 
-def create_stream(bus: Bus) -> Stream:
-    """Create the input."""
-    return bus.create(StreamSpec(STREAM, PARTITIONS, SCHEMA), exist_ok=True)
+def create_stream(bus: Bus, key: str = "int") -> Stream:
+    """Create the input, with keys of a type."""
+    return bus.create(StreamSpec(STREAM, PARTITIONS, schema_of(key)), exist_ok=True)
 
 
 def feed(stream: Stream, ids: npt.NDArray[np.int64]) -> None:
     """Append one message for each id, dealt to the partitions in turn."""
     piece = min(APPEND_ROWS, -(-len(ids) // PARTITIONS))
     for turn, begin in enumerate(range(0, len(ids), piece)):
-        stream.append(turn % PARTITIONS, batch_of(ids[begin : begin + piece]))
+        batch = batch_of(ids[begin : begin + piece], stream.spec.schema)
+        stream.append(turn % PARTITIONS, batch)
 
 
 def write_parquet(folder: Path, ids: npt.NDArray[np.int64], cuts: list[int]) -> None:

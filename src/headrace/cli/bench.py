@@ -23,13 +23,19 @@ def readwrite(  # noqa: PLR0913, PLR0917 - one for each option
     rows: Annotated[int, typer.Option(min=1, help="Messages.")] = 4_000_000,
     ids: Annotated[int, typer.Option(min=1, help="Different keys.")] = 1_000_000,
     store: Annotated[
-        Literal["rocksdb", "memory"], typer.Option(help="Kind of the store.")
-    ] = "rocksdb",
+        Literal["columnar", "rocksdb", "memory"] | None,
+        typer.Option(help="Kind of the store; by default that of the path.", show_default=False),
+    ] = None,
     path: Annotated[
         Literal["message", "batch"],
         typer.Option(help="A Python function per message, or an aggregate per batch."),
     ] = "message",
     tasks: Annotated[int, typer.Option(min=1, help="Tasks of the keyed stage.")] = 4,
+    key: Annotated[Literal["int", "string"], typer.Option(help="Type of the ids.")] = "int",
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Send whole messages by key, not only the id.")
+    ] = False,
+    epoch_rows: Annotated[int, typer.Option(min=1, help="Messages of an epoch.")] = 1_000_000,
     compare: Annotated[
         Literal["pyspark"] | None,
         typer.Option(help="Count the same with PySpark's own ways too.", show_default=False),
@@ -51,6 +57,9 @@ def readwrite(  # noqa: PLR0913, PLR0917 - one for each option
             "store": store,
             "path": path,
             "tasks": tasks,
+            "key": key,
+            "whole": whole,
+            "epoch_rows": epoch_rows,
             "compare": compare,
             "loop": loop,
             "home": settings_of(home).home,
