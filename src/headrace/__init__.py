@@ -14,9 +14,11 @@ if TYPE_CHECKING:
 
     from headrace.errors import GraphError, HeadraceError, InvalidInputError
     from headrace.graph import agg
+    from headrace.graph.tables import broadcast
     from headrace.graph.builder import Graph
     from headrace.graph.jobs import Job, job
     from headrace.graph.ledger import Output
+    from headrace.graph.remote import Remote
     from headrace.graph.streams import Stream, store, tumbling
     from headrace.task.process import Context
     from headrace.task.timers import Timer
@@ -29,9 +31,11 @@ __all__ = [
     "InvalidInputError",
     "Job",
     "Output",
+    "Remote",
     "Stream",
     "Timer",
     "agg",
+    "broadcast",
     "col",
     "job",
     "lit",
@@ -47,9 +51,11 @@ _HOMES = {
     "InvalidInputError": "headrace.errors",
     "Job": "headrace.graph.jobs",
     "Output": "headrace.graph.ledger",
+    "Remote": "headrace.graph.remote",
     "Stream": "headrace.graph.streams",
     "Timer": "headrace.task.timers",
     "agg": "headrace.graph.agg",
+    "broadcast": "headrace.graph.tables",
     "col": "polars",
     "job": "headrace.graph.jobs",
     "lit": "polars",

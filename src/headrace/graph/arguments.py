@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from headrace.errors import InvalidInputError
 from headrace.graph.aggregates import Aggregate
+from headrace.graph.tables import BroadcastSpec
 from headrace.graph.operators import StoreSpec
 from headrace.graph.signatures import call_mistake, name_of
 from headrace.graph.sites import user_names
@@ -129,14 +130,18 @@ def _check_remote(wrong: list[str], spec: StoreSpec) -> None:
         )
 
 
-def checked_stores(wrong: list[str], stores: Any, keys: Keys) -> tuple[StoreSpec, ...]:
-    """Return the stores of ``process``, given as a dict or as ``hr.store(...)``."""
+def checked_stores(
+    wrong: list[str], stores: Any, keys: Keys
+) -> tuple[tuple[StoreSpec, ...], tuple[BroadcastSpec, ...]]:
+    """Return the keyed and the broadcast stores of ``process``."""
+    tables: list[BroadcastSpec] = []
     if isinstance(stores, Mapping):
         specs = [StoreSpec(str(name), value=value) for name, value in stores.items()]
     else:
         given = list(stores) if isinstance(stores, Sequence | set) else [stores]
         specs = [spec for spec in given if isinstance(spec, StoreSpec)]
-        bad = [spec for spec in given if not isinstance(spec, StoreSpec)]
+        tables = [spec for spec in given if isinstance(spec, BroadcastSpec)]
+        bad = [spec for spec in given if not isinstance(spec, StoreSpec | BroadcastSpec)]
         if bad:
             found = ", ".join(map(shown, bad))
             wrong.append(f"stores= takes a dict of names and types, or hr.store; found {found}")
@@ -145,4 +150,4 @@ def checked_stores(wrong: list[str], stores: Any, keys: Keys) -> tuple[StoreSpec
     for spec in specs:
         check_kind(wrong, spec.name, spec.kind, PROCESS_KINDS)
         _check_remote(wrong, spec)
-    return tuple(specs)
+    return tuple(specs), tuple(tables)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headrace.graph.tables import BroadcastSpec
 from headrace.graph.operators import (
     Input,
     JobGraph,
@@ -51,6 +52,7 @@ class Ledger:
         self._outputs: list[Output] = []
         self._is_sent: set[int] = set()
         self._stores: dict[str, str] = {}
+        self._tables: dict[str, BroadcastSpec] = {}
 
     def name(self, wrong: list[str], given: str | None, derived: str) -> str:
         """Return the name of a new operator; a derived one is made unique."""
@@ -74,6 +76,8 @@ class Ledger:
         for name in names:
             if (mistake := name_mistake(name, "a store")) is not None:
                 wrong.append(mistake)
+            elif name in self._tables:
+                wrong.append(f"store {name!r} has the name of a broadcast store; rename it")
             elif name in self._stores:
                 wrong.append(
                     f"store {name!r} is already used by operator {self._stores[name]!r}; "
@@ -81,6 +85,21 @@ class Ledger:
                 )
             else:
                 self._stores[name] = operator
+
+    def claim_table(self, wrong: list[str], table: BroadcastSpec) -> None:
+        """Note a broadcast store, which several operators may use."""
+        if (mistake := name_mistake(table.name, "a store")) is not None:
+            wrong.append(mistake)
+        elif table.name in self._stores:
+            wrong.append(
+                f"store {table.name!r} is already used by operator {self._stores[table.name]!r}; "
+                "give it another name"
+            )
+        elif (known := self._tables.setdefault(table.name, table)) != table:
+            wrong.append(
+                f"broadcast store {table.name!r} is of {table.origin} by {list(table.key)} here, "
+                f"but of {known.origin} by {list(known.key)} elsewhere; give them two names"
+            )
 
     def add(self, operator: Operator, wrong: list[str]) -> None:
         """Take an operator and its mistakes."""
@@ -129,9 +148,18 @@ class Ledger:
             if id(output) not in self._is_sent:
                 text = "nothing is sent to it; use send_to, or take it out"
                 self.report(f"output {output.stream!r}", output.site, text)
+        filled = {table.stream: table.name for table in self._tables.values()}
         sources = {o.stream: o for o in operators if isinstance(o, Input)}
         for operator in operators:
-            if isinstance(operator, SendTo) and operator.stream in sources:
+            if not isinstance(operator, SendTo):
+                continue
+            if operator.stream in filled:
+                text = (
+                    f"stream {operator.stream!r} also fills broadcast store "
+                    f"{filled[operator.stream]!r}; a job cannot feed itself: send to another stream"
+                )
+                self.report(f"operator {operator.name!r}", operator.site, text)
+            if operator.stream in sources:
                 source = sources[operator.stream]
                 text = (
                     f"stream {operator.stream!r} is also an input, at {source.site}; a job cannot "

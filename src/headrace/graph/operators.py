@@ -14,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from headrace.graph.aggregates import Aggregate
+from headrace.graph.tables import BroadcastSpec
 from headrace.graph.remote import Remote
 from headrace.records.layout import TableLayout
 
@@ -176,6 +177,21 @@ class Process(Operator):
     returns: pa.Schema | None = None
     uses: tuple[str, ...] | None = None
     stores: tuple[StoreSpec, ...] = ()
+    tables: tuple[BroadcastSpec, ...] = ()
+
+
+@dataclass(frozen=True)
+class JoinTable(Operator):
+    """``join_table``: add columns of the broadcast store's row whose key the message has.
+
+    ``on`` names columns of the stream in the order of the table's key; ``columns`` are pairs of
+    a new name and a column of the table, ``None``: all but the key.
+    """
+
+    table: BroadcastSpec = field(default_factory=lambda: BroadcastSpec("", ()))
+    on: tuple[str, ...] = ()
+    how: str = "left"
+    columns: tuple[tuple[str, str], ...] | None = None
 
 
 @dataclass(frozen=True)

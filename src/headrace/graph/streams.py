@@ -27,12 +27,14 @@ from headrace.graph.arguments import (
     returned,
     shown,
 )
+from headrace.graph.tables import JOIN_WAYS, BroadcastSpec, join_columns, taken_columns
 from headrace.graph.durations import Duration, duration_ms
 from headrace.graph.ledger import Ledger, Output
 from headrace.graph.operators import (
     Filter,
     FilterMessages,
     FlatMapMessages,
+    JoinTable,
     MapBatches,
     MapMessages,
     Merge,
@@ -371,7 +373,7 @@ class Stream:
     def process(
         self,
         factory: Callable[[], Any],
-        stores: Mapping[str, Any] | Sequence[StoreSpec] = (),
+        stores: Mapping[str, Any] | Sequence[StoreSpec | BroadcastSpec] = (),
         returns: Any = None,
         uses: Sequence[str] | None = None,
         name: str | None = None,
@@ -383,7 +385,8 @@ class Stream:
 
         Args:
             factory: the class, or a function without arguments that makes an instance.
-            stores: a dict of store names and value types, or ``hr.store(...)`` for each.
+            stores: a dict of store names and value types, or ``hr.store(...)`` and
+                ``hr.broadcast(...)`` for each; the latter are only read.
             returns: columns of what it emits; nothing may be emitted without.
             uses: the columns it reads; its message has only these. Default: all.
             name: of the operator; its timers are kept by it.
@@ -392,15 +395,52 @@ class Stream:
 
         def make(chosen: str, wrong: list[str]) -> Operator:
             wrong += process_mistakes(factory)
-            specs = checked_stores(wrong, stores, self.keys)
+            specs, tables = checked_stores(wrong, stores, self.keys)
             self._ledger.claim_stores(wrong, chosen, [spec.name for spec in specs])
+            for table in tables:
+                self._ledger.claim_table(wrong, table)
             schema = None
             if returns is not None:
                 schema = attempt(wrong, lambda: to_schema(returns), None)
             columns = checked_uses(wrong, uses)
-            return Process(chosen, (self.name,), site, factory, schema, columns, specs)
+            return Process(chosen, (self.name,), site, factory, schema, columns, specs, tables)
 
         return self._add("process", name, make, self.keys)
+
+    def join_table(
+        self,
+        table: BroadcastSpec,
+        on: str | Sequence[str] | Mapping[str, str] | None = None,
+        how: str = "left",
+        columns: Sequence[str] | Mapping[str, str] | None = None,
+        name: str | None = None,
+    ) -> Stream:
+        """Add columns of a broadcast store, looked up by the key of each message.
+
+        Needs no ``partition_by``: each task has the whole table. Null matches nothing.
+
+        Args:
+            table: from ``hr.broadcast``.
+            on: the columns with the key: in the order of the table's key, or a dict from
+                column to key column. Default: columns of the same names.
+            how: ``left`` keeps messages without a match, with nulls; ``inner`` drops them.
+            columns: of the table to add, or a dict from new name to column. Default: all but
+                the key.
+            name: of the operator.
+        """
+        site = user_site()
+
+        def make(chosen: str, wrong: list[str]) -> Operator:
+            if not isinstance(table, BroadcastSpec):
+                wrong.append(f"join_table takes hr.broadcast(...); found {shown(table)}")
+                return JoinTable(chosen, (self.name,), site)
+            self._ledger.claim_table(wrong, table)
+            if how not in JOIN_WAYS:
+                wrong.append(f"join_table(how={how!r}); expected one of {JOIN_WAYS}")
+            by = join_columns(wrong, table, on)
+            return JoinTable(chosen, (self.name,), site, table, by, how, taken_columns(columns))
+
+        return self._add("join_table", name, make, self.keys)
 
     def send_to(self, output: Output, name: str | None = None) -> None:
         """Append the messages to an output stream.
