@@ -148,6 +148,16 @@ class BusSettings(Section):
     batch_bytes: int = Field(64 * _MIB, ge=1024, description="largest batch that is appended whole")
 
 
+class RemoteSettings(Section):
+    """Where stores of kind ``remote`` are."""
+
+    url: str | None = Field(
+        None,
+        description="Redis server of the remote stores that name none, as redis://host:6379/0; "
+        "${NAME} is taken from the environment of the executors",
+    )
+
+
 class SparkSettings(Section):
     """Which Spark runs the slots, and how the driver calls it."""
 
@@ -189,6 +199,7 @@ class Settings(Section):
     epoch: EpochSettings = EpochSettings()
     state: StateSettings = StateSettings()
     bus: BusSettings = BusSettings()
+    remote: RemoteSettings = RemoteSettings()
     spark: SparkSettings = SparkSettings()
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
 

@@ -103,8 +103,9 @@ def _stores(stage: Stage) -> list[StoreEntry]:
                 )
             )
         elif isinstance(operator, Process):
-            entries += [_values(spec, stage, operator, keys) for spec in operator.stores]
-            kind = operator.stores[0].kind if operator.stores else "rocksdb"
+            local = [spec for spec in operator.stores if spec.kind != "remote"]
+            entries += [_values(spec, stage, operator, keys) for spec in local]
+            kind = local[0].kind if local else "rocksdb"
             name = timer_store(operator)
             entries.append(StoreEntry(name, stage.name, operator.name, kind, "timers", keys))
     return entries

@@ -13,6 +13,7 @@ from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.epoch import Runner
 from headrace.coordinator.history import load_state
 from headrace.coordinator.plans import save_plan
+from headrace.coordinator.servers import with_servers
 from headrace.coordinator.storage import JobStorage, check_job_name
 from headrace.coordinator.summary import EpochLimits
 from headrace.files import Files
@@ -86,7 +87,7 @@ def make_plan(graph: JobGraph, bus: Bus, settings: Settings, *, absent_ok: bool 
     """
     held = _key_groups(settings.jobs_dir / check_job_name(graph.name))
     return plan(
-        graph,
+        with_servers(graph, settings.remote.url, absent_ok=absent_ok),
         stream_infos(graph, bus, absent_ok=absent_ok),
         key_groups=held or settings.job.key_groups,
         tasks=settings.job.tasks,

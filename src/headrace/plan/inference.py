@@ -206,7 +206,15 @@ class Inference:
         if isinstance(operator, FilterMessages):
             return before
         if isinstance(operator, Process):
-            self._need_key(operator, before, bool(operator.stores))
+            local = [spec for spec in operator.stores if spec.kind != "remote"]
+            self._need_key(operator, before, bool(local))
+            for spec in operator.stores:
+                for name in spec.remote.load if spec.remote is not None else ():
+                    if name not in before.schema.names:
+                        where = f"store {spec.name!r}, load="
+                        self.report(
+                            operator, f"{where}: {unknown_column(name, before.schema.names)}"
+                        )
         returns: pa.Schema | None = getattr(operator, "returns", None)
         schema = pa.schema([]) if returns is None else returns
 

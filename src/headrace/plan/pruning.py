@@ -80,6 +80,8 @@ def _reads(operator: Operator, before: Flow, wanted: set[str]) -> set[str]:
             return read | set(before.keys)
         case Process():
             present = {key for key in before.keys if key in everything}
+            for spec in operator.stores:
+                present |= set(spec.remote.load) if spec.remote is not None else set()
             return everything if operator.uses is None else set(operator.uses) | present
     return everything
 
