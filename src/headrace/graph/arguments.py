@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from headrace.errors import InvalidInputError
 from headrace.graph.aggregates import Aggregate
-from headrace.graph.tables import BroadcastSpec
 from headrace.graph.operators import StoreSpec
 from headrace.graph.signatures import call_mistake, name_of
 from headrace.graph.sites import user_names
+from headrace.graph.tables import BroadcastSpec
 from headrace.graph.types import returned_schema, to_schema
 
 STORE_KINDS = ("rocksdb", "memory")

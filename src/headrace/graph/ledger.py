@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.graph.tables import BroadcastSpec
 from headrace.graph.operators import (
     Input,
     JobGraph,
@@ -17,6 +16,7 @@ from headrace.graph.operators import (
     Site,
     TumblingWindow,
 )
+from headrace.graph.tables import BroadcastSpec
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 _ENDS = (SendTo, RunningAggregate, TumblingWindow, Process)

@@ -14,8 +14,8 @@ import polars as pl
 import pyarrow as pa
 
 from headrace.graph.aggregates import Aggregate
-from headrace.graph.tables import BroadcastSpec
 from headrace.graph.remote import Remote
+from headrace.graph.tables import BroadcastSpec
 from headrace.records.layout import TableLayout
 
 

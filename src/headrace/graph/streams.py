@@ -27,7 +27,6 @@ from headrace.graph.arguments import (
     returned,
     shown,
 )
-from headrace.graph.tables import JOIN_WAYS, BroadcastSpec, join_columns, taken_columns
 from headrace.graph.durations import Duration, duration_ms
 from headrace.graph.ledger import Ledger, Output
 from headrace.graph.operators import (
@@ -50,6 +49,13 @@ from headrace.graph.operators import (
 from headrace.graph.remote import Remote
 from headrace.graph.signatures import process_mistakes
 from headrace.graph.sites import user_site
+from headrace.graph.tables import (
+    JOIN_WAYS,
+    BroadcastSpec,
+    as_broadcast,
+    join_columns,
+    taken_columns,
+)
 from headrace.graph.types import to_schema
 
 
@@ -429,16 +435,17 @@ class Stream:
             name: of the operator.
         """
         site = user_site()
+        spec = as_broadcast(table)
 
         def make(chosen: str, wrong: list[str]) -> Operator:
-            if not isinstance(table, BroadcastSpec):
+            if spec is None:
                 wrong.append(f"join_table takes hr.broadcast(...); found {shown(table)}")
                 return JoinTable(chosen, (self.name,), site)
-            self._ledger.claim_table(wrong, table)
+            self._ledger.claim_table(wrong, spec)
             if how not in JOIN_WAYS:
                 wrong.append(f"join_table(how={how!r}); expected one of {JOIN_WAYS}")
-            by = join_columns(wrong, table, on)
-            return JoinTable(chosen, (self.name,), site, table, by, how, taken_columns(columns))
+            by = join_columns(wrong, spec, on)
+            return JoinTable(chosen, (self.name,), site, spec, by, how, taken_columns(columns))
 
         return self._add("join_table", name, make, self.keys)
 

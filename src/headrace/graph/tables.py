@@ -82,6 +82,11 @@ def broadcast(
     return BroadcastSpec(name, keys, stream, None if file is None else str(file), columns)
 
 
+def as_broadcast(value: object) -> BroadcastSpec | None:
+    """Return a broadcast store that a user gave, or ``None`` for something else."""
+    return value if isinstance(value, BroadcastSpec) else None
+
+
 def join_columns(
     wrong: list[str], table: BroadcastSpec, on: str | Sequence[str] | Mapping[str, str] | None
 ) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from headrace.graph.operators import (
     FilterMessages,
     FlatMapMessages,
     Input,
+    JoinTable,
     MapBatches,
     MapMessages,
     Merge,
@@ -129,10 +130,26 @@ def describe(operator: Operator) -> list[str]:
         case Process():
             used = "" if operator.uses is None else f", uses {_listed(operator.uses)}"
             head = f"process with {name_of(operator.factory)}{used}"
-            return [head, *map(_store, operator.stores)]
+            tables = [
+                f"broadcast store {t.name} of {t.origin} by ({', '.join(t.key)})"
+                for t in operator.tables
+            ]
+            return [head, *map(_store, operator.stores), *tables]
+        case JoinTable():
+            return _join(operator)
         case Input() | SendTo():
             return [operator.stream]
     return [type(operator).__name__]
+
+
+def _join(operator: JoinTable) -> list[str]:
+    table, columns = operator.table, operator.columns
+    pairs = (f"{mine} = {key}" for mine, key in zip(operator.on, table.key, strict=True))
+    added = "all columns" if columns is None else _listed([new for new, _ in columns])
+    return [
+        f"{operator.how} join with broadcast store {table.name} on {', '.join(pairs)}",
+        f"table of {table.origin}, adds {added}",
+    ]
 
 
 def _aggregates(operator: RunningAggregate | TumblingWindow) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -18,6 +19,7 @@ from headrace.graph.operators import (
     FlatMapMessages,
     Input,
     JobGraph,
+    JoinTable,
     MapBatches,
     MapMessages,
     Merge,
@@ -31,6 +33,7 @@ from headrace.graph.operators import (
 )
 from headrace.plan.expressions import Resolved
 from headrace.plan.stages import StreamInfo
+from headrace.plan.tables import TableBinder, TableFile, join_mistakes, joined
 
 MOMENT = pa.timestamp("us", tz="UTC")
 _NO_KEY = (pa.types.is_nested, pa.types.is_decimal, pa.types.is_duration)
@@ -62,9 +65,15 @@ class Inference:
 
     graph: JobGraph
     streams: Mapping[str, StreamInfo]
+    files: Mapping[str, TableFile] = field(default_factory=dict)
     flows: dict[str, Flow] = field(default_factory=dict)
     operators: dict[str, Operator] = field(default_factory=dict)
     mistakes: list[str] = field(default_factory=list)
+
+    @cached_property
+    def tables(self) -> TableBinder:
+        """The broadcast stores."""
+        return TableBinder(self.streams, self.files, self.report)
 
     def run(self) -> None:
         """Infer every operator that can be."""
@@ -104,6 +113,8 @@ class Inference:
                 return self._function(operator, before)
             case PartitionBy():
                 return self._partition_by(operator, before)
+            case JoinTable():
+                return self._join_table(operator, before)
             case Merge():
                 return self._merge(operator)
             case RunningAggregate() | TumblingWindow():
@@ -206,6 +217,8 @@ class Inference:
         if isinstance(operator, FilterMessages):
             return before
         if isinstance(operator, Process):
+            for table in operator.tables:
+                self.tables.bind(operator, table)
             local = [spec for spec in operator.stores if spec.kind != "remote"]
             self._need_key(operator, before, bool(local))
             for spec in operator.stores:
@@ -223,6 +236,30 @@ class Inference:
             return at >= 0 and bool(schema.field(at).type.equals(before.schema.field(name).type))
 
         return _follow(operator, before, schema, is_kept)
+
+    def _join_table(self, operator: JoinTable, before: Flow) -> Flow | None:
+        table = self.tables.bind(operator, operator.table)
+        if table is None:
+            return None
+        columns, known = joined(operator, table), before.schema
+        wrong = [
+            f"on: {unknown_column(name, known.names)}"
+            for name in operator.on
+            if name not in known.names
+        ]
+        wrong += [
+            f"columns: {unknown_column(old, table.schema.names)}"
+            for _, old in columns
+            if old not in table.schema.names
+        ]
+        if not wrong:
+            wrong += join_mistakes(operator, table, columns, known)
+        for text in wrong:
+            self.report(operator, text)
+        if wrong:
+            return None
+        made = [pa.field(new, table.schema.field(old).type) for new, old in columns]
+        return replace(before, schema=pa.schema([*known, *made]))
 
     def _need_key(self, operator: Operator, before: Flow, needed: bool) -> bool:
         if needed and before.lost is not None:

@@ -47,6 +47,7 @@ from headrace.plan.stages import (
     Stage,
     StreamInfo,
 )
+from headrace.plan.tables import TableFile, tables_of
 
 KEY_GROUPS = 512
 _HIDDEN = [pa.field(TIME, pa.int64()), pa.field(WATERMARK, pa.int64())]
@@ -58,6 +59,7 @@ def plan(
     *,
     key_groups: int = KEY_GROUPS,
     tasks: int | None = None,
+    files: Mapping[str, TableFile] | None = None,
 ) -> JobPlan:
     """Return the plan of a graph against the streams that exist.
 
@@ -67,6 +69,7 @@ def plan(
             schema of its own may be absent: it is planned with one partition.
         key_groups: of the job, fixed when it is created.
         tasks: of each keyed stage; by default as many as the widest input has partitions.
+        files: of broadcast stores, by the path that the user gave.
 
     Raises:
         GraphError: every mistake, each with its operator and the user's line.
@@ -76,7 +79,7 @@ def plan(
         raise InvalidInputError(f"found {key_groups} key groups, expected 1 to 65536")
     if tasks is not None and not 1 <= tasks <= key_groups:
         raise InvalidInputError(f"found {tasks} tasks, expected 1 to {key_groups}, the key groups")
-    inference = Inference(graph, streams)
+    inference = Inference(graph, streams, files or {})
     inference.run()
     found = cut(inference.operators, inference.report)
     if found is not None and not inference.mistakes:
@@ -88,7 +91,8 @@ def plan(
     draft = _Draft(operators, schemas, inference.flows, found, streams, timed)
     stages = draft.stages(min(tasks or draft.widest_input(), key_groups))
     marks = fingerprint(stages, inference.flows, key_groups)
-    return JobPlan(graph, stages, key_groups, marks)
+    tables = inference.tables.held(operators.values(), schemas)
+    return JobPlan(graph, stages, key_groups, marks, tables)
 
 
 def _timed_stages(
@@ -197,6 +201,7 @@ class _Draft:
             ),
             stores=_stores(members),
             delays={name: delay for name, delay in delays.items() if name in known},
+            tables=tuple(dict.fromkeys(t.name for o in members for t in tables_of(o))),
         )
 
     def _input(self, operator: Input, index: int) -> InputBinding:

@@ -14,6 +14,7 @@ from headrace.graph.operators import (
     Filter,
     FilterMessages,
     FlatMapMessages,
+    JoinTable,
     MapBatches,
     MapMessages,
     Merge,
@@ -75,6 +76,8 @@ def _reads(operator: Operator, before: Flow, wanted: set[str]) -> set[str]:
             return wanted | set(operator.keys)
         case Merge():
             return wanted
+        case JoinTable():
+            return (wanted & everything) | set(operator.on)
         case RunningAggregate() | TumblingWindow():
             read = {column for _, a in operator.aggregates for column in a.columns()}
             return read | set(before.keys)

@@ -24,6 +24,27 @@ class StreamInfo:
     schema: pa.Schema
     partitions: int
     time: str | None = None
+    key: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TableBinding:
+    """A broadcast store bound to its stream, or to a file in the job's storage.
+
+    ``schema`` holds the columns that operators use, the key's among them. ``values`` are all
+    columns of the source but the key and the event time: a row in which they are null deletes.
+    ``origin`` says where the rows come from, in words.
+    """
+
+    name: str
+    key: tuple[str, ...]
+    schema: pa.Schema
+    values: tuple[str, ...]
+    stream: str | None = None
+    partitions: int = 0
+    file: str = ""
+    digest: str = ""
+    origin: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,7 +107,8 @@ class Stage:
     operators use, without hidden ones; an operator with a function has all that it returns.
 
     ``delays`` says how far, in ms, the watermark of what reaches an operator stays behind the
-    stage's own, because of windows between: see ``planner``.
+    stage's own, because of windows between: see ``planner``. ``tables`` names the broadcast
+    stores that its operators use.
     """
 
     index: int
@@ -101,6 +123,7 @@ class Stage:
     outputs: tuple[OutputBinding, ...] = ()
     stores: tuple[StoreSpec, ...] = ()
     delays: dict[str, int] = field(default_factory=dict)
+    tables: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -122,6 +145,7 @@ class JobPlan:
     stages: tuple[Stage, ...]
     key_groups: int
     fingerprint: dict[str, str]
+    tables: tuple[TableBinding, ...] = ()
 
     @property
     def levels(self) -> tuple[tuple[Stage, ...], ...]:
