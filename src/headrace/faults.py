@@ -29,6 +29,11 @@ FAULT_POINTS: dict[str, str] = {
     "slot.remote_sent": "changes of remote stores are sent, the report is not",
     "bus.frame_written": "an append's frame is written, its index entry is not",
     "bus.index_written": "an append's index entry is written, the caller does not know yet",
+    "copy.file_written": "a file is copied under a temporary name and verified, not yet linked",
+    "copy.file_linked": "a file of the copy has its name",
+    "copy.files_done": "all files that the state names are in job_dir, its manifest is not",
+    "copy.published": "the manifest is in job_dir, nothing is swept there",
+    "copy.swept": "the copy is over",
 }
 
 _hook: Callable[[str], None] | None = None

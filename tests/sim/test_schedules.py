@@ -21,8 +21,8 @@ from headrace.testing.driver import TestDriver
 
 SCHEDULES = 500
 BATCHES = 25
-FILE_BUS_POINTS = list(FAULT_POINTS)
-POINTS = [point for point in FAULT_POINTS if not point.startswith("bus.")]
+FILE_BUS_POINTS = [point for point in FAULT_POINTS if not point.startswith("copy.")]
+POINTS = [point for point in FILE_BUS_POINTS if not point.startswith("bus.")]
 JOBS = {"memory": make_job("memory"), "rocksdb": make_job("rocksdb")}
 done: Counter[str] = Counter()
 
@@ -84,6 +84,7 @@ class _Schedule:
             max_rows=self.rng.choice([30, 100, 1000]),
             seed=seed,
             memory_bus=not self.file_bus,
+            keep_epochs=self.rng.choice([0, 1, 5, 100]),
         )
 
     def run(self) -> None:
@@ -116,7 +117,7 @@ class _Schedule:
         """Nothing but what the manifest names is left of past epochs once they are swept."""
         self.driver.start()
         root = self.driver.storage
-        named = self.driver.coordinator.state.files()
+        named = self.driver.coordinator.kept_files()
         for folder in ("exchange", "orders", "segment", "snapshot", "output"):
             found = {f"{folder}/{path.name}" for path in (root / folder).iterdir()}
             assert set() == found - named

@@ -48,8 +48,8 @@ class CommitLog(ABC):
         """Remove the blobs of epochs below ``before``; the newest one always stays."""
 
     @abstractmethod
-    def take_generation(self, holder: dict[str, str | int]) -> int:
-        """Begin a new generation, above all before it, and return its number."""
+    def take_generation(self, holder: dict[str, str | int], above: int = 0) -> int:
+        """Begin a new generation, above all before it and ``above``; return its number."""
 
     @abstractmethod
     def newest_generation(self) -> tuple[int, dict[str, str | int]]:
@@ -99,11 +99,11 @@ class FileCommitLog(CommitLog):
             if epoch < before:
                 self._files.remove(self._path(epoch))
 
-    def take_generation(self, holder: dict[str, str | int]) -> int:
+    def take_generation(self, holder: dict[str, str | int], above: int = 0) -> int:
         """Create the next numbered file; a loser of the race tries again."""
         data = msgspec.json.encode(holder)
         while True:
-            number = self._numbers()[-1] + 1
+            number = max(self._numbers()[-1], above) + 1
             created = self._files.publish(self._generation(number), data, self._clock.new_id())
             # One that is so far below the newest was free only because it is long over.
             if created and self._numbers()[-1] < number + KEPT_GENERATIONS:
@@ -112,6 +112,13 @@ class FileCommitLog(CommitLog):
         for old in self._numbers()[1:-KEPT_GENERATIONS]:
             self._files.remove(self._generation(old))
         return number
+
+    def claim_generation(self, number: int, holder: dict[str, str | int]) -> bool:
+        """Begin the generation of a number chosen elsewhere; False when it is no longer free."""
+        if self._numbers()[-1] >= number:
+            return False
+        data = msgspec.json.encode(holder)
+        return self._files.publish(self._generation(number), data, self._clock.new_id())
 
     def _numbers(self) -> list[int]:
         names = self._files.names(self._generations)

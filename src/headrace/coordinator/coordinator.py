@@ -6,12 +6,17 @@ one epoch, the same for streaming, bounded runs, tests and benchmarks.
 
 from __future__ import annotations
 
+import msgspec
+
 from headrace.bus.bus import Bus, Stream
 from headrace.bus.spec import StreamSpec
 from headrace.clock import Clock, Deadline
 from headrace.coordinator.catalog import describe_plan, save_catalog
 from headrace.coordinator.commit_log import CommitLog
+from headrace.coordinator.copier import Copier
 from headrace.coordinator.epoch import EpochRun, MisplacedError, Runner
+from headrace.coordinator.kept import KeptEpochs
+from headrace.coordinator.lineages import begin_lineage
 from headrace.coordinator.manifest import InputPosition, JobState
 from headrace.coordinator.placement import Slot
 from headrace.coordinator.planning import at_end, next_wall_deadline, plan_ranges
@@ -51,9 +56,10 @@ class Coordinator:
         runner: runs the slots.
         clock: time and names.
         limits: of epochs and of the run.
+        copier: keeps a copy in job_dir, where the storage is on this host's own disk.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a part of its own, by name
         self,
         plan: JobPlan,
         plan_digest: str,
@@ -64,12 +70,14 @@ class Coordinator:
         runner: Runner,
         clock: Clock,
         limits: EpochLimits | None = None,
+        copier: Copier | None = None,
     ) -> None:
         self._plan, self._digest = plan, plan_digest
-        self._bus, self._storage = bus, storage
-        self._reign = Reign(plan.graph.name, log, clock)
+        self._bus, self._storage, self._copier = bus, storage, copier
+        self._reign = Reign(plan.graph.name, log, clock, copier)
         self._runner, self._clock = runner, clock
         self._limits = limits or EpochLimits()
+        self._kept = KeptEpochs(log, self._limits.keep_epochs)
         self._max_rows = self._limits.max_rows
         self._slots: list[Slot] = []
         self._published = ""
@@ -87,6 +95,11 @@ class Coordinator:
     def generation(self) -> int:
         """The number of this driver's reign; 0 before ``start``."""
         return self._reign.generation
+
+    @property
+    def has_ended(self) -> bool:
+        """Say whether the run is over for good; False before ``start``."""
+        return self._reign.has_begun and self.state.ended
 
     def start(self) -> None:
         """Become the driver.
@@ -107,11 +120,41 @@ class Coordinator:
         self._check_graph()
         self._describe()
         self._publish()
+        self._settle()
         self._sweep()
         self._storage.tidy(self.generation)
         if self._limits.bounded:
             self.end_at_present()
-        self._slots = self._runner.slots()
+        self._slots = self._found_slots()
+
+    def _settle(self) -> None:
+        """Let the state say what is promised from now on; one from a copy begins a lineage.
+
+        What was committed after the copy is gone, but its outputs may be out: those of the
+        epochs to come must not pass for them.
+        """
+        wanted = self._limits.durability
+        while self.state.copy_of or self.state.durability != wanted:
+            self._publish()
+            state = msgspec.structs.replace(self.state, durability=wanted)
+            if state.copy_of:
+                state = begin_lineage(state, self._clock.new_id())
+            self._reign.publish_next(state)
+        self._publish()
+
+    def _found_slots(self) -> list[Slot]:
+        """Ask where the slots are; all on this host where the job's storage is its own disk."""
+        slots = self._runner.slots()
+        hosts = {slot.host for slot in slots}
+        if self._copier is not None and hosts != {self._copier.host_id}:
+            raise InvalidInputError(
+                f"state.durability is {self._limits.durability}, which keeps the job's storage on "
+                f"the disk of the driver's host, but its slots are on {len(hosts)} hosts or with "
+                "another state.dir; use state.durability=epoch with a job_dir that all hosts "
+                "reach, or a master whose slots are all here, such as local[2]",
+                job=self._plan.graph.name,
+            )
+        return slots
 
     def _describe(self) -> None:
         """Say what the stores hold, for commands that look at them without the job's code."""
@@ -143,6 +186,7 @@ class Coordinator:
             epoch=0,
             time_ms=self._clock.now_ms(),
             digest="",
+            durability=self._limits.durability,
             key_groups=self._plan.key_groups,
             fingerprint=self._plan.fingerprint,
             inputs=inputs,
@@ -188,6 +232,10 @@ class Coordinator:
             for binding in stage.inputs
         }
 
+    def kept_files(self) -> set[str]:
+        """Return the files that the newest epoch or one that is kept names."""
+        return self._kept.files(self.state)
+
     def input_streams(self) -> dict[str, str]:
         """Return the stream of each input operator."""
         return {b.operator: b.stream for stage in self._plan.stages for b in stage.inputs}
@@ -219,7 +267,7 @@ class Coordinator:
             try:
                 return self._advance_when_free(held, force=force)
             except MisplacedError:
-                self._slots = self._runner.slots()
+                self._slots = self._found_slots()
             except _LostRaceError:
                 continue
             except (HeadraceError, OSError) as error:
@@ -263,6 +311,7 @@ class Coordinator:
             ended=ended,
             all_tasks=force,
             deadline_ms=now + int(self._limits.timeout_s * 1000),
+            kept_from=self._kept.first_of(state.epoch + 1, state.kept_from),
             max_bytes=self._limits.max_bytes,
         )
         timings = {"plan": self._since(began)}
@@ -285,7 +334,8 @@ class Coordinator:
         self._max_rows = self._limits.adapt(self._max_rows, read, run.overlay_bytes)
         timings["total"] = self._since(began)
         lag = rows_behind(self._plan, self.state, ends)
-        return EpochSummary.of(run, self.state, lag, rows, timings)
+        copy = None if self._copier is None else self._copier.lag()
+        return EpochSummary.of(run, self.state, lag, rows, timings, copy)
 
     def _since(self, mark: float) -> float:
         return round((self._clock.monotonic() - mark) * 1000, 2)
@@ -312,6 +362,9 @@ class Coordinator:
 
     def _publish(self) -> int:
         """Bring out the outputs of the last committed epoch, unless that was done; rows."""
+        if self._copier is not None:
+            self._copier.observe(self.state)
+        self._kept.observe(self.state)
         if self._published == self.state.digest:
             return 0
         rows = publish_outputs(self.state, self._bus, self._storage.root)
@@ -327,7 +380,9 @@ class Coordinator:
 
     def _sweep(self) -> None:
         if self._reign.is_newest:
-            self._storage.sweep(self.state.epoch, self.generation, self.state.files())
+            pinned = set() if self._copier is None else self._copier.pinned()
+            named = self._kept.files(self.state) | pinned
+            self._storage.sweep(self.state.epoch, self.generation, named)
 
 
 class _LostRaceError(Exception):

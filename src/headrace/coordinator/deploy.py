@@ -8,10 +8,15 @@ from pathlib import Path
 from headrace.bus.bus import Bus
 from headrace.clock import Clock, SystemClock
 from headrace.config import Settings
+from headrace.config.durability import Durability
+from headrace.coordinator.backup import Backup
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.coordinator import Coordinator
+from headrace.coordinator.copier import Copier
 from headrace.coordinator.epoch import Runner
 from headrace.coordinator.history import load_state
+from headrace.coordinator.hosting import host_identity
+from headrace.coordinator.places import places
 from headrace.coordinator.plans import save_plan
 from headrace.coordinator.servers import with_servers
 from headrace.coordinator.storage import JobStorage, check_job_name
@@ -30,11 +35,13 @@ class Deployment:
         plan: of the job.
         digest: names the plan to the slots.
         storage: of the job's files.
+        copier: keeps their copy in job_dir up, where they are on this host's own disk.
     """
 
     plan: JobPlan
     digest: str
     storage: JobStorage
+    copier: Copier | None = None
 
     def coordinator(
         self, runner: Runner, bus: Bus, clock: Clock, settings: Settings
@@ -54,7 +61,10 @@ class Deployment:
                 settings.epoch.timeout_s,
                 settings.state.overlay_bytes,
                 settings.job.bounded,
+                settings.state.durability,
+                settings.state.keep_epochs,
             ),
+            copier=self.copier,
         )
 
 
@@ -85,7 +95,7 @@ def make_plan(graph: JobGraph, bus: Bus, settings: Settings, *, absent_ok: bool 
     The number of key groups is fixed when a job is created; after that the manifest's holds.
     With ``absent_ok`` an input need not exist if its schema is given: enough to look at.
     """
-    held = _key_groups(settings.jobs_dir / check_job_name(graph.name))
+    held = _key_groups(places(settings, check_job_name(graph.name)).readable)
     return plan(
         with_servers(graph, settings.remote.url, absent_ok=absent_ok),
         stream_infos(graph, bus, absent_ok=absent_ok),
@@ -118,7 +128,14 @@ def deploy(
         InvalidInputError: the graph does not fit its streams, or cannot be shipped.
     """
     made = make_plan(graph, bus, settings)
-    storage = JobStorage(settings.jobs_dir / graph.name, files)
+    where = places(settings, graph.name)
+    storage = JobStorage(where.storage, files)
     storage.create()
     digest = save_plan(made, storage.root, files, clock.new_id(), module)
-    return Deployment(made, digest, storage)
+    if where.copy is None:
+        return Deployment(made, digest, storage)
+    host = host_identity(settings.state_dir, clock, files)
+    backup = Backup(where.storage, where.copy, graph.name, host, files, clock)
+    interval_ms = Durability.parse(settings.state.durability).interval_ms
+    assert interval_ms is not None
+    return Deployment(made, digest, storage, Copier(backup, interval_ms, clock))

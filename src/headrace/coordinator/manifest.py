@@ -103,6 +103,21 @@ def encode_manifest(manifest: Manifest) -> tuple[bytes, str]:
     return line + b"\n" + digest.encode() + b"\n", digest
 
 
+def base_manifest(state: JobState, previous: str) -> Manifest:
+    """Return a whole state as a manifest; ``previous`` is the digest of the one before."""
+    return Manifest(
+        format=FORMAT,
+        kind="base",
+        job=state.job,
+        lineage=state.lineage,
+        generation=state.generation,
+        epoch=state.epoch,
+        time_ms=state.time_ms,
+        previous=previous,
+        base=msgspec.structs.replace(state, digest=""),
+    )
+
+
 def decode_manifest(data: bytes, origin: str) -> tuple[Manifest, str]:
     """Read and verify a manifest file; returns it with its digest.
 

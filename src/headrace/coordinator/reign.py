@@ -8,8 +8,16 @@ import msgspec
 
 from headrace.clock import Clock
 from headrace.coordinator.commit_log import PRUNE_MARGIN, CommitLog
-from headrace.coordinator.history import load_state
-from headrace.coordinator.manifest import FORMAT, JobState, Manifest, encode_manifest, fold
+from headrace.coordinator.copier import Copier
+from headrace.coordinator.history import load_state, newest_base
+from headrace.coordinator.manifest import (
+    FORMAT,
+    JobState,
+    Manifest,
+    base_manifest,
+    encode_manifest,
+    fold,
+)
 from headrace.errors import InternalError, NotOwnerError
 
 
@@ -20,12 +28,21 @@ class Reign:
         job: its name.
         log: of manifests.
         clock: for who began when.
+        copier: brings copies to job_dir, where epochs commit elsewhere.
     """
 
-    def __init__(self, job: str, log: CommitLog, clock: Clock) -> None:
+    def __init__(
+        self, job: str, log: CommitLog, clock: Clock, copier: Copier | None = None
+    ) -> None:
         self._job, self._log, self._clock = job, log, clock
+        self._copier = copier
         self._state: JobState | None = None
         self.generation = 0
+
+    @property
+    def has_begun(self) -> bool:
+        """Say whether there is a state."""
+        return self._state is not None
 
     @property
     def state(self) -> JobState:
@@ -45,9 +62,12 @@ class Reign:
             CorruptDataError: a manifest is damaged or missing.
         """
         now, host = self._clock.now_ms(), os.uname().nodename
+        above = 0 if self._copier is None else self._copier.take_home()
         self.generation = self._log.take_generation(
-            {"process": os.getpid(), "host": host, "time_ms": now}
+            {"process": os.getpid(), "host": host, "time_ms": now}, above
         )
+        if self._copier is not None:
+            self._copier.begin(self.generation)
         self._state = load_state(self._log)
         return self._state is not None
 
@@ -57,6 +77,8 @@ class Reign:
         Raises:
             NotOwnerError: a newer one has begun.
         """
+        if self._copier is not None:
+            self._copier.check()
         newest, holder = self._log.newest_generation()
         if newest != self.generation:
             raise NotOwnerError(
@@ -83,14 +105,16 @@ class Reign:
 
     def create(self, state: JobState) -> bool:
         """Publish the first state of a job; False when another driver's is there already."""
-        return self.publish(_base(state, previous=""))
+        return self.publish(base_manifest(state, previous=""))
 
     def publish_base(self, manifest: Manifest) -> bool:
         """Commit a delta as a base, and remove the manifests before it."""
         previous = self.state.digest
-        won = self.publish(_base(fold(self.state, manifest, ""), previous))
+        won = self.publish(base_manifest(fold(self.state, manifest, ""), previous))
         if won:
-            self._log.prune(manifest.epoch - PRUNE_MARGIN)
+            base = newest_base(self._log, min(manifest.epoch - PRUNE_MARGIN, self.state.kept_from))
+            if base is not None:  # what is kept is read from it on
+                self._log.prune(base)
         return won
 
     def publish_end(self, until: dict[str, list[int]]) -> bool:
@@ -110,21 +134,19 @@ class Reign:
             )
         )
 
+    def publish_next(self, state: JobState) -> bool:
+        """Commit an epoch that reads nothing and after which the whole state is as given."""
+        before = self.state
+        after = msgspec.structs.replace(
+            state,
+            generation=self.generation,
+            epoch=before.epoch + 1,
+            time_ms=max(self._clock.now_ms(), before.time_ms),
+            outputs=(),
+        )
+        return self.publish(base_manifest(after, before.digest))
+
     @property
     def is_newest(self) -> bool:
         """Say whether no later epoch than the state's has been committed."""
         return self._log.epochs()[-1] == self.state.epoch
-
-
-def _base(state: JobState, previous: str) -> Manifest:
-    return Manifest(
-        format=FORMAT,
-        kind="base",
-        job=state.job,
-        lineage=state.lineage,
-        generation=state.generation,
-        epoch=state.epoch,
-        time_ms=state.time_ms,
-        previous=previous,
-        base=msgspec.structs.replace(state, digest=""),
-    )

@@ -104,11 +104,10 @@ def check_job_name(name: str) -> str:
     return name
 
 
-def _is_alive(process: str) -> bool:
-    if not process.isdigit():
-        return False
+def is_alive(process: int) -> bool:
+    """Say whether a process of this machine runs."""
     try:
-        os.kill(int(process), 0)
+        os.kill(process, 0)
     except PermissionError:
         return True
     except OSError:
@@ -156,7 +155,7 @@ class DriverLock:
         deadline = Deadline(clock, HOLDER_S)
         while True:
             said = os.pread(self._file, 20, 0).decode(errors="replace").strip()
-            if _is_alive(said):
+            if said.isdigit() and is_alive(int(said)):
                 return said
             if deadline.expired:
                 return "unknown"

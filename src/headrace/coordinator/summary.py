@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from headrace.coordinator.copier import CopyLag
 from headrace.coordinator.epoch import EpochRun
 from headrace.coordinator.manifest import InputPosition, JobState
 from headrace.plan.stages import JobPlan
@@ -22,6 +23,8 @@ class EpochLimits:
         overlay_bytes: changes that one task holds in memory; an epoch that exceeds it makes
             the next ones smaller.
         bounded: the run ends at the ends that the inputs have at its start.
+        durability: what a committed epoch survives, as the setting says it.
+        keep_epochs: epochs before the newest whose state can still be read.
     """
 
     max_rows: int = 8_000_000
@@ -29,6 +32,8 @@ class EpochLimits:
     timeout_s: float = 600.0
     overlay_bytes: int = 128 << 20
     bounded: bool = False
+    durability: str = "epoch"
+    keep_epochs: int = 100
 
     def adapt(self, bound: int, rows: int, overlay_bytes: int) -> int:
         """Return how many rows the next epoch may read, from what this one needed.
@@ -45,7 +50,10 @@ class EpochLimits:
 
 @dataclass(frozen=True)
 class EpochSummary:
-    """What one epoch did; times are milliseconds of the driver's clock."""
+    """What one epoch did; times are milliseconds of the driver's clock.
+
+    ``copy`` tells how far the copy in job_dir is behind, where epochs commit elsewhere.
+    """
 
     epoch: int
     rows: int
@@ -59,6 +67,7 @@ class EpochSummary:
     output_rows: int
     ended: bool
     slot_timings_ms: dict[str, float] = field(default_factory=dict)
+    copy: CopyLag | None = None
 
     @classmethod
     def of(
@@ -68,6 +77,7 @@ class EpochSummary:
         lag: int,
         output_rows: int,
         timings_ms: dict[str, float],
+        copy: CopyLag | None = None,
     ) -> EpochSummary:
         """Sum up a committed epoch; ``timings_ms`` holds its ``total``."""
         took_ms = timings_ms.pop("total")
@@ -87,6 +97,7 @@ class EpochSummary:
             output_rows=output_rows,
             ended=state.ended,
             slot_timings_ms=dict(run.slot_timings),
+            copy=copy,
         )
 
 

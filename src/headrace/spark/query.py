@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from headrace.config import Settings
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.loop import Control
+from headrace.coordinator.places import places
 from headrace.coordinator.summary import EpochSummary
 from headrace.errors import UnavailableError
 from headrace.spark.runner import first_line
@@ -46,7 +47,7 @@ def drive_query(
         UnavailableError: the query itself failed.
     """
     job = coordinator.state.job
-    root = settings.jobs_dir / job
+    root = places(settings, job).storage
     checkpoint = root / "query" / f"{coordinator.generation:08d}"
     failed: list[Exception] = []
     busy = threading.Lock()

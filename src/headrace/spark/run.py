@@ -17,10 +17,13 @@ from headrace.bus.options import BusOptions
 from headrace.clock import SystemClock
 from headrace.config import Settings
 from headrace.coordinator.coordinator import Coordinator
+from headrace.coordinator.copier import Copier
 from headrace.coordinator.deploy import Deployment, deploy
 from headrace.coordinator.hosting import stop_file
+from headrace.coordinator.lease import Lease
 from headrace.coordinator.loop import Control, drive
 from headrace.coordinator.manifest import JobState
+from headrace.coordinator.places import places
 from headrace.coordinator.storage import DriverLock
 from headrace.coordinator.summary import EpochSummary
 from headrace.errors import InvalidInputError
@@ -33,6 +36,7 @@ from headrace.spark.session import build_session
 from headrace.spark.worker import WorkerSettings
 
 STOP_GRACE_S = 8.0
+LAST_COPY_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ def run_job(
     control: Control | None = None,
     on_start: Callable[[Coordinator], None] | None = None,
     on_epoch: Callable[[EpochSummary], None] | None = None,
+    on_notice: Callable[[str], None] | None = None,
 ) -> RunResult:
     """Run a job until it ends, is told to stop, or fails.
 
@@ -66,6 +71,8 @@ def run_job(
         control: to stop or finish it from another thread.
         on_start: called once the coordinator has started.
         on_epoch: called after each epoch.
+        on_notice: called, from any thread, with a line when something is wrong although the
+            job goes on, and when it is right again.
 
     Raises:
         NotOwnerError: another driver runs the job.
@@ -76,8 +83,11 @@ def run_job(
     control = control or Control()
     bus = bus or open_bus(settings.bus_dir, BusOptions.of(settings.bus))
     graph = job.build()
-    root = settings.jobs_dir / graph.name
+    where = places(settings, graph.name)
+    root = where.storage
     with _refusals(), DriverLock(root, graph.name):
+        if where.copy is None:
+            Lease(root, graph.name, "", files, clock).refuse_others()
         deployment = deploy(graph, bus, settings, clock, files, job.function.__module__)
         log = root / "logs" / "spark.log"
         session = build_session(
@@ -93,8 +103,14 @@ def run_job(
             if on_epoch is not None:
                 on_epoch(summary)
 
-        with _stopping(control, coordinator, runner, root), suppress(DroppedError):
+        with (
+            _copying(deployment.copier, coordinator, on_notice),
+            _stopping(control, coordinator, runner, root),
+            suppress(DroppedError),
+        ):
             coordinator.start()
+            if deployment.copier is not None:
+                deployment.copier.start()
             _check_end(coordinator, settings)
             if on_start is not None:
                 on_start(coordinator)
@@ -136,6 +152,22 @@ def _check_end(coordinator: Coordinator, settings: Settings) -> None:
             "name",
             job=state.job,
         )
+
+
+@contextmanager
+def _copying(
+    copier: Copier | None, coordinator: Coordinator, on_notice: Callable[[str], None] | None
+) -> Iterator[None]:
+    """Let the copy of a storage on this host follow the last epoch when the run ends."""
+    if copier is None:
+        yield
+        return
+    if on_notice is not None:
+        copier.tell = on_notice
+    try:
+        yield
+    finally:
+        copier.stop(None if coordinator.has_ended else LAST_COPY_S)
 
 
 @contextmanager

@@ -24,10 +24,12 @@ from headrace.bus.spec import StreamSpec
 from headrace.config import EpochSettings, JobSettings, Settings, StateSettings
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.coordinator import Coordinator
+from headrace.coordinator.copier import Copier, CopyStatus
 from headrace.coordinator.deploy import deploy
 from headrace.coordinator.history import load_state
 from headrace.coordinator.hosting import open_host
 from headrace.coordinator.inspection import committed_entries
+from headrace.coordinator.places import places
 from headrace.coordinator.summary import EpochSummary
 from headrace.errors import InvalidInputError
 from headrace.faults import injected
@@ -62,6 +64,8 @@ class TestDriver:
         seed: of names.
         home: where files go; a temporary folder when left out.
         memory_bus: keep streams in memory instead of files.
+        durability: as the setting ``state.durability``; of ``backup`` copies are made by
+            ``copy`` only, when the test wants one.
     """
 
     __test__ = False
@@ -80,6 +84,7 @@ class TestDriver:
         seed: int = 0,
         home: Path | None = None,
         memory_bus: bool = True,
+        durability: str = "epoch",
     ) -> None:
         self._job, self._slots, self._hosts = job, slots, hosts
         self._own_home = home is None
@@ -89,13 +94,16 @@ class TestDriver:
             home=self.home,
             job=JobSettings(tasks=tasks, key_groups=key_groups),
             epoch=EpochSettings(max_rows=max_rows, max_bytes=max_bytes),
-            state=StateSettings(overlay_bytes=overlay_bytes),
+            state=StateSettings(
+                dir=self.state_dir(0), overlay_bytes=overlay_bytes, durability=durability
+            ),
         )
         self._memory_bus = memory_bus
         self.bus = self._open_bus()
         self._files = Files(sync=False)
         self.runner = LocalRunner(self._open_slot, slots)
         self._coordinator: Coordinator | None = None
+        self.copier: Copier | None = None
 
     def _open_bus(self) -> Bus:
         address = "memory:" if self._memory_bus else str(self.settings.bus_dir)
@@ -114,7 +122,7 @@ class TestDriver:
     @property
     def storage(self) -> Path:
         """The job's folder."""
-        return self.settings.jobs_dir / self._job.name
+        return places(self.settings, self._job.name).storage
 
     def state_dir(self, host: int) -> Path:
         """The folder of a host's stores."""
@@ -159,6 +167,7 @@ class TestDriver:
         """Start a driver; a new one takes over from the one before."""
         deployment = deploy(self._job.build(), self.bus, self.settings, self.clock, self._files)
         coordinator = deployment.coordinator(self.runner, self.bus, self.clock, self.settings)
+        self.copier = deployment.copier
         coordinator.start()
         self._coordinator = coordinator
         return coordinator
@@ -223,6 +232,17 @@ class TestDriver:
             except DriverCrash:
                 self.crash()
         return seen >= nth
+
+    def copy(self) -> CopyStatus:
+        """Copy the newest epoch to job_dir now; only with a durability of ``backup``.
+
+        Raises:
+            InvalidInputError: there is no copy with another durability.
+        """
+        if self.copier is None:
+            raise InvalidInputError("nothing is copied; expected durability='backup(30s)'")
+        self.copier.step(force=True)
+        return self.copier.status
 
     def output(self, stream: str) -> list[dict[str, Any]]:
         """Return the records of a stream, partition after partition, in offset order."""

@@ -1,0 +1,154 @@
+"""Copies the files that a state names from one storage to another, each whole and verified.
+
+A copy is written under a temporary name, made durable, read back against the checksum that
+the manifest has for it, and only then linked to its name. So a name that is there is right,
+and copying again goes on where a crash stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from xxhash import xxh3_64
+
+from headrace.clock import Clock
+from headrace.coordinator.manifest import JobState
+from headrace.errors import CorruptDataError
+from headrace.faults import fault
+from headrace.files import Files
+from headrace.state.segment_reader import SegmentReader
+
+CHUNK = 1 << 20
+THREADS = 4
+
+
+class CopiedFile(NamedTuple):
+    """A file that a state names: its path below the storage, and its checksum where it has one."""
+
+    path: str
+    checksum: int | None
+
+
+def named_files(state: JobState) -> list[CopiedFile]:
+    """Return every file that a state names, once, in the order of their names."""
+    sums: dict[str, int | None] = {part.path: None for part in state.outputs}
+    for task in state.tasks.values():
+        sums.update((ref.path, ref.checksum) for ref in task.files)
+    return [CopiedFile(path, sums[path]) for path in sorted(sums)]
+
+
+@dataclass(frozen=True)
+class FileCopier:
+    """Brings files from one root to another.
+
+    Args:
+        source: root of the files that are there.
+        target: root of the copies.
+        files: the file system.
+        clock: for names that nobody else uses.
+        beat: called after each chunk with its bytes; may raise to end the copying.
+    """
+
+    source: Path
+    target: Path
+    files: Files
+    clock: Clock
+    beat: Callable[[int], None]
+
+    def bring(self, state: JobState, *, parallel: bool = False) -> int:
+        """Copy what the state names and is not there yet; returns the bytes copied.
+
+        Args:
+            state: whose files.
+            parallel: several at a time, for a source that answers slowly.
+
+        Raises:
+            CorruptDataError: a file does not match its checksum, or is missing.
+            OSError: one of the two sides does not answer.
+        """
+        missing = [f for f in named_files(state) if not (self.target / f.path).exists()]
+        for folder in {(self.target / file.path).parent for file in missing}:
+            folder.mkdir(parents=True, exist_ok=True)
+        if parallel:
+            with ThreadPoolExecutor(THREADS) as pool:
+                sizes = list(pool.map(self.copy, missing))
+        else:
+            sizes = [self.copy(file) for file in missing]
+        for folder in {(self.target / file.path).parent for file in missing}:
+            self.files.sync_folder(folder)
+        return sum(sizes)
+
+    def copy(self, file: CopiedFile) -> int:
+        """Copy one file and return its bytes."""
+        temporary = self._write(file)
+        try:
+            fault("copy.file_written")
+            (self.target / file.path).hardlink_to(temporary)
+        except FileExistsError:
+            pass
+        finally:
+            size = temporary.stat().st_size
+            self.files.remove(temporary)
+        fault("copy.file_linked")
+        return size
+
+    def replace(self, file: CopiedFile) -> None:
+        """Put a good copy in the place of a damaged file; who maps that one keeps it."""
+        self._write(file).replace(self.target / file.path)
+        self.files.sync_folder((self.target / file.path).parent)
+
+    def _write(self, file: CopiedFile) -> Path:
+        """Write a verified copy under a temporary name."""
+        path = self.target / file.path
+        temporary = path.with_name(f".{path.name}.{self.clock.new_id()}.tmp")
+        digest = xxh3_64()
+
+        def chunks() -> Iterator[bytes]:
+            with open(self.source / file.path, "rb", buffering=0) as opened:
+                while chunk := opened.read(CHUNK):
+                    digest.update(chunk)
+                    yield chunk
+                    self.beat(len(chunk))
+
+        try:
+            self.files.write_new(temporary, chunks())
+            self._verify(temporary, file, digest.intdigest())
+        except FileNotFoundError as error:
+            self.files.remove(temporary)
+            if (self.source / file.path).parent.is_dir():
+                raise CorruptDataError(
+                    f"file {self.source / file.path} is missing, though a manifest names it",
+                    file=str(self.source / file.path),
+                ) from error
+            raise
+        except Exception:
+            self.files.remove(temporary)
+            raise
+        return temporary
+
+    def _verify(self, copy: Path, file: CopiedFile, digest: int) -> None:
+        if file.checksum is not None:
+            try:
+                SegmentReader(self.files, copy, file.checksum).verify()
+            except CorruptDataError as error:
+                raise CorruptDataError(
+                    f"the copy of {self.source / file.path} is damaged: {error.message}",
+                    file=str(self.source / file.path),
+                ) from error
+        elif digest != _digest(copy):
+            raise CorruptDataError(
+                f"{copy.parent} does not give back what was written to it",
+                file=str(self.source / file.path),
+            )
+
+
+def _digest(path: Path) -> int:
+    digest = xxh3_64()
+    with open(path, "rb", buffering=0) as opened:
+        while chunk := opened.read(CHUNK):
+            digest.update(chunk)
+    return digest.intdigest()
