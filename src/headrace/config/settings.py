@@ -111,6 +111,12 @@ class StateSettings(Section):
         ge=0,
         description="values of key-value stores that a process keeps between epochs, about",
     )
+    keep_epochs: int = Field(
+        100,
+        ge=0,
+        description="epochs before the last whose state can still be read, by `state` commands; "
+        "files that only they need stay as long",
+    )
     durability: DURABILITY = Field(
         "epoch",
         description="epoch: epochs commit to job_dir; backup(30s): to this host's disk, with a "

@@ -80,6 +80,7 @@ class EpochRun:
         ended: this is the epoch of its own for the end of the inputs.
         all_tasks: run tasks that have nothing to do, too.
         deadline_ms: wall clock at which source tasks stop reading.
+        kept_from: the oldest epoch whose files are kept after this one.
         max_bytes: input bytes, over all ranges.
     """
 
@@ -93,6 +94,7 @@ class EpochRun:
     ended: bool = False
     all_tasks: bool = False
     deadline_ms: int | None = None
+    kept_from: int = 0
     max_bytes: int | None = None
     overlay_bytes: int = 0
     inputs: dict[str, dict[int, InputPosition]] = field(default_factory=dict)
@@ -328,4 +330,5 @@ class EpochRun:
             outputs=tuple(self.outputs),
             counts={**self._lasting_counts(), "in": self.rows_read()},
             ended=self.ended,
+            kept_from=self.kept_from,
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from headrace.coordinator.commit_log import CommitLog
 from headrace.coordinator.manifest import JobState, Manifest, decode_manifest, fold
 from headrace.errors import CorruptDataError
@@ -23,6 +25,37 @@ def load_state(log: CommitLog, upto: int | None = None) -> JobState | None:
             if log.epochs()[0] <= epochs[0]:
                 raise
             # A driver pruned meanwhile what was about to be read.
+
+
+def states(log: CommitLog, upto: int) -> Iterator[JobState]:
+    """Yield the states after the epochs that can still be read, oldest first.
+
+    Raises:
+        CorruptDataError: a manifest is damaged, missing, or does not follow the one before.
+    """
+    state: JobState | None = None
+    for epoch in log.epochs():
+        if epoch > upto:
+            return
+        try:
+            manifest, digest = decode_manifest(log.read(epoch), f"of epoch {epoch}")
+        except CorruptDataError:
+            if state is None and log.epochs()[0] > epoch:
+                continue  # a driver pruned it meanwhile
+            raise
+        if state is not None or manifest.kind == "base":
+            state = fold(state, manifest, digest)
+            yield state
+
+
+def newest_base(log: CommitLog, upto: int) -> int | None:
+    """Return the newest epoch up to one whose manifest is a base; ``None``: there is none."""
+    for epoch in reversed(log.epochs()):
+        if epoch <= upto:
+            manifest, _ = decode_manifest(log.read(epoch), f"of epoch {epoch}")
+            if manifest.kind == "base":
+                return epoch
+    return None
 
 
 def _fold_all(log: CommitLog, epochs: list[int]) -> JobState | None:

@@ -151,7 +151,9 @@ class JobReader:
                 if state.epoch >= self.kept().oldest:
                     raise
                 continue
-            return StoreView(entry, state.time_ms, state.epoch, sources, partials=partials)
+            return StoreView(
+                entry, state.time_ms, state.epoch, state.key_groups, sources, partials=partials
+            )
         raise UnavailableError(
             f"job {self.job!r} swept its files {TRIES} times before they could be opened; raise "
             "state.keep_epochs",

@@ -6,7 +6,7 @@ aggregate gives the key columns and what users see of it, or its partial columns
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -159,6 +159,12 @@ class StoreRows:
             rest = [key[skipped:] for key in decoded]
             columns = [*heads, *_typed(rest, self._keys), *self._shown.columns(partials)]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def dicts(self, entries: Sequence[tuple[bytes, bytes]]) -> Iterator[dict[str, Any]]:
+        """Yield entries as rows of Python values, by column."""
+        if entries:
+            keys, values = zip(*entries, strict=True)
+            yield from self.batch(keys, values).to_pylist()
 
     def _moments(self, ends: Sequence[int | None]) -> list[pa.Array]:
         return bucket_moments(self.entry, pa.array(ends, pa.int64()))

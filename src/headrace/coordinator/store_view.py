@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,23 @@ EVERYTHING: Range = (b"", None)
 CHANGED_ROWS = 10_000
 
 
+_Both = tuple[bytes, bytes | None, bytes | None]
+
+
+class Change(NamedTuple):
+    """A row before and after; ``None``: it was not there."""
+
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+
+    @property
+    def kind(self) -> str:
+        """``added``, ``removed`` or ``changed``."""
+        if self.before is None:
+            return "added"
+        return "removed" if self.after is None else "changed"
+
+
 class StoreView:
     """A key-value store of one epoch, over files that are open.
 
@@ -29,6 +46,7 @@ class StoreView:
         entry: what it holds.
         time_ms: the epoch's wall clock, for entries that live for a time.
         epoch: its number.
+        key_groups: of the job.
         sources: files of its stage.
         partials: show the partial columns of aggregates, too.
 
@@ -41,6 +59,7 @@ class StoreView:
         entry: StoreEntry,
         time_ms: int,
         epoch: int,
+        key_groups: int,
         sources: Sequence[Source],
         *,
         partials: bool = False,
@@ -50,6 +69,7 @@ class StoreView:
                 f"store {entry.name!r} is remote: it has no changelog; look into its server"
             )
         self.entry, self.epoch, self._partials = entry, epoch, partials
+        self.key_groups = key_groups
         self.keys = schema_from_text(entry.keys)
         self.entries = MergedEntries(entry.name, sources)
         self._least = None if entry.ttl_ms is None else least_stamp(time_ms, entry.ttl_ms)
@@ -134,22 +154,34 @@ class StoreView:
                 return None
         return first
 
-    def changes_since(
-        self, other: StoreView
-    ) -> Iterator[list[tuple[bytes, bytes | None, bytes | None]]]:
-        """Yield what differs from another epoch: full key, the value there and the one here.
-
-        ``None`` stands for no entry. By key group and then key; in bounded memory.
-        """
-        rows: list[tuple[bytes, bytes | None, bytes | None]] = []
+    def changes_since(self, other: StoreView) -> Iterator[list[Change]]:
+        """Yield what differs from another epoch, by key group and key; in bounded memory."""
+        rows: list[_Both] = []
         for row in _joined(other.stream(), self.stream()):
             if row[1] != row[2]:
                 rows.append(row)
             if len(rows) >= CHANGED_ROWS:
-                yield rows
+                yield self._changes(other, rows)
                 rows = []
         if rows:
-            yield rows
+            yield self._changes(other, rows)
+
+    def _changes(self, other: StoreView, rows: Sequence[_Both]) -> list[Change]:
+        # A store that holds nothing, or keys of several kinds, has none of the other's columns.
+        shape = (
+            self.rows
+            if self.schema == other.schema
+            else StoreRows(self.entry, partials=self._partials)
+        )
+        old = shape.dicts([(key, value) for key, value, _ in rows if value is not None])
+        new = shape.dicts([(key, value) for key, _, value in rows if value is not None])
+        return [
+            Change(
+                None if before is None else next(old),
+                None if after is None else next(new),
+            )
+            for _, before, after in rows
+        ]
 
     def stream(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield visible entries one by one: full key and value, rising by key."""
@@ -159,7 +191,7 @@ class StoreView:
 
 def _joined(
     before: Iterator[tuple[bytes, bytes]], after: Iterator[tuple[bytes, bytes]]
-) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
+) -> Iterator[_Both]:
     """Join two streams of entries by key, both rising."""
     old, new = next(before, None), next(after, None)
     while old is not None or new is not None:

@@ -15,10 +15,11 @@ from typing import Any, overload
 
 import pyarrow as pa
 
+from headrace.state.segment import SegmentHeader
 from headrace.state.segment_reader import ALL_GROUPS, SegmentReader
 
-CHUNK_ROWS = 200_000
-"""Rows of all files together that are merged at once, about."""
+CHUNK_BYTES = 16 << 20
+"""Bytes of all files together that are merged at once, about."""
 
 Slice = tuple[pa.BinaryArray, pa.BinaryArray]
 Entries = tuple[list[bytes], list[bytes]]
@@ -72,14 +73,20 @@ class MergedEntries:
         ]
 
     @property
-    def files(self) -> int:
-        """How many files hold something of the store."""
-        return len({source.reader.path for source in self._sources})
+    def headers(self) -> list[SegmentHeader]:
+        """Of each file that holds something of the store."""
+        readers = {source.reader.path: source.reader for source in self._sources}
+        return [reader.header for reader in readers.values()]
 
     @property
     def rows(self) -> int:
         """How many entries and deletions the files hold together: at least the live entries."""
-        return sum(self._rows_by_group().values())
+        return sum(rows for rows, _ in self._sizes().values())
+
+    @property
+    def size(self) -> int:
+        """About how many bytes of the files these are."""
+        return round(sum(size for _, size in self._sizes().values()))
 
     @property
     def is_exact(self) -> bool:
@@ -96,17 +103,19 @@ class MergedEntries:
         sections = self._sections(source)
         return {group for s in sections for group in s.groups if low <= group < high}
 
-    def _rows_by_group(self) -> Counter[int]:
-        rows: Counter[int] = Counter()
+    def _sizes(self) -> dict[int, tuple[int, float]]:
+        """Rows and bytes of each key group, over all files."""
+        sizes: dict[int, tuple[int, float]] = {}
         for source in self._sources:
             low, high = source.groups
             for section in self._sections(source):
-                for group, (begin, end) in zip(
-                    section.groups, pairwise((*section.starts, section.rows)), strict=True
-                ):
+                width = (section.end - section.begin) / section.rows
+                cuts = pairwise((*section.starts, section.rows))
+                for group, (begin, end) in zip(section.groups, cuts, strict=True):
                     if low <= group < high:
-                        rows[group] += end - begin
-        return rows
+                        rows, size = sizes.get(group, (0, 0.0))
+                        sizes[group] = rows + end - begin, size + (end - begin) * width
+        return sizes
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a full key; reads that key group of each file, newest first."""
@@ -123,12 +132,14 @@ class MergedEntries:
 
     def batches(self, groups: tuple[int, int] = ALL_GROUPS) -> Iterator[Entries]:
         """Yield full keys and values, rising by key, none twice."""
-        for run in _runs(self._rows_by_group(), groups):
-            yield from self._merge(run)
+        sizes = {group: size for group, (_, size) in self._sizes().items()}
+        for run in _runs(sizes, groups):
+            size = sum(sizes.get(group, 0.0) for group in range(*run))
+            yield from self._merge(run, max(1, round(size / CHUNK_BYTES)))
 
-    def _merge(self, run: tuple[int, int]) -> Iterator[Entries]:
+    def _merge(self, run: tuple[int, int], steps: int) -> Iterator[Entries]:
         slices = [list(self._columns(source, run)) for source in self._sources]
-        for low, high in pairwise((None, *_pivots(slices), None)):
+        for low, high in pairwise((None, *_pivots(slices, steps), None)):
             newest: dict[bytes, bytes | None] = {}
             for parts in slices:
                 for keys, values in parts:
@@ -145,31 +156,35 @@ class MergedEntries:
         return source.reader.columns(self._store, (low, high)) if low < high else iter(())
 
 
-def _runs(rows: Counter[int], groups: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """Cut the key groups into runs of about ``CHUNK_ROWS`` rows."""
-    begin, total = None, 0
-    for group in sorted(rows):
+def _runs(sizes: dict[int, float], groups: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """Cut the key groups into runs of about ``CHUNK_BYTES``."""
+    begin, last, total = -1, -1, 0.0
+    for group in sorted(sizes):
         if not groups[0] <= group < groups[1]:
             continue
-        if begin is not None and total + rows[group] > CHUNK_ROWS:
-            yield begin, group
-            begin = None
-        if begin is None:
-            begin, total = group, 0
-        total += rows[group]
+        if begin >= 0 and total + sizes[group] > CHUNK_BYTES:
+            yield begin, last + 1
+            begin = -1
+        if begin < 0:
+            begin, total = group, 0.0
+        total += sizes[group]
         last = group
-    if begin is not None:
+    if begin >= 0:
         yield begin, last + 1
 
 
-def _pivots(slices: list[list[Slice]]) -> list[bytes]:
-    """Where to cut a run that is too large for one step, such as a single huge key group."""
-    total = sum(len(keys) for parts in slices for keys, _ in parts)
-    if total <= 2 * CHUNK_ROWS:
+def _pivots(slices: list[list[Slice]], steps: int) -> list[bytes]:
+    """Where to cut a run that is too large for one step, such as a single huge key group.
+
+    The keys of the largest file are cut evenly; the others hold about the same.
+    """
+    if steps < 2:
         return []
     largest = max(slices, key=lambda parts: sum(len(keys) for keys, _ in parts))
-    step = max(1, CHUNK_ROWS * sum(len(keys) for keys, _ in largest) // total)
-    cuts = []
+    rows = sum(len(keys) for keys, _ in largest)
+    step, cuts, at = max(1, rows // steps), [], 0
     for keys, _ in largest:
-        cuts += [keys[at].as_py() for at in range(min(step, len(keys) - 1), len(keys), step)]
-    return cuts
+        first = -at % step
+        cuts += [keys[row].as_py() for row in range(first, len(keys), step)]
+        at += len(keys)
+    return cuts[1:]

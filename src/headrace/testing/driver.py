@@ -85,6 +85,7 @@ class TestDriver:
         home: Path | None = None,
         memory_bus: bool = True,
         durability: str = "epoch",
+        keep_epochs: int = 100,
     ) -> None:
         self._job, self._slots, self._hosts = job, slots, hosts
         self._own_home = home is None
@@ -95,7 +96,10 @@ class TestDriver:
             job=JobSettings(tasks=tasks, key_groups=key_groups),
             epoch=EpochSettings(max_rows=max_rows, max_bytes=max_bytes),
             state=StateSettings(
-                dir=self.state_dir(0), overlay_bytes=overlay_bytes, durability=durability
+                dir=self.state_dir(0),
+                overlay_bytes=overlay_bytes,
+                durability=durability,
+                keep_epochs=keep_epochs,
             ),
         )
         self._memory_bus = memory_bus

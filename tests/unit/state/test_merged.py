@@ -41,7 +41,7 @@ def test_the_newest_value_of_each_key_is_read(
 ) -> None:
     """However entries are spread over files and groups, and however small the steps are."""
     rng = random.Random(seed)
-    monkeypatch.setattr(merged, "CHUNK_ROWS", rng.choice([1, 7, 50, 10_000]))
+    monkeypatch.setattr(merged, "CHUNK_BYTES", rng.choice([1, 100, 5_000, 1 << 20]))
     monkeypatch.setattr("headrace.state.segment_writer.FRAME_ROWS", rng.choice([1, 9, 1000]))
     model: dict[bytes, bytes] = {}
     sources = []

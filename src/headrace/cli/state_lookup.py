@@ -1,0 +1,146 @@
+"""From the words of a command to keys and conditions on a store's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from headrace.cli.state_keys import free_key, typed_key
+from headrace.coordinator.store_view import EVERYTHING, Range, StoreView
+from headrace.errors import InvalidInputError
+from headrace.records.keys import encode_key, key_group
+
+
+def find(view: StoreView, words: Sequence[str], under: Sequence[str]) -> pa.RecordBatch | None:
+    """Return the rows of a key; ``None`` when there are none.
+
+    Entries of a processor's store stand under the key group of the message that was handled. A
+    key that is not that of the messages is also looked for under its first values, for such
+    keys often begin with it.
+
+    Args:
+        view: of the store.
+        words: the key as typed.
+        under: the messages' key as typed, where it is another one.
+
+    Raises:
+        InvalidInputError: the words do not fit the key's columns.
+    """
+    for key in _candidates(view, words):
+        if under:
+            homes = [typed_key(under, view.keys)]
+        elif view.entry.form == "values":
+            homes = [key[:length] for length in range(len(key), 0, -1)]
+        else:
+            homes = [key]
+        for home in homes:
+            found = view.of_key(key, key_group(encode_key(home), view.key_groups))
+            if found is not None:
+                return found
+    return None
+
+
+def _candidates(view: StoreView, words: Sequence[str]) -> list[tuple[Any, ...]]:
+    """The keys that words may mean: of the messages' types, and in a processor's store any."""
+    if view.entry.form != "values":
+        return [typed_key(words, view.keys)]
+    free = free_key(words)
+    as_text = tuple(words)
+    try:
+        keys = [typed_key(words, view.keys), free, as_text]
+    except InvalidInputError:
+        keys = [free, as_text]
+    return list({encode_key(key): key for key in keys}.values())
+
+
+def key_range(
+    view: StoreView, prefix: Sequence[str], low: Sequence[str], high: Sequence[str]
+) -> Range:
+    """Return the range of canonical keys that the options of ``scan`` mean.
+
+    Raises:
+        InvalidInputError: the store's keys do not begin with what users call the key.
+    """
+    if not (prefix or low or high):
+        return EVERYTHING
+    if view.entry.form not in ("values", "totals"):
+        raise InvalidInputError(
+            f"store {view.entry.name!r} holds {view.entry.form}, which are ordered by time: use "
+            "--where instead of --prefix, --low and --high"
+        )
+    if prefix and (low or high):
+        raise InvalidInputError("give either --prefix, or --low and --high")
+    if prefix:
+        return _range_of_prefix(view, prefix)
+    return (
+        encode_key(_partly_typed(view, low)),
+        encode_key(_partly_typed(view, high)) if high else None,
+    )
+
+
+def _range_of_prefix(view: StoreView, words: Sequence[str]) -> Range:
+    begins = words[-1].removesuffix("*") if words[-1].endswith("*") else None
+    whole = words if begins is None else words[:-1]
+    start = encode_key(_partly_typed(view, whole)) if whole else b""
+    if begins is not None:
+        start += encode_key((begins,))[:-2]  # without the mark at the end of a text
+    return start, start + b"\xff" * 9
+
+
+def _partly_typed(view: StoreView, words: Sequence[str]) -> tuple[Any, ...]:
+    """The first values of a key: of the columns' types where there are so many, else free."""
+    try:
+        return typed_key(words, pa.schema(list(view.keys)[: len(words)]))
+    except InvalidInputError:
+        if view.entry.form != "values":
+            raise
+        return free_key(words)
+
+
+def matching(batches: Iterable[pa.RecordBatch], where: str | None) -> Iterator[pa.RecordBatch]:
+    """Keep the rows for which an SQL condition holds.
+
+    Raises:
+        InvalidInputError: it is none, or names a column that is not there.
+    """
+    if where is None:
+        yield from batches
+        return
+    try:
+        condition = pl.sql_expr(where)
+    except pl.exceptions.PolarsError as error:
+        raise InvalidInputError(
+            f"--where {where!r} is no condition: {error}; write a column whose name is a "
+            'word of SQL in double quotes, such as "user"'
+        ) from error
+    for batch in batches:
+        frame = pl.from_arrow(batch)
+        assert isinstance(frame, pl.DataFrame)
+        try:
+            mask = frame.select(condition.alias("kept"))["kept"].cast(pl.Boolean, strict=True)
+        except pl.exceptions.PolarsError as error:
+            reason = str(error).splitlines()[0]
+            raise InvalidInputError(
+                f"--where {where!r}: {reason}; the columns are {batch.schema.names}"
+            ) from error
+        if len(mask) == 1:
+            mask = mask.extend_constant(mask[0], batch.num_rows - 1)
+        kept = batch.filter(mask.fill_null(value=False).to_arrow())
+        if kept.num_rows:
+            yield kept
+
+
+def limited(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
+    """Yield the first rows; 0: all."""
+    left = limit
+    for batch in batches:
+        if not limit:
+            yield batch
+            continue
+        yield batch.slice(0, left)
+        left -= batch.num_rows
+        if left <= 0:
+            return
