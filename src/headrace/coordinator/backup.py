@@ -165,6 +165,8 @@ class Backup:
         for path in (*self.local.glob(".manifests.*.old"), *map(self.local.joinpath, FOLDERS)):
             shutil.rmtree(path, ignore_errors=True)
         shutil.rmtree(self.local / "generations", ignore_errors=True)
+        JobStorage(self.local, self._files).create()
+        FileCommitLog(self.local, self._files, self._clock)  # makes its folders
 
     @property
     def has_local(self) -> bool:
