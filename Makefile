@@ -13,7 +13,7 @@ PY := .venv/bin/python
 RUN = JAVA_HOME="$$(cat .venv/java-home)" PYSPARK_PYTHON="$(CURDIR)/$(PY)" $(PY)
 
 # Cheap suites first; those that do not exist are left out.
-SUITES := $(wildcard $(addprefix tests/,docs unit contract model sim spark cluster))
+SUITES := $(wildcard $(addprefix tests/,docs unit contract model sim servers spark cluster))
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 5
@@ -25,6 +25,7 @@ demo: setup
 	@$(RUN) -m headrace.cli.main demo $(if $(MODE),--mode $(MODE)) $(ARGS)
 
 test: setup
+	@tools/redis.sh || true
 	@$(RUN) -m pytest $(SUITES) $(ARGS)
 
 check: setup

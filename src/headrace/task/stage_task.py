@@ -328,6 +328,10 @@ class StageTask:
         for node in self.nodes.values():
             if isinstance(node, ProcessNode):
                 node.close()
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Let connections go, as the end of the process would; the user is not told."""
         self._remotes.close()
 
 

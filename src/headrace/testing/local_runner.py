@@ -71,6 +71,8 @@ class LocalRunner:
         """End a slot's process: its memory goes, its disk stays."""
         host = self._hosts.pop(slot, None)
         if host is not None:
+            for kept in host.runtimes.values():
+                kept.task.hang_up()
             host.registry.close_all()
 
     def kill_all(self, slots: Sequence[int] | None = None) -> None:

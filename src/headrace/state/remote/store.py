@@ -1,13 +1,13 @@
 """What user code gets as a remote store: the methods of a local one, with other promises.
 
-What holds as in a local store: keys and values are the same, a task reads its own writes, and
-an epoch whose code fails has written nothing. What does not, because the server takes no part
-in the commit of an epoch:
+What holds as in a local store: keys and values are the same, and a task reads its own writes.
+What does not, because the server takes no part in the commit of an epoch:
 
-- The writes of an epoch are sent just before the epoch is committed. If it is then not
-  committed it is run again and finds them there, sends them again, and readers elsewhere have
-  seen them early. Putting whole values comes to the same state; a value computed from the one
-  that was there (a counter) may count messages of a failed epoch twice.
+- A slot sends the writes of its tasks when all else of the epoch is written, so code that fails
+  sends nothing; but other slots may fail after that, or the driver. Then the epoch is run again
+  and finds them there, sends them again, and readers elsewhere have seen them early. Putting
+  whole values comes to the same state; a value computed from the one that was there (a counter)
+  may count messages of a failed epoch twice.
 - A key names one entry, whatever the partition key at hand. Tasks and jobs that write the same
   key overwrite each other; the last one to send wins.
 - There is no changelog: recovery, rescaling and ``headrace state`` know nothing of it, and it is
@@ -48,7 +48,7 @@ class RemoteStore:
     An epoch is ``begin``, reads and writes, ``seal``, ``send``; for one thread. Within an epoch
     a key is asked for once: other writers are seen from the next epoch on, or when the cache's
     age is over. With ``access="blocking"`` nothing is held: each ``get`` that the cache cannot
-    answer and each ``put`` is a round trip, and a failed epoch has left its writes.
+    answer and each ``put`` is a round trip, and code that fails has left its writes.
 
     Args:
         job: its name.
