@@ -35,7 +35,7 @@ def xxh64_ragged(data: UInt8s, starts: Int64s, lengths: Int64s) -> UInt64s:
     hashes = np.empty(len(starts), np.uint64)
     order = np.argsort(lengths, kind="stable")
     sizes, begins = np.unique(lengths[order], return_index=True)
-    ends = [*begins[1:].tolist(), len(order)]
+    ends = [*begins[1:].tolist(), len(order)] if len(order) else []
     for size, begin, end in zip(sizes.tolist(), begins.tolist(), ends, strict=True):
         for at in range(begin, end, _PIECE):
             rows = order[at : min(at + _PIECE, end)]
