@@ -24,6 +24,14 @@ class HashRange(NamedTuple):
     first: int
     last: int
 
+    def within(self, other: HashRange) -> HashRange:
+        """Return the hashes that are in both; when none are, ``first`` is above ``last``."""
+        return HashRange(max(self.first, other.first), min(self.last, other.last))
+
+    def holds(self, low: int, high: int) -> bool:
+        """Say whether all hashes from ``low`` to ``high`` are in it."""
+        return self.first <= low and high <= self.last
+
 
 ALL_HASHES = HashRange(0, (1 << 64) - 1)
 

@@ -35,17 +35,17 @@ class Part:
     hashes: HashRange = ALL_HASHES
 
     def of(self, piece: Piece) -> list[tuple[int, int]]:
-        """Return the ranges of rows within a piece, without those whose hash must be looked at."""
-        begin, end = 0, piece.info.rows
-        first, last = self.clusters
-        if first is not None and first > piece.info.first[0]:
-            begin = place_in(piece, (first, 0), "left")
-        if last is not None and last <= piece.info.last[0]:
-            end = place_in(piece, (last, 0), "left")
+        """Return the ranges of rows within a piece; in tables with clusters of all hashes."""
         info = piece.info
-        if begin >= end or info.low_hash > self.hashes.last or info.high_hash < self.hashes.first:
+        if info.low_hash > self.hashes.last or info.high_hash < self.hashes.first:
             return []
-        if piece.clusters is None:
+        begin, end = 0, info.rows
+        first, last = self.clusters
+        if first is not None and first > info.first[0]:
+            begin = place_in(piece, (first, 0), "left")
+        if last is not None and last <= info.last[0]:
+            end = place_in(piece, (last, 0), "left")
+        if not piece.has_clusters and not self.hashes.holds(info.low_hash, info.high_hash):
             begin = max(begin, place_in(piece, (0, self.hashes.first), "left"))
             end = min(end, place_in(piece, (0, self.hashes.last), "right"))
         return [(begin, end)] if begin < end else []
@@ -55,8 +55,13 @@ class _Cursor:
     """How far the rows of one run are taken."""
 
     def __init__(self, run: Run, part: Part) -> None:
-        self.left = [(piece, *rows) for piece in run.pieces for rows in part.of(piece)][::-1]
+        hashes = run.hashes.within(part.hashes)
+        own = Part(part.clusters, hashes)
+        self.left = [(piece, *rows) for piece in run.pieces for rows in own.of(piece)][::-1]
         self.rows = sum(end - begin for _, begin, end in self.left)
+        infos = [piece.info for piece, _, _ in self.left if piece.has_clusters]
+        is_whole = all(hashes.holds(info.low_hash, info.high_hash) for info in infos)
+        self.only = None if is_whole else hashes
 
     def bound(self, ahead: int) -> Place | None:
         """The place of the row so far ahead; ``None`` when that is beyond the end."""
@@ -66,8 +71,9 @@ class _Cursor:
             ahead -= end - begin
         return None
 
-    def take(self, bound: Place | None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows up to a place, which is included; all when ``None``."""
+    def take(self, bound: Place | None) -> list[pa.RecordBatch]:
+        """Take the rows up to a place, which is included; all when ``None``."""
+        batches = []
         while self.left:
             piece, begin, end = self.left[-1]
             cut = end
@@ -75,11 +81,19 @@ class _Cursor:
                 cut = max(begin, place_in(piece, bound, "right"))
             if cut > begin:
                 self.rows -= cut - begin
-                yield piece.batch.slice(begin, cut - begin)
+                batches.append(piece.batch.slice(begin, cut - begin))
             if cut < end:
                 self.left[-1] = (piece, cut, end)
-                return
+                break
             self.left.pop()
+        return batches if self.only is None else [_within(b, self.only) for b in batches]
+
+
+def _within(batch: pa.RecordBatch, hashes: HashRange) -> pa.RecordBatch:
+    own = numbers(batch.column(0), np.uint64)
+    return batch.filter(
+        pa.array((own >= np.uint64(hashes.first)) & (own <= np.uint64(hashes.last)))
+    )
 
 
 def _place_of(piece: Piece, row: int) -> Place:
@@ -116,14 +130,14 @@ def merge_runs(
     Yields:
         Batches in order, none empty, all of ``merged_schema``.
     """
-    taken = _runs(runs, layout)
-    schema = merged_schema(taken, layout, drop_deleted)
+    whole = _runs(runs, layout)
+    schema = merged_schema(whole, layout, drop_deleted)
     horizon = None
     if drop_deleted and layout.ttl_ms is not None and now_ms is not None:
         horizon = now_ms - layout.ttl_ms
-    size = sum(run.size for run in taken) / max(1, sum(run.rows for run in taken))
+    size = sum(run.size for run in whole) / max(1, sum(run.rows for run in whole))
     slice_rows = max(1, min(slice_rows, int(SLICE_BYTES / max(1, size))))
-    cursors = [_Cursor(run, part) for run in taken]
+    cursors = [_Cursor(run, part) for run in whole]
     while total := sum(cursor.rows for cursor in cursors):
         bound = None
         if total > slice_rows:
@@ -131,8 +145,8 @@ def merge_runs(
             steps = [cursor.rows * slice_rows // total for cursor in cursors]
             bounds = [c.bound(step) for c, step in zip(cursors, steps, strict=True) if c.rows]
             bound = min((found for found in bounds if found is not None), default=None)
-        batches = [list(cursor.take(bound)) for cursor in cursors]
-        batch = _merged(batches, layout, schema, drop_deleted, horizon, part)
+        parts = [taken for cursor in cursors if (taken := cursor.take(bound))]
+        batch = _merged(parts, layout, schema, drop_deleted, horizon)
         if batch.num_rows:
             yield batch
 
@@ -142,23 +156,21 @@ def _runs(runs: Sequence[Run | Sequence[pa.RecordBatch]], layout: TableLayout) -
 
 
 def _merged(
-    runs: list[list[pa.RecordBatch]],
+    parts: Sequence[list[pa.RecordBatch]],
     layout: TableLayout,
     schema: pa.Schema,
     drop_deleted: bool,
     horizon: int | None,
-    part: Part,
 ) -> pa.RecordBatch:
-    batches = [batch for run in runs for batch in run]
+    batches = [batch for part in parts for batch in part]
     hashes = np.concatenate([numbers(batch.column(0), np.uint64) for batch in batches])
     clusters = None
     if layout.cluster:
         clusters = np.concatenate([numbers(batch.column(1), np.int64) for batch in batches])
-    several = sum(1 for run in runs if run) > 1
     order, kept = None, None
-    if several:
+    if len(parts) > 1 and len(hashes):
         order, kept = _newest(batches, layout, hashes, clusters)
-    gone = _unwanted(batches, layout, hashes, drop_deleted, horizon, part)
+    gone = _unwanted(batches, layout, drop_deleted, horizon)
     if gone is not None:
         stays = ~(gone if order is None else gone[order])
         kept = stays if kept is None else kept & stays
@@ -207,10 +219,8 @@ def _newest(
 def _unwanted(
     batches: Sequence[pa.RecordBatch],
     layout: TableLayout,
-    hashes: UInt64s,
     drop_deleted: bool,
     horizon: int | None,
-    part: Part,
 ) -> Mask | None:
     gone: Mask | None = None
     width = len(layout.schema)
@@ -220,10 +230,6 @@ def _unwanted(
         column = layout.first_key - 1
         written = np.concatenate([numbers(batch.column(column), np.int64) for batch in batches])
         gone = written < horizon if gone is None else gone | (written < horizon)
-    if layout.cluster and part.hashes != ALL_HASHES:
-        first, last = np.uint64(part.hashes.first), np.uint64(part.hashes.last)
-        outside = (hashes < first) | (hashes > last)
-        gone = outside if gone is None else gone | outside
     return gone if gone is not None and gone.any() else None
 
 

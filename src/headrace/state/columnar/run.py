@@ -19,7 +19,7 @@ from headrace.errors import InvalidInputError
 from headrace.records.keys import UInt64s
 from headrace.records.layout import DELETED, WRITTEN, TableLayout
 from headrace.state.columnar.columns import Mask, Rows, equal_rows, flags, gather, numbers
-from headrace.state.columnar.keys import Int64s, TableKeys, tied
+from headrace.state.columnar.keys import ALL_HASHES, HashRange, Int64s, TableKeys, tied
 
 PIECE_ROWS = 1 << 20
 MOST_CLUSTERS = 4096
@@ -70,6 +70,11 @@ class Piece:
     def batch(self) -> pa.RecordBatch:
         """The rows; verified when they come from a file."""
         return self._load()
+
+    @property
+    def has_clusters(self) -> bool:
+        """Say whether the table has them."""
+        return self._layout.cluster
 
     @cached_property
     def hashes(self) -> UInt64s:
@@ -225,10 +230,17 @@ class Run:
         layout: of the table.
         pieces: each begins where the one before ends.
         size: bytes that they take.
+        hashes: rows of other hashes count as not there; lookups must not ask for them.
     """
 
-    def __init__(self, layout: TableLayout, pieces: Sequence[Piece], size: int) -> None:
-        self.layout = layout
+    def __init__(
+        self,
+        layout: TableLayout,
+        pieces: Sequence[Piece],
+        size: int,
+        hashes: HashRange = ALL_HASHES,
+    ) -> None:
+        self.layout, self.hashes = layout, hashes
         self.pieces = tuple(pieces)
         self.size = size
         self.rows = sum(piece.info.rows for piece in pieces)

@@ -165,8 +165,7 @@ class ColumnarTable:
         Yields:
             Batches of ``__hash``, ``__cluster`` where there are clusters, keys and values.
         """
-        first = self.hashes if hashes is None else hashes
-        owned = HashRange(max(first[0], self.hashes[0]), min(first[1], self.hashes[1]))
+        owned = self.hashes if hashes is None else self.hashes.within(hashes)
         part = Part((cluster_from, cluster_below), owned)
         wanted = KeyRange(self.layout.keys, low, high)
         return self._scan([*self._committed, *self._changes], part, wanted, self._now_ms)
