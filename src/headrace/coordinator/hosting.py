@@ -59,8 +59,14 @@ class ManifestSegments:
         if not held.snapshots:
             return Chain(None, steps=steps, checksums=sums)
         stands = Position(state.lineage, held.snapshot_epoch, held.snapshot_attempt)
-        snapshots = () if after == stands else tuple(self._root / r.path for r in held.snapshots)
-        return Chain(stands, snapshots, steps, sums)
+        first = () if after == stands else held.snapshots
+        return Chain(
+            stands,
+            tuple(self._root / ref.path for ref in first),
+            steps,
+            sums,
+            tuple(ref.groups for ref in first),
+        )
 
 
 def _next_step(steps: tuple[Step, ...], after: Position | None) -> int | None:

@@ -5,7 +5,7 @@ The coordinator's manifests implement ``SegmentSource``; so may a test or a repl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -45,6 +45,8 @@ class Chain:
             store, another position is the one of ``snapshot``.
         snapshot: files to load first, one after the other; several after a change of task
             count, and then of any kind and lineage.
+        groups: key groups that each of these counts for, where it is not all of the task's: the
+            same file may hold more that is out of date. Empty: all count for all.
         steps: later epochs in order; those that changed nothing for the task may be left out.
             The first may be a merged segment that the position is within: it counts only if
             its footer lists the position.
@@ -55,6 +57,19 @@ class Chain:
     snapshot: tuple[Path, ...] = ()
     steps: tuple[Step, ...] = ()
     checksums: Checksums = field(default_factory=dict)
+    groups: tuple[tuple[int, int] | None, ...] = ()
+
+    def snapshots(self, own: tuple[int, int]) -> Iterator[tuple[Path, tuple[int, int]]]:
+        """Yield the files to load first, with the key groups to take of each.
+
+        Args:
+            own: the task's key groups, the first and the one after the last.
+        """
+        ranges = self.groups or (None,) * len(self.snapshot)
+        for path, groups in zip(self.snapshot, ranges, strict=True):
+            low, high = groups or own
+            if max(low, own[0]) < min(high, own[1]):
+                yield path, (max(low, own[0]), min(high, own[1]))
 
 
 class SegmentSource(Protocol):

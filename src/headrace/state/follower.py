@@ -129,11 +129,11 @@ class Follower:
                 task=self.name.task,
             )
         backend.clear()
-        for path in chain.snapshot:
+        for path, groups in chain.snapshots(self.name.groups):
             # Where a lineage began, it began with the files of the one before, of any kind.
             reader = self._reader(path, (SNAPSHOT, CHANGELOG), chain, counts)
             for store in stores:
-                for keys, values in reader.batches(store, self.name.groups):
+                for keys, values in reader.batches(store, groups):
                     backend.apply({store: (keys, values)}, None)
                     counts.entries += len(keys)
             counts.bytes_read += reader.bytes_read
