@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
     from headrace.errors import GraphError, HeadraceError, InvalidInputError
     from headrace.graph import agg
-    from headrace.graph.tables import broadcast
     from headrace.graph.builder import Graph
     from headrace.graph.jobs import Job, job
     from headrace.graph.ledger import Output
     from headrace.graph.remote import Remote
     from headrace.graph.streams import Stream, store, tumbling
+    from headrace.graph.tables import broadcast
     from headrace.task.process import Context
     from headrace.task.timers import Timer
 

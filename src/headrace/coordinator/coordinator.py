@@ -19,7 +19,12 @@ from headrace.coordinator.kept import KeptEpochs
 from headrace.coordinator.lineages import begin_lineage
 from headrace.coordinator.manifest import InputPosition, JobState
 from headrace.coordinator.placement import Slot
-from headrace.coordinator.planning import at_end, next_wall_deadline, plan_ranges
+from headrace.coordinator.planning import (
+    at_end,
+    next_wall_deadline,
+    plan_ranges,
+    table_limits,
+)
 from headrace.coordinator.publishing import publish_outputs
 from headrace.coordinator.reign import Reign
 from headrace.coordinator.storage import JobStorage
@@ -220,7 +225,7 @@ class Coordinator:
         Raises:
             NotOwnerError: a newer driver has taken over; stop.
         """
-        until = self.ends()
+        until = self.ends() | {s.spec.name: s.ends() for s in self._table_streams().values()}
         while self.state.until is None:
             self._publish()
             self._reign.publish_end(until)
@@ -243,6 +248,25 @@ class Coordinator:
     def ends(self) -> dict[str, list[int]]:
         """Return the next offset of each partition of each input stream."""
         return {name: stream.ends() for name, stream in self._inputs().items()}
+
+    def _table_streams(self) -> dict[str, Stream]:
+        """The streams of broadcast stores, by the store's name."""
+        return {
+            table.name: self._bus.stream(table.stream)
+            for table in self._plan.tables
+            if table.stream is not None
+        }
+
+    def _table_offsets(self) -> dict[str, list[int]]:
+        """Where broadcast stores stand in this epoch: at what their streams hold by now.
+
+        Raises:
+            InvalidInputError: a stream has dropped records, so that the table cannot be read.
+        """
+        return {
+            name: table_limits(self.state, name, stream)
+            for name, stream in self._table_streams().items()
+        }
 
     def wall_deadline(self) -> int | None:
         """Return the wall clock at which a timer is due although no input comes, ms."""
@@ -310,6 +334,7 @@ class Coordinator:
             max(now, state.time_ms),
             ended=ended,
             all_tasks=force,
+            tables=self._table_offsets(),
             deadline_ms=now + int(self._limits.timeout_s * 1000),
             kept_from=self._kept.first_of(state.epoch + 1, state.kept_from),
             max_bytes=self._limits.max_bytes,

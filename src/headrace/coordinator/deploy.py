@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,12 @@ from headrace.coordinator.plans import save_plan
 from headrace.coordinator.servers import with_servers
 from headrace.coordinator.storage import JobStorage, check_job_name
 from headrace.coordinator.summary import EpochLimits
+from headrace.coordinator.table_files import (
+    LoadedFile,
+    broadcast_specs,
+    load_table_files,
+    store_table_files,
+)
 from headrace.files import Files
 from headrace.graph.operators import Input, JobGraph, SendTo
 from headrace.plan import StreamInfo, plan
@@ -84,23 +91,42 @@ def stream_infos(graph: JobGraph, bus: Bus, *, absent_ok: bool = False) -> dict[
     for operator in graph.operators:
         is_needed = isinstance(operator, Input) and not (absent_ok and operator.schema is not None)
         if isinstance(operator, Input | SendTo) and (is_needed or operator.stream in known):
-            spec = bus.stream(operator.stream).spec
-            infos[operator.stream] = StreamInfo(spec.schema, spec.partitions, spec.time)
+            infos[operator.stream] = _info(bus, operator.stream)
+    for table in broadcast_specs(graph).values():
+        is_needed = not (absent_ok and table.schema is not None)
+        if table.stream is not None and (is_needed or table.stream in known):
+            infos[table.stream] = _info(bus, table.stream)
     return infos
 
 
-def make_plan(graph: JobGraph, bus: Bus, settings: Settings, *, absent_ok: bool = False) -> JobPlan:
+def _info(bus: Bus, stream: str) -> StreamInfo:
+    spec = bus.stream(stream).spec
+    return StreamInfo(spec.schema, spec.partitions, spec.time, spec.key)
+
+
+def make_plan(
+    graph: JobGraph,
+    bus: Bus,
+    settings: Settings,
+    *,
+    absent_ok: bool = False,
+    files: Mapping[str, LoadedFile] | None = None,
+) -> JobPlan:
     """Return the plan of a graph over the streams of a bus.
 
     The number of key groups is fixed when a job is created; after that the manifest's holds.
     With ``absent_ok`` an input need not exist if its schema is given: enough to look at.
+    ``files`` are those of broadcast stores; they are read when left out.
     """
+    if files is None:
+        files = load_table_files(graph, absent_ok=absent_ok)
     held = _key_groups(places(settings, check_job_name(graph.name)).readable)
     return plan(
         with_servers(graph, settings.remote.url, absent_ok=absent_ok),
         stream_infos(graph, bus, absent_ok=absent_ok),
         key_groups=held or settings.job.key_groups,
         tasks=settings.job.tasks,
+        files={path: file.bound for path, file in files.items()},
     )
 
 
@@ -127,10 +153,12 @@ def deploy(
     Raises:
         InvalidInputError: the graph does not fit its streams, or cannot be shipped.
     """
-    made = make_plan(graph, bus, settings)
+    tables = load_table_files(graph)
+    made = make_plan(graph, bus, settings, files=tables)
     where = places(settings, graph.name)
     storage = JobStorage(where.storage, files)
     storage.create()
+    store_table_files(tables.values(), storage, clock.new_id())
     digest = save_plan(made, storage.root, files, clock.new_id(), module)
     if where.copy is None:
         return Deployment(made, digest, storage)

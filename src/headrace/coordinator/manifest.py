@@ -34,7 +34,8 @@ class JobState(msgspec.Struct, frozen=True):
     ``task_counts`` tells how many of them share the key groups of each keyed stage; after
     epoch ``rescaled_at`` these win over the settings. Files of epochs from ``kept_from`` on
     are not swept. ``durability`` tells what is promised, as its setting does; ``copy_of`` is the
-    digest of the manifest that this is a copy of, where epochs commit elsewhere.
+    digest of the manifest that this is a copy of, where epochs commit elsewhere. ``tables``
+    holds the offsets up to which broadcast stores were read.
     """
 
     job: str
@@ -57,6 +58,7 @@ class JobState(msgspec.Struct, frozen=True):
     rescaled_at: int = -1
     durability: str = "epoch"
     copy_of: str = ""
+    tables: dict[str, list[int]] = {}
 
     def files(self) -> set[str]:
         """Return every file that the state names, relative to the job's storage."""
@@ -86,6 +88,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     counts: dict[str, int] = {}
     ended: bool = False
     kept_from: int = 0
+    tables: dict[str, list[int]] = {}
 
 
 class _Form(msgspec.Struct):
@@ -176,6 +179,7 @@ def fold(state: JobState | None, manifest: Manifest, digest: str) -> JobState:
         fingerprint=state.fingerprint,
         inputs=inputs,
         until=manifest.until if manifest.until is not None else state.until,
+        tables=manifest.tables,
         watermarks={**state.watermarks, **manifest.watermarks},
         tasks=tasks,
         task_counts=state.task_counts,

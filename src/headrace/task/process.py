@@ -14,6 +14,7 @@ from headrace.errors import HeadraceError, InvalidInputError
 from headrace.records.keys import encode_columns
 from headrace.records.messages import columns_to_lists, from_messages, message_type, to_messages
 from headrace.records.schema import MAX_EVENT_TIME_MS
+from headrace.state.broadcast.lookup import BroadcastStore
 from headrace.state.objects import ObjectStore
 from headrace.state.remote import RemoteStore
 from headrace.task.chunk import Chunk, Groups, split_groups
@@ -47,12 +48,18 @@ class Turn:
         task: number of the task.
         stores: by the name that the user declared, remote ones included.
         timers: of the operator; ``None`` where there is no key.
+        tables: broadcast stores, by name.
     """
 
     def __init__(
-        self, task: int, stores: Mapping[str, ObjectStore | RemoteStore], timers: Timers | None
+        self,
+        task: int,
+        stores: Mapping[str, ObjectStore | RemoteStore],
+        timers: Timers | None,
+        tables: Mapping[str, BroadcastStore] | None = None,
     ) -> None:
         self.task, self.stores, self.timers = task, dict(stores), timers
+        self.tables = dict(tables or {})
         self.later: list[Later] = []
         self.epoch = 0
         self.wall_ms = 0
@@ -88,7 +95,7 @@ class Context:
     """
 
     def __init__(self, turn: Turn) -> None:
-        self._turn, self._stores = turn, turn.stores
+        self._turn, self._stores = turn, {**turn.stores, **turn.tables}
 
     @property
     def task(self) -> int:
@@ -130,7 +137,8 @@ class Context:
         """Return a store that the operator declared.
 
         One of kind ``remote`` has the same ``get``, ``put``, ``delete`` and ``in``, with other
-        promises: see ``headrace.state.remote.store``.
+        promises: see ``headrace.state.remote.store``. A broadcast store has ``get``, ``in`` and
+        ``scan``, over the whole table whatever the message's key.
 
         Raises:
             InvalidInputError: no such store; names those declared.
@@ -161,7 +169,7 @@ class Context:
             raise InvalidInputError(f"store {name!r} is local: use get, which does not wait")
         turn.later.append(Later(store, key, then, default, turn.row, turn.group))
 
-    def _found(self, name: str) -> ObjectStore | RemoteStore:
+    def _found(self, name: str) -> ObjectStore | RemoteStore | BroadcastStore:
         try:
             return self._stores[name]
         except KeyError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from headrace.graph.operators import (
     FilterMessages,
     FlatMapMessages,
     Input,
+    JoinTable,
     MapBatches,
     MapMessages,
     Merge,
@@ -29,6 +31,7 @@ from headrace.graph.operators import (
 )
 from headrace.plan.stages import Exchange, Stage
 from headrace.records.layout import TableLayout
+from headrace.state.broadcast import BroadcastStore, BroadcastTable
 from headrace.state.objects import ObjectStore
 from headrace.state.remote import RemoteStore
 from headrace.state.task_state import TaskState
@@ -36,6 +39,7 @@ from headrace.task.aggregation import Aggregation
 from headrace.task.chunk import Chunk
 from headrace.task.columnar_partials import ColumnarPartials, partial_layout
 from headrace.task.exchange import ExchangeWriter
+from headrace.task.join import JoinNode
 from headrace.task.node import Node
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK
 from headrace.task.outputs import OutputNode
@@ -121,6 +125,7 @@ class StageTask:
         key_groups: number of key groups of the job.
         state: its stores, caught up; ``None`` where the stage has none.
         remotes: opens its remote stores.
+        tables: the broadcast stores of the process, at the epoch's offsets.
     """
 
     def __init__(
@@ -131,9 +136,11 @@ class StageTask:
         key_groups: int,
         state: TaskState | None,
         remotes: RemoteStores,
+        tables: Mapping[str, BroadcastTable] | None = None,
     ) -> None:
         self._stage, self.task, self._groups = stage, task, groups
         self._key_groups, self._state, self._remotes = key_groups, state, remotes
+        self._tables = dict(tables or {})
         self._keys = stage.receives[0].keys if stage.receives else ()
         self.nodes: dict[str, Node] = {}
         for operator in stage.operators:
@@ -197,6 +204,8 @@ class StageTask:
                 return self._build_aggregate(operator)
             case Process():
                 return self._build_process(operator)
+            case JoinTable():
+                return self._build_join(operator)
             case PartitionBy():
                 raise InternalError(f"partition_by {name!r} is no operator of its stage")
         raise InternalError(f"operator {name!r} of unknown kind {type(operator).__name__}")
@@ -234,6 +243,20 @@ class StageTask:
             buckets=_has_buckets(operator),
         )
 
+    def _build_join(self, operator: JoinTable) -> Node:
+        table = self._tables[operator.table.name]
+        added = operator.columns or tuple((name, name) for name in table.schema.names)
+        schema = self._stage.schemas[operator.name]
+        before = self._source_schema(operator).names
+        return JoinNode(
+            operator.name,
+            table,
+            on=operator.on,
+            columns={new: old for new, old in added if new not in before},
+            schema=schema,
+            keeps_all=operator.how == "left",
+        )
+
     def _build_process(self, operator: Process) -> Node:
         stores: dict[str, ObjectStore | RemoteStore] = {
             spec.name: self._remotes.open(spec) for spec in operator.stores if spec.kind == REMOTE
@@ -246,11 +269,15 @@ class StageTask:
             stores.update({name: self._state.objects(name) for name in local})
             if len(keys) == len(self._keys):
                 timers = Timers(self._state.store(timer_store(operator)), self._groups)
+        tables = {
+            spec.name: BroadcastStore(spec.name, self._tables[spec.name], spec.origin)
+            for spec in operator.tables
+        }
         assert operator.factory is not None
         return ProcessNode(
             operator.name,
             operator.factory,
-            Turn(self.task, _short_names(operator, stores), timers),
+            Turn(self.task, _short_names(operator, stores), timers, tables),
             source=source,
             schema=operator.returns,
             uses=operator.uses,
