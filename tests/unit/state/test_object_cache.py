@@ -146,7 +146,7 @@ def test_the_bytes_of_a_process_bound_what_is_held(value: Any, limit: int) -> No
                 store.objects.enter(group)
                 store.objects.put(key, key if value is int else [key])
             store.end(is_committed=True)
-        held = cache.entries + sum(len(g.values) for g in store.objects._groups.values())  # noqa: SLF001
+        held = cache.entries + sum(len(g.values) for g in store.objects._groups.values())
         assert held * 200 <= max(limit / 2 * 1.1, 0) or limit == 1 << 24
         if limit >= 200_000:
             assert held > 0

@@ -54,9 +54,9 @@ def test_counts_begin_again_when_a_key_was_quiet_for_too_long(kind: str, crashes
 def test_explain_and_the_state_know_of_it() -> None:
     with TestDriver(counting()) as driver:
         run(driver, crashes=False)
-        driver._job = counting("1h")  # noqa: SLF001 - another length fits the state
+        driver._job = counting("1h")
         driver.start()
-        driver._job = counting(None)  # noqa: SLF001
+        driver._job = counting(None)
         with pytest.raises(InvalidInputError, match="stores was n: int .rocksdb, ttl."):
             driver.start()
 
