@@ -24,6 +24,8 @@ FAULT_POINTS: dict[str, str] = {
     "slot.caught_up": "a task has applied the committed segments",
     "slot.ran": "a task has run its input, nothing is written",
     "slot.exchange_written": "exchange files are complete",
+    "slot.merge_written": "a merged file is complete under a temporary name",
+    "slot.merge_linked": "a merged file has its name, the report is not sent",
     "slot.segment_written": "the changelog segment is durable",
     "slot.output_written": "output segments are durable, the report is not sent",
     "slot.remote_sent": "changes of remote stores are sent, the report is not",

@@ -103,6 +103,11 @@ class Files:
         self.sync_folder(path.parent)
         return True
 
+    def link(self, temporary: Path, path: Path) -> None:
+        """Give a durable file another name, which must be free, durably; it keeps its own."""
+        os.link(temporary, path)
+        self.sync_folder(path.parent)
+
     def replace(self, path: Path, data: bytes, unique: str) -> None:
         """Set the content of a small file that is never mapped, in one step."""
         temporary = path.with_name(f".{path.name}.{unique}.tmp")

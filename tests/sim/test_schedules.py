@@ -16,6 +16,8 @@ from tests.sim.world import World, make_job
 from headrace.coordinator.hosting import stop_file
 from headrace.errors import NotOwnerError
 from headrace.faults import FAULT_POINTS, injected
+from headrace.files import Files
+from headrace.task.background import InlineBackground
 from headrace.task.slot import run_slot
 from headrace.testing.driver import TestDriver
 
@@ -54,7 +56,9 @@ def test_every_kind_of_fault_was_met() -> None:
     """A schedule that never crashed anything would prove nothing."""
     if "SEEDS" in os.environ:
         return
-    assert [kind for kind in _Schedule.KINDS if done[kind] < SCHEDULES // 20] == [], done
+    assert [kind for kind in (*_Schedule.KINDS, "merge") if done[kind] < SCHEDULES // 20] == [], (
+        done
+    )
 
 
 class _Schedule:
@@ -84,6 +88,7 @@ class _Schedule:
             max_rows=self.rng.choice([30, 100, 1000]),
             seed=seed,
             memory_bus=not self.file_bus,
+            background=lambda: InlineBackground(self._is_time_to_merge),
             keep_epochs=self.rng.choice([0, 1, 5, 100]),
         )
 
@@ -111,7 +116,13 @@ class _Schedule:
                 self.driver.clock.advance(self.rng.randrange(1000))
             self.driver.finish()
             world.check()
+            tasks = self.driver.coordinator.state.tasks.values()
+            done["merge"] += any(task.shape > 0 for task in tasks)
             self._check_leftovers()
+
+    def _is_time_to_merge(self) -> bool:
+        """A merge is done at the first look, or at any later one."""
+        return self.rng.random() < 0.6
 
     def _check_leftovers(self) -> None:
         """Nothing but what the manifest names is left of past epochs once they are swept."""
@@ -119,7 +130,7 @@ class _Schedule:
         root = self.driver.storage
         named = self.driver.coordinator.kept_files()
         for folder in ("exchange", "orders", "segment", "snapshot", "output"):
-            found = {f"{folder}/{path.name}" for path in (root / folder).iterdir()}
+            found = {f"{folder}/{name}" for name in Files(sync=False).names(root / folder)}
             assert set() == found - named
 
     def _crash(self) -> bool:

@@ -34,7 +34,6 @@ from headrace.task.orders import (
     ExchangeFile,
     FileRef,
     InputRange,
-    Merged,
     OutputPart,
     SegmentRef,
     SlotOrder,
@@ -82,6 +81,7 @@ class EpochRun:
         deadline_ms: wall clock at which source tasks stop reading.
         kept_from: the oldest epoch whose files are kept after this one.
         max_bytes: input bytes, over all ranges.
+        tables: offsets up to which broadcast stores are read.
     """
 
     plan: JobPlan
@@ -96,6 +96,7 @@ class EpochRun:
     deadline_ms: int | None = None
     kept_from: int = 0
     max_bytes: int | None = None
+    tables: dict[str, list[int]] = field(default_factory=dict)
     overlay_bytes: int = 0
     inputs: dict[str, dict[int, InputPosition]] = field(default_factory=dict)
     watermarks: dict[str, int] = field(default_factory=dict)
@@ -104,6 +105,8 @@ class EpochRun:
     outputs: list[OutputPart] = field(default_factory=list)
     files: list[FileRef] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
+    merges: int = 0
+    merge_problems: list[str] = field(default_factory=list)
     slot_timings: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -138,6 +141,7 @@ class EpochRun:
                 watermarks=self.watermarks,
                 watermarks_before=self.state.watermarks,
                 exchange={op: [f.path for f in self.exchange.get(op, ())] for op in reads},
+                tables=self.tables,
                 tasks=[tasks[name] for name in names],
                 deadline_ms=self.deadline_ms,
                 range_bytes=self.max_bytes and max(1, self.max_bytes // max(1, len(self.ranges))),
@@ -225,7 +229,7 @@ class EpochRun:
         stages = {stage.name: stage for stage in self.plan.stages}
         for report in reports:
             self.slot_timings.update(report.timings_ms)
-            made = [report.segment, report.snapshot, *report.output_files]
+            made = [report.segment, *report.output_files]
             self.files += [file for file in made if file is not None]
             for file in report.exchange:
                 self.exchange.setdefault(file.operator, []).append(file)
@@ -254,26 +258,15 @@ class EpochRun:
         self.overlay_bytes = max(self.overlay_bytes, task.overlay_bytes)
         if not stage.keyed:
             return
+        if task.merge_problem:
+            self.merge_problems.append(f"{task.stage}/{task.task}: {task.merge_problem}")
         name = task_name(task.stage, task.task)
         held = self.state.tasks.get(name, TaskState())
         merged = task.merged
-        if task.snapshot and report.snapshot is not None:
-            file = report.snapshot
-            merged = Merged(
-                SegmentRef(
-                    file.path,
-                    file.size,
-                    held.epoch,
-                    held.attempt,
-                    file.checksum,
-                    task.snapshot_bytes,
-                ),
-                tuple(ref.path for ref in held.files),
-                snapshot=True,
-            )
         if merged is not None and can_replace(held, merged):
             ref = merged.ref
             self.files.append(FileRef(ref.path, ref.size, ref.epoch))
+            self.merges += 1
         else:
             merged = None
         self.tasks[name] = TaskChange(
@@ -325,6 +318,7 @@ class EpochRun:
             time_ms=self.time_ms,
             previous=self.state.digest,
             inputs=self.inputs,
+            tables=self.tables,
             watermarks=self.watermarks,
             tasks=self.tasks,
             outputs=tuple(self.outputs),

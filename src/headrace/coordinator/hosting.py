@@ -19,8 +19,11 @@ from headrace.state.chain import Chain, Step
 from headrace.state.object_cache import DEFAULT_CACHE_BYTES
 from headrace.state.position import Position
 from headrace.state.registry import Registry
+from headrace.task.background import Background, ThreadBackground
+from headrace.task.merges import Merges
 from headrace.task.orders import SlotOrder
 from headrace.task.slot import SlotHost
+from headrace.task.tables import Tables
 
 
 class ManifestSegments:
@@ -89,6 +92,7 @@ def open_host(
     clock: Clock,
     files: Files,
     adopt_bytes: int = 4 << 20,
+    background: Background | None = None,
     cache_bytes: int = DEFAULT_CACHE_BYTES,
 ) -> SlotHost:
     """Return what ``run_slot`` needs in this process.
@@ -100,6 +104,7 @@ def open_host(
         clock: where time comes from.
         files: the file system.
         adopt_bytes: from this size on an output part gets a file of its own.
+        background: where merges run; a thread of low priority when left out.
         cache_bytes: what the process may keep of stores' values between epochs.
     """
     log = FileCommitLog(storage, files, clock)
@@ -125,6 +130,8 @@ def open_host(
         segments=segments,
         registry=Registry(cache_bytes=cache_bytes),
         runtimes={},
+        merges=Merges(background or ThreadBackground(), files, clock, storage),
+        tables=Tables(bus, files, storage),
         should_stop=should_stop,
         adopt_bytes=adopt_bytes,
     )

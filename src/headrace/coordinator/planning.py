@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 
+from headrace.bus.bus import Stream
 from headrace.coordinator.manifest import InputPosition, JobState
-from headrace.coordinator.task_files import TaskState
+from headrace.coordinator.task_files import TaskState, merge_order
+from headrace.errors import InvalidInputError
 from headrace.plan.stages import JobPlan, Stage
 from headrace.records.keys import group_range
 from headrace.task.orders import (
@@ -63,6 +65,28 @@ def _limits(state: JobState, stream: str, ends: Sequence[int]) -> list[int]:
         return list(ends)
     until = state.until[stream]
     return [min(end, until[p]) if p < len(until) else 0 for p, end in enumerate(ends)]
+
+
+def table_limits(state: JobState, name: str, stream: Stream) -> list[int]:
+    """Return up to where a broadcast store is read: its stream's ends, or those of the run.
+
+    Args:
+        state: after the last epoch.
+        name: of the store.
+        stream: that fills it.
+
+    Raises:
+        InvalidInputError: the stream has dropped records, so that the table is not whole.
+    """
+    begins = stream.begins()
+    if any(begins):
+        raise InvalidInputError(
+            f"broadcast store {name!r} needs all records of stream {stream.spec.name!r}, but its "
+            f"partitions begin at {begins}; keep the stream's records for ever, and append the "
+            "latest row of each key to a new stream",
+            stream=stream.spec.name,
+        )
+    return _limits(state, stream.spec.name, stream.ends())
 
 
 def _deal(lags: Sequence[int], budget: int) -> list[int]:
@@ -167,15 +191,9 @@ def keyed_tasks(
         homeless = hosts is not None and held.host not in hosts
         if rows[task] or due or homeless or all_tasks:
             groups = group_range(task, stage.tasks, state.key_groups)
-            target = StateTarget(
-                held.epoch,
-                held.attempt,
-                held.shape,
-                held.segment_bytes,
-                held.snapshot_bytes,
-                len(held.segments),
-            )
-            orders.append(TaskOrder(stage.name, task, groups=groups, state=target))
+            target = StateTarget(held.epoch, held.attempt, held.shape)
+            merge = merge_order(held, state.time_ms)
+            orders.append(TaskOrder(stage.name, task, groups, state=target, merge=merge))
     return orders
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
-from headrace.task.orders import Merged, SegmentRef
+from headrace.state.snapshots import SnapshotDecision
+from headrace.state.tiers import Run, decide, plan_merge
+from headrace.task.orders import Merged, MergeOrder, SegmentRef
 
 
 class TaskState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -61,6 +63,35 @@ class TaskChange(msgspec.Struct, frozen=True, omit_defaults=True):
     event_deadline: int | None = None
     wall_deadline: int | None = None
     host: str = ""
+
+
+def merge_order(task: TaskState, now_ms: int) -> MergeOrder | None:
+    """Return which of a task's files to merge next, ``None`` for none.
+
+    Args:
+        task: what is committed for it.
+        now_ms: the wall clock of the committed epoch.
+    """
+    plan = plan_merge(*_runs(task), task.state_bytes)
+    if plan is None:
+        return None
+    files = task.files[plan.begin : plan.end]
+    stands = (task.snapshot_epoch, task.snapshot_attempt)
+    if plan.end > len(task.snapshots):
+        stands = (files[-1].epoch, files[-1].attempt)
+    return MergeOrder(files, *stands, plan.is_snapshot, now_ms)
+
+
+def snapshot_reason(task: TaskState) -> SnapshotDecision:
+    """Return the figures that decide over a snapshot of a task."""
+    return decide(*_runs(task), task.state_bytes)
+
+
+def _runs(task: TaskState) -> tuple[list[Run], list[Run]]:
+    return (
+        [Run(ref.bytes, ref.rows) for ref in task.snapshots],
+        [Run(ref.bytes, ref.rows) for ref in task.segments],
+    )
 
 
 def can_replace(task: TaskState, merged: Merged) -> bool:

@@ -15,7 +15,7 @@ from headrace.state.rocksdb import RocksDBBackend
 from headrace.state.segment import SegmentHeader, SegmentInfo, header_at
 from headrace.state.segment_reader import SegmentReader
 from headrace.state.segment_writer import SegmentWriter
-from headrace.state.snapshots import SnapshotDecision, should_snapshot, snapshot_decision
+from headrace.state.snapshots import SnapshotDecision, snapshot_decision
 from headrace.state.store import KeyValueStore
 from headrace.state.task_state import BACKENDS, TaskState
 
@@ -42,6 +42,5 @@ __all__ = [
     "TaskName",
     "TaskState",
     "header_at",
-    "should_snapshot",
     "snapshot_decision",
 ]

@@ -71,8 +71,11 @@ class Backend(ABC):
         """Return about how many bytes the live entries take."""
 
     @abstractmethod
-    def flush(self) -> None:
-        """Make what was applied survive a crash of the process; costs I/O."""
+    def flush(self, *, wait: bool = True) -> None:
+        """Make what was applied survive a crash of the process; costs I/O.
+
+        Without ``wait`` that only begins, and is done some time later.
+        """
 
     @abstractmethod
     def close(self) -> None:

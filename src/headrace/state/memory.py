@@ -102,7 +102,7 @@ class MemoryBackend(Backend):
         """Return the bytes of all keys and values."""
         return self._bytes
 
-    def flush(self) -> None:
+    def flush(self, *, wait: bool = True) -> None:
         """Do nothing: memory survives no crash."""
 
     def close(self) -> None:

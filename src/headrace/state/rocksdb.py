@@ -173,10 +173,10 @@ class RocksDBBackend(Backend):
         empty = database.property_int_value("rocksdb.estimate-num-keys") == 0
         return 0 if empty else files + memory
 
-    def flush(self) -> None:
+    def flush(self, *, wait: bool = True) -> None:
         """Write what is in memory to files."""
         try:
-            self._open().flush()
+            self._open().flush(wait)
         except Exception as error:  # noqa: BLE001  rocksdict raises plain Exception
             self._fail("flush", error)
 

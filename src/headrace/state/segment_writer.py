@@ -68,6 +68,16 @@ class SegmentWriter:
             raise ClosedError(f"segment {self._path} is written; begin another")
         self._pending.append((stage, task, store, batches))
 
+    def add_columns(
+        self,
+        stage: str,
+        task: int,
+        store: str,
+        batches: Iterable[tuple[pa.BinaryArray, pa.BinaryArray]],
+    ) -> None:
+        """Add one store of one task as columns of keys and values, drawn while ``close`` writes."""
+        self.add_batches(stage, task, store, batches)  # type: ignore[arg-type]
+
     def close(self) -> SegmentInfo:
         """Write the file, make its content durable, and return what a commit record names."""
         if self._closed:
@@ -145,12 +155,16 @@ class _SectionWriter:
 
 
 def _encode(keys: Sequence[bytes], values: Sequence[bytes | None]) -> Iterator[pa.RecordBatch]:
-    key, value = pa.array(keys, pa.binary()), pa.array(values, pa.binary())
+    key, value = _column(keys), _column(values)
     if isinstance(key, pa.ChunkedArray) or isinstance(value, pa.ChunkedArray):
         for begin, end in pairwise((0, len(keys) // 2, len(keys))):
             yield from _encode(keys[begin:end], values[begin:end])
         return
     yield pa.RecordBatch.from_arrays([pa.array(_groups_of(key)), key, value], schema=SCHEMA)
+
+
+def _column(values: Sequence[bytes | None] | pa.Array) -> pa.Array:
+    return values if isinstance(values, pa.Array) else pa.array(values, pa.binary())
 
 
 def _groups_of(keys: pa.BinaryArray) -> UInt16s:

@@ -81,6 +81,7 @@ class TaskState:
         self._objects: dict[str, ObjectStore] = {}
         self._values = {spec.name: spec.value for spec in specs}
         self._ttls = {spec.name: spec.ttl_ms for spec in specs}
+        self._unlogged = {spec.name for spec in specs if not spec.changelog}
         self._attempt: _Attempt | None = None
         self._closed = False
         self._open_backends(specs, directory, backends)
@@ -96,10 +97,12 @@ class TaskState:
             )
         low, high = self.name.groups
         scope = f"{self.name.job}/{self.name.stage}/{low}-{high}"
-        for kind in sorted({spec.kind for spec in specs}):
-            names = tuple(sorted(spec.name for spec in specs if spec.kind == kind))
-            backend = backends[kind](directory / kind, names, scope)
-            self._backends[kind] = (backend, names)
+        for kind, is_logged in sorted({(spec.kind, spec.changelog) for spec in specs}):
+            alike = [spec for spec in specs if (spec.kind, spec.changelog) == (kind, is_logged)]
+            names = tuple(sorted(spec.name for spec in alike))
+            folder = kind if is_logged else f"{kind}-unlogged"
+            backend = backends[kind](directory / folder, names, scope)
+            self._backends[folder] = (backend, names)
             for store in names:
                 ttl_ms = self._ttls[store]
                 self._stores[store] = (
@@ -144,6 +147,7 @@ class TaskState:
         4. Otherwise apply the committed segments the store has not seen, one atomic write
            each; a store that is not on the chain is thrown away and begins at a snapshot.
         5. A store found unreadable on the way is thrown away and filled once more.
+        6. A store without changelog that cannot be brought forward from memory begins empty.
 
         Args:
             target: the position, and the attempt that won this task's part of it.
@@ -178,6 +182,10 @@ class TaskState:
                 counts.entries += sum(len(keys) for keys, _ in own.values())
                 continue
             self._discard_objects(stores)
+            if stores[0] in self._unlogged:
+                backend.clear()
+                backend.apply({}, target.position)
+                continue
             self._follower.fill(backend, stores, target.position, source, counts)
         return counts.stats()
 
@@ -213,7 +221,8 @@ class TaskState:
         """End the attempt and return its changes by store, sorted by key, none left out.
 
         They stay in memory until the next ``catch_up`` decides over them. Stores without
-        changes are left out.
+        changes are left out. Those without changelog come with one deletion of what was never
+        there: it logs that they changed, and by which attempt.
         """
         self._check_open()
         attempt = self._attempt
@@ -223,7 +232,9 @@ class TaskState:
             objects.seal()
         taken = {name: store.take_changes() for name, store in self._stores.items()}
         attempt.changes = {name: changes for name, changes in taken.items() if changes[0]}
-        return attempt.changes
+        mark: Changes = ([self.name.groups[0].to_bytes(2, "big")], [None])
+        unlogged = self._unlogged
+        return {name: mark if name in unlogged else c for name, c in attempt.changes.items()}
 
     def discard(self) -> None:
         """Forget the attempt, sealed or not."""
@@ -253,8 +264,12 @@ class TaskState:
 
     @property
     def live_bytes(self) -> int:
-        """About how many bytes the committed entries take."""
-        return sum(backend.live_bytes() for backend, _ in self._backends.values())
+        """About how many bytes the committed entries of stores with changelog take."""
+        logged = [backend for backend, names in self._backends.values() if self._logs(names)]
+        return sum(backend.live_bytes() for backend in logged)
+
+    def _logs(self, names: tuple[str, ...]) -> bool:
+        return names[0] not in self._unlogged
 
     def write_snapshot(self, writer: SegmentWriter) -> None:
         """Hand all committed entries to a writer of kind ``snapshot``.
@@ -270,10 +285,10 @@ class TaskState:
                 batches = _batches(backend, store, low[1:], end)
                 writer.add_batches(self.name.stage, self.name.task, store, batches)
 
-    def flush(self) -> None:
+    def flush(self, *, wait: bool = True) -> None:
         """Make what was caught up survive a crash of this process without reading segments."""
         for backend, _ in self._backends.values():
-            backend.flush()
+            backend.flush(wait=wait)
 
     def close(self) -> None:
         """Forget the attempt, flush and close all stores; closing twice is fine."""

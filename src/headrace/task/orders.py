@@ -37,19 +37,53 @@ class StateTarget(msgspec.Struct, frozen=True, array_like=True):
     epoch: int = -1
     attempt: str = ""
     shape: int = 0
-    segment_bytes: int = 0
-    snapshot_bytes: int = 0
-    segments: int = 0
+
+
+class SegmentRef(msgspec.Struct, frozen=True, array_like=True):
+    """One task's part of a segment, a merged segment or a snapshot, as manifests name it.
+
+    The changes of epochs ``first_epoch`` to ``epoch`` are in it; ``attempt`` is the one whose
+    changes of ``epoch`` were committed, so that (``epoch``, ``attempt``) is where a store
+    stands after it. ``bytes`` and ``rows`` are of this task, ``size`` is that of the file.
+    Only its key groups ``groups`` count (first, and after last) where they are given: a file
+    from before a rescale may hold more that is out of date.
+    """
+
+    path: str
+    size: int
+    epoch: int
+    attempt: str
+    checksum: int | None = None
+    bytes: int = 0
+    rows: int = 0
+    first_epoch: int = -1
+    groups: tuple[int, int] | None = None
+
+
+class MergeOrder(msgspec.Struct, frozen=True, array_like=True):
+    """Which files of a task are to be merged, beside the epochs.
+
+    ``sources`` are adjacent, oldest first; ``epoch`` and ``attempt`` are where a store stands
+    after them. With ``snapshot`` they begin with the oldest, and what is deleted, or had
+    expired at ``now_ms``, goes.
+    """
+
+    sources: tuple[SegmentRef, ...]
+    epoch: int
+    attempt: str
+    snapshot: bool
+    now_ms: int
 
 
 class TaskOrder(msgspec.Struct, frozen=True):
-    """One task's part of an epoch."""
+    """One task's part of an epoch; ``merge`` is what its files would gain by beside it."""
 
     stage: str
     task: int
     groups: tuple[int, int] = (0, 0)
     ranges: list[InputRange] = []
     state: StateTarget = StateTarget()
+    merge: MergeOrder | None = None
 
 
 class SlotOrder(msgspec.Struct, frozen=True):
@@ -58,7 +92,8 @@ class SlotOrder(msgspec.Struct, frozen=True):
     ``exchange`` lists for each ``partition_by`` operator the files to read, in the order
     (source stage, task). ``watermarks`` holds each stage's watermark at the end of the epoch,
     ``watermarks_before`` that at the end of the last one; ``ended`` says that all inputs have
-    ended. ``range_bytes`` bounds what is read of each range. ``host`` is the identity of the
+    ended. ``tables`` holds the offsets up to which each broadcast store of a stream is read.
+    ``range_bytes`` bounds what is read of each range. ``host`` is the identity of the
     state directory that the tasks' stores are on; empty: any.
     """
 
@@ -75,6 +110,7 @@ class SlotOrder(msgspec.Struct, frozen=True):
     watermarks: dict[str, int] = {}
     watermarks_before: dict[str, int] = {}
     exchange: dict[str, list[str]] = {}
+    tables: dict[str, list[int]] = {}
     tasks: list[TaskOrder] = []
     deadline_ms: int | None = None
     range_bytes: int | None = None
@@ -123,27 +159,6 @@ class FileRef(msgspec.Struct, frozen=True, array_like=True):
     checksum: int | None = None
 
 
-class SegmentRef(msgspec.Struct, frozen=True, array_like=True):
-    """One task's part of a segment, a merged segment or a snapshot, as manifests name it.
-
-    The changes of epochs ``first_epoch`` to ``epoch`` are in it; ``attempt`` is the one whose
-    changes of ``epoch`` were committed, so that (``epoch``, ``attempt``) is where a store
-    stands after it. ``bytes`` and ``rows`` are of this task, ``size`` is that of the file.
-    Only its key groups ``groups`` count (first, and after last) where they are given: a file
-    from before a rescale may hold more that is out of date.
-    """
-
-    path: str
-    size: int
-    epoch: int
-    attempt: str
-    checksum: int | None = None
-    bytes: int = 0
-    rows: int = 0
-    first_epoch: int = -1
-    groups: tuple[int, int] | None = None
-
-
 class Merged(msgspec.Struct, frozen=True, array_like=True):
     """A file that stands for several of a task, made in the background.
 
@@ -160,7 +175,8 @@ class TaskReport(msgspec.Struct, frozen=True):
     """What one task did: offsets reached, changes, outputs, deadlines, counts.
 
     ``event_deadline`` is the watermark at which the task has something to emit, and
-    ``wall_deadline`` the wall clock; ``None``: nothing waits.
+    ``wall_deadline`` the wall clock; ``None``: nothing waits. ``merged`` is a merge that was
+    asked for earlier, ``merge_problem`` why the last one failed.
     """
 
     stage: str
@@ -170,8 +186,7 @@ class TaskReport(msgspec.Struct, frozen=True):
     segment_bytes: int = 0
     segment_rows: int = 0
     merged: Merged | None = None
-    snapshot: bool = False
-    snapshot_bytes: int = 0
+    merge_problem: str = ""
     outputs: list[OutputPart] = []
     event_deadline: int | None = None
     wall_deadline: int | None = None
@@ -193,7 +208,6 @@ class SlotReport(msgspec.Struct, frozen=True):
     tasks: list[TaskReport] = []
     exchange: list[ExchangeFile] = []
     segment: FileRef | None = None
-    snapshot: FileRef | None = None
     output_files: list[FileRef] = []
     misplaced: bool = False
     error: SlotFailure | None = None

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from headrace.bus.bus import Bus
 from headrace.clock import Clock
@@ -23,19 +23,21 @@ from headrace.faults import fault
 from headrace.files import Files, disk_error
 from headrace.plan.stages import Exchange, JobPlan, Stage
 from headrace.records.keys import group_range
+from headrace.state.broadcast.table import BroadcastTable
 from headrace.state.chain import SegmentSource
 from headrace.state.follower import TaskName
 from headrace.state.position import Position, Target
 from headrace.state.registry import Registry
-from headrace.state.segment import CHANGELOG, SNAPSHOT, header_at
+from headrace.state.segment import CHANGELOG, header_at
 from headrace.state.segment_writer import SegmentWriter
-from headrace.state.snapshots import should_snapshot
 from headrace.state.task_state import TaskState
 from headrace.task.exchange import ExchangeReader
+from headrace.task.merges import Merges
 from headrace.task.orders import (
     NO_WATERMARK,
     ExchangeFile,
     FileRef,
+    Merged,
     OutputPart,
     Reached,
     SlotFailure,
@@ -49,6 +51,7 @@ from headrace.task.outputs import OutputWriter
 from headrace.task.remotes import RemoteStores
 from headrace.task.source import SourceReader
 from headrace.task.stage_task import StageTask, store_specs
+from headrace.task.tables import Tables
 
 _Task = tuple[str, int]
 
@@ -81,8 +84,7 @@ class _After(NamedTuple):
         """Ask a task that has run and is not sealed."""
         return cls(
             *entry.runtime.deadlines(),
-            (0 if entry.state is None else entry.state.overlay_bytes)
-            + entry.runtime.overlay_bytes,
+            (0 if entry.state is None else entry.state.overlay_bytes) + entry.runtime.overlay_bytes,
         )
 
 
@@ -122,6 +124,8 @@ class SlotHost:
         segments: returns the committed segments, for stores that are behind.
         registry: the stores that this process has open.
         runtimes: the tasks that this process has built, by job, stage and task.
+        merges: what this process merges beside the epochs.
+        tables: the broadcast stores that this process holds.
         should_stop: says that the driver of a generation wants its epoch to end early.
         adopt_bytes: from this size on an output part gets a file of its own.
     """
@@ -136,6 +140,8 @@ class SlotHost:
     segments: Callable[[SlotOrder], SegmentSource]
     registry: Registry
     runtimes: dict[tuple[str, str, int], KeptTask]
+    merges: Merges
+    tables: Tables
     should_stop: Callable[[int], bool]
     adopt_bytes: int = 4 << 20
 
@@ -174,6 +180,7 @@ def release(host: SlotHost) -> None:
         with contextlib.suppress(HeadraceError):  # of the user's close(): the task is over
             kept.task.close()
     host.runtimes.clear()
+    host.merges.close()
     host.registry.close_all()
 
 
@@ -203,6 +210,7 @@ class _Attempt:
         self._source: SegmentSource | None = None
         self._names: list[str] = []
         self._built: list[StageTask] = []
+        self._tables: dict[str, BroadcastTable] = {}
 
     def _timed(self, step: str, began: float) -> float:
         now = self._host.clock.monotonic()
@@ -212,11 +220,9 @@ class _Attempt:
     def run(self) -> SlotReport:
         """Run all tasks and write what they made."""
         began = self._host.clock.monotonic()
-        ready, snapshots = self._prepare()
+        ready = self._prepare()
         fault("slot.caught_up")
         began = self._timed("catch up", began)
-        snapshot, snapshot_sizes = self._write_snapshots(snapshots)
-        began = self._timed("snapshot", began)
         reached = [self._run_task(*entry) for entry in ready]
         # Before the stores are sealed: timers look for their next in what the epoch wrote.
         after = [_After.of(entry) for entry in ready]
@@ -239,11 +245,13 @@ class _Attempt:
         outputs.close()
         fault("slot.output_written")
         began = self._timed("output", began)
+        merged = [self._merge(entry) for entry in ready]
+        began = self._timed("merge", began)
         if sum(entry.runtime.send() for entry in ready):
             self._timed("remote", began)
         fault("slot.remote_sent")
         reports = [
-            self._report(entry, sizes, snapshot_sizes, after[n], reached[n], parts[n])
+            self._report(entry, sizes, merged[n], after[n], reached[n], parts[n])
             for n, entry in enumerate(ready)
         ]
         return SlotReport(
@@ -254,31 +262,30 @@ class _Attempt:
             tasks=reports,
             exchange=exchange,
             segment=segment,
-            snapshot=snapshot,
             output_files=outputs.written,
             timings_ms=self._timings,
         )
 
-    def _prepare(self) -> tuple[list[_Ready], list[_Ready]]:
-        """Return the tasks with their stores caught up, and those due for a snapshot."""
+    def _prepare(self) -> list[_Ready]:
+        """Return the tasks with their stores caught up."""
         self._host.registry.reserve(2 * len(self._order.tasks))
+        used = {name for task in self._order.tasks for name in self._stages[task.stage].tables}
+        self._tables = self._host.tables.at(self._plan, used, self._order.tables)
         ready = []
         for task in self._order.tasks:
             stage = self._stages[task.stage]
             state = self._state(stage, task)
             ready.append(_Ready(task, stage, state, self._runtime(stage, task, state)))
-        due = [
-            entry
-            for entry in ready
-            if entry.state is not None
-            and should_snapshot(
-                entry.order.state.segment_bytes,
-                entry.order.state.snapshot_bytes,
-                entry.state.live_bytes,
-                entry.order.state.segments,
-            )
-        ]
-        return ready, due
+        return ready
+
+    def _merge(self, entry: _Ready) -> Merged | None:
+        """Report a merge that is done beside the epochs, or start one that is worth it."""
+        if entry.state is None:
+            return None
+        merges = self._host.merges
+        if merges.begin(self._order, entry.order, store_specs(entry.stage)):
+            entry.state.flush(wait=False)
+        return merges.finished(self._order, entry.order, self._stem)
 
     def abandon(self) -> None:
         """Close the users' processors, which no later attempt goes on with."""
@@ -290,7 +297,7 @@ class _Attempt:
         self,
         entry: _Ready,
         sizes: dict[_Task, _Size],
-        snapshot_sizes: dict[_Task, _Size],
+        merged: Merged | None,
         after: _After,
         reached: list[Reached],
         parts: list[OutputPart],
@@ -313,8 +320,8 @@ class _Attempt:
             changed=changed,
             segment_bytes=sizes[name].bytes if changed else 0,
             segment_rows=sizes[name].rows if changed else 0,
-            snapshot=name in snapshot_sizes,
-            snapshot_bytes=snapshot_sizes[name].bytes if name in snapshot_sizes else 0,
+            merged=merged,
+            merge_problem=self._host.merges.problem(self._order, task),
             outputs=parts,
             event_deadline=after.event_deadline,
             wall_deadline=after.wall_deadline,
@@ -354,7 +361,7 @@ class _Attempt:
                 kept.task.close()
             groups = self._plan.key_groups
             remotes = RemoteStores(self._order.job, self._host.clock)
-            runtime = StageTask(stage, task.task, task.groups, groups, state, remotes)
+            runtime = StageTask(stage, task.task, task.groups, groups, state, remotes, self._tables)
         self._built.append(runtime)
         before = self._order.watermarks_before.get(stage.name, NO_WATERMARK)
         runtime.begin(self._order.epoch, self._order.time_ms, before)
@@ -422,34 +429,17 @@ class _Attempt:
         ]
         if not changed:
             return None, {}
-        writer, name = self._segment_writer(CHANGELOG, self._order.epoch)
+        writer, name = self._segment_writer()
         for task, changes in changed:
             for store, (keys, values) in changes.items():
                 writer.add(task.stage, task.task, store, keys, values)
         return self._close_segment(writer, name, self._order.epoch)
 
-    def _write_snapshots(self, due: list[_Ready]) -> tuple[FileRef | None, dict[_Task, _Size]]:
-        """Write the committed state of tasks whose changelog has outgrown it."""
-        if not due:
-            return None, {}
-        epoch = max(entry.order.state.epoch for entry in due)
-        writer, name = self._segment_writer(SNAPSHOT, epoch)
-        for entry in due:
-            assert entry.state is not None
-            entry.state.write_snapshot(writer)
-        written, sizes = self._close_segment(writer, name, self._order.epoch)
-        for entry in due:
-            sizes.setdefault((entry.order.stage, entry.order.task), _Size())
-        return written, sizes
-
-    def _segment_writer(
-        self, kind: Literal["changelog", "snapshot"], epoch: int
-    ) -> tuple[SegmentWriter, str]:
+    def _segment_writer(self) -> tuple[SegmentWriter, str]:
         order = self._order
-        folder = "segment" if kind == CHANGELOG else "snapshot"
-        name = f"{folder}/{self._stem}.seg"
-        position = Position(order.lineage, epoch, self._id)
-        header = header_at(kind, order.job, position, order.generation, self._id)
+        name = f"segment/{self._stem}.seg"
+        position = Position(order.lineage, order.epoch, self._id)
+        header = header_at(CHANGELOG, order.job, position, order.generation, self._id)
         return SegmentWriter(self._host.files, self._host.storage / name, header), name
 
     def _close_segment(

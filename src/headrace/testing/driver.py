@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -38,6 +38,7 @@ from headrace.graph.jobs import Job
 from headrace.records.keys import decode_key
 from headrace.records.schema import normalise_schema
 from headrace.state.expiry import bare
+from headrace.task.background import Background, InlineBackground
 from headrace.task.slot import SlotHost
 from headrace.testing.clock import ManualClock
 from headrace.testing.local_runner import LocalRunner, SlotCrash
@@ -64,6 +65,7 @@ class TestDriver:
         seed: of names.
         home: where files go; a temporary folder when left out.
         memory_bus: keep streams in memory instead of files.
+        background: makes what a slot's process merges files in; at once when left out.
         durability: as the setting ``state.durability``; of ``backup`` copies are made by
             ``copy`` only, when the test wants one.
     """
@@ -84,10 +86,12 @@ class TestDriver:
         seed: int = 0,
         home: Path | None = None,
         memory_bus: bool = True,
+        background: Callable[[], Background] = InlineBackground,
         durability: str = "epoch",
         keep_epochs: int = 100,
     ) -> None:
         self._job, self._slots, self._hosts = job, slots, hosts
+        self._background = background
         self._own_home = home is None
         self.home = Path(tempfile.mkdtemp(prefix="headrace-")) if home is None else home
         self.clock = ManualClock(seed=seed)
@@ -121,6 +125,7 @@ class TestDriver:
             clock=self.clock,
             files=self._files,
             cache_bytes=self.settings.state.cache_bytes,
+            background=self._background(),
         )
 
     @property

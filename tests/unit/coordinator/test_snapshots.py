@@ -12,21 +12,22 @@ from tests.sim.world import World, make_job
 
 import headrace as hr
 from headrace.errors import CorruptDataError
+from headrace.files import Files
 from headrace.testing import TestDriver
 
 
 @pytest.fixture(autouse=True)
 def cheap_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file counts as much as many bytes, so a few epochs of small changes are enough."""
+    """Small files have levels too, so a few epochs of small changes are enough."""
     monkeypatch.setattr("headrace.state.snapshots.MINIMUM_GAIN_BYTES", 1)
-    monkeypatch.setattr("headrace.state.snapshots.FILE_COST_BYTES", 1 << 20)
+    monkeypatch.setattr("headrace.state.tiers.FILE_COST_BYTES", 500)
     monkeypatch.setattr("headrace.coordinator.coordinator.SWEEP_EVERY", 2)
     monkeypatch.setattr("headrace.coordinator.coordinator.BASE_EVERY", 5)
     monkeypatch.setattr("headrace.coordinator.reign.PRUNE_MARGIN", 5)
 
 
 def files(driver: TestDriver, folder: str) -> set[str]:
-    return {f"{folder}/{path.name}" for path in (driver.storage / folder).iterdir()}
+    return {f"{folder}/{name}" for name in Files(sync=False).names(driver.storage / folder)}
 
 
 @pytest.mark.parametrize("store", ["memory", "rocksdb"])
@@ -34,7 +35,7 @@ def files(driver: TestDriver, folder: str) -> set[str]:
 def test_a_lost_disk_comes_back_from_snapshots_and_segments(store: str, seed: int) -> None:
     """Crashes, lost disks and lost processes in between; the result equals the model."""
     rng = random.Random(seed)
-    with TestDriver(make_job(store), tasks=2, hosts=2) as driver:
+    with TestDriver(make_job(store), tasks=2, hosts=2, keep_epochs=0) as driver:
         world = World(driver, rng)
         for number in range(24):
             world.feed(25)
@@ -50,7 +51,7 @@ def test_a_lost_disk_comes_back_from_snapshots_and_segments(store: str, seed: in
         driver.finish()
         world.check()
         left = files(driver, "segment") | files(driver, "snapshot") | files(driver, "output")
-        assert left <= driver.coordinator.state.files()
+        assert left <= driver.coordinator.kept_files()
 
 
 class Last:
@@ -73,7 +74,7 @@ def fill(driver: TestDriver, epochs: int) -> None:
 
 @pytest.fixture
 def driver() -> Any:
-    with TestDriver(last, tasks=2, key_groups=4) as made:
+    with TestDriver(last, tasks=2, key_groups=4, keep_epochs=0) as made:
         made.create("in", {"k": pa.int64(), "v": pa.int64()})
         yield made
 

@@ -29,7 +29,6 @@ from headrace.state import (
     TaskName,
     TaskState,
     header_at,
-    should_snapshot,
     snapshot_decision,
 )
 
@@ -278,8 +277,9 @@ def test_a_snapshot_is_taken_when_a_rebuild_saves_more_than_it_costs(
 ) -> None:
     mega = 1_000_000
     arguments = (segment * mega // 10, snapshot * mega // 10, state * mega // 10, files)
-    assert should_snapshot(*arguments) is expected
-    assert ("snapshot:" in str(snapshot_decision(*arguments))) is expected
+    decision = snapshot_decision(*arguments)
+    assert decision.take is expected
+    assert ("snapshot:" in str(decision)) is expected
 
 
 def test_the_registry_keeps_states_open_and_bounded(tmp_path: Path) -> None:

@@ -16,8 +16,11 @@ from headrace.task.orders import (
     ExchangeFile,
     FileRef,
     InputRange,
+    Merged,
+    MergeOrder,
     OutputPart,
     Reached,
+    SegmentRef,
     SlotFailure,
     SlotOrder,
     SlotReport,
@@ -52,21 +55,27 @@ def highest(driver: TestDriver) -> dict[int, int]:
     return {row["k"]: row["n"] for row in driver.output("out")}
 
 
+REF = SegmentRef("segment/y", 7, 8, "a", 77, 5, 2, 6)
+MERGE = MergeOrder((REF, REF), 8, "a", True, 66)
+MERGED = Merged(REF, ("one", "two"), snapshot=True)
+
+
 def test_orders_and_reports_travel_as_json() -> None:
     order = SlotOrder(
         "j", "line", 3, 9, 1, 0, 77, "digest", "host", ended=True, watermarks={"s": -(1 << 62)},
         watermarks_before={"s": 1 << 62}, exchange={"by": ["a", "b"]},
-        tasks=[TaskOrder("s", 1, (4, 8), [InputRange("i", 0, 5, 9, 7)], StateTarget(8, "a", 1))],
+        tasks=[TaskOrder("s", 1, (4, 8), [InputRange("i", 0, 5, 9, 7)], StateTarget(8, "a", 1),
+                         MERGE)],
         deadline_ms=5,
     )  # fmt: skip
     assert decode_order(encode(order)) == order
     ref = FileRef("segment/x", 5, 9, "a")
     task = TaskReport(
-        "s", 1, [Reached("i", 0, 9, 8)], changed=True, snapshot=True, counts={"late": 2},
+        "s", 1, [Reached("i", 0, 9, 8)], changed=True, merged=MERGED, counts={"late": 2},
         outputs=[OutputPart("o", 0, "output/x", 0, 64, 1)], event_deadline=3,
     )  # fmt: skip
     report = SlotReport(
-        0, "a", "h", 1, [task], [ExchangeFile("by", 0, "x", 5, [1, 2])], ref, ref, [ref],
+        0, "a", "h", 1, [task], [ExchangeFile("by", 0, "x", 5, [1, 2])], ref, [ref],
         error=SlotFailure("OSError", "no", {"epoch": 3}, "trace", "op"),
     )  # fmt: skip
     assert decode_report(encode(report)) == report

@@ -1,0 +1,260 @@
+"""Makes one file of several of a task's: the newest value of each key wins.
+
+Pure in its inputs, which are committed files that never change; runs in the background, in
+columns and one range of keys after the other, so that memory does not grow with the state.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.files import Files
+from headrace.graph.operators import StoreSpec
+from headrace.state.expiry import STAMP_BYTES, least_stamp
+from headrace.state.segment import SNAPSHOT, SegmentHeader, SegmentInfo
+from headrace.state.segment_reader import SegmentReader
+from headrace.state.segment_writer import SegmentWriter
+
+CHUNK_ROWS = 100_000
+CHUNK_BYTES = 32 << 20
+"""What is held at once, about, whichever is less."""
+
+MOST_COVERED = 4096
+"""Positions that a merged file lists; a store that stands before the oldest begins anew."""
+
+Columns = tuple[pa.BinaryArray, pa.BinaryArray]
+
+
+class MergeStoppedError(Exception):
+    """Nobody wants the file any more."""
+
+
+class SourceFile(NamedTuple):
+    """A file to merge: its checksum, and the key groups that it counts for."""
+
+    path: Path
+    checksum: int | None
+    groups: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class MergeJob:
+    """What is merged into what.
+
+    Args:
+        target: of the new file, which must not exist.
+        header: of the new file, without ``covers``; of kind ``snapshot`` deletions go.
+        stage, task: whose state it is.
+        stores: of the stage.
+        sources: oldest first.
+        now_ms: the wall clock of a committed epoch; in a snapshot, what had expired by then goes.
+    """
+
+    target: Path
+    header: SegmentHeader
+    stage: str
+    task: int
+    stores: tuple[StoreSpec, ...]
+    sources: tuple[SourceFile, ...]
+    now_ms: int
+
+
+def merge_files(
+    job: MergeJob, files: Files, should_stop: Callable[[], bool] = lambda: False
+) -> SegmentInfo:
+    """Write the file, durably, and return what a commit record names.
+
+    Args:
+        job: what to do.
+        files: the file system.
+        should_stop: asked every now and then.
+
+    Raises:
+        CorruptDataError: a source is damaged or missing; names it.
+        MergeStoppedError: it was told to stop; nothing is left.
+        OSError: the disk refused; nothing is left.
+    """
+    sources = [
+        (SegmentReader(files, source.path, source.checksum), source.groups)
+        for source in job.sources
+    ]
+    writer = SegmentWriter(files, job.target, _header(job.header, [r for r, _ in sources]))
+    is_snapshot = job.header.kind == SNAPSHOT
+    for spec in job.stores:
+        least = None
+        if is_snapshot and spec.ttl_ms is not None:
+            least = least_stamp(job.now_ms, spec.ttl_ms)
+        entries = merge_entries(spec.name, sources, drop_deleted=is_snapshot, least=least)
+        writer.add_columns(job.stage, job.task, spec.name, _stopping(entries, should_stop))
+    try:
+        return writer.close()
+    except BaseException:
+        job.target.unlink(missing_ok=True)
+        raise
+
+
+def _header(header: SegmentHeader, readers: Sequence[SegmentReader]) -> SegmentHeader:
+    """Add which positions a segment stands for; a snapshot cannot be applied within."""
+    if header.kind == SNAPSHOT:
+        return header
+    covers: list[tuple[int, str]] = []
+    for reader in readers:
+        found = reader.header
+        covers += found.covers or ((found.epoch, found.attempt),)
+    return SegmentHeader(
+        header.kind,
+        header.job,
+        header.lineage,
+        header.generation,
+        header.epoch,
+        header.attempt,
+        header.first_epoch,
+        tuple(covers[-MOST_COVERED:]),
+    )
+
+
+def _stopping(batches: Iterator[Columns], should_stop: Callable[[], bool]) -> Iterator[Columns]:
+    for batch in batches:
+        if should_stop():
+            raise MergeStoppedError
+        yield batch
+
+
+def merge_entries(
+    store: str,
+    sources: Sequence[tuple[SegmentReader, tuple[int, int]]],
+    *,
+    drop_deleted: bool,
+    least: bytes | None = None,
+) -> Iterator[Columns]:
+    """Yield keys and values of a store, rising by key, none twice.
+
+    Args:
+        store: its name.
+        sources: files, oldest first, each with the key groups it counts for.
+        drop_deleted: leave out deletions, for nothing older is below.
+        least: the stamp of the oldest values that are still seen; older ones are left out too.
+    """
+    rows, size = _rows_by_group(store, sources)
+    most = max(1, min(CHUNK_ROWS, CHUNK_BYTES * sum(rows.values()) // max(1, size)))
+    for low, high in _ranges(rows, most):
+        parts = [
+            columns
+            for reader, groups in reversed(sources)
+            for columns in _within(reader, store, groups, low, high)
+        ]
+        for some in _cut(parts, most):
+            merged = _newest(some, drop_deleted=drop_deleted, least=least)
+            if len(merged[0]):
+                yield merged
+
+
+def _rows_by_group(
+    store: str, sources: Sequence[tuple[SegmentReader, tuple[int, int]]]
+) -> tuple[Counter[int], int]:
+    rows: Counter[int] = Counter()
+    size = 0
+    for reader, (low, high) in sources:
+        for section in reader.sections:
+            if section.store == store:
+                size += section.end - section.begin
+                ends = (*section.starts[1:], section.rows)
+                for group, begin, end in zip(section.groups, section.starts, ends, strict=True):
+                    if low <= group < high:
+                        rows[group] += end - begin
+    return rows, size
+
+
+def _ranges(rows: Counter[int], most: int) -> Iterator[tuple[int, int]]:
+    """Cut the key groups into ranges of about so many rows."""
+    begin, total = -1, 0
+    for group in sorted(rows):
+        if total and total + rows[group] > most:
+            yield begin, group
+            total = 0
+        begin = group if not total else begin
+        total += rows[group]
+    if total:
+        yield begin, max(rows) + 1
+
+
+def _within(
+    reader: SegmentReader, store: str, groups: tuple[int, int], low: int, high: int
+) -> Iterator[Columns]:
+    low, high = max(low, groups[0]), min(high, groups[1])
+    return reader.columns(store, (low, high)) if low < high else iter(())
+
+
+class _Keys(Sequence[bytes]):
+    """A sorted column of keys, for ``bisect``."""
+
+    def __init__(self, column: pa.BinaryArray) -> None:
+        self._column = column
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    @overload
+    def __getitem__(self, at: int) -> bytes: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[bytes]: ...
+    def __getitem__(self, at: Any) -> Any:
+        return self._column[at].as_py()
+
+
+def _cut(parts: Sequence[Columns], most: int) -> Iterator[list[Columns]]:
+    """Cut what one key group alone makes too large, by keys of its largest part."""
+    total = sum(len(keys) for keys, _ in parts)
+    pivots: list[bytes] = []
+    if total > 2 * most:
+        largest = max((keys for keys, _ in parts), key=len)
+        step = max(1, len(largest) * most // total)
+        pivots = [largest[at].as_py() for at in range(step, len(largest), step)]
+    places = [[bisect_left(_Keys(keys), pivot) for pivot in pivots] for keys, _ in parts]
+    cuts = [
+        list(pairwise([0, *found, len(keys)]))
+        for found, (keys, _) in zip(places, parts, strict=True)
+    ]
+    for number in range(len(pivots) + 1):
+        some = []
+        for (keys, values), found in zip(parts, cuts, strict=True):
+            begin, end = found[number]
+            if begin < end:
+                some.append((keys[begin:end], values[begin:end]))
+        if some:
+            yield some
+
+
+def _newest(parts: Sequence[Columns], *, drop_deleted: bool, least: bytes | None) -> Columns:
+    """Merge sorted parts, the newest first."""
+    keys = pa.concat_arrays([keys for keys, _ in parts])
+    values = pa.concat_arrays([values for _, values in parts])
+    order = None
+    if len(parts) > 1:
+        order = pc.sort_indices(keys)  # stable: the newest of equal keys comes first
+        keys = keys.take(order)
+        first = np.ones(len(keys), bool)
+        first[1:] = pc.not_equal(keys[1:], keys[:-1]).to_numpy(zero_copy_only=False)
+        if not first.all():
+            mask = pa.array(first)
+            keys, order = keys.filter(mask), order.filter(mask)
+        values = values.take(order)
+    if not drop_deleted:
+        return keys, values
+    stays = pc.is_valid(values)
+    if least is not None:
+        stamps = pc.binary_slice(values, 0, STAMP_BYTES)
+        stays = pc.and_(stays, pc.fill_null(pc.greater_equal(stamps, least), False))
+    if pc.all(stays).as_py():
+        return keys, values
+    return keys.filter(stays), values.filter(stays)
