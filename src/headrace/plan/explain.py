@@ -164,6 +164,9 @@ def _store(spec: StoreSpec) -> str:
             "before the epoch is committed, and again if it is run again; no changelog"
         )
     kept = "" if spec.ttl_ms is None else f", {duration_text(spec.ttl_ms)} to live"
+    if not spec.changelog:
+        kept += ", no changelog): not durable; empty again when its process or host is lost"
+        return f"store {spec.name} ({spec.kind}{kept}"
     return f"store {spec.name} ({spec.kind}{kept})"
 
 

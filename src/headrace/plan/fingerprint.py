@@ -76,4 +76,5 @@ def _store(spec: StoreSpec) -> str:
     kind = value.__qualname__ if isinstance(value, type) else str(value)
     # How long may change, but whether values say when they were written may not.
     ttl = "" if spec.ttl_ms is None else ", ttl"
-    return f"{spec.name}: {kind} ({spec.kind}{ttl})"
+    log = "" if spec.changelog else ", no changelog"
+    return f"{spec.name}: {kind} ({spec.kind}{ttl}{log})"
