@@ -5,9 +5,9 @@ gathered, they are merged into one of the next level, so an entry is rewritten a
 level. Small runs that lie before a larger one go into it when there are three. A merge that
 includes the oldest file is a snapshot: nothing older is below, so deletions go.
 
-What is written over ``W`` bytes of changelog stays below ``WORST_REWRITES`` times ``W`` for
-each level, and below ``W`` for the snapshots that ``snapshots`` asks for: those cost less than
-the bytes that they free, and a byte is freed once. Each level keeps at most three runs, and
+What is written over ``W`` bytes of changelog, with ``FILE_COST_BYTES`` more for each file, stays
+below ``WORST_REWRITES`` times ``W`` for each level, and below ``W`` for the snapshots that
+``snapshots`` asks for: those cost less than the bytes that they free, and a byte is freed once. Each level keeps at most three runs, and
 each of these at most two smaller ones before it.
 """
 

@@ -55,14 +55,16 @@ class Ticket(Generic[T]):
                 return
             self._is_running = True
         try:
-            self.result = self._work.run(lambda: self._is_dropped)
+            self.result = self._work.run(self._dropped)
         except Exception as error:  # noqa: BLE001 - told to whoever asks for the result
             self.error = error
         with self._lock:
             self._is_running, self.is_done = False, True
-            is_dropped = self._is_dropped
-        if is_dropped:
+        if self._dropped():
             self._work.forget()
+
+    def _dropped(self) -> bool:
+        return self._is_dropped
 
     def drop(self) -> None:
         """Stop the work if it runs, and remove what it made; a second time is fine."""

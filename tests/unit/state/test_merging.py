@@ -1,0 +1,181 @@
+"""A merged file says what the files it stands for say together, and no more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.errors import CorruptDataError
+from headrace.files import Files
+from headrace.graph.operators import StoreSpec
+from headrace.state import merging
+from headrace.state.expiry import stamp
+from headrace.state.merging import (
+    MergeJob,
+    MergeStoppedError,
+    SourceFile,
+    merge_entries,
+    merge_files,
+)
+from headrace.state.segment import CHANGELOG, SNAPSHOT, SegmentHeader, SegmentInfo
+from headrace.state.segment_reader import SegmentReader
+from headrace.state.segment_writer import SegmentWriter
+
+FILES = Files(sync=False)
+STORES = (StoreSpec("a", "rocksdb"), StoreSpec("b", "memory"))
+GROUPS = (0, 8)
+Entries = dict[bytes, bytes | None]
+
+
+def header(kind: str, epoch: int) -> SegmentHeader:
+    return SegmentHeader(kind, "job", "line", 1, epoch, f"attempt-{epoch}")  # type: ignore[arg-type]
+
+
+def write(
+    folder: Path,
+    epoch: int,
+    stores: dict[str, Entries],
+    kind: str = CHANGELOG,
+    groups: tuple[int, int] = GROUPS,
+) -> SourceFile:
+    path = folder / f"segment-{epoch}"
+    writer = SegmentWriter(FILES, path, header(kind, epoch))
+    for store, entries in stores.items():
+        keys = sorted(entries)
+        writer.add("stage", 0, store, keys, [entries[key] for key in keys])
+    return SourceFile(path, writer.close().checksum, groups)
+
+
+def job(folder: Path, sources: list[SourceFile], kind: str = CHANGELOG, now: int = 0) -> MergeJob:
+    return MergeJob(
+        folder / "merged", header(kind, 99), "stage", 0, STORES, tuple(sources), now_ms=now
+    )
+
+
+def merge(folder: Path, sources: list[SourceFile], kind: str = CHANGELOG) -> SegmentReader:
+    info = merge_files(job(folder, sources, kind), FILES)
+    return SegmentReader(FILES, info.path, info.checksum)
+
+
+def entries(reader: SegmentReader, store: str) -> Entries:
+    keys, values = reader.read(store)
+    assert keys == sorted(set(keys))
+    return dict(zip(keys, values, strict=True))
+
+
+full_keys = st.builds(
+    lambda group, key: bytes([0, group]) + key, st.integers(0, 7), st.binary(max_size=3)
+)
+contents = st.dictionaries(full_keys, st.none() | st.binary(max_size=4), max_size=12)
+
+
+@given(
+    epochs=st.lists(st.fixed_dictionaries({"a": contents, "b": contents}), min_size=1, max_size=5),
+    cuts=st.lists(st.tuples(st.integers(0, 7), st.integers(1, 8)), min_size=5, max_size=5),
+    rows=st.integers(1, 20),
+    is_snapshot=st.booleans(),
+)
+def test_the_newest_wins(
+    tmp_path_factory: pytest.TempPathFactory,
+    epochs: list[dict[str, Entries]],
+    cuts: list[tuple[int, int]],
+    rows: int,
+    is_snapshot: bool,
+) -> None:
+    """Against a dict: any sizes of chunks, files that count for some key groups only."""
+    folder = tmp_path_factory.mktemp("merge")
+    model: dict[str, Entries] = {"a": {}, "b": {}}
+    sources = []
+    for number, (stores, groups) in enumerate(zip(epochs, cuts, strict=False)):
+        sources.append(write(folder, number, stores, groups=groups))
+        for store, changes in stores.items():
+            for key, value in changes.items():
+                if groups[0] <= key[1] < groups[1]:
+                    model[store][key] = value
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(merging, "CHUNK_ROWS", rows)
+        found = merge(folder, sources, SNAPSHOT if is_snapshot else CHANGELOG)
+    for store, expected in model.items():
+        live = {k: v for k, v in expected.items() if v is not None or not is_snapshot}
+        assert entries(found, store) == live
+    found.verify()
+
+
+def test_a_merged_file_lists_what_it_stands_for(tmp_path: Path) -> None:
+    """A merged one among the sources with all of its own, up to a number of the newest."""
+    one, two, three = (write(tmp_path, epoch, {"a": {b"\0\0k": b"v"}}) for epoch in (1, 2, 5))
+    first = merge(tmp_path, [one, two])
+    assert first.header.covers == ((1, "attempt-1"), (2, "attempt-2"))
+    first.path.rename(tmp_path / "first")
+    again = merge(tmp_path, [SourceFile(tmp_path / "first", None, GROUPS), three])
+    assert again.header.covers == ((1, "attempt-1"), (2, "attempt-2"), (5, "attempt-5"))
+    (tmp_path / "merged").unlink()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(merging, "MOST_COVERED", 2)
+        assert merge(tmp_path, [one, two, three]).header.covers == again.header.covers[1:]
+    (tmp_path / "merged").unlink()
+    assert merge(tmp_path, [one, two], SNAPSHOT).header.covers == ()
+
+
+def test_what_had_expired_leaves_a_snapshot_and_nothing_else(tmp_path: Path) -> None:
+    """Only where nothing older is below: else an older value would be seen again."""
+    values = {b"\0\1old": stamp(100) + b"v", b"\0\1new": stamp(151) + b"v", b"\0\2gone": None}
+    specs = (StoreSpec("a", "rocksdb", ttl_ms=50), StoreSpec("b", "rocksdb"))
+    source = write(tmp_path, 1, {"a": values, "b": values})
+    for kind, expected in ((SNAPSHOT, {b"\0\1new"}), (CHANGELOG, set(values))):
+        made = MergeJob(tmp_path / kind, header(kind, 2), "stage", 0, specs, (source,), now_ms=200)
+        found = SegmentReader(FILES, merge_files(made, FILES).path)
+        assert set(entries(found, "a")) == expected
+        live = {key for key, value in values.items() if value is not None or kind != SNAPSHOT}
+        assert set(entries(found, "b")) == live
+
+
+def test_nothing_is_left_of_a_merge_that_was_stopped(tmp_path: Path) -> None:
+    source = write(tmp_path, 1, {"a": {b"\0\0k": b"v"}, "b": {b"\0\0k": b"v"}})
+    asked = iter([False, True])
+    with pytest.raises(MergeStoppedError):
+        merge_files(job(tmp_path, [source]), FILES, lambda: next(asked))
+    assert [path.name for path in tmp_path.iterdir()] == ["segment-1"]
+
+
+def test_a_damaged_source_is_named_and_nothing_is_left(tmp_path: Path) -> None:
+    sources = [write(tmp_path, epoch, {"a": {b"\0\0k": bytes(200)}}) for epoch in (1, 2)]
+    data = bytearray(sources[1].path.read_bytes())
+    data[len(data) // 3] ^= 1
+    sources[1].path.write_bytes(bytes(data))
+    with pytest.raises(CorruptDataError, match="segment-2"):
+        merge_files(job(tmp_path, sources), FILES)
+    sources[1].path.unlink()
+    with pytest.raises(CorruptDataError, match="segment-2"):
+        merge_files(job(tmp_path, sources), FILES)
+    assert not (tmp_path / "merged").exists()
+
+
+def test_a_merge_holds_little_at_once_also_of_one_key_group(tmp_path: Path) -> None:
+    """Chunks stay near their size when all keys are in one group, and when values are large."""
+    keys = [b"\0\3" + number.to_bytes(4, "big") for number in range(5_000)]
+    sources = [
+        write(tmp_path, epoch, {"a": dict.fromkeys(keys[epoch::2], bytes(100))}) for epoch in (0, 1)
+    ]
+    readers = [(SegmentReader(FILES, s.path), s.groups) for s in sources]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(merging, "CHUNK_ROWS", 500)
+        sizes = [len(keys) for keys, _ in merge_entries("a", readers, drop_deleted=False)]
+        assert sum(sizes) == 5_000
+        assert max(sizes) <= 1_100
+        patched.setattr(merging, "CHUNK_BYTES", 10_000)
+        sizes = [len(keys) for keys, _ in merge_entries("a", readers, drop_deleted=False)]
+        assert max(sizes) <= 200
+
+
+def test_the_same_files_give_the_same_bytes(tmp_path: Path) -> None:
+    sources = [write(tmp_path, n, {"a": {b"\0\0k": b"v", b"\0\1": None}}) for n in (1, 2)]
+    made: list[tuple[SegmentInfo, bytes]] = []
+    for _ in range(2):
+        info = merge_files(job(tmp_path, sources), FILES)
+        made.append((info, info.path.read_bytes()))
+        info.path.unlink()
+    assert made[0] == made[1]
