@@ -29,6 +29,7 @@ def epoch_line(summary: EpochSummary) -> str:
     ]
     if late := summary.counts.get("late", 0):
         parts.append(f"{late:,} late")
+    parts += [f"merge failed: {problem}" for problem in summary.merge_problems]
     return "  ".join(parts)
 
 
@@ -46,6 +47,8 @@ def epoch_json(summary: EpochSummary, progress: Progress, ends: Ends, now: float
         "watermark_ms": None if time_text(summary.watermark) == "-" else summary.watermark,
         "state_bytes": summary.state_bytes,
         "changelog_bytes": summary.changelog_bytes,
+        "merged_bytes": summary.merged_bytes,
+        "merge_problems": list(summary.merge_problems),
         "counts": summary.counts,
         "timings_ms": summary.timings_ms,
         "inputs": {
@@ -133,6 +136,8 @@ def _title(progress: Progress, *, lag: int) -> Text:
     text = Text.assemble((progress.job, "bold cyan"), f"  {progress.output_rows:,} out")
     if progress.late_rows:
         text.append(f"  {progress.late_rows:,} late", style="yellow")
+    if progress.last is not None and progress.last.merge_problems:
+        text.append("  merging fails: see --verbose", style="yellow")
     if progress.last is None:
         told = "the first epoch is under way" if lag else "waiting for input"
         text.append(f"  {told}", style="dim")

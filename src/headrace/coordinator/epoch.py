@@ -105,7 +105,6 @@ class EpochRun:
     outputs: list[OutputPart] = field(default_factory=list)
     files: list[FileRef] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
-    merges: int = 0
     merge_problems: list[str] = field(default_factory=list)
     slot_timings: Counter[str] = field(default_factory=Counter)
 
@@ -141,6 +140,7 @@ class EpochRun:
                 watermarks=self.watermarks,
                 watermarks_before=self.state.watermarks,
                 exchange={op: [f.path for f in self.exchange.get(op, ())] for op in reads},
+                task_counts=self.state.task_counts,
                 tables=self.tables,
                 tasks=[tasks[name] for name in names],
                 deadline_ms=self.deadline_ms,
@@ -266,7 +266,6 @@ class EpochRun:
         if merged is not None and can_replace(held, merged):
             ref = merged.ref
             self.files.append(FileRef(ref.path, ref.size, ref.epoch))
-            self.merges += 1
         else:
             merged = None
         self.tasks[name] = TaskChange(

@@ -191,7 +191,8 @@ def keyed_tasks(
         homeless = hosts is not None and held.host not in hosts
         if rows[task] or due or homeless or all_tasks:
             groups = group_range(task, stage.tasks, state.key_groups)
-            target = StateTarget(held.epoch, held.attempt, held.shape)
+            size = held.snapshot_bytes + held.segment_bytes
+            target = StateTarget(held.epoch, held.attempt, held.shape, size)
             merge = merge_order(held, state.time_ms)
             orders.append(TaskOrder(stage.name, task, groups, state=target, merge=merge))
     return orders

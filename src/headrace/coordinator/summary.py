@@ -53,6 +53,8 @@ class EpochSummary:
     """What one epoch did; times are milliseconds of the driver's clock.
 
     ``copy`` tells how far the copy in job_dir is behind, where epochs commit elsewhere.
+    ``merged_bytes`` are in files that now stand for several; ``merge_problems`` say, task by
+    task, why the last try at that failed, which harms nothing but how quick a restart is.
     """
 
     epoch: int
@@ -68,6 +70,8 @@ class EpochSummary:
     ended: bool
     slot_timings_ms: dict[str, float] = field(default_factory=dict)
     copy: CopyLag | None = None
+    merged_bytes: int = 0
+    merge_problems: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -98,6 +102,12 @@ class EpochSummary:
             ended=state.ended,
             slot_timings_ms=dict(run.slot_timings),
             copy=copy,
+            merged_bytes=sum(
+                change.merged.ref.bytes
+                for change in run.tasks.values()
+                if change.merged is not None
+            ),
+            merge_problems=tuple(run.merge_problems),
         )
 
 

@@ -16,6 +16,7 @@ from headrace.errors import ClosedError, InternalError
 from headrace.files import Bytes, Files
 from headrace.records.frame import encode_frame
 from headrace.state.backend import Changes
+from headrace.state.columnar.sections import PieceWriter
 from headrace.state.segment import (
     FORMAT,
     MAGIC,
@@ -46,7 +47,7 @@ class SegmentWriter:
         self._files = files
         self._path = path
         self._header = header
-        self._pending: list[tuple[str, int, str, Iterable[Changes]]] = []
+        self._pending: list[tuple[str, int, str, Iterable[Changes] | PieceWriter]] = []
         self._sections: list[Section] = []
         self._checksum = 0
         self._closed = False
@@ -76,7 +77,31 @@ class SegmentWriter:
         batches: Iterable[tuple[pa.BinaryArray, pa.BinaryArray]],
     ) -> None:
         """Add one store of one task as columns of keys and values, drawn while ``close`` writes."""
-        self.add_batches(stage, task, store, batches)  # type: ignore[arg-type]
+        self.add_batches(stage, task, store, batches)
+
+    def add_table(
+        self,
+        stage: str,
+        task: int,
+        store: str,
+        schema: pa.Schema,
+        batches: Iterable[pa.RecordBatch],
+        key_groups: int,
+    ) -> None:
+        """Add a run of a table, whose batches are drawn while ``close`` writes; none is fine.
+
+        Args:
+            stage: name of the stage.
+            task: number of the task.
+            store: name of the store.
+            schema: of all batches; one of a ``TableLayout``.
+            batches: sorted, each after the one before.
+            key_groups: how many the job has.
+        """
+        if self._closed:
+            raise ClosedError(f"segment {self._path} is written; begin another")
+        run = PieceWriter(schema, key_groups, batches, f"store {store} of {stage}/{task}")
+        self._pending.append((stage, task, store, run))
 
     def close(self) -> SegmentInfo:
         """Write the file, make its content durable, and return what a commit record names."""
@@ -90,7 +115,10 @@ class SegmentWriter:
         position = 0
         for stage, task, store, batches in self._pending:
             section = _SectionWriter(stage, task, store, position)
-            yield from section.chunks(batches)
+            if isinstance(batches, PieceWriter):
+                yield from section.pieces(batches)
+            else:
+                yield from section.chunks(batches)
             position = section.end
             if section.rows:
                 self._sections.append(section.finished())
@@ -108,6 +136,13 @@ class _SectionWriter:
         self._groups: list[int] = []
         self._starts: list[int] = []
         self._digest = xxh3_64()
+        self._table: PieceWriter | None = None
+
+    def pieces(self, run: PieceWriter) -> Iterator[Bytes]:
+        self._table = run
+        for piece in run.pieces():
+            self.rows += piece.num_rows
+            yield from self._written(piece)
 
     def chunks(self, batches: Iterable[Changes]) -> Iterator[Bytes]:
         for keys, values in batches:
@@ -120,6 +155,9 @@ class _SectionWriter:
         groups: UInt16s = batch.column(0).to_numpy()
         self._index(groups)
         self.rows += len(groups)
+        return self._written(batch)
+
+    def _written(self, batch: pa.RecordBatch) -> list[Bytes]:
         chunks: list[Bytes] = [*encode_frame(batch)]
         self._digest.update(chunks[0])
         self.end += sum(len(memoryview(chunk)) for chunk in chunks)
@@ -151,6 +189,7 @@ class _SectionWriter:
             groups=tuple(self._groups),
             starts=tuple(self._starts),
             digest=self._digest.intdigest(),
+            table=None if self._table is None else self._table.finished(),
         )
 
 

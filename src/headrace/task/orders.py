@@ -31,12 +31,13 @@ class StateTarget(msgspec.Struct, frozen=True, array_like=True):
     ``epoch`` is the last one that changed the task, ``attempt`` the slot attempt whose
     changes were committed then; epoch -1: nothing was ever committed. ``shape`` is another
     number whenever the files that hold the state were replaced by others: a list of them that
-    was made under another shape is old.
+    was made under another shape is old. ``bytes`` is what they hold of the task.
     """
 
     epoch: int = -1
     attempt: str = ""
     shape: int = 0
+    bytes: int = 0
 
 
 class SegmentRef(msgspec.Struct, frozen=True, array_like=True):
@@ -92,7 +93,8 @@ class SlotOrder(msgspec.Struct, frozen=True):
     ``exchange`` lists for each ``partition_by`` operator the files to read, in the order
     (source stage, task). ``watermarks`` holds each stage's watermark at the end of the epoch,
     ``watermarks_before`` that at the end of the last one; ``ended`` says that all inputs have
-    ended. ``tables`` holds the offsets up to which each broadcast store of a stream is read.
+    ended. ``task_counts`` says how many tasks share the key groups of each keyed stage, whatever
+    the plan says. ``tables`` holds the offsets up to which each broadcast store of a stream is read.
     ``range_bytes`` bounds what is read of each range. ``host`` is the identity of the
     state directory that the tasks' stores are on; empty: any.
     """
@@ -111,6 +113,7 @@ class SlotOrder(msgspec.Struct, frozen=True):
     watermarks_before: dict[str, int] = {}
     exchange: dict[str, list[str]] = {}
     tables: dict[str, list[int]] = {}
+    task_counts: dict[str, int] = {}
     tasks: list[TaskOrder] = []
     deadline_ms: int | None = None
     range_bytes: int | None = None

@@ -62,6 +62,16 @@ def test_an_epoch_is_a_line() -> None:
     )
 
 
+def test_a_merge_that_fails_is_told(progress: Progress) -> None:
+    summary = replace(SUMMARY, merge_problems=("s/0: OSError: no space",), merged_bytes=5)
+
+    assert epoch_line(summary).endswith("merge failed: s/0: OSError: no space")
+    told = epoch_json(summary, progress, {"flights": [1000, 530]}, 102.0)
+    assert (told["merge_problems"], told["merged_bytes"]) == (["s/0: OSError: no space"], 5)
+    progress.observe(summary, state_at(1000, 530, epoch=8), 103.0)
+    assert "merging fails" in str(live_table(progress, {"flights": [1000, 530]}, 103.0).title)
+
+
 @pytest.mark.parametrize("watermark", [NO_WATERMARK, END_WATERMARK])
 def test_a_watermark_that_is_no_time_is_a_dash(watermark: int, progress: Progress) -> None:
     summary = replace(SUMMARY, watermark=watermark)
