@@ -14,7 +14,8 @@ from __future__ import annotations
 import types
 import weakref
 from collections.abc import Iterable
-from itertools import islice
+from itertools import islice, repeat
+from operator import is_
 from sys import getsizeof
 from typing import Any, Union, get_args, get_origin
 
@@ -25,6 +26,7 @@ _SLOT_BYTES = 100  # an entry of a dict that is two thirds full
 _SAMPLE = 32
 
 Held = dict[Any, Any]
+_NOTHING = object()
 
 
 class CacheBudget:
@@ -69,68 +71,43 @@ class ObjectCache:
         budget.join(self)
 
     @property
-    def keeps_bytes(self) -> bool:
-        """Say whether values are kept as their bytes, for they might be changed in place."""
-        return self.kinds is None
-
-    @property
     def entries(self) -> int:
-        """How many entries are held here, beside what the store holds itself."""
+        """How many entries are held."""
         return sum(map(len, self._young.values())) + sum(map(len, self._old.values()))
 
-    def recall(self, group: int, keys: Held) -> Held:
-        """Return what is held of some keys of a key group."""
+    def recall(self, group: int, keys: Held) -> tuple[Held, Held]:
+        """Return what is held of some keys of a key group, and the other keys with their values."""
         found: Held = {}
-        for generation in (self._old, self._young):
+        for generation in (self._young, self._old):
             held = generation.get(group)
-            if held:
-                found.update((key, held[key]) for key in keys.keys() & held.keys())
-        if found and self.keeps_bytes:
-            self._of(group).update(found)
-        return found
+            if not held or not keys:
+                continue
+            values = list(map(held.get, keys, repeat(_NOTHING)))
+            if not any(map(is_, values, repeat(_NOTHING))):
+                hits, keys = dict(zip(keys, values, strict=True)), {}
+            else:
+                pairs = zip(keys, values, strict=True)
+                hits = {key: value for key, value in pairs if value is not _NOTHING}
+                keys = {key: code for key, code in keys.items() if key not in hits}
+            found = found | hits if found else hits
+            if generation is self._old:
+                self.note(group, hits.items())
+        return found, keys
 
-    def note(self, group: int, raws: Iterable[tuple[Any, bytes | None]]) -> None:
-        """Hold the bytes of values that were read or written."""
-        self._of(group).update(raws)
-
-    def _of(self, group: int) -> Held:
-        return self._young.setdefault(group, {})
+    def note(self, group: int, values: Iterable[tuple[Any, Any]]) -> None:
+        """Hold values, or their bytes, that were read or written."""
+        self._young.setdefault(group, {}).update(values)
 
     def drop(self, group: int, key: Any) -> None:
         """Hold nothing of a key."""
         for generation in (self._old, self._young):
             generation.get(group, {}).pop(key, None)
 
-    def age_bytes(self) -> None:
-        """End an epoch of a store whose values are held here, as bytes."""
-        if self._too_large(self._young):
-            self._old, self._young = self._trimmed(self._young), {}
-
-    def age_objects(self, groups: dict[int, Held]) -> bool:
-        """End an epoch of a store that holds its values itself.
-
-        Returns:
-            Whether they were taken over as the old ones, so that the store lets go of them.
-        """
-        is_large = self._too_large(groups)
-        if is_large:
-            self._old = self._trimmed(groups)
-        return is_large
-
-    def _too_large(self, groups: dict[int, Held]) -> bool:
-        return _estimate(groups) > self._budget.share // 2
-
-    def _trimmed(self, groups: dict[int, Held]) -> dict[int, Held]:
-        """Return as many whole groups as fit half of the share."""
+    def age(self) -> None:
+        """End an epoch: the young become the old ones when they are too many."""
         room = self._budget.share // 2
-        each = _estimate(groups) / max(1, sum(map(len, groups.values())))
-        kept: dict[int, Held] = {}
-        for group, held in groups.items():
-            room -= int(len(held) * each)
-            if room < 0:
-                break
-            kept[group] = held
-        return kept
+        if _estimate(self._young) > room:
+            self._old, self._young = _trimmed(self._young, room), {}
 
     def forget(self) -> None:
         """Drop everything that is held."""
@@ -158,13 +135,23 @@ def plain_types(value: Any) -> frozenset[type] | None:
 
 
 def _estimate(groups: dict[int, Held]) -> int:
-    """About how many bytes entries take, with a key's encoding beside each."""
+    """About how many bytes entries take."""
     count = sum(map(len, groups.values()))
     sample = [
-        getsizeof(key) * 2 + getsizeof(value)
+        getsizeof(key) + getsizeof(value)
         for held in islice(groups.values(), 0, None, 1 + len(groups) // _SAMPLE)
         for key, value in islice(held.items(), 1 + _SAMPLE // len(groups))
     ]
-    if not sample:
-        return 0
-    return int((sum(sample) / len(sample) + 2 * _SLOT_BYTES) * count)
+    return int((sum(sample) / len(sample) + _SLOT_BYTES) * count) if sample else 0
+
+
+def _trimmed(groups: dict[int, Held], room: int) -> dict[int, Held]:
+    """Return as many whole groups as fit."""
+    each = _estimate(groups) / max(1, sum(map(len, groups.values())))
+    kept: dict[int, Held] = {}
+    for group, held in groups.items():
+        room -= int(len(held) * each)
+        if room < 0:
+            break
+        kept[group] = held
+    return kept

@@ -224,16 +224,14 @@ class ObjectStore:
         self, cache: ObjectCache, group: int, values: dict[Any, Any], fresh: dict[Any, bytes]
     ) -> dict[Any, bytes]:
         """Take the values that the cache has; return the keys that it has not."""
-        found = cache.recall(group, fresh)
-        if not found:
-            return fresh
-        if cache.keeps_bytes:
+        found, fresh = cache.recall(group, fresh)
+        if cache.kinds is None:
             found = {
                 key: _MISSING if raw is None else self._decoded(raw) for key, raw in found.items()
             }
         values.update(found)
         self._loaded += len(found)
-        return {key: code for key, code in fresh.items() if key not in found}
+        return fresh
 
     def _fill(
         self, places: list[tuple[int, dict[Any, Any], dict[Any, bytes]]], wanted: list[bytes]
@@ -245,10 +243,11 @@ class ObjectStore:
             for group, values, keys in places:
                 found = raws[begin : begin + len(keys)]
                 begin += len(keys)
-                if self._cache is not None and self._cache.keeps_bytes:
-                    self._cache.note(group, zip(keys, found, strict=True))
                 decoded = [_MISSING if raw is None else decode(raw) for raw in found]
                 values.update(zip(keys, decoded, strict=True))
+                if self._cache is not None:
+                    kept = found if self._cache.kinds is None else decoded
+                    self._cache.note(group, zip(keys, kept, strict=True))
         except msgspec.DecodeError as error:
             raise self._unreadable(error) from error
 
@@ -263,9 +262,9 @@ class ObjectStore:
             self._cache.misses += 1
         raw = self._store.get_many([encoded])[0]
         self._loaded += 1
-        if self._cache is not None and self._cache.keeps_bytes:
-            self._cache.note(self._group, [(key, raw)])
         value = _MISSING if raw is None else self._decoded(raw)
+        if self._cache is not None:
+            self._cache.note(self._group, [(key, raw if self._cache.kinds is None else value)])
         self._values[key] = value
         return value
 
@@ -310,8 +309,6 @@ class ObjectStore:
             encoded.clear()
             encoded.update(changed)
         self._loaded = 0
-        if self._cache is not None and not self._cache.keeps_bytes:
-            self._cache.forget()  # it may hold what stood there before these
 
     @property
     def overlay_bytes(self) -> int:
@@ -341,9 +338,9 @@ class ObjectStore:
             ) from error
 
     def seal(self) -> None:
-        """Encode the changes into the store below, in key order.
+        """Encode the changes into the store below, in key order, and forget all objects.
 
-        Objects are forgotten, but for what the cache may keep until ``discard``.
+        The cache may keep them until ``discard``.
         """
         try:
             for number in sorted(self._groups):
@@ -353,7 +350,9 @@ class ObjectStore:
         except BaseException:
             self.discard()
             raise
-        self._keep()
+        self._forget_objects()
+        if self._cache is not None:
+            self._cache.age()
 
     def _seal_group(self, number: int, group: _Group) -> None:
         values, changed = group.values, group.changed
@@ -362,28 +361,25 @@ class ObjectStore:
         kept = list(map(by_full.__getitem__, fulls))
         raws = self._encode_all(kept)
         self._store.put_many(fulls, raws)
-        cache = self._cache
-        if cache is None:
-            return
-        if cache.kinds is None:
-            raw_of = dict(zip(fulls, raws, strict=True))
-            cache.note(number, ((key, raw_of[full]) for key, full in changed.items()))
-        elif not cache.kinds.issuperset(set(map(type, kept)) - {_Missing}):
-            for key in [k for k in changed if type(values[k]) not in cache.kinds]:
-                del values[key], group.encoded[key]  # it reads back as something else
-                cache.drop(number, key)
+        if self._cache is not None:
+            self._note_sealed(self._cache, number, group, dict(zip(fulls, raws, strict=True)))
 
-    def _keep(self) -> None:
-        """Begin anew with what the cache keeps."""
-        cache, groups = self._cache, self._groups
-        self._forget_objects()
-        if cache is None:
+    def _note_sealed(
+        self, cache: ObjectCache, number: int, group: _Group, raws: dict[bytes, bytes | None]
+    ) -> None:
+        values, changed, kinds = group.values, group.changed, cache.kinds
+        if kinds is None:
+            cache.note(number, ((key, raws[full]) for key, full in changed.items()))
             return
-        if cache.kinds is None:
-            cache.age_bytes()
-        elif not cache.age_objects({n: group.values for n, group in groups.items()}):
-            self._groups = {n: _Group(g.values, {}, g.encoded) for n, g in groups.items()}
-            self.enter(self._group)
+        kept = list(map(values.__getitem__, changed))
+        if kinds.issuperset(set(map(type, kept)) - {_Missing}):
+            cache.note(number, zip(changed, kept, strict=True))
+            return
+        for key, value in zip(changed, kept, strict=True):
+            if value is _MISSING or type(value) in kinds:
+                cache.note(number, [(key, value)])
+            else:  # it reads back as something else
+                cache.drop(number, key)
 
     def _encode_all(self, values: list[Any]) -> list[bytes | None]:
         try:

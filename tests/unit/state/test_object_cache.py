@@ -53,7 +53,9 @@ class Store:
         objects = self.objects
         objects.enter(group)
         if what == "put":
-            objects.put(key, msgspec.msgpack.decode(msgspec.msgpack.encode(value), type=type(value)))
+            objects.put(
+                key, msgspec.msgpack.decode(msgspec.msgpack.encode(value), type=type(value))
+            )
         elif what == "delete":
             objects.delete(key)
         elif what == "prefetch":
