@@ -7,6 +7,7 @@ and never changed; a name is published by linking, so of two racing processes on
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterable
 from io import FileIO
@@ -159,10 +160,24 @@ class Files:
             path.unlink()
 
 
+class DiskFullError(UnavailableError):
+    """A disk has no room left. Make room: a job that waits for it goes on by itself."""
+
+    code = "HR206"
+
+
+def is_full(error: BaseException) -> bool:
+    """Say whether an error is that of a disk without room, or of a quota that is used up."""
+    if isinstance(error, OSError):
+        return error.errno in {errno.ENOSPC, errno.EDQUOT}
+    return isinstance(error, DiskFullError)
+
+
 def disk_error(error: OSError) -> UnavailableError:
     """Return a refusal of the disk in the words of a user: which file, why, what next."""
     where = error.filename or "a file"
-    return UnavailableError(
+    kind = DiskFullError if is_full(error) else UnavailableError
+    return kind(
         f"the disk refused {where}: {error.strerror or error}; nothing of this epoch is visible: "
         "put the disk in order, then run again"
     )

@@ -370,6 +370,7 @@ class Coordinator:
             mark = self._clock.monotonic()
             orders = run.orders(level)
             if orders:
+                self._storage.forget_recovery()
                 run.absorb(orders, self._runner.run(orders))
             run.finish_level(level)
             timings[f"level {level}"] = self._since(mark)

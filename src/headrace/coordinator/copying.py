@@ -57,7 +57,7 @@ class FileCopier:
     target: Path
     files: Files
     clock: Clock
-    beat: Callable[[int], None]
+    beat: Callable[[int], None] = lambda size: None
 
     def bring(self, state: JobState, *, parallel: bool = False) -> int:
         """Copy what the state names and is not there yet; returns the bytes copied.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from headrace.bus.bus import Bus
 from headrace.clock import Clock
 from headrace.coordinator.commit_log import CommitLog, FileCommitLog
+from headrace.coordinator.copying import FileCopier, named_files
 from headrace.coordinator.history import load_state
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.plans import load_plan
@@ -32,8 +34,10 @@ class ManifestSegments:
     The manifests are read when the first store turns out to be behind.
     """
 
-    def __init__(self, log: CommitLog, root: Path, epoch: int) -> None:
-        self._log, self._root, self._epoch = log, root, epoch
+    def __init__(
+        self, log: CommitLog, root: Path, epoch: int, copy: FileCopier | None = None
+    ) -> None:
+        self._log, self._root, self._epoch, self._copy = log, root, epoch, copy
         self._state: JobState | None = None
 
     def chain(
@@ -41,6 +45,24 @@ class ManifestSegments:
     ) -> Chain:
         """Return how a task's store gets to the epoch's state."""
         del groups
+        found = self._chain(stage, task, after)
+        return found if self._copy is None else replace(found, mend=self._mend)
+
+    def _mend(self, path: Path) -> bool:
+        """Put the file that the copy in job_dir has in the place of a damaged one."""
+        assert self._copy is not None
+        assert self._state is not None
+        wanted = path.relative_to(self._root).as_posix()
+        found = next((file for file in named_files(self._state) if file.path == wanted), None)
+        if found is None or found.checksum is None:
+            return False
+        try:
+            self._copy.replace(found)
+        except (OSError, CorruptDataError):
+            return False
+        return True
+
+    def _chain(self, stage: str, task: int, after: Position | None) -> Chain:
         if self._state is None:
             self._state = load_state(self._log, self._epoch)
         state = self._state
@@ -84,7 +106,7 @@ def _next_step(steps: tuple[Step, ...], after: Position | None) -> int | None:
     return None
 
 
-def open_host(
+def open_host(  # noqa: PLR0913 - each is a part of its own, by name
     *,
     storage: Path,
     bus: Bus,
@@ -93,6 +115,7 @@ def open_host(
     files: Files,
     adopt_bytes: int = 4 << 20,
     background: Background | None = None,
+    copy: Path | None = None,
     cache_bytes: int = DEFAULT_CACHE_BYTES,
 ) -> SlotHost:
     """Return what ``run_slot`` needs in this process.
@@ -104,17 +127,20 @@ def open_host(
         clock: where time comes from.
         files: the file system.
         adopt_bytes: from this size on an output part gets a file of its own.
+        copy: folder in job_dir with a copy of the storage, if there is one.
         background: where merges run; a thread of low priority when left out.
         cache_bytes: what the process may keep of stores' values between epochs.
     """
     log = FileCommitLog(storage, files, clock)
+
+    good = FileCopier(copy, storage, files, clock) if copy is not None else None
 
     @cache
     def plans(digest: str) -> JobPlan:
         return load_plan(storage, digest, files)
 
     def segments(order: SlotOrder) -> ManifestSegments:
-        return ManifestSegments(log, storage, order.epoch - 1)
+        return ManifestSegments(log, storage, order.epoch - 1, good)
 
     def should_stop(generation: int) -> bool:
         return stop_file(storage, generation).exists()

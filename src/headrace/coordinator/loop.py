@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from headrace.bus.bus import Bus
 from headrace.clock import Clock
 from headrace.coordinator.coordinator import Coordinator
+from headrace.coordinator.patience import Patience
 from headrace.coordinator.summary import EpochSummary
 
 IDLE_WAIT_S = 0.5
@@ -35,6 +36,7 @@ def drive(
     *,
     interval_ms: int = 0,
     tick_ms: int = 100,
+    patience: Patience | None = None,
 ) -> None:
     """Advance a started job until it has ended or is told to stop.
 
@@ -46,12 +48,14 @@ def drive(
         on_epoch: called after each epoch.
         interval_ms: least time from one epoch's start to the next's.
         tick_ms: how often several input streams are looked at.
+        patience: with a full disk; without, that is an error at once.
     """
+    patience = patience or Patience(clock, control.stop, 0)
     while not control.stop.is_set():
         if control.finish.is_set():
             coordinator.end_at_present()
         began = clock.monotonic()
-        summary = coordinator.advance()
+        summary = patience.until_room(coordinator.advance)
         if summary is not None:
             on_epoch(summary)
             rest = interval_ms / 1000 - (clock.monotonic() - began)

@@ -17,6 +17,7 @@ from types import TracebackType
 from headrace.clock import Clock, Deadline, SystemClock
 from headrace.errors import InvalidInputError, NotOwnerError
 from headrace.files import Files
+from headrace.state.recovery import FOLDER
 
 FOLDERS = ("orders", "exchange", "segment", "snapshot", "output")
 _NAME = re.compile(r"(\d{12})-(\d{8})-")
@@ -61,6 +62,11 @@ class JobStorage:
         for path in self.root.glob("query/*"):
             if int(path.name) < generation:
                 shutil.rmtree(path, ignore_errors=True)
+
+    def forget_recovery(self) -> None:
+        """Remove what slots that died said of their recovery."""
+        for name in self.files.names(self.root / FOLDER):
+            self.files.remove(self.root / FOLDER / name)
 
     def missing(self, path: str, size: int) -> str | None:
         """Say what is wrong with a file that a manifest is about to name, if anything."""

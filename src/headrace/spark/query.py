@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from headrace.config import Settings
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.loop import Control
+from headrace.coordinator.patience import Patience
 from headrace.coordinator.places import places
 from headrace.coordinator.summary import EpochSummary
 from headrace.errors import UnavailableError
@@ -32,6 +33,7 @@ def drive_query(
     control: Control,
     on_epoch: Callable[[EpochSummary], None],
     settings: Settings,
+    patience: Patience,
 ) -> None:
     """Advance a started job under a query until it has ended or is told to stop.
 
@@ -41,6 +43,7 @@ def drive_query(
         control: looked at between epochs.
         on_epoch: called after each epoch, on the query's thread.
         settings: of the run.
+        patience: with a full disk.
 
     Raises:
         HeadraceError: what an epoch raised, as it was.
@@ -58,7 +61,7 @@ def drive_query(
             if control.stop.is_set() or failed:
                 return
             try:
-                summary = coordinator.advance()
+                summary = patience.until_room(coordinator.advance)
                 if summary is not None:
                     on_epoch(summary)
             except Exception as error:  # noqa: BLE001 - raised below; Spark would tell it in Java

@@ -23,7 +23,9 @@ from headrace.coordinator.hosting import stop_file
 from headrace.coordinator.lease import Lease
 from headrace.coordinator.loop import Control, drive
 from headrace.coordinator.manifest import JobState
+from headrace.coordinator.patience import Patience
 from headrace.coordinator.places import places
+from headrace.coordinator.recovery import Recovery, RecoveryWatch, watching
 from headrace.coordinator.storage import DriverLock
 from headrace.coordinator.summary import EpochSummary
 from headrace.errors import InvalidInputError
@@ -58,6 +60,7 @@ def run_job(
     on_start: Callable[[Coordinator], None] | None = None,
     on_epoch: Callable[[EpochSummary], None] | None = None,
     on_notice: Callable[[str], None] | None = None,
+    on_recovery: Callable[[Recovery | None], None] | None = None,
 ) -> RunResult:
     """Run a job until it ends, is told to stop, or fails.
 
@@ -73,6 +76,8 @@ def run_job(
         on_epoch: called after each epoch.
         on_notice: called, from any thread, with a line when something is wrong although the
             job goes on, and when it is right again.
+        on_recovery: called, from another thread, with how far the stores are back where that
+            takes more than a moment, and with ``None`` when they are.
 
     Raises:
         NotOwnerError: another driver runs the job.
@@ -95,6 +100,9 @@ def run_job(
         )
         runner = _runner(deployment, settings, session.sparkContext)
         coordinator = deployment.coordinator(runner, bus, clock, settings)
+        watch = RecoveryWatch(root, files, clock, settings.state.recovery_timeout_s)
+        tell = on_notice or (lambda line: None)
+        patience = Patience(clock, control.stop, settings.state.disk_wait_s, tell)
         done = {"epochs": 0, "rows": 0}
 
         def count(summary: EpochSummary) -> None:
@@ -104,8 +112,9 @@ def run_job(
                 on_epoch(summary)
 
         with (
-            _copying(deployment.copier, coordinator, on_notice),
+            _copying(deployment.copier, coordinator, tell),
             _stopping(control, coordinator, runner, root),
+            watching(watch, on_recovery or (lambda recovery: None), runner.fail),
             suppress(DroppedError),
         ):
             coordinator.start()
@@ -114,7 +123,7 @@ def run_job(
             _check_end(coordinator, settings)
             if on_start is not None:
                 on_start(coordinator)
-            _drive(session, coordinator, bus, control, count, settings)
+            _drive(session, coordinator, bus, control, count, settings, patience)
         interrupted = control.stop.is_set() and not coordinator.state.ended
         return RunResult(coordinator.state, done["epochs"], done["rows"], interrupted)
 
@@ -126,9 +135,10 @@ def _drive(
     control: Control,
     on_epoch: Callable[[EpochSummary], None],
     settings: Settings,
+    patience: Patience,
 ) -> None:
     if settings.spark.loop == "query":
-        drive_query(session, coordinator, control, on_epoch, settings)
+        drive_query(session, coordinator, control, on_epoch, settings, patience)
         return
     epoch, clock = settings.epoch, SystemClock()
     drive(
@@ -139,6 +149,7 @@ def _drive(
         on_epoch,
         interval_ms=epoch.interval_ms,
         tick_ms=epoch.tick_ms,
+        patience=patience,
     )
 
 
@@ -156,14 +167,13 @@ def _check_end(coordinator: Coordinator, settings: Settings) -> None:
 
 @contextmanager
 def _copying(
-    copier: Copier | None, coordinator: Coordinator, on_notice: Callable[[str], None] | None
+    copier: Copier | None, coordinator: Coordinator, tell: Callable[[str], None]
 ) -> Iterator[None]:
     """Let the copy of a storage on this host follow the last epoch when the run ends."""
     if copier is None:
         yield
         return
-    if on_notice is not None:
-        copier.tell = on_notice
+    copier.tell = tell
     try:
         yield
     finally:
@@ -192,6 +202,7 @@ def _runner(deployment: Deployment, settings: Settings, context: SparkContext) -
         paths=import_paths(),
         adopt_bytes=settings.bus.adopt_bytes,
         cache_bytes=settings.state.cache_bytes,
+        copy=str(places(settings, deployment.plan.graph.name).copy or ""),
     )
     return SparkRunner(context, worker, root / "orders", settings.job.slots)
 

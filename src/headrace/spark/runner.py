@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from headrace.clock import Clock, Deadline, SystemClock
 from headrace.coordinator.epoch import MisplacedError
 from headrace.coordinator.placement import Slot
-from headrace.errors import UnavailableError
+from headrace.errors import HeadraceError, UnavailableError
 from headrace.spark.located import Executor, SlotRDD, executors
 from headrace.spark.worker import ORDERS_PROPERTY, WorkerSettings, slot_main
 from headrace.task.orders import SlotOrder, SlotReport, decode_report, encode
@@ -58,6 +58,7 @@ class SparkRunner:
         self._context, self._settings, self._orders = context, settings, orders
         self._wanted, self._clock = slots, clock or SystemClock()
         self._cancelled = threading.Event()
+        self._failure: HeadraceError | None = None
         self._rdd: SlotRDD | None = None
         self._known: list[Executor] = []
         self._placed: dict[int, Executor] = {}
@@ -178,8 +179,15 @@ class SparkRunner:
             ) from error
 
     def _check_stop(self, cause: Exception | None = None) -> None:
+        if self._failure is not None:
+            raise self._failure from cause
         if self._cancelled.is_set():
             raise DroppedError("the epoch was dropped: the job was told to stop") from cause
+
+    def fail(self, error: HeadraceError) -> None:
+        """Have Spark drop the level that is running, which then raises this error."""
+        self._failure = error
+        self._context.cancelJobGroup(JOB_GROUP)
 
     def cancel(self) -> None:
         """Have Spark drop the level that is running, and run no other."""

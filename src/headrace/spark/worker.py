@@ -38,6 +38,7 @@ class WorkerSettings:
     paths: tuple[str, ...]
     adopt_bytes: int
     cache_bytes: int
+    copy: str = ""
 
 
 _hosts: dict[tuple[int, str], Any] = {}
@@ -101,6 +102,7 @@ def _host(settings: WorkerSettings) -> Any:
             clock=SystemClock(),
             files=Files(),
             adopt_bytes=settings.adopt_bytes,
+            copy=Path(settings.copy) if settings.copy else None,
             cache_bytes=settings.cache_bytes,
         )
     return _hosts[key]

@@ -5,14 +5,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.errors import CorruptDataError, InternalError
 from headrace.files import Files
 from headrace.state.backend import Backend, Changes
-from headrace.state.chain import CatchUpStats, Chain, SegmentSource
+from headrace.state.chain import CatchUpStats, Chain, Mend, SegmentSource
 from headrace.state.position import Position
+from headrace.state.recovery import RecoveryLog
 from headrace.state.segment import CHANGELOG, SNAPSHOT
 from headrace.state.segment_reader import SegmentReader
 
@@ -32,16 +35,51 @@ class TaskName:
 
 @dataclass
 class Counts:
-    """What a catch-up did so far."""
+    """What a catch-up did so far; ``log`` is told as it gets on."""
 
     bytes_read: int = 0
     entries: int = 0
     from_memory: bool = False
     files: set[Path] = field(default_factory=set)
+    log: RecoveryLog | None = None
+
+    def opens(self, path: Path) -> None:
+        """Note a file or folder that is about to be opened."""
+        if self.log is not None:
+            self.log.opens(path)
+
+    def applied(self, size: int, entries: int) -> None:
+        """Note what was read and applied."""
+        self.bytes_read += size
+        self.entries += entries
+        if self.log is not None:
+            self.log.reads(size, entries)
 
     def stats(self) -> CatchUpStats:
         """Return the sums."""
         return CatchUpStats(self.bytes_read, len(self.files), self.from_memory, self.entries)
+
+
+class _DamagedFileError(Exception):
+    """A committed file is damaged, and maybe there is a good copy of it."""
+
+    def __init__(self, path: Path, error: CorruptDataError, mend: Mend | None) -> None:
+        super().__init__(path)
+        self.path, self.error, self.mend = path, error, mend
+
+
+@contextmanager
+def _reading(path: Path, chain: Chain, epoch: int | None, backend: Backend) -> Iterator[None]:
+    """Tell damage of a committed file from that of the local data, and name file and epoch."""
+    try:
+        yield
+    except CorruptDataError as error:
+        if backend.is_damaged:
+            raise
+        where = {"file": str(path), "epoch": epoch, **error.fields}
+        named = CorruptDataError(error.message, **where)
+        named.__cause__ = error
+        raise _DamagedFileError(path, named, chain.mend) from error
 
 
 class Follower:
@@ -66,6 +104,8 @@ class Follower:
     ) -> None:
         """Apply what the backend has not seen; throw unreadable local data away once.
 
+        A committed file that is damaged is put right where there is a good copy of it.
+
         Args:
             backend: to bring forward.
             stores: its stores.
@@ -73,13 +113,22 @@ class Follower:
             source: the committed segments up to it.
             counts: added to.
         """
-        try:
-            self._follow(backend, stores, target, source, counts)
-        except CorruptDataError:
-            if not backend.is_damaged:
-                raise
-            backend.clear()
-            self._follow(backend, stores, target, source, counts)
+        mended: set[Path] = set()
+        was_cleared = False
+        while True:
+            try:
+                self._follow(backend, stores, target, source, counts)
+                return
+            except _DamagedFileError as damaged:
+                path = damaged.path
+                if path in mended or damaged.mend is None or not damaged.mend(path):
+                    raise damaged.error from damaged.error.__cause__
+                mended.add(path)
+            except CorruptDataError:
+                if not backend.is_damaged or was_cleared:
+                    raise
+                was_cleared = True
+                backend.clear()
 
     def _follow(
         self,
@@ -91,31 +140,37 @@ class Follower:
     ) -> None:
         name = self.name
         chain = source.chain(name.stage, name.task, name.groups, backend.position)
-        if not self._goes_on(backend.position, chain):
+        if not self._goes_on(backend, chain):
             chain = source.chain(name.stage, name.task, name.groups, None)
         if chain.start is None or chain.start != backend.position:
             self._begin_anew(backend, stores, chain, counts)
         for step in chain.steps:
             changes: dict[str, Changes] = {}
             for path in step.paths:
-                reader = self._reader(path, (CHANGELOG,), chain, counts)
-                self._read_step(reader, step.position, stores, changes, counts)
+                with _reading(path, chain, step.position.epoch, backend):
+                    reader = self._reader(path, (CHANGELOG,), chain, counts)
+                    self._read_step(reader, step.position, stores, changes, counts)
             backend.apply(changes, step.position)
         if backend.position != target:
             backend.apply({}, target)
 
-    def _goes_on(self, held: Position | None, chain: Chain) -> bool:
+    def _goes_on(self, backend: Backend, chain: Chain) -> bool:
         """Say whether a merged first step lists the position that lies within it.
 
         Then the changes before that position are applied once more, and the newest win.
         """
+        held = backend.position
         if held is None or chain.start != held or not chain.steps:
             return True
         first = chain.steps[0]
         if not first.is_within(held):
             return True
-        readers = [SegmentReader(self._files, p, chain.checksums.get(p)) for p in first.paths]
-        return all((held.epoch, held.digest) in reader.header.covers for reader in readers)
+        for path in first.paths:
+            with _reading(path, chain, first.position.epoch, backend):
+                reader = SegmentReader(self._files, path, chain.checksums.get(path))
+            if (held.epoch, held.digest) not in reader.header.covers:
+                return False
+        return True
 
     def _begin_anew(
         self, backend: Backend, stores: tuple[str, ...], chain: Chain, counts: Counts
@@ -131,12 +186,13 @@ class Follower:
         backend.clear()
         for path, groups in chain.snapshots(self.name.groups):
             # Where a lineage began, it began with the files of the one before, of any kind.
-            reader = self._reader(path, (SNAPSHOT, CHANGELOG), chain, counts)
-            for store in stores:
-                for keys, values in reader.batches(store, groups):
-                    backend.apply({store: (keys, values)}, None)
-                    counts.entries += len(keys)
-            counts.bytes_read += reader.bytes_read
+            with _reading(path, chain, chain.start and chain.start.epoch, backend):
+                reader = self._reader(path, (SNAPSHOT, CHANGELOG), chain, counts)
+                for store in stores:
+                    for keys, values in reader.batches(store, groups):
+                        backend.apply({store: (keys, values)}, None)
+                        counts.applied(reader.bytes_read, len(keys))
+                        reader.bytes_read = 0
         if chain.start is not None:
             backend.apply({}, chain.start)
 
@@ -160,12 +216,13 @@ class Follower:
             if keys:
                 before = changes.get(store, ((), ()))
                 changes[store] = ([*before[0], *keys], [*before[1], *values])
-                counts.entries += len(keys)
-        counts.bytes_read += reader.bytes_read
+            counts.applied(reader.bytes_read, len(keys))
+            reader.bytes_read = 0
 
     def _reader(
         self, path: Path, kinds: tuple[str, ...], chain: Chain, counts: Counts
     ) -> SegmentReader:
+        counts.opens(path)
         reader = SegmentReader(self._files, path, chain.checksums.get(path))
         found = reader.header
         if found.kind not in kinds or found.job != self.name.job:

@@ -28,6 +28,7 @@ from headrace.errors import (
     InvalidInputError,
     UnavailableError,
 )
+from headrace.files import DiskFullError
 from headrace.state.backend import Backend, Changes
 from headrace.state.options import (
     DEFAULT_SETTINGS,
@@ -315,6 +316,8 @@ def _translated(action: str, path: Path, error: Exception) -> HeadraceError:
         return ClosedError(where)
     if "Corruption" in text or "No such file" in text:
         return CorruptDataError(f"{where}; it is built again from committed segments")
+    if "No space left" in text or "quota" in text.lower():
+        return DiskFullError(f"{where}; make room, then it goes on")
     if "IO error" in text or "Busy" in text or "space" in text.lower():
         return UnavailableError(f"{where}; check the disk, then try again")
     return InternalError(where)

@@ -8,6 +8,7 @@ that it was committed. So a store on disk is never ahead of the manifest.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -28,6 +29,7 @@ from headrace.state.memory import MemoryBackend
 from headrace.state.object_cache import CacheBudget, ObjectCache
 from headrace.state.objects import ObjectStore
 from headrace.state.position import Position, Target
+from headrace.state.recovery import RecoveryLog
 from headrace.state.rocksdb import RocksDBBackend
 from headrace.state.segment_writer import SegmentWriter
 from headrace.state.store import KeyValueStore
@@ -83,7 +85,8 @@ class TaskState:
         self._ttls = {spec.name: spec.ttl_ms for spec in specs}
         self._unlogged = {spec.name for spec in specs if not spec.changelog}
         self._attempt: _Attempt | None = None
-        self._closed = False
+        self._closed = self._is_open = False
+        self._directory = directory
         self._open_backends(specs, directory, backends)
 
     def _open_backends(
@@ -137,7 +140,9 @@ class TaskState:
             found = self._objects[name] = ObjectStore(store, self._values[name], cache=cache)
         return found
 
-    def catch_up(self, target: Target, source: SegmentSource) -> CatchUpStats:
+    def catch_up(
+        self, target: Target, source: SegmentSource, log: RecoveryLog | None = None
+    ) -> CatchUpStats:
         """Bring all stores to a committed position, whatever they hold now.
 
         1. Forget changes of an epoch that was not sealed, and all objects but those that
@@ -152,6 +157,7 @@ class TaskState:
         Args:
             target: the position, and the attempt that won this task's part of it.
             source: the committed segments up to that position.
+            log: told of what is opened and read.
 
         Returns:
             What was read and applied.
@@ -165,7 +171,10 @@ class TaskState:
         sealed, self._attempt = self._attempt, None
         for store in self._stores.values():
             store.discard()
-        counts = Counts()
+        counts = Counts(log=log)
+        if not self._is_open:
+            counts.opens(self._directory)
+            self._is_open = True
         for backend, stores in self._backends.values():
             if backend.is_damaged:
                 backend.clear()
@@ -296,10 +305,11 @@ class TaskState:
             return
         self.discard()
         self._closed = True
-        for objects in self._objects.values():
-            objects.close()
-        for backend, _ in self._backends.values():
-            backend.close()
+        with ExitStack() as last:  # one that cannot flush must not keep the others open
+            for backend, _ in self._backends.values():
+                last.callback(backend.close)
+            for objects in self._objects.values():
+                last.callback(objects.close)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from headrace.bus.bus import Bus
 from headrace.clock import Clock
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, UnavailableError
 from headrace.faults import fault
 from headrace.files import Files, disk_error
 from headrace.plan.stages import Exchange, JobPlan, Stage
@@ -27,6 +27,8 @@ from headrace.state.broadcast.table import BroadcastTable
 from headrace.state.chain import SegmentSource
 from headrace.state.follower import TaskName
 from headrace.state.position import Position, Target
+from headrace.state.recovery import FOLDER as RECOVERY
+from headrace.state.recovery import RecoveryLog
 from headrace.state.registry import Registry
 from headrace.state.segment import CHANGELOG, header_at
 from headrace.state.segment_writer import SegmentWriter
@@ -160,6 +162,11 @@ def run_slot(order: SlotOrder, host: SlotHost) -> SlotReport:
     except Exception as error:  # noqa: BLE001 - the one boundary between a slot and its driver
         for task in order.tasks:
             host.runtimes.pop((order.job, task.stage, task.task), None)
+            if isinstance(error, UnavailableError | OSError):
+                # A database that a disk refused to write stays closed to writes until it is
+                # opened again; what is lost with it comes back from segments.
+                with suppress(HeadraceError):
+                    host.registry.close((order.job, task.stage, task.task))
         return SlotReport(
             order.slot, attempt, host.host, os.getpid(), error=describe_failure(error)
         )
@@ -210,6 +217,13 @@ class _Attempt:
         self._source: SegmentSource | None = None
         self._names: list[str] = []
         self._built: list[StageTask] = []
+        self._recovery = RecoveryLog(
+            host.storage / RECOVERY / f"{order.generation:08d}-{order.slot:04d}.json",
+            host.clock,
+            order.slot,
+            order.epoch,
+            {(t.stage, t.task): t.state.segment_bytes + t.state.snapshot_bytes for t in order.tasks},
+        )
         self._tables: dict[str, BroadcastTable] = {}
 
     def _timed(self, step: str, began: float) -> float:
@@ -276,6 +290,7 @@ class _Attempt:
             stage = self._stages[task.stage]
             state = self._state(stage, task)
             ready.append(_Ready(task, stage, state, self._runtime(stage, task, state)))
+        self._recovery.close()
         return ready
 
     def _merge(self, entry: _Ready) -> Merged | None:
@@ -289,6 +304,7 @@ class _Attempt:
 
     def abandon(self) -> None:
         """Close the users' processors, which no later attempt goes on with."""
+        self._recovery.close()
         for runtime in self._built:
             with suppress(Exception):  # the error that ended the attempt is the one to tell
                 runtime.close()
@@ -347,7 +363,8 @@ class _Attempt:
         target = Target(Position(order.lineage, held.epoch, held.attempt), held.attempt)
         if self._source is None:
             self._source = host.segments(order)
-        state.catch_up(target, self._source)
+        self._recovery.task(stage.name, task.task)
+        state.catch_up(target, self._source, self._recovery)
         state.begin(order.epoch, self._id, order.time_ms)
         return state
 

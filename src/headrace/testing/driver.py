@@ -124,6 +124,7 @@ class TestDriver:
             state_dir=self.state_dir(slot % self._hosts),
             clock=self.clock,
             files=self._files,
+            copy=places(self.settings, self._job.name).copy,
             cache_bytes=self.settings.state.cache_bytes,
             background=self._background(),
         )
