@@ -19,11 +19,12 @@ from headrace.config import Settings
 from headrace.coordinator.deploy import make_plan
 from headrace.coordinator.inspection import committed_entries
 from headrace.coordinator.manifest import JobState
+from headrace.coordinator.table_rows import table_rows
 from headrace.files import Files
 from headrace.graph import agg
 from headrace.graph.builder import Graph
 from headrace.graph.jobs import Job, job
-from headrace.graph.operators import Process
+from headrace.graph.operators import COLUMNAR, Process
 from headrace.graph.streams import store as hr_store
 from headrace.task.partials import PartialCodec
 
@@ -120,8 +121,11 @@ def counted(work: Job, bus: Bus, settings: Settings, state: JobState) -> int:
     graph = work.build()
     plan = make_plan(graph, bus, settings)
     stage = next(stage for stage in plan.stages if stage.keyed)
-    store = stage.stores[0].name
-    values = list(committed_entries(state, settings.jobs_dir / graph.name, store, Files()).values())
+    store, root, files = stage.stores[0], settings.jobs_dir / graph.name, Files()
+    if store.kind == COLUMNAR:
+        batches = table_rows(state, root, store.name, files)
+        return sum(pc.sum(batch.column("n.count")).as_py() for batch in batches)
+    values = list(committed_entries(state, root, store.name, files).values())
     if isinstance(stage.operators[0], Process):
         return sum(map(msgspec.msgpack.decode, values))
     return int(PartialCodec({"count": pa.int64()}).decode(values)["count"].sum())

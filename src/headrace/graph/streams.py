@@ -317,7 +317,7 @@ class Stream:
     def aggregate(
         self,
         every: Duration | None = None,
-        store: str = "rocksdb",
+        store: str = "columnar",
         name: str | None = None,
         **aggregates: Aggregate,
     ) -> Stream:
@@ -348,7 +348,7 @@ class Stream:
     def window(
         self,
         window: Tumbling,
-        store: str = "rocksdb",
+        store: str = "columnar",
         name: str | None = None,
         **aggregates: Aggregate,
     ) -> Stream:

@@ -31,11 +31,13 @@ from headrace.coordinator.hosting import open_host
 from headrace.coordinator.inspection import committed_entries
 from headrace.coordinator.places import places
 from headrace.coordinator.summary import EpochSummary
+from headrace.coordinator.table_rows import table_rows
 from headrace.errors import InvalidInputError
 from headrace.faults import injected
 from headrace.files import Files
 from headrace.graph.jobs import Job
 from headrace.records.keys import decode_key
+from headrace.records.layout import DELETED, HASH, WRITTEN
 from headrace.records.schema import normalise_schema
 from headrace.state.expiry import bare
 from headrace.task.background import Background, InlineBackground
@@ -217,11 +219,18 @@ class TestDriver:
         for host in lose_hosts:
             shutil.rmtree(self.state_dir(host), ignore_errors=True)
 
-    def advance_with_crash(self, point: str, nth: int = 1) -> bool:
-        """Run one epoch in which the process dies at the n-th pass of a fault point.
+    def advance_with_crash(
+        self, point: str, nth: int = 1, step: Callable[[], object] | None = None
+    ) -> bool:
+        """Run one epoch, or another step, in which the process dies at a pass of a fault point.
 
         Points that begin with ``slot.`` kill the slot's process, which is run again as Spark
         would; all others kill the driver, and with it everything.
+
+        Args:
+            point: its name.
+            nth: at which pass.
+            step: what to do; an epoch when left out.
 
         Returns:
             Whether the point was passed n times, so that something really died.
@@ -238,7 +247,7 @@ class TestDriver:
         with ExitStack() as stack:
             stack.enter_context(injected(hook, (point,)))
             try:
-                self.advance()
+                (step or self.advance)()
             except DriverCrash:
                 self.crash()
         return seen >= nth
@@ -284,6 +293,23 @@ class TestDriver:
         if state is None:
             return {}
         return committed_entries(state, self.storage, name, self._files)
+
+    def table(self, name: str) -> list[dict[str, Any]]:
+        """Return the rows of an aggregate's table as committed: key and partial columns.
+
+        Args:
+            name: of the operator, as in ``explain``.
+        """
+        state = load_state(FileCommitLog(self.storage, self._files, self.clock))
+        if state is None:
+            return []
+        batches = list(table_rows(state, self.storage, name, self._files))
+        own = (HASH, WRITTEN, DELETED)
+        return [
+            {column: value for column, value in row.items() if column not in own}
+            for batch in batches
+            for row in batch.to_pylist()
+        ]
 
     def close(self) -> None:
         """End everything and remove the temporary folder."""

@@ -34,6 +34,7 @@ class Shape:
     keys: dict[str, pa.DataType]
     lateness: int
     grace: int
+    store: str = "columnar"
 
 
 @dataclass
@@ -55,7 +56,7 @@ def make_job(shape: Shape) -> Any:
         window = hr.tumbling(f"{SIZE}ms", grace=f"{shape.grace}ms")
         keyed.window(
             window,
-            store="memory",
+            store=shape.store,
             n=hr.agg.count(),
             s=hr.agg.sum("v"),
             lo=hr.agg.min("v"),
@@ -63,10 +64,10 @@ def make_job(shape: Shape) -> Any:
             mid=hr.agg.mean("v"),
         ).send_to(g.output("windows"))
         totals: Any = {"n": hr.agg.count(), "ids": hr.agg.sum("id")}
-        keyed.aggregate(store="memory", name="after", **totals).send_to(g.output("after"))
-        keyed.aggregate(store="memory", name="kept", **totals)
+        keyed.aggregate(store=shape.store, name="after", **totals).send_to(g.output("after"))
+        keyed.aggregate(store=shape.store, name="kept", **totals)
         keyed.aggregate(
-            every=f"{EVERY}ms", store="memory", s=hr.agg.sum("v"), n=hr.agg.count("v")
+            every=f"{EVERY}ms", store=shape.store, s=hr.agg.sum("v"), n=hr.agg.count("v")
         ).send_to(g.output("periodic"))
 
     return model
@@ -148,7 +149,8 @@ def check(driver: TestDriver, shape: Shape, log: Sequence[Record]) -> None:
     assert expected.periodic == _rows(driver, "periodic")
     assert expected.late == driver.coordinator.state.counts.get("late", 0)
     assert expected.totals == _check_steps(driver, shape, log)
-    assert len(expected.totals) == len(driver.raw_store("kept"))
+    kept = driver.table("kept") if shape.store == "columnar" else driver.raw_store("kept")
+    assert len(expected.totals) == len(kept)
 
 
 def _check_steps(driver: TestDriver, shape: Shape, log: Sequence[Record]) -> dict[Any, Any]:

@@ -117,7 +117,7 @@ def test_totals_without_a_follower_are_kept_and_send_nothing() -> None:
         driver.create("in", COLUMNS)
         driver.feed("in", rows_of(36))
         driver.run()
-        assert len(driver.raw_store("totals")) == 3
+        assert len(driver.table("totals")) == 3
 
 
 def test_two_followers_and_a_chain_see_the_same_totals() -> None:
