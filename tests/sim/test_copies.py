@@ -389,3 +389,42 @@ def test_the_durability_of_a_job_can_change(tmp_path: Path, before: str, after: 
         assert driver.coordinator.state.durability == after
         driver.finish()
         world.check()
+
+
+def test_a_damaged_segment_is_mended_from_its_copy(driver: TestDriver) -> None:
+    """The store comes back whole, and the file on this host is the good one again."""
+    world = World(driver, random.Random(15))
+    world.feed(80)
+    driver.run()
+    driver.copy()
+    driver.crash()
+    good = damage_segments(driver)
+    shutil.rmtree(driver.state_dir(0) / "world")
+    world.feed(80)
+    driver.finish()
+    world.check()
+    for path, data in good.items():
+        if path.exists():
+            assert path.read_bytes() == data
+
+
+def test_a_damaged_segment_without_copy_is_an_error_with_file_and_epoch(tmp_path: Path) -> None:
+    with open_driver(tmp_path / "home", "epoch") as driver:
+        world = World(driver, random.Random(16))
+        world.feed(80)
+        driver.run()
+        driver.crash(lose_hosts=[0])
+        good = damage_segments(driver)
+        with pytest.raises(CorruptDataError) as caught:
+            driver.advance(force=True)
+        assert Path(caught.value.fields["file"]) in good
+        assert 0 < caught.value.fields["epoch"] <= driver.coordinator.state.epoch
+
+
+def damage_segments(driver: TestDriver) -> dict[Path, bytes]:
+    """Change a byte of every segment; returns what they were."""
+    good = {path: path.read_bytes() for path in (driver.storage / "segment").iterdir()}
+    for path, data in good.items():
+        path.unlink()
+        path.write_bytes(bytes([*data[:40], data[40] ^ 1, *data[41:]]))
+    return good

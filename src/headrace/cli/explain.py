@@ -18,6 +18,7 @@ def explain(
 ) -> None:
     """Print the levels, stages, tasks and stores of a job."""
     from headrace.cli.targets import find_job
+    from headrace.config.durability import Durability
     from headrace.coordinator.deploy import make_plan
     from headrace.plan.diagram import mermaid as draw
     from headrace.plan.explain import explain as tell
@@ -27,3 +28,6 @@ def explain(
     with open_home_bus(settings) as bus:
         plan = make_plan(job.build(), bus, settings, absent_ok=True)
     typer.echo((draw(plan) if mermaid else tell(plan)).rstrip("\n"))
+    if not mermaid:
+        durability = Durability.parse(settings.state.durability)
+        typer.echo(f"\ndurability {durability}: {durability.promise}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headrace.coordinator.manifest import JobState
+    from headrace.coordinator.recovery import Recovery
     from headrace.coordinator.summary import EpochSummary
 
 WINDOW_S = 5.0
@@ -50,6 +51,7 @@ class Progress:
     late_rows: int = 0
     busy_s: float = 0.0
     last: EpochSummary | None = None
+    recovery: Recovery | None = None
     _first: dict[str, int] = field(init=False)
     _marks: deque[tuple[float, dict[str, int]]] = field(init=False, default_factory=deque)
 

@@ -18,12 +18,21 @@ from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.segment import ControlType
 
-from headrace.cli.run_text import end_json, end_line, epoch_json, epoch_line, live_table
+from headrace.cli.run_text import (
+    end_json,
+    end_line,
+    epoch_json,
+    epoch_line,
+    live_table,
+    recovery_json,
+    recovery_line,
+)
 from headrace.cli.words import rate_text
 
 if TYPE_CHECKING:
     from headrace.cli.progress import Ends, Progress
     from headrace.clock import Clock
+    from headrace.coordinator.recovery import Recovery
     from headrace.coordinator.summary import EpochSummary
 
 STOPPING = "ending the epoch…  (Ctrl-C again stops at once; nothing is lost)"
@@ -42,6 +51,14 @@ class Reporter(Protocol):
 
     def epoch(self, summary: EpochSummary) -> None:
         """An epoch is done, and noted in the progress."""
+        ...
+
+    def recovering(self, recovery: Recovery | None) -> None:
+        """State is being brought back; ``None``: that is done. From another thread."""
+        ...
+
+    def notice(self, line: str) -> None:
+        """Something is wrong although the run goes on, or right again. From any thread."""
         ...
 
     def stopping(self) -> None:
@@ -77,6 +94,15 @@ class QuietReporter:
         if self._verbose:
             typer.echo(epoch_line(summary))
 
+    def recovering(self, recovery: Recovery | None) -> None:
+        """Say how far it is when asked to."""
+        if self._verbose and recovery is not None:
+            typer.echo(recovery_line(recovery))
+
+    def notice(self, line: str) -> None:
+        """Say it on stderr."""
+        typer.echo(line, err=True)
+
     def stopping(self) -> None:
         """Say on stderr that the end is near."""
         typer.echo(STOPPING, err=True)
@@ -110,6 +136,15 @@ class JsonReporter:
         assert self._progress is not None
         line = epoch_json(summary, self._progress, self._ends(), self._clock.monotonic())
         typer.echo(json.dumps(line))
+
+    def recovering(self, recovery: Recovery | None) -> None:
+        """Print how far it is."""
+        if recovery is not None:
+            typer.echo(json.dumps(recovery_json(recovery)))
+
+    def notice(self, line: str) -> None:
+        """Print it."""
+        typer.echo(json.dumps({"type": "notice", "text": line}))
 
     def stopping(self) -> None:
         """Say on stderr that the end is near."""
@@ -176,6 +211,17 @@ class TerminalReporter:
             rows=f"{progress.rows:,}",
             rate=rate_text(progress.rows, seconds),
         )
+
+    def recovering(self, recovery: Recovery | None) -> None:
+        """Show it in the title of the table, or beside the bar."""
+        if self._progress is not None:
+            self._progress.recovery = recovery
+        if isinstance(self._shown, Bars) and self._task is not None and recovery is not None:
+            self._shown.update(self._task, rate=recovery_line(recovery))
+
+    def notice(self, line: str) -> None:
+        """Print it above what is shown."""
+        self._console.print(line, style="yellow")
 
     def stopping(self) -> None:
         """Say that the end is near; a second signal must find the terminal as it was."""

@@ -108,7 +108,14 @@ def show_run(job: Job, settings: Settings, bus: Bus, reporter: Reporter, clock: 
         try:
             reporter.starting(settings.spark.master)
             result = run_job(
-                job, settings, bus=bus, control=control, on_start=on_start, on_epoch=on_epoch
+                job,
+                settings,
+                bus=bus,
+                control=control,
+                on_start=on_start,
+                on_epoch=on_epoch,
+                on_notice=reporter.notice,
+                on_recovery=reporter.recovering,
             )
         finally:
             reporter.close()

@@ -11,6 +11,8 @@ from headrace.cli.words import count_text, rate_text, seconds_text, size_text, t
 
 if TYPE_CHECKING:
     from headrace.cli.progress import Ends, Progress
+    from headrace.coordinator.copier import CopyLag
+    from headrace.coordinator.recovery import Recovery
     from headrace.coordinator.summary import EpochSummary
 
 
@@ -29,8 +31,53 @@ def epoch_line(summary: EpochSummary) -> str:
     ]
     if late := summary.counts.get("late", 0):
         parts.append(f"{late:,} late")
+    if summary.copy is not None and summary.copy.failures:
+        behind = count_text(summary.copy.epochs, "epoch")
+        parts.append(f"copy {behind}, {seconds_text(summary.copy.seconds)} behind")
     parts += [f"merge failed: {problem}" for problem in summary.merge_problems]
     return "  ".join(parts)
+
+
+def recovery_line(recovery: Recovery) -> str:
+    """Return how far the stores of a job are back."""
+    done, total = size_text(recovery.bytes_done), size_text(recovery.bytes_total)
+    parts = [
+        f"bringing state back: {recovery.tasks_done} of {count_text(recovery.tasks, 'task')}",
+        f"{done} of {total}",
+        count_text(recovery.rows, "change"),
+    ]
+    if recovery.eta_s is not None:
+        parts += [f"{size_text(recovery.rate)}/s", f"{seconds_text(recovery.eta_s)} left"]
+    return "  ".join(parts)
+
+
+def recovery_json(recovery: Recovery) -> dict[str, Any]:
+    """Return how far the stores of a job are back for ``--json``."""
+    return {
+        "type": "recovery",
+        "epoch": recovery.epoch,
+        "tasks_done": recovery.tasks_done,
+        "tasks": recovery.tasks,
+        "bytes_done": recovery.bytes_done,
+        "bytes_total": recovery.bytes_total,
+        "changes": recovery.rows,
+        "bytes_per_s": round(recovery.rate),
+        "eta_s": None if recovery.eta_s is None else round(recovery.eta_s, 1),
+        "stage": recovery.stage,
+        "task": recovery.task,
+        "file": recovery.file,
+    }
+
+
+def _copy_json(copy: CopyLag | None) -> dict[str, Any] | None:
+    if copy is None:
+        return None
+    return {
+        "lag_epochs": copy.epochs,
+        "lag_s": copy.seconds,
+        "failures": copy.failures,
+        "problem": copy.problem,
+    }
 
 
 def epoch_json(summary: EpochSummary, progress: Progress, ends: Ends, now: float) -> dict[str, Any]:
@@ -60,6 +107,7 @@ def epoch_json(summary: EpochSummary, progress: Progress, ends: Ends, now: float
             }
             for found in progress.inputs(ends, now)
         },
+        "copy": _copy_json(summary.copy),
         "ended": summary.ended,
     }
 
@@ -136,6 +184,12 @@ def _title(progress: Progress, *, lag: int) -> Text:
     text = Text.assemble((progress.job, "bold cyan"), f"  {progress.output_rows:,} out")
     if progress.late_rows:
         text.append(f"  {progress.late_rows:,} late", style="yellow")
+    if progress.recovery is not None:
+        text.append(f"  {recovery_line(progress.recovery)}", style="yellow")
+        return text
+    copy = None if progress.last is None else progress.last.copy
+    if copy is not None and copy.failures:
+        text.append(f"  no copy for {count_text(copy.epochs, 'epoch')}", style="red")
     if progress.last is not None and progress.last.merge_problems:
         text.append("  merging fails: see --verbose", style="yellow")
     if progress.last is None:

@@ -52,6 +52,10 @@ def test_a_plan_is_told_or_drawn(jobs: str) -> None:
 
     assert "job counts: 2 levels, 2 stages, 8 tasks" in told
     assert "store orders.by_customer.aggregate (rocksdb)" in told
+    assert "durability epoch: exactly once" in told
+    told = done("explain", f"{jobs}:counts", "--set", "state.durability=backup(30s)")
+    assert "durability backup(30s): exactly once while this host's disk lives" in told
+    assert "at least once" in told
     assert done("explain", f"{jobs}:counts", "--mermaid").startswith("flowchart ")
 
 

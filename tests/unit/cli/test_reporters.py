@@ -13,7 +13,10 @@ from tests.unit.cli.test_run_text import SUMMARY, state_at
 
 from headrace.cli.progress import Progress
 from headrace.cli.reporters import JsonReporter, QuietReporter, Reporter, TerminalReporter
+from headrace.cli.run_text import epoch_json, epoch_line
 from headrace.clock import SystemClock
+from headrace.coordinator.copier import CopyLag
+from headrace.coordinator.recovery import Recovery
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 
@@ -99,3 +102,43 @@ def test_a_program_gets_objects(capsys: pytest.CaptureFixture[str]) -> None:
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["type"] for line in found] == ["epoch", "end"]
     assert found[0]["inputs"]["flights"]["lag"] == 30
+
+
+RECOVERY = Recovery(7, 1, 4, 30 << 20, 80 << 20, 1_000, 5 << 20, 10.0, "s", 2, "segment/x.seg")
+
+
+def test_a_recovery_and_a_notice_are_shown_everywhere(
+    screen: Console, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the table's title, beside the bar, as a line, and as objects for a program."""
+    line = "bringing state back: 1 of 4 tasks  30.0 MiB of 80.0 MiB  1,000 changes  5.0 MiB/s"
+    for bounded in (False, True):
+        reporter = TerminalReporter(SystemClock(), console=screen)
+        state = msgspec.structs.replace(state_at(0), until={"flights": [9]} if bounded else None)
+        reporter.started(Progress("radar", {"flights": "flights"}, {}, state, 0.0), dict)
+        reporter.recovering(RECOVERY)
+        reporter.notice("no copy in /jobs/radar")
+        reporter.close()
+    assert shown(screen).count("bringing state back") >= 2
+    assert "no copy in /jobs/radar" in shown(screen)
+    quiet = QuietReporter(verbose=True)
+    quiet.recovering(RECOVERY)
+    quiet.notice("no room")
+    told = capsys.readouterr()
+    assert told.out == f"{line}  10 s left\n"
+    assert told.err == "no room\n"
+    as_json = JsonReporter(SystemClock())
+    as_json.recovering(RECOVERY)
+    as_json.recovering(None)
+    as_json.notice("no room")
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["type"], first["bytes_total"], first["eta_s"]) == ("recovery", 80 << 20, 10.0)
+    assert second == {"type": "notice", "text": "no room"}
+
+
+def test_a_copy_that_is_behind_is_told() -> None:
+    copy = CopyLag(3, 12.5, 2, "no answer")
+    assert "copy 3 epochs, 12 s behind" in epoch_line(replace(SUMMARY, copy=copy))
+    assert "copy" not in epoch_line(replace(SUMMARY, copy=CopyLag(1, 0.2, 0, "")))
+    told = epoch_json(replace(SUMMARY, copy=copy), Progress("r", {}, {}, state_at(0), 0.0), {}, 1.0)
+    assert told["copy"]["lag_epochs"] == 3

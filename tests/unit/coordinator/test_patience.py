@@ -1,0 +1,73 @@
+"""A full disk is waited for: with a word, until there is room, a limit, or a wish to stop."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from headrace.coordinator.patience import Patience
+from headrace.errors import UnavailableError
+from headrace.files import DiskFullError, disk_error
+from headrace.testing.clock import ManualClock
+
+
+def refusing(times: int, error: Exception) -> Callable[[], str]:
+    left = [times]
+
+    def step() -> str:
+        if left[0]:
+            left[0] -= 1
+            raise error
+        return "done"
+
+    return step
+
+
+def full() -> OSError:
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/jobs/x.seg")
+
+
+@pytest.mark.parametrize("error", [full(), disk_error(full()), OSError(errno.EDQUOT, "quota")])
+def test_it_goes_on_when_there_is_room(error: Exception) -> None:
+    told: list[str] = []
+    clock = ManualClock()
+    patience = Patience(clock, threading.Event(), None, told.append)
+    began = clock.monotonic()
+    assert patience.until_room(refusing(5, error)) == "done"
+    assert clock.monotonic() - began == pytest.approx(5)
+    assert len(told) == 2
+    assert "the disk refused" in told[0]
+    assert "the job waits for room" in told[0]
+    assert told[1] == "there is room again after 5 s; the job goes on"
+
+
+def test_a_limit_ends_the_waiting() -> None:
+    clock = ManualClock()
+    with pytest.raises(DiskFullError, match=r"/jobs/x\.seg: No space left"):
+        Patience(clock, threading.Event(), 3.0).until_room(refusing(100, disk_error(full())))
+    with pytest.raises(OSError, match="No space left"):
+        Patience(clock, threading.Event(), 0.0).until_room(refusing(1, full()))
+
+
+def test_a_wish_to_stop_ends_the_waiting() -> None:
+    stop = threading.Event()
+    told: list[str] = []
+
+    def tell(line: str) -> None:
+        told.append(line)
+        stop.set()
+
+    assert Patience(ManualClock(), stop, None, tell).until_room(refusing(100, full())) is None
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EFBIG, "too large"), UnavailableError("no answer"), ValueError("x")]
+)
+def test_other_errors_are_not_waited_for(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        Patience(ManualClock(), threading.Event()).until_room(refusing(1, error))
