@@ -24,11 +24,13 @@ class Target(NamedTuple):
 
     ``attempt`` is the attempt whose changes of this task were committed in that epoch, or
     ``None`` when the task changed nothing in it. A worker that still holds the changes of
-    that very attempt applies them from memory.
+    that very attempt applies them from memory. ``shape`` changes whenever a merge took
+    effect: the same state then lies in other files.
     """
 
     position: Position
     attempt: str | None = None
+    shape: int = 0
 
 
 _encode = msgspec.json.encode

@@ -1,9 +1,10 @@
 r"""The form of a segment: what one slot attempt changed in one epoch, or a snapshot.
 
 One file serves all tasks of a slot, so an epoch costs one fsync. It is a row of sections,
-one for each (stage, task, store), each a row of frames (``records.frame``) of the columns
-``group``, ``key``, ``value`` (null deletes), sorted by key group, then key; then a JSON
-footer, and a trailer of 20 bytes, little endian:
+one for each (stage, task, store), each a row of frames (``records.frame``): either of the
+columns ``group``, ``key``, ``value`` (null deletes), sorted by key group, then key; or of a
+table's own columns (``records.layout``), sorted by cluster, then hash, which the footer tells.
+Then a JSON footer, and a trailer of 20 bytes, little endian:
 
 =====================  ===================================================
 ``u32`` footer size    bytes of the JSON footer, which ends right before
@@ -26,6 +27,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from headrace.state.columnar.sections import TableInfo
 from headrace.state.position import Position
 
 FORMAT = 2
@@ -58,8 +60,9 @@ class SegmentHeader(msgspec.Struct, frozen=True):
 class Section(msgspec.Struct, frozen=True):
     """One store of one task within a file.
 
-    ``groups`` are the key groups present, rising; ``starts`` the row at which each begins.
-    ``digest`` is xxh3 of the headers of its frames, one after the other.
+    ``groups`` are the key groups present, rising; ``starts`` the row at which each begins;
+    both are empty for a table, which has ``table``. ``digest`` is xxh3 of the headers of its
+    frames, one after the other.
     """
 
     stage: str
@@ -71,6 +74,7 @@ class Section(msgspec.Struct, frozen=True):
     groups: tuple[int, ...]
     starts: tuple[int, ...]
     digest: int
+    table: TableInfo | None = None
 
     @property
     def first_group(self) -> int:

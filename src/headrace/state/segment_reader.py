@@ -14,6 +14,7 @@ from xxhash import xxh3_64, xxh3_64_intdigest
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.files import Files
 from headrace.records.frame import Frame, iterate_frames, read_frame
+from headrace.records.schema import schema_from_text
 from headrace.state.segment import (
     FORMAT,
     MAGIC,
@@ -88,8 +89,7 @@ class SegmentReader:
     ) -> Iterator[tuple[list[bytes], list[bytes | None]]]:
         """Yield what ``read`` returns, frame by frame, so that a snapshot is not held whole."""
         low, high = groups
-        found = [s for s in self.sections if s.store == store]
-        for section in sorted(found, key=lambda s: s.first_group):
+        for section in self._of_entries(store):
             if section.first_group < high and section.last_group >= low:
                 yield from self._section_batches(section, low, high)
 
@@ -106,10 +106,30 @@ class SegmentReader:
     ) -> Iterator[tuple[pa.BinaryArray, pa.BinaryArray]]:
         """Yield what ``read`` returns, frame by frame, as columns of the mapped file."""
         low, high = groups
-        found = [s for s in self.sections if s.store == store]
-        for section in sorted(found, key=lambda s: s.first_group):
+        for section in self._of_entries(store):
             if section.first_group < high and section.last_group >= low:
                 yield from self._section_columns(section, low, high)
+
+    def _of_entries(self, store: str) -> list[Section]:
+        found = [s for s in self.sections if s.store == store and s.table is None]
+        return sorted(found, key=lambda s: s.first_group)
+
+    def tables(self, store: str) -> list[Section]:
+        """Return the sections of a store that is a table, of each task that wrote one."""
+        return [s for s in self.sections if s.store == store and s.table is not None]
+
+    def piece(self, section: Section, number: int) -> pa.RecordBatch:
+        """Return one piece of a table's section without copying it, once it is verified.
+
+        Raises:
+            CorruptDataError: bytes of it are not as they were written.
+        """
+        assert section.table is not None
+        frame = self._frames(section)[number]
+        self.bytes_read += frame.end - frame.position
+        schema = schema_from_text(section.table.schema)
+        origin = f"segment {self.path} of epoch {self.header.epoch}"
+        return read_frame(self._data, frame, schema, origin)
 
     def _section_batches(
         self, section: Section, low: int, high: int
@@ -152,6 +172,10 @@ class SegmentReader:
             CorruptDataError: any byte is not as it was written.
         """
         for section in self.sections:
+            if section.table is not None:
+                for number in range(len(section.table.pieces)):
+                    self.piece(section, number)
+                continue
             for _ in self._section_batches(section, *ALL_GROUPS):
                 pass
 

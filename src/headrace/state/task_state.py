@@ -20,9 +20,11 @@ from headrace.errors import (
     NotOwnerError,
 )
 from headrace.files import Files
-from headrace.graph.operators import StoreSpec
+from headrace.graph.operators import COLUMNAR, StoreSpec
+from headrace.records.layout import TableLayout
 from headrace.state.backend import Backend, Changes
 from headrace.state.chain import CatchUpStats, SegmentSource
+from headrace.state.columnar.table import ColumnarTable, TableChanges
 from headrace.state.expiry import ExpiringStore
 from headrace.state.follower import Counts, Follower, TaskName
 from headrace.state.memory import MemoryBackend
@@ -33,6 +35,7 @@ from headrace.state.recovery import RecoveryLog
 from headrace.state.rocksdb import RocksDBBackend
 from headrace.state.segment_writer import SegmentWriter
 from headrace.state.store import KeyValueStore
+from headrace.state.table_stores import TableStores
 
 BackendFactory = Callable[[Path, Sequence[str], str], Backend]
 
@@ -87,17 +90,20 @@ class TaskState:
         self._attempt: _Attempt | None = None
         self._closed = self._is_open = False
         self._directory = directory
+        self._tables = TableStores(name, _layouts(specs), files)
         self._open_backends(specs, directory, backends)
 
     def _open_backends(
         self, specs: Sequence[StoreSpec], directory: Path, backends: Mapping[str, BackendFactory]
     ) -> None:
-        unknown = sorted({spec.kind for spec in specs} - backends.keys())
+        unknown = sorted({spec.kind for spec in specs} - {COLUMNAR} - backends.keys())
         if unknown or len(self._values) != len(specs):
             raise InvalidInputError(
                 f"stores of stage {self.name.stage} cannot open: unknown kinds {unknown}, or a "
-                f"name twice in {[spec.name for spec in specs]}; known: {sorted(backends)}"
+                f"name twice in {[spec.name for spec in specs]}; known: "
+                f"{sorted((*backends, COLUMNAR))}"
             )
+        specs = [spec for spec in specs if spec.kind != COLUMNAR]
         low, high = self.name.groups
         scope = f"{self.name.job}/{self.name.stage}/{low}-{high}"
         for kind, is_logged in sorted({(spec.kind, spec.changelog) for spec in specs}):
@@ -118,6 +124,8 @@ class TaskState:
     def position(self) -> Position | None:
         """The committed state that all stores hold, ``None`` when they differ or hold none."""
         held = {backend.position for backend, _ in self._backends.values()}
+        if self._tables.tables:
+            held.add(self._tables.position)
         return held.pop() if len(held) == 1 else None
 
     def store(self, name: str) -> KeyValueStore:
@@ -127,6 +135,16 @@ class TaskState:
         except KeyError:
             raise InvalidInputError(
                 f"no store {name!r}; known: {sorted(self._stores)}; declare it on its operator"
+            ) from None
+
+    def table(self, name: str) -> ColumnarTable:
+        """Return a columnar store, the same object at each call."""
+        try:
+            return self._tables.tables[name]
+        except KeyError:
+            raise InvalidInputError(
+                f"no table {name!r}; known: {sorted(self._tables.tables)}; declare it on its "
+                "operator"
             ) from None
 
     def objects(self, name: str) -> ObjectStore:
@@ -152,7 +170,8 @@ class TaskState:
         4. Otherwise apply the committed segments the store has not seen, one atomic write
            each; a store that is not on the chain is thrown away and begins at a snapshot.
         5. A store found unreadable on the way is thrown away and filled once more.
-        6. A store without changelog that cannot be brought forward from memory begins empty.
+        6. Tables are laid over the committed files, which are mapped, not read.
+        7. A store without changelog that cannot be brought forward from memory begins empty.
 
         Args:
             target: the position, and the attempt that won this task's part of it.
@@ -196,7 +215,24 @@ class TaskState:
                 backend.apply({}, target.position)
                 continue
             self._follower.fill(backend, stores, target.position, source, counts)
+        self._catch_up_tables(sealed, target, source, counts)
         return counts.stats()
+
+    def _catch_up_tables(
+        self, sealed: _Attempt | None, target: Target, source: SegmentSource, counts: Counts
+    ) -> None:
+        tables = self._tables
+        if not tables.tables:
+            return
+        if tables.is_at(target):
+            tables.discard()
+            return
+        self._refuse_older(tables.position, target.position)
+        was_committed = sealed is not None and _was_committed(sealed, target, tables.position)
+        if was_committed and tables.go_on(target, counts):
+            counts.from_memory = True
+            return
+        tables.follow(target, source, counts)
 
     def _refuse_older(self, held: Position | None, target: Position) -> None:
         if held is not None and held.lineage == target.lineage and held.epoch > target.epoch:
@@ -225,8 +261,9 @@ class TaskState:
             store.begin(wall_ms)
         for objects in self._objects.values():
             objects.begin()
+        self._tables.begin(wall_ms)
 
-    def seal(self) -> dict[str, Changes]:
+    def seal(self) -> dict[str, Changes | TableChanges]:
         """End the attempt and return its changes by store, sorted by key, none left out.
 
         They stay in memory until the next ``catch_up`` decides over them. Stores without
@@ -243,7 +280,12 @@ class TaskState:
         attempt.changes = {name: changes for name, changes in taken.items() if changes[0]}
         mark: Changes = ([self.name.groups[0].to_bytes(2, "big")], [None])
         unlogged = self._unlogged
-        return {name: mark if name in unlogged else c for name, c in attempt.changes.items()}
+        logged = {name: mark if name in unlogged else c for name, c in attempt.changes.items()}
+        return {**logged, **self._tables.seal()}
+
+    def written(self, path: Path, checksum: int | None) -> None:
+        """Learn which file holds what was sealed: tables go on from there once it is committed."""
+        self._tables.written(path, checksum)
 
     def discard(self) -> None:
         """Forget the attempt, sealed or not."""
@@ -259,11 +301,13 @@ class TaskState:
         self._discard_objects(self._objects)
         for store in self._stores.values():
             store.discard()
+        self._tables.discard()
 
     @property
     def overlay_bytes(self) -> int:
         """About how much memory the changes of the attempt take; end the epoch when too much."""
         raw = sum(store.overlay_bytes for store in self._stores.values())
+        raw += self._tables.overlay_bytes
         return raw + sum(objects.overlay_bytes for objects in self._objects.values())
 
     def counts(self) -> dict[str, int]:
@@ -275,7 +319,7 @@ class TaskState:
     def live_bytes(self) -> int:
         """About how many bytes the committed entries of stores with changelog take."""
         logged = [backend for backend, names in self._backends.values() if self._logs(names)]
-        return sum(backend.live_bytes() for backend in logged)
+        return sum(backend.live_bytes() for backend in logged) + self._tables.live_bytes
 
     def _logs(self, names: tuple[str, ...]) -> bool:
         return names[0] not in self._unlogged
@@ -306,6 +350,7 @@ class TaskState:
         self.discard()
         self._closed = True
         with ExitStack() as last:  # one that cannot flush must not keep the others open
+            last.callback(self._tables.close)
             for backend, _ in self._backends.values():
                 last.callback(backend.close)
             for objects in self._objects.values():
@@ -314,6 +359,18 @@ class TaskState:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the task's state was closed; open it again", task=self.name.task)
+
+
+def _layouts(specs: Sequence[StoreSpec]) -> dict[str, TableLayout]:
+    """Return the layout of each store that is a table."""
+    tables = [spec for spec in specs if spec.kind == COLUMNAR]
+    wrong = sorted(spec.name for spec in tables if spec.layout is None or not spec.changelog)
+    if wrong:
+        raise InvalidInputError(
+            f"columnar stores {wrong} have no layout or no changelog, and need both: their "
+            "segments are the table"
+        )
+    return {spec.name: spec.layout for spec in tables if spec.layout is not None}
 
 
 def _was_committed(sealed: _Attempt, target: Target, held: Position | None) -> bool:

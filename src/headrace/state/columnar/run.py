@@ -230,7 +230,7 @@ class Run:
         layout: of the table.
         pieces: each begins where the one before ends.
         size: bytes that they take.
-        hashes: rows of other hashes count as not there; lookups must not ask for them.
+        hashes: rows of other hashes count as not there.
     """
 
     def __init__(
@@ -269,6 +269,10 @@ class Run:
 
     def find(self, keys: TableKeys, wanted: Rows) -> Iterator[Hit]:
         """Yield where the wanted keys are; those that are not here are left out."""
+        if self.hashes != ALL_HASHES:
+            hashes = keys.hashes[wanted]
+            first, last = np.uint64(self.hashes.first), np.uint64(self.hashes.last)
+            wanted = wanted[(hashes >= first) & (hashes <= last)]
         for piece in self.pieces:
             begin = _bound(keys, wanted, piece.info.first, "left")
             end = _bound(keys, wanted, piece.info.last, "right")

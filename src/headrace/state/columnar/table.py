@@ -35,13 +35,10 @@ class ColumnarTable:
 
     Args:
         layout: of the rows.
-        hashes: of the keys that the task owns; runs may hold others, which are not seen by
-            scans, and must not be asked for.
     """
 
-    def __init__(self, layout: TableLayout, hashes: HashRange = ALL_HASHES) -> None:
+    def __init__(self, layout: TableLayout) -> None:
         self.layout = layout
-        self.hashes = hashes
         self._committed: list[Run] = []
         self._changes: list[Run] = []
         self._now_ms: int | None = None
@@ -165,8 +162,7 @@ class ColumnarTable:
         Yields:
             Batches of ``__hash``, ``__cluster`` where there are clusters, keys and values.
         """
-        owned = self.hashes if hashes is None else self.hashes.within(hashes)
-        part = Part((cluster_from, cluster_below), owned)
+        part = Part((cluster_from, cluster_below), hashes or ALL_HASHES)
         wanted = KeyRange(self.layout.keys, low, high)
         return self._scan([*self._committed, *self._changes], part, wanted, self._now_ms)
 
