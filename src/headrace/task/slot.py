@@ -25,6 +25,7 @@ from headrace.plan.stages import Exchange, JobPlan, Stage
 from headrace.records.keys import group_range
 from headrace.state.broadcast.table import BroadcastTable
 from headrace.state.chain import SegmentSource
+from headrace.state.columnar.table import TableChanges
 from headrace.state.follower import TaskName
 from headrace.state.position import Position, Target
 from headrace.state.recovery import FOLDER as RECOVERY
@@ -360,7 +361,7 @@ class _Attempt:
             key, lambda: TaskState(name, specs, folder, host.files, cache=cache)
         )
         held = task.state
-        target = Target(Position(order.lineage, held.epoch, held.attempt), held.attempt)
+        target = Target(Position(order.lineage, held.epoch, held.attempt), held.attempt, held.shape)
         if self._source is None:
             self._source = host.segments(order)
         self._recovery.task(stage.name, task.task)
@@ -440,17 +441,25 @@ class _Attempt:
 
     def _write_segment(self, ready: list[_Ready]) -> tuple[FileRef | None, dict[_Task, _Size]]:
         changed = [
-            (entry.order, changes)
+            (entry.order, entry.state, changes)
             for entry in ready
             if entry.state is not None and (changes := entry.state.seal())
         ]
         if not changed:
             return None, {}
         writer, name = self._segment_writer()
-        for task, changes in changed:
-            for store, (keys, values) in changes.items():
-                writer.add(task.stage, task.task, store, keys, values)
-        return self._close_segment(writer, name, self._order.epoch)
+        groups = self._plan.key_groups
+        for task, _, changes in changed:
+            for store, own in changes.items():
+                if isinstance(own, TableChanges):
+                    rows = (own.schema, own.batches)
+                    writer.add_table(task.stage, task.task, store, *rows, groups)
+                else:
+                    writer.add(task.stage, task.task, store, *own)
+        file, sizes = self._close_segment(writer, name, self._order.epoch)
+        for _, state, _ in changed:
+            state.written(self._host.storage / name, file.checksum)
+        return file, sizes
 
     def _segment_writer(self) -> tuple[SegmentWriter, str]:
         order = self._order
