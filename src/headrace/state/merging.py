@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +20,10 @@ import pyarrow.compute as pc
 
 from headrace.files import Files
 from headrace.graph.operators import StoreSpec
+from headrace.state.columnar.files import layout_of, open_runs
+from headrace.state.columnar.merge import merge_runs, merged_schema
 from headrace.state.expiry import STAMP_BYTES, least_stamp
-from headrace.state.segment import SNAPSHOT, SegmentHeader, SegmentInfo
+from headrace.state.segment import SNAPSHOT, Section, SegmentHeader, SegmentInfo
 from headrace.state.segment_reader import SegmentReader
 from headrace.state.segment_writer import SegmentWriter
 
@@ -33,6 +35,8 @@ MOST_COVERED = 4096
 """Positions that a merged file lists; a store that stands before the oldest begins anew."""
 
 Columns = tuple[pa.BinaryArray, pa.BinaryArray]
+Source = tuple[SegmentReader, tuple[int, int]]
+T = TypeVar("T")
 
 
 class MergeStoppedError(Exception):
@@ -90,12 +94,18 @@ def merge_files(
     ]
     writer = SegmentWriter(files, job.target, _header(job.header, [r for r, _ in sources]))
     is_snapshot = job.header.kind == SNAPSHOT
-    for spec in job.stores:
+    ttl_ms = {spec.name: spec.ttl_ms for spec in job.stores}
+    for store in sorted({section.store for reader, _ in sources for section in reader.sections}):
+        tables = [section for reader, _ in sources for section in reader.tables(store)]
+        if tables:
+            rows = _merge_table(store, tables[-1], sources, job)
+            _add_table(writer, job, tables[-1], *rows, should_stop)
+            continue
         least = None
-        if is_snapshot and spec.ttl_ms is not None:
-            least = least_stamp(job.now_ms, spec.ttl_ms)
-        entries = merge_entries(spec.name, sources, drop_deleted=is_snapshot, least=least)
-        writer.add_columns(job.stage, job.task, spec.name, _stopping(entries, should_stop))
+        if is_snapshot and (ttl := ttl_ms.get(store)) is not None:
+            least = least_stamp(job.now_ms, ttl)
+        entries = merge_entries(store, sources, drop_deleted=is_snapshot, least=least)
+        writer.add_columns(job.stage, job.task, store, _stopping(entries, should_stop))
     try:
         return writer.close()
     except BaseException:
@@ -123,7 +133,30 @@ def _header(header: SegmentHeader, readers: Sequence[SegmentReader]) -> SegmentH
     )
 
 
-def _stopping(batches: Iterator[Columns], should_stop: Callable[[], bool]) -> Iterator[Columns]:
+def _merge_table(
+    store: str, newest: Section, sources: Sequence[Source], job: MergeJob
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    layout = layout_of(newest)
+    runs = [run for reader, groups in sources for run in open_runs(reader, store, layout, groups)]
+    drop = job.header.kind == SNAPSHOT
+    return merged_schema(runs, layout, drop), merge_runs(runs, layout, drop, job.now_ms)
+
+
+def _add_table(
+    writer: SegmentWriter,
+    job: MergeJob,
+    newest: Section,
+    schema: pa.Schema,
+    batches: Iterator[pa.RecordBatch],
+    should_stop: Callable[[], bool],
+) -> None:
+    assert newest.table is not None
+    groups = newest.table.key_groups
+    rows = _stopping(batches, should_stop)
+    writer.add_table(job.stage, job.task, newest.store, schema, rows, groups)
+
+
+def _stopping(batches: Iterator[T], should_stop: Callable[[], bool]) -> Iterator[T]:
     for batch in batches:
         if should_stop():
             raise MergeStoppedError
@@ -132,7 +165,7 @@ def _stopping(batches: Iterator[Columns], should_stop: Callable[[], bool]) -> It
 
 def merge_entries(
     store: str,
-    sources: Sequence[tuple[SegmentReader, tuple[int, int]]],
+    sources: Sequence[Source],
     *,
     drop_deleted: bool,
     least: bytes | None = None,
@@ -160,7 +193,7 @@ def merge_entries(
 
 
 def _rows_by_group(
-    store: str, sources: Sequence[tuple[SegmentReader, tuple[int, int]]]
+    store: str, sources: Sequence[Source]
 ) -> tuple[Counter[int], int]:
     rows: Counter[int] = Counter()
     size = 0
