@@ -31,6 +31,8 @@ def epoch_line(summary: EpochSummary) -> str:
     ]
     if late := summary.counts.get("late", 0):
         parts.append(f"{late:,} late")
+    if (hits := summary.cache_hits) is not None:
+        parts.append(f"cache {hits:.0%}")
     if summary.copy is not None and summary.copy.failures:
         behind = count_text(summary.copy.epochs, "epoch")
         parts.append(f"copy {behind}, {seconds_text(summary.copy.seconds)} behind")

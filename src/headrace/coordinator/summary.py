@@ -73,6 +73,12 @@ class EpochSummary:
     merged_bytes: int = 0
     merge_problems: tuple[str, ...] = ()
 
+    @property
+    def cache_hits(self) -> float | None:
+        """Part of the messages whose stored value was in memory; ``None`` where none has one."""
+        hits, misses = (self.counts.get(f"cache.{name}", 0) for name in ("hits", "misses"))
+        return hits / (hits + misses) if hits + misses else None
+
     @classmethod
     def of(
         cls,

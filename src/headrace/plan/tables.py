@@ -70,7 +70,8 @@ class TableBinder:
             kind = None if key not in schema.names else schema.field(key).type
             if kind is not None and any(test(kind) for test in _NO_KEY):
                 wrong.append(f"column {key!r} is {kind}, which cannot be a key")
-        if stream is not None and stream.partitions > 1 and not _placed(spec, stream):
+        is_loose = stream is not None and stream.partitions > 1 and not _placed(spec, stream)
+        if stream is not None and is_loose and not wrong:
             wrong.append(
                 f"stream {spec.stream!r} has {stream.partitions} partitions that are not by "
                 f"columns of the key {list(spec.key)}, so which row is the latest is not defined: "

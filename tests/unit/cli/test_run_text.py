@@ -62,6 +62,11 @@ def test_an_epoch_is_a_line() -> None:
     )
 
 
+def test_an_epoch_tells_what_part_of_its_values_was_in_memory() -> None:
+    counts = {"cache.hits": 300, "cache.misses": 100}
+    assert epoch_line(replace(SUMMARY, counts=counts)).endswith("state 3.1 MiB  cache 75%")
+
+
 def test_a_merge_that_fails_is_told(progress: Progress) -> None:
     summary = replace(SUMMARY, merge_problems=("s/0: OSError: no space",), merged_bytes=5)
 
