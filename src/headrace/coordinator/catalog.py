@@ -81,7 +81,8 @@ def describe_plan(plan: JobPlan) -> Catalog:
 
 def _stores(stage: Stage) -> list[StoreEntry]:
     first = stage.receives[0]
-    keys = schema_to_text(pa.schema([first.schema.field(key) for key in first.keys]))
+    sent = [key for key in first.keys if key in first.schema.names]  # what none uses is not
+    keys = schema_to_text(pa.schema([first.schema.field(key) for key in sent]))
     entries = []
     for operator in stage.operators:
         if isinstance(operator, RunningAggregate | TumblingWindow):

@@ -51,7 +51,7 @@ def test_a_plan_is_told_or_drawn(jobs: str) -> None:
     told = done("explain", f"{jobs}:counts", "--set", "job.tasks=5")
 
     assert "job counts: 2 levels, 2 stages, 8 tasks" in told
-    assert "store orders.by_customer.aggregate (rocksdb)" in told
+    assert "store orders.by_customer.aggregate (columnar)" in told
     assert "durability epoch: exactly once" in told
     told = done("explain", f"{jobs}:counts", "--set", "state.durability=backup(30s)")
     assert "durability backup(30s): exactly once while this host's disk lives" in told

@@ -142,7 +142,7 @@ def test_keyed_operators_hold_their_settings() -> None:
         f"{name}.aggregate",
         (name,),
         aggregates=(("n", n), ("spent", spent)),
-        store=StoreSpec(f"{name}.aggregate"),
+        store=StoreSpec(f"{name}.aggregate", "columnar"),
     )
     every = kept(lambda s: s.aggregate(every="1d", store="memory", n=n, name="daily"))
     assert every == RunningAggregate(
@@ -159,7 +159,7 @@ def test_keyed_operators_hold_their_settings() -> None:
         size_ms=3_600_000,
         grace_ms=90_000,
         aggregates=(("n", n),),
-        store=StoreSpec(f"{name}.window"),
+        store=StoreSpec(f"{name}.window", "columnar"),
     )
 
 

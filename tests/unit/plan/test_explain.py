@@ -36,7 +36,7 @@ level 1
       flights = count()
       mean = mean(dep_delay)
       worst = max(dep_delay)
-      store hourly (rocksdb)
+      store hourly (columnar)
     hourly.to_routes
       output routes: 2 partitions by (origin, dest)
       columns origin, dest, window_start, window_end, flights, mean, worst
@@ -48,7 +48,7 @@ level 1
     flights.by_carrier.aggregate
       totals every 1d
       flights = count()
-      store flights.by_carrier.aggregate (rocksdb)
+      store flights.by_carrier.aggregate (columnar)
     flights.by_carrier.aggregate.to_carriers
       output carriers: 2 partitions by (carrier)
       columns carrier, at, flights
@@ -59,7 +59,7 @@ level 2
     worst
       window of 1h
       top = top_k(mean, 10, origin, dest)
-      store worst (rocksdb)
+      store worst (columnar)
     worst.to_worst
       output worst: 1 partition by (window_start)
       columns window_start, window_end, top
