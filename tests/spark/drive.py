@@ -28,13 +28,16 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
     def on_epoch(summary: EpochSummary) -> None:
         epochs.append(summary.rows)
 
+    def tell(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
     with ExitStack() as stack:
         if order["unlocked"]:  # as on two hosts, where the locks are not the same
             stack.enter_context(mock.patch.object(run, "DriverLock"))
         if order["die_at"] is not None:
             stack.enter_context(_dying(*order["die_at"]))
         try:
-            result = run.run_job(job, settings, on_epoch=on_epoch)
+            result = run.run_job(job, settings, on_epoch=on_epoch, on_notice=tell)
         except HeadraceError as error:
             return {"error": type(error).__name__, "message": str(error), "rows": epochs}
     return {"ended": result.state.ended, "interrupted": result.interrupted, "rows": epochs}

@@ -28,7 +28,8 @@ SIZE = 4 << 20
 
 def check_refusal(said: Mapping[str, Any], world: World, why: int) -> None:
     """The error names the file and the cause, and the failed epoch has left no trace."""
-    assert said["error"] == "UnavailableError", said
+    kind = "DiskFullError" if why == errno.ENOSPC else "UnavailableError"
+    assert said["error"] == kind, said
     assert os.strerror(why) in said["message"]
     assert "jobs/counting/segment/" in said["message"]
     assert "java" not in said["message"].lower()
@@ -53,7 +54,7 @@ class SmallDisk:
     """A file system of a few MiB, which only processes that enter its namespace see."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder, self.name = folder, folder.name
         folder.mkdir(parents=True)
         mount = f'mount -t tmpfs -o size={SIZE} small "$1" && echo mounted && exec sleep 600'
         self._holder = subprocess.Popen(
@@ -91,8 +92,8 @@ class SmallDisk:
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    small = SmallDisk(tmp_path / "home" / "jobs")
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SmallDisk]:
+    small = SmallDisk(tmp_path / "home" / getattr(request, "param", "jobs"))
     yield small
     small.close()
 
@@ -102,7 +103,8 @@ if CAN_MOUNT:  # where nobody may mount, the test above stands alone
     def test_a_disk_that_is_full(world: World, disk: SmallDisk) -> None:
         """The job's folder fills up in mid-epoch, under driver and workers alike."""
         world.feed(300)
-        with Driver("gated", world, *BOUNDED, command=disk.command) as driver:
+        impatient = "state.disk_wait_s=0"
+        with Driver("gated", world, *BOUNDED, impatient, command=disk.command) as driver:
             until(lambda: world.at_gate("count"), "a message at the gate", driver)
             disk.fill()
             world.open_gate("count")
@@ -114,3 +116,24 @@ if CAN_MOUNT:  # where nobody may mount, the test above stands alone
         shutil.copytree(disk.inside, world.home / "jobs", dirs_exist_ok=True)
         assert model(world.log) == world.found()
         assert world.leftovers("counting") == []
+
+    @pytest.mark.parametrize(
+        ("disk", "durability"),
+        [("jobs", "epoch"), ("state", "backup(10ms)"), ("jobs", "backup(10ms)")],
+        indirect=["disk"],
+    )
+    def test_a_full_disk_is_waited_for(world: World, disk: SmallDisk, durability: str) -> None:
+        """Of the job's storage, wherever it is, or of its copy: the same driver goes on."""
+        world.feed(300)
+        sets = (*BOUNDED, f"state.durability={durability}")
+        with Driver("gated", world, *sets, command=disk.command) as driver:
+            until(lambda: world.at_gate("count"), "a message at the gate", driver)
+            disk.fill()
+            world.open_gate("count")
+            until(lambda: "No space left" in driver.story, "a word about the disk", driver)
+            disk.make_room()
+            said = driver.wait()
+        assert said["ended"], said
+        assert sum(said["rows"]) == 600
+        shutil.copytree(disk.inside, world.home / disk.name, dirs_exist_ok=True)
+        assert model(world.log) == world.found()
