@@ -9,12 +9,17 @@ ships the contract as a test suite.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import pyarrow as pa
 
 from headrace.state.position import Position
 
 Changes = tuple[Sequence[bytes], Sequence[bytes | None]]
 """Keys and their values, of equal length; a value of ``None`` deletes. Keys do not repeat."""
+
+Columns = tuple[pa.BinaryArray, pa.BinaryArray]
+"""The same as columns."""
 
 
 class Backend(ABC):
@@ -51,6 +56,21 @@ class Backend(ABC):
             CorruptDataError: local data is unreadable; clear and fill again.
             UnavailableError: the disk is full or refuses to write.
         """
+
+    def load(self, store: str, batches: Iterable[Columns]) -> None:
+        """Fill a store that is empty, after ``clear``; leaves no position, as ``apply`` of None.
+
+        Args:
+            store: its name.
+            batches: of full keys and values, none null, rising over all batches.
+
+        Raises:
+            InvalidInputError: a store that this backend was not opened with.
+            CorruptDataError: local data is unreadable; clear and fill again.
+            UnavailableError: the disk is full or refuses to write.
+        """
+        for keys, values in batches:
+            self.apply({store: (keys.to_pylist(), values.to_pylist())}, None)
 
     @abstractmethod
     def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:

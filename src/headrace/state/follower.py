@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.errors import CorruptDataError, InternalError
 from headrace.files import Files
-from headrace.state.backend import Backend, Changes
-from headrace.state.chain import CatchUpStats, Chain, Mend, SegmentSource
+from headrace.state.backend import Backend, Changes, Columns
+from headrace.state.chain import CatchUpStats, Chain, Mend, SegmentSource, Step
+from headrace.state.merging import merge_entries
 from headrace.state.position import Position
 from headrace.state.recovery import RecoveryLog
 from headrace.state.segment import CHANGELOG, SNAPSHOT
@@ -82,6 +83,30 @@ def _reading(path: Path, chain: Chain, epoch: int | None, backend: Backend) -> I
         raise _DamagedFileError(path, named, chain.mend) from error
 
 
+@contextmanager
+def _reading_all(chain: Chain, epochs: Mapping[Path, int], backend: Backend) -> Iterator[None]:
+    """The same while several files are read at once; the error tells which one it is."""
+    try:
+        yield
+    except CorruptDataError as error:
+        if backend.is_damaged or "file" not in error.fields:
+            raise
+        path = Path(str(error.fields["file"]))
+        epoch = epochs.get(path, chain.start and chain.start.epoch)
+        with _reading(path, chain, epoch, backend):
+            raise
+
+
+def _counted(
+    batches: Iterable[Columns], readers: Sequence[SegmentReader], counts: Counts
+) -> Iterator[Columns]:
+    for keys, values in batches:
+        yield keys, values
+        counts.applied(sum(reader.bytes_read for reader in readers), len(keys))
+        for reader in readers:
+            reader.bytes_read = 0
+
+
 class Follower:
     """Reads committed files for one task.
 
@@ -144,15 +169,21 @@ class Follower:
             chain = source.chain(name.stage, name.task, name.groups, None)
         if chain.start is None or chain.start != backend.position:
             self._begin_anew(backend, stores, chain, counts)
+        else:
+            self._go_on(backend, stores, chain, counts)
+        if backend.position != target:
+            backend.apply({}, target)
+
+    def _go_on(
+        self, backend: Backend, stores: tuple[str, ...], chain: Chain, counts: Counts
+    ) -> None:
         for step in chain.steps:
             changes: dict[str, Changes] = {}
             for path in step.paths:
                 with _reading(path, chain, step.position.epoch, backend):
-                    reader = self._reader(path, (CHANGELOG,), chain, counts)
-                    self._read_step(reader, step.position, stores, changes, counts)
+                    reader = self._step_reader(path, step, chain, counts)
+                    self._read_step(reader, stores, changes, counts)
             backend.apply(changes, step.position)
-        if backend.position != target:
-            backend.apply({}, target)
 
     def _goes_on(self, backend: Backend, chain: Chain) -> bool:
         """Say whether a merged first step lists the position that lies within it.
@@ -184,33 +215,52 @@ class Follower:
                 task=self.name.task,
             )
         backend.clear()
+        sources = self._sources(chain, backend, counts)
+        epochs = {path: step.position.epoch for step in chain.steps for path in step.paths}
+        for store in stores:
+            merged = merge_entries(store, sources, drop_deleted=True)
+            with _reading_all(chain, epochs, backend):
+                backend.load(store, _counted(merged, [reader for reader, _ in sources], counts))
+        stands = chain.steps[-1].position if chain.steps else chain.start
+        if stands is not None:
+            backend.apply({}, stands)
+            # Else a process that dies soon would leave nothing of what took so long.
+            backend.flush(wait=False)
+
+    def _sources(
+        self, chain: Chain, backend: Backend, counts: Counts
+    ) -> list[tuple[SegmentReader, tuple[int, int]]]:
+        """Open all files, oldest first, each with the key groups to take of it."""
+        found = []
         for path, groups in chain.snapshots(self.name.groups):
             # Where a lineage began, it began with the files of the one before, of any kind.
             with _reading(path, chain, chain.start and chain.start.epoch, backend):
-                reader = self._reader(path, (SNAPSHOT, CHANGELOG), chain, counts)
-                for store in stores:
-                    for keys, values in reader.batches(store, groups):
-                        backend.apply({store: (keys, values)}, None)
-                        counts.applied(reader.bytes_read, len(keys))
-                        reader.bytes_read = 0
-        if chain.start is not None:
-            backend.apply({}, chain.start)
+                found.append((self._reader(path, (SNAPSHOT, CHANGELOG), chain, counts), groups))
+        for step in chain.steps:
+            for path in step.paths:
+                with _reading(path, chain, step.position.epoch, backend):
+                    reader = self._step_reader(path, step, chain, counts)
+                    found.append((reader, self.name.groups))
+        return found
 
-    def _read_step(
-        self,
-        reader: SegmentReader,
-        position: Position,
-        stores: tuple[str, ...],
-        changes: dict[str, Changes],
-        counts: Counts,
-    ) -> None:
-        header = reader.header
+    def _step_reader(self, path: Path, step: Step, chain: Chain, counts: Counts) -> SegmentReader:
+        reader = self._reader(path, (CHANGELOG,), chain, counts)
+        header, position = reader.header, step.position
         if (header.lineage, header.epoch) != (position.lineage, position.epoch):
             raise CorruptDataError(
                 f"segment {reader.path} is of epoch {header.epoch} in lineage {header.lineage}, "
                 f"expected epoch {position.epoch} in {position.lineage}",
                 file=str(reader.path),
             )
+        return reader
+
+    def _read_step(
+        self,
+        reader: SegmentReader,
+        stores: tuple[str, ...],
+        changes: dict[str, Changes],
+        counts: Counts,
+    ) -> None:
         for store in stores:
             keys, values = reader.read(store, self.name.groups)
             if keys:

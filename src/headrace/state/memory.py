@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from headrace.errors import ClosedError, InvalidInputError
-from headrace.state.backend import Backend, Changes
+from headrace.state.backend import Backend, Changes, Columns
+from headrace.state.bulk import content_bytes
 from headrace.state.position import Position
 
 
@@ -69,6 +70,15 @@ class MemoryBackend(Backend):
             else:
                 entries[key] = value
                 self._bytes += len(key) + len(value)
+
+    def load(self, store: str, batches: Iterable[Columns]) -> None:
+        """Fill a dict that is empty."""
+        entries = self._of(store)
+        for keys, values in batches:
+            entries.update(zip(keys.to_pylist(), values.to_pylist(), strict=True))
+            self._bytes += content_bytes(keys) + content_bytes(values)
+        self._sorted.pop(store, None)
+        self._position = None
 
     def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the value of each key."""

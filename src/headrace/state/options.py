@@ -17,6 +17,7 @@ from rocksdict import (
     ChecksumType,
     DataBlockIndexType,
     DBCompressionType,
+    IngestExternalFileOptions,
     Options,
     WriteBufferManager,
     WriteOptions,
@@ -97,4 +98,11 @@ def write_options() -> WriteOptions:
     """Return the options of every write: no write-ahead log."""
     options = WriteOptions()
     options.disable_wal = True  # type: ignore[method-assign, assignment]  # a property
+    return options
+
+
+def ingest_options() -> IngestExternalFileOptions:
+    """Return the options for taking in files that were written beside the database."""
+    options = IngestExternalFileOptions()
+    options.set_move_files(True)
     return options

@@ -147,7 +147,7 @@ class SegmentReader:
         for frame in self._frames(section):
             first, last = max(begin - at, 0), min(end - at, frame.rows)
             if first < last:
-                self.bytes_read += frame.end - frame.position
+                self.bytes_read += (frame.end - frame.position) * (last - first) // frame.rows
                 batch = read_frame(self._data, frame, SCHEMA, str(self.path))
                 if batch.num_rows != frame.rows:
                     raise self._damaged(f"found {batch.num_rows} rows, expected {frame.rows}")

@@ -7,8 +7,8 @@ includes the oldest file is a snapshot: nothing older is below, so deletions go.
 
 What is written over ``W`` bytes of changelog, with ``FILE_COST_BYTES`` more for each file, stays
 below ``WORST_REWRITES`` times ``W`` for each level, and below ``W`` for the snapshots that
-``snapshots`` asks for: those cost less than the bytes that they free, and a byte is freed once. Each level keeps at most three runs, and
-each of these at most two smaller ones before it.
+``snapshots`` asks for: those cost less than the bytes that they free, and a byte is freed once.
+Each level keeps at most three runs, and each of these at most two smaller ones before it.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from headrace.errors import ClosedError, InvalidInputError
@@ -124,6 +125,31 @@ class StoreContract(ABC):
         assert next(scan) == (b"1", b"v")
         backend.apply({"a": ([b"2", b"3"], [None, b"v"])}, SECOND)
         assert list(scan) == [(b"2", b"v")]
+        backend.close()
+
+    @pytest.mark.parametrize("count", [0, 1, 4])
+    def test_a_load_fills_an_empty_store(self, tmp_path: Path, count: int) -> None:
+        """From columns in batches, of keys of one length or any, slices of others too."""
+        backend = self.open(tmp_path)
+        backend.apply({"a": ([b"old"], [b"1"])}, FIRST)
+        backend.clear()
+        expected = []
+        for store in STORES:
+            keys = [f"{n:04d}{'x' * (n % 3 if store == 'b' else 1)}".encode() for n in range(90)]
+            column, values = pa.array([b"", *keys], pa.binary()), pa.array([None, *keys])
+            step = 90 // max(1, count)
+            cuts = [(1 + at * step, step) for at in range(count)]
+            backend.load(store, [(column.slice(*cut), values.slice(*cut)) for cut in cuts])
+            expected = [(key, key) for key in keys[: step * count]]
+            assert self.entries(backend, store) == expected
+        assert backend.position is None
+        assert (backend.live_bytes() > 0) is bool(count)
+        backend.apply({"b": ([b"0000", b"9"], [None, b"9"])}, SECOND)
+        assert backend.position == SECOND
+        assert [key for key, _ in self.entries(backend, "b")] == sorted(
+            {key for key, _ in expected} - {b"0000"} | {b"9"}
+        )
+        assert backend.get_many("a", [b"0003x", b"old"])[1] is None
         backend.close()
 
     def test_clear_forgets_data_and_position(self, tmp_path: Path) -> None:

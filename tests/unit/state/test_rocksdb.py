@@ -6,8 +6,10 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from headrace.errors import CorruptDataError, InvalidInputError, UnavailableError
@@ -174,3 +176,47 @@ def test_a_forked_child_does_not_keep_its_parents_lock(tmp_path: Path) -> None:
 def test_too_many_stores_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="found 201 stores, at most 200"):
         RocksDBBackend(tmp_path, [f"s{n}" for n in range(201)])
+
+
+def many(begin: int, end: int) -> list[tuple[pa.BinaryArray, pa.BinaryArray]]:
+    rows = [f"{number:06d}".encode() for number in range(begin, end)]
+    parts = [pa.array(rows[at : at + 500], pa.binary()) for at in range(0, len(rows), 500)]
+    return [(part, part) for part in parts]
+
+
+def test_a_large_load_goes_into_files_beside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several of them, none left behind, one store after the other; it survives the process."""
+    monkeypatch.setattr("headrace.state.rocksdb.LOADED_FILE_BYTES", 4096)
+    (tmp_path / "load-7.sst").write_bytes(b"of a process that was killed")
+    backend = RocksDBBackend(tmp_path, ("a", "b"), "scope")
+    backend.load("b", many(0, 5000))
+    backend.load("a", many(3000, 9000))
+    assert not list(tmp_path.glob("load-*"))
+    assert backend.position is None
+    position = Position("line", 1, "d")
+    backend.apply({"b": ([b"000007"], [None])}, position)
+    backend.close()
+    again = RocksDBBackend(tmp_path, ("a", "b"), "scope")
+    assert again.position == position
+    assert len(list(again.scan("a"))) == 6000
+    assert [key for key, _ in again.scan("b")][6:8] == [b"000006", b"000008"]
+    again.close()
+
+
+def test_a_load_that_fails_leaves_nothing_and_no_position(tmp_path: Path) -> None:
+    def cut() -> Iterator[tuple[pa.BinaryArray, pa.BinaryArray]]:
+        yield from many(0, 2000)
+        raise CorruptDataError("a file is damaged")
+
+    backend = RocksDBBackend(tmp_path, ("a",), "scope")
+    with pytest.raises(CorruptDataError, match="a file is damaged"):
+        backend.load("a", cut())
+    assert not backend.is_damaged
+    assert not list(tmp_path.glob("load-*"))
+    assert backend.position is None
+    backend.clear()
+    backend.load("a", many(0, 1000))
+    assert len(list(backend.scan("a"))) == 1000
+    backend.close()
