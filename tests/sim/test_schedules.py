@@ -23,7 +23,7 @@ from headrace.testing.driver import TestDriver
 
 SCHEDULES = 500
 BATCHES = 25
-FILE_BUS_POINTS = [point for point in FAULT_POINTS if not point.startswith("copy.")]
+FILE_BUS_POINTS = [point for point in FAULT_POINTS if not point.startswith(("copy.", "rescale."))]
 POINTS = [point for point in FILE_BUS_POINTS if not point.startswith("bus.")]
 JOBS = {"memory": make_job("memory"), "rocksdb": make_job("rocksdb")}
 done: Counter[str] = Counter()
@@ -73,6 +73,7 @@ class _Schedule:
         "takeover in commit",
         "stop in mid-epoch",
         "lost process",
+        "rescale",
     )
 
     def __init__(self, seed: int) -> None:
@@ -103,6 +104,7 @@ class _Schedule:
             "takeover in commit": self._takeover_in_commit,
             "stop in mid-epoch": self._stop,
             "lost process": self._kill_slot,
+            "rescale": self._rescale,
         }
         with self.driver:
             world = World(self.driver, self.rng)
@@ -203,6 +205,21 @@ class _Schedule:
             old.advance(force=True)
         self.driver.advance(force=True)
         return taken
+
+    def _rescale(self) -> bool:
+        """Another number of tasks, or a driver that dies on the way to it."""
+        self.driver.advance()
+        before = self.driver.coordinator.state.lineage
+        tasks = self.rng.choice([1, 2, 3, 5, 7])
+        point = self.rng.choice(["rescale.published", "commit.written", "rescale.committed", ""])
+        if point:
+            self.driver.advance_with_crash(point, step=lambda: self._to(tasks))
+        else:
+            self._to(tasks)
+        return before != self.driver.coordinator.state.lineage
+
+    def _to(self, tasks: int) -> None:
+        self.driver.coordinator.rescale(tasks)
 
     def _stop(self) -> bool:
         """Sources stop reading in mid-epoch; what they reached is what is committed."""

@@ -97,6 +97,8 @@ def show_run(job: Job, settings: Settings, bus: Bus, reporter: Reporter, clock: 
             clock.monotonic(),
         )
         running.append((coordinator, progress))
+        if (told := coordinator.recounted(settings.job.tasks)) is not None:
+            typer.echo(told, err=True)
         reporter.started(progress, coordinator.ends)
 
     def on_epoch(summary: EpochSummary) -> None:

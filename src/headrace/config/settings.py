@@ -58,7 +58,9 @@ class JobSettings(Section):
     """How a job is cut and how long it runs."""
 
     tasks: int = Field(
-        4, ge=1, description="tasks of each keyed stage; fixed when a job is created"
+        4,
+        ge=1,
+        description="tasks of each keyed stage of a new job; `jobs rescale` changes them later",
     )
     key_groups: int = Field(
         512, ge=1, le=1 << 15, description="hash ranges of keys, fixed when a job is created"

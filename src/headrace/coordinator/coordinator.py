@@ -27,6 +27,8 @@ from headrace.coordinator.planning import (
 )
 from headrace.coordinator.publishing import publish_outputs
 from headrace.coordinator.reign import Reign
+from headrace.coordinator.requests import Requests, RescaleAnswer
+from headrace.coordinator.rescaling import rescaled, wanted_counts
 from headrace.coordinator.storage import JobStorage
 from headrace.coordinator.summary import EpochLimits, EpochSummary, rows_behind
 from headrace.errors import (
@@ -37,6 +39,7 @@ from headrace.errors import (
 )
 from headrace.faults import fault
 from headrace.plan.compatibility import changes
+from headrace.plan.recounting import with_task_counts
 from headrace.plan.stages import JobPlan
 from headrace.state.ownership import StoreHeldError
 
@@ -83,6 +86,7 @@ class Coordinator:
         self._runner, self._clock = runner, clock
         self._limits = limits or EpochLimits()
         self._kept = KeptEpochs(log, self._limits.keep_epochs)
+        self._requests = Requests(storage.root, storage.files, clock)
         self._max_rows = self._limits.max_rows
         self._slots: list[Slot] = []
         self._published = ""
@@ -122,12 +126,14 @@ class Coordinator:
         self._create_outputs()
         if not exists:
             self._create_job()
+        self._recount()
         self._check_graph()
         self._describe()
         self._publish()
         self._settle()
         self._sweep()
         self._storage.tidy(self.generation)
+        self._requests.tidy()
         if self._limits.bounded:
             self.end_at_present()
         self._slots = self._found_slots()
@@ -207,7 +213,8 @@ class Coordinator:
         held, wanted = self.state.task_counts, self._task_counts()
         found += [
             f"stage {stage!r}: tasks were {held[stage]}, are now {tasks}; state is kept by task: "
-            f"set job.tasks back to {held[stage]}, or run the job under another name"
+            f"move it with: headrace jobs rescale {self.state.job} --tasks {tasks}; or set "
+            f"job.tasks back to {held[stage]}"
             for stage, tasks in wanted.items()
             if held.get(stage, tasks) != tasks
         ]
@@ -229,6 +236,60 @@ class Coordinator:
         while self.state.until is None:
             self._publish()
             self._reign.publish_end(until)
+
+    def _recount(self) -> None:
+        """After a rescale the state tells how many tasks there are, not the settings."""
+        if self.state.rescaled_at >= 0:
+            self._plan = with_task_counts(self._plan, self.state.task_counts)
+
+    def recounted(self, tasks: int) -> str | None:
+        """Say that a setting of ``job.tasks`` is not used since a rescale, if that is so."""
+        state = self.state
+        if state.rescaled_at < 0 or set(state.task_counts.values()) <= {tasks}:
+            return None
+        counts = ", ".join(f"{name} has {count}" for name, count in state.task_counts.items())
+        return (
+            f"job.tasks = {tasks} is not used since the rescale of epoch {state.rescaled_at}: "
+            f"stage {counts}; change it with: headrace jobs rescale {state.job} --tasks N"
+        )
+
+    def rescale(self, tasks: int, stage: str | None = None) -> JobState:
+        """Go on with another number of tasks; see ``rescaling``.
+
+        Args:
+            tasks: of each keyed stage, or of the one that is named.
+            stage: its name; all when left out.
+
+        Returns:
+            The state since; that of before when it has so many tasks already.
+
+        Raises:
+            InvalidInputError: no such stage, or a number that cannot be.
+            NotOwnerError: a newer driver has taken over; stop.
+        """
+        while True:
+            self._publish()
+            state = self.state
+            counts = wanted_counts(state, tasks, stage)
+            if counts == state.task_counts:
+                return state
+            fault("rescale.published")
+            if self._reign.publish_next(rescaled(state, counts, self._clock.new_id())):
+                fault("rescale.committed")
+                self._recount()
+                self._slots = self._found_slots()  # they let go of the stores of other groups
+
+    def serve_requests(self) -> None:
+        """Do what others ask of this job, if anything; called between epochs."""
+        request = self._requests.pending()
+        if request is None:
+            return
+        try:
+            state = self.rescale(request.tasks, request.stage or None)
+            answer = RescaleAnswer(state.epoch, state.task_counts)
+        except InvalidInputError as error:
+            answer = RescaleAnswer(self.state.epoch, self.state.task_counts, error.message)
+        self._requests.answer(request, answer)
 
     def _inputs(self) -> dict[str, Stream]:
         return {
@@ -313,6 +374,7 @@ class Coordinator:
 
     def _advance(self, *, force: bool) -> EpochSummary | None:
         self._publish()  # of an epoch whose publishing failed, or that another driver won
+        self.serve_requests()
         state = self.state
         if state.ended:
             return None

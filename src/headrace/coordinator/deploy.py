@@ -17,6 +17,7 @@ from headrace.coordinator.copier import Copier
 from headrace.coordinator.epoch import Runner
 from headrace.coordinator.history import load_state
 from headrace.coordinator.hosting import host_identity
+from headrace.coordinator.manifest import JobState
 from headrace.coordinator.places import places
 from headrace.coordinator.plans import save_plan
 from headrace.coordinator.servers import with_servers
@@ -31,6 +32,7 @@ from headrace.coordinator.table_files import (
 from headrace.files import Files
 from headrace.graph.operators import Input, JobGraph, SendTo
 from headrace.plan import StreamInfo, plan
+from headrace.plan.recounting import with_task_counts
 from headrace.plan.stages import JobPlan
 
 
@@ -114,27 +116,30 @@ def make_plan(
 ) -> JobPlan:
     """Return the plan of a graph over the streams of a bus.
 
-    The number of key groups is fixed when a job is created; after that the manifest's holds.
+    The number of key groups is fixed when a job is created; after that the manifest's holds, and
+    after a rescale so do its numbers of tasks.
     With ``absent_ok`` an input need not exist if its schema is given: enough to look at.
     ``files`` are those of broadcast stores; they are read when left out.
     """
     if files is None:
         files = load_table_files(graph, absent_ok=absent_ok)
-    held = _key_groups(places(settings, check_job_name(graph.name)).readable)
-    return plan(
+    held = _held(places(settings, check_job_name(graph.name)).readable)
+    made = plan(
         with_servers(graph, settings.remote.url, absent_ok=absent_ok),
         stream_infos(graph, bus, absent_ok=absent_ok),
-        key_groups=held or settings.job.key_groups,
+        key_groups=held.key_groups if held else settings.job.key_groups,
         tasks=settings.job.tasks,
         files={path: file.bound for path, file in files.items()},
     )
+    if held is None or held.rescaled_at < 0:
+        return made
+    return with_task_counts(made, held.task_counts)
 
 
-def _key_groups(root: Path) -> int | None:
+def _held(root: Path) -> JobState | None:
     if not (root / "manifests").exists():
         return None
-    state = load_state(FileCommitLog(root, Files(sync=False), SystemClock()))
-    return None if state is None else state.key_groups
+    return load_state(FileCommitLog(root, Files(sync=False), SystemClock()))
 
 
 def deploy(
@@ -160,10 +165,23 @@ def deploy(
     storage.create()
     store_table_files(tables.values(), storage, clock.new_id())
     digest = save_plan(made, storage.root, files, clock.new_id(), module)
+    return Deployment(made, digest, storage, open_copier(settings, graph.name, clock, files))
+
+
+def open_copier(settings: Settings, job: str, clock: Clock, files: Files) -> Copier | None:
+    """Return what keeps the copy of a job's storage up; ``None`` where there is none.
+
+    Args:
+        settings: of the run.
+        job: its name.
+        clock: where time comes from.
+        files: the file system.
+    """
+    where = places(settings, job)
     if where.copy is None:
-        return Deployment(made, digest, storage)
+        return None
     host = host_identity(settings.state_dir, clock, files)
-    backup = Backup(where.storage, where.copy, graph.name, host, files, clock)
+    backup = Backup(where.storage, where.copy, job, host, files, clock)
     interval_ms = Durability.parse(settings.state.durability).interval_ms
     assert interval_ms is not None
-    return Deployment(made, digest, storage, Copier(backup, interval_ms, clock))
+    return Copier(backup, interval_ms, clock)

@@ -179,7 +179,7 @@ def open_sources(
         for ref in task.files:
             if ref.path not in readers:
                 readers[ref.path] = SegmentReader(files, root / ref.path, ref.checksum)
-            sources.append(Source(readers[ref.path], ref.groups or own))
+            sources.append(Source(readers[ref.path], ref.groups or own, of))
     return sources
 
 

@@ -86,6 +86,11 @@ def drive_query(
             if control.finish.is_set():
                 with busy:
                     coordinator.end_at_present()
+            if busy.acquire(blocking=False):  # an epoch under way looks for requests itself
+                try:
+                    coordinator.serve_requests()
+                finally:
+                    busy.release()
             if failed or control.stop.wait(POLL_S):
                 break
         with busy:  # stopping a query in mid-batch would drop the epoch

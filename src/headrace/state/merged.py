@@ -27,10 +27,14 @@ Entries = tuple[list[bytes], list[bytes]]
 
 @dataclass(frozen=True)
 class Source:
-    """A file, and the key groups that it counts for: the first, and the one after the last."""
+    """A file, and what it counts for: key groups (the first, and the one after the last), a stage.
+
+    A file serves all tasks of a slot; without a ``stage`` it counts for whichever it has.
+    """
 
     reader: SegmentReader
     groups: tuple[int, int]
+    stage: str | None = None
 
 
 class _Keys(Sequence[bytes]):
@@ -68,6 +72,7 @@ class MergedEntries:
             section
             for section in source.reader.sections
             if section.store == self._store
+            and source.stage in (None, section.stage)
             and section.first_group < high
             and section.last_group >= low
         ]

@@ -95,7 +95,9 @@ def merge_files(
     writer = SegmentWriter(files, job.target, _header(job.header, [r for r, _ in sources]))
     is_snapshot = job.header.kind == SNAPSHOT
     ttl_ms = {spec.name: spec.ttl_ms for spec in job.stores}
-    for store in sorted({section.store for reader, _ in sources for section in reader.sections}):
+    # A slot's file holds the changes of other stages too, which are not this task's to keep.
+    sections = [s for reader, _ in sources for s in reader.sections if s.stage == job.stage]
+    for store in sorted({section.store for section in sections}):
         tables = [section for reader, _ in sources for section in reader.tables(store)]
         if tables:
             rows = _merge_table(store, tables[-1], sources, job)
@@ -192,9 +194,7 @@ def merge_entries(
                 yield merged
 
 
-def _rows_by_group(
-    store: str, sources: Sequence[Source]
-) -> tuple[Counter[int], int]:
+def _rows_by_group(store: str, sources: Sequence[Source]) -> tuple[Counter[int], int]:
     rows: Counter[int] = Counter()
     size = 0
     for reader, (low, high) in sources:

@@ -26,23 +26,27 @@ class Registry:
         cache_bytes: what their stores may keep of values between epochs, together.
     """
 
-    def __init__(
-        self, limit: int = MAX_OPEN, *, cache_bytes: int = DEFAULT_CACHE_BYTES
-    ) -> None:
+    def __init__(self, limit: int = MAX_OPEN, *, cache_bytes: int = DEFAULT_CACHE_BYTES) -> None:
         self._limit = limit
         self.cache = CacheBudget(cache_bytes)
         self._open: dict[Key, TaskState] = {}
         self._left_behind: list[TaskState] = []
         self._pid = os.getpid()
 
-    def get(self, key: Key, opened: Callable[[], TaskState]) -> TaskState:
+    def get(
+        self, key: Key, opened: Callable[[], TaskState], groups: tuple[int, int] | None = None
+    ) -> TaskState:
         """Return the state of a task, opening it when it is not here.
 
         Args:
             key: job, stage, task.
             opened: makes the state; called when there is none, or it owns other key groups.
+            groups: those that it must own; ``None``: whichever.
         """
         self._check_process()
+        held = self._open.get(key)
+        if held is not None and groups not in (None, held.name.groups):
+            self.close(key)
         found = self._open.pop(key, None)
         if found is None:
             while len(self._open) >= self._limit:

@@ -223,7 +223,10 @@ class _Attempt:
             host.clock,
             order.slot,
             order.epoch,
-            {(t.stage, t.task): t.state.segment_bytes + t.state.snapshot_bytes for t in order.tasks},
+            {
+                (t.stage, t.task): t.state.bytes
+                for t in order.tasks
+            },
         )
         self._tables: dict[str, BroadcastTable] = {}
 
@@ -358,7 +361,7 @@ class _Attempt:
         folder = host.state_dir / order.job / f"{stage.name}-{task.groups[0]}-{task.groups[1]}"
         cache = host.registry.cache
         state = host.registry.get(
-            key, lambda: TaskState(name, specs, folder, host.files, cache=cache)
+            key, lambda: TaskState(name, specs, folder, host.files, cache=cache), task.groups
         )
         held = task.state
         target = Target(Position(order.lineage, held.epoch, held.attempt), held.attempt, held.shape)
@@ -433,8 +436,9 @@ class _Attempt:
             size, totals = writer.write(self._host.files, self._host.storage / name)
             target = self._by_index[node.exchange.target_stage]
             rows = []
-            for number_of in range(target.tasks):
-                first, last = group_range(number_of, target.tasks, self._plan.key_groups)
+            tasks = self._order.task_counts.get(target.name, target.tasks)
+            for number_of in range(tasks):
+                first, last = group_range(number_of, tasks, self._plan.key_groups)
                 rows.append(sum(totals[first:last]))
             files.append(ExchangeFile(node.exchange.operator, task.task, name, size, rows))
         return files

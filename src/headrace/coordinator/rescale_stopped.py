@@ -1,0 +1,59 @@
+"""The rescale of a job that nobody drives: what its driver would do between two epochs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headrace.bus.bus import Bus
+from headrace.clock import Clock
+from headrace.coordinator.commit_log import FileCommitLog
+from headrace.coordinator.copier import Copier
+from headrace.coordinator.manifest import JobState
+from headrace.coordinator.publishing import publish_outputs
+from headrace.coordinator.reign import Reign
+from headrace.coordinator.rescaling import rescaled, wanted_counts
+from headrace.errors import InvalidInputError
+from headrace.faults import fault
+from headrace.files import Files
+
+
+def rescale_stopped(
+    root: Path,
+    job: str,
+    tasks: int,
+    stage: str | None,
+    *,
+    bus: Bus,
+    files: Files,
+    clock: Clock,
+    copier: Copier | None = None,
+) -> JobState:
+    """Give a job another number of tasks; the caller holds its ``DriverLock``.
+
+    Args:
+        root: the job's storage.
+        job: its name.
+        tasks: of each keyed stage, or of the one that is named.
+        stage: its name; all when left out.
+        bus: outputs of the last epoch may have to be published first.
+        files: the file system.
+        clock: time and names.
+        copier: where epochs commit to this host's disk.
+
+    Raises:
+        InvalidInputError: no such job or stage, or a number that cannot be.
+        NotOwnerError: a driver elsewhere took over meanwhile.
+    """
+    reign = Reign(job, FileCommitLog(root, files, clock), clock, copier)
+    if not reign.begin():
+        raise InvalidInputError(f"job {job!r} has not committed an epoch yet; run it", job=job)
+    while True:
+        state = reign.state
+        counts = wanted_counts(state, tasks, stage)
+        if counts == state.task_counts:
+            return state
+        publish_outputs(state, bus, root)
+        fault("rescale.published")
+        if reign.publish_next(rescaled(state, counts, clock.new_id())):
+            fault("rescale.committed")
+            return reign.state

@@ -1,0 +1,146 @@
+"""Another number of tasks, from a committed epoch: key groups move, no state is rewritten.
+
+A rescale is an epoch of its own that reads nothing and begins a lineage. 1. The outputs of the
+last epoch are published, under the old lineage. 2. A base manifest gives each new task the
+files of the old tasks that owned its key groups, each for just these. 3. Stores of the old
+lineage are thrown away where they are met, and filled from these files. Merges in the
+background make one file of them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from headrace.coordinator.lineages import begin_lineage
+from headrace.coordinator.manifest import JobState
+from headrace.coordinator.planning import task_name
+from headrace.coordinator.task_files import TaskState
+from headrace.errors import InvalidInputError
+from headrace.records.keys import group_range
+from headrace.task.orders import SegmentRef
+
+Groups = tuple[int, int]
+
+
+def wanted_counts(state: JobState, tasks: int, stage: str | None = None) -> dict[str, int]:
+    """Return the number of tasks that each keyed stage is to have.
+
+    Args:
+        state: of the job.
+        tasks: of each keyed stage, or of the one that is named.
+        stage: its name; all when left out.
+
+    Raises:
+        InvalidInputError: no such stage, or a number that key groups cannot be dealt to.
+    """
+    if not state.task_counts:
+        raise InvalidInputError(
+            f"job {state.job!r} has no keyed stage; source stages have a task for each partition",
+            job=state.job,
+        )
+    if stage is not None and stage not in state.task_counts:
+        raise InvalidInputError(
+            f"job {state.job!r} has no keyed stage {stage!r}; it has "
+            f"{', '.join(map(repr, state.task_counts))}",
+            job=state.job,
+        )
+    if not 1 <= tasks <= state.key_groups:
+        raise InvalidInputError(
+            f"found {tasks} tasks, expected 1 to {state.key_groups}: a task needs a key group, and "
+            "their number was fixed when the job was created",
+            job=state.job,
+        )
+    return {
+        name: tasks if stage in (None, name) else before
+        for name, before in state.task_counts.items()
+    }
+
+
+def rescaled(state: JobState, counts: Mapping[str, int], lineage: str) -> JobState:
+    """Return a state with other numbers of tasks, as the begin of a lineage.
+
+    Inputs, watermarks and counts stay. A new task is due when the first of the old ones was
+    that it comes from, and runs where the one was that it has most key groups of.
+
+    Args:
+        state: after the last epoch, whose outputs are published.
+        counts: tasks of each keyed stage.
+        lineage: a name that no other one ever has.
+    """
+    begun = begin_lineage(state, lineage)
+    tasks = {}
+    for stage, count in counts.items():
+        before = state.task_counts[stage]
+        if count == before:
+            names = [task_name(stage, number) for number in range(count)]
+            tasks.update({name: begun.tasks[name] for name in names if name in begun.tasks})
+            continue
+        old = [
+            (
+                state.tasks.get(task_name(stage, number), TaskState()),
+                group_range(number, before, state.key_groups),
+            )
+            for number in range(before)
+        ]
+        for number in range(count):
+            groups = group_range(number, count, state.key_groups)
+            tasks[task_name(stage, number)] = _moved(old, groups, state.epoch + 1, lineage)
+    return msgspec.structs.replace(
+        begun,
+        tasks=tasks,
+        task_counts=dict(counts),
+        rescaled_at=state.epoch + 1,
+    )
+
+
+def _moved(
+    old: list[tuple[TaskState, Groups]], groups: Groups, epoch: int, lineage: str
+) -> TaskState:
+    """Make a new task of the parts of old ones that fall into its key groups."""
+    parts = [(task, own) for task, own in old if _common(own, groups) is not None]
+    files = tuple(
+        moved
+        for task, own in parts
+        for ref in task.files
+        if (moved := _part_of(ref, ref.groups or own, groups)) is not None
+    )
+    largest, _ = max(parts, key=lambda part: _width(_common(part[1], groups)))
+    shares = [task.state_bytes * _width(_common(own, groups)) // _width(own) for task, own in parts]
+    events = [task.event_deadline for task, _ in parts if task.event_deadline is not None]
+    walls = [task.wall_deadline for task, _ in parts if task.wall_deadline is not None]
+    stands = (epoch, lineage) if files else (-1, "")
+    return TaskState(
+        epoch=stands[0],
+        attempt=stands[1],
+        snapshots=files,
+        snapshot_epoch=stands[0],
+        snapshot_attempt=stands[1],
+        shape=max(task.shape for task, _ in parts) + 1,
+        state_bytes=sum(shares),
+        event_deadline=min(events, default=None),
+        wall_deadline=min(walls, default=None),
+        host=largest.host,
+    )
+
+
+def _part_of(ref: SegmentRef, held: Groups, groups: Groups) -> SegmentRef | None:
+    common = _common(held, groups)
+    if common is None:
+        return None
+    return msgspec.structs.replace(
+        ref,
+        groups=common,
+        bytes=ref.bytes * _width(common) // _width(held),
+        rows=ref.rows * _width(common) // _width(held),
+    )
+
+
+def _common(first: Groups, second: Groups) -> Groups | None:
+    low, high = max(first[0], second[0]), min(first[1], second[1])
+    return (low, high) if low < high else None
+
+
+def _width(groups: Groups | None) -> int:
+    return 0 if groups is None else groups[1] - groups[0]

@@ -1,0 +1,24 @@
+"""A plan with other numbers of tasks: nothing else of it depends on them once a job exists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from headrace.plan.stages import JobPlan
+
+
+def with_task_counts(plan: JobPlan, counts: Mapping[str, int]) -> JobPlan:
+    """Return a plan whose keyed stages have other numbers of tasks.
+
+    Outputs keep the partitions that they were planned with, and source stages their tasks.
+
+    Args:
+        plan: of the job.
+        counts: by the name of the stage; a stage that is not named stays as it is.
+    """
+    stages = tuple(
+        replace(stage, tasks=counts.get(stage.name, stage.tasks)) if stage.keyed else stage
+        for stage in plan.stages
+    )
+    return plan if stages == plan.stages else replace(plan, stages=stages)
