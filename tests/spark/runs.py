@@ -125,8 +125,11 @@ class World:
         return dict(counts)
 
     def leftovers(self, job: str) -> list[str]:
-        """Files of finished epochs that nothing names."""
-        named = self.state(job).files()
+        """Files of finished epochs that no epoch that is kept names."""
+        newest = self.state(job)
+        log = FileCommitLog(self.job_dir(job), FILES, SystemClock())
+        kept = [load_state(log, epoch) for epoch in range(newest.kept_from, newest.epoch + 1)]
+        named = {path for state in kept if state is not None for path in state.files()}
         return [
             name
             for folder in ("orders", "exchange", "segment", "snapshot", "output")
