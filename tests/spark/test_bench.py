@@ -8,6 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headrace.bench import idle, readwrite
+from headrace.bench.stores import command
+from headrace.bench.stores.cases import Size
 
 pytestmark = pytest.mark.spark
 
@@ -34,6 +36,23 @@ def test_pysparks_own_ways_are_measured_beside_it(spark: SparkSession, home: Pat
         "groupBy.count",
     }
     assert all(rate > 0 for rate in result["compare"].values())
+
+
+@pytest.mark.slow
+def test_stores_are_compared_and_drawn(spark: SparkSession, home: Path, tmp_path: Path) -> None:
+    size = Size(ids=500, seconds=0.02, latency_seconds=0.02, epoch_rows=10_000, offered=2_000)
+    names = ["memory", "columnar", "far-async"]
+    options = {"home": home, "only": names, "workload": "readwrite", "out": tmp_path / "out"}
+    result = command.run(options, size)
+    assert list(result["readwrite"]) == names
+    for case in result["readwrite"].values():
+        assert case["rate"]["rows_per_s"] > 0
+        assert case["processed"]["mean_us"] > 0
+        assert case["visible"]["p50_us"] > 0
+    assert result["readwrite"]["far-async"]["rate"]["network_bytes_a_row"] > 0
+    written = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert written == ["figure-10.png", "figure-8.png", "figure-9.png", "stores.json"]
+    assert not any((home / "bench").iterdir())
 
 
 @pytest.mark.parametrize("loop", ["direct", "query"])

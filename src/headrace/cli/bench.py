@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -109,6 +110,44 @@ def tasks(
         "home": settings_of(home).home,
     }
     _print(compare_tasks(options), as_json)
+
+
+@app.command()
+def stores(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A look in a minute instead of a measurement.")
+    ] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only this store; as often as needed.")
+    ] = None,
+    workload: Annotated[
+        Literal["readwrite", "readonly"] | None, typer.Option(help="Only this job.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the JSON and the figures.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """Compare all kinds of stores: the paper's Figures 8, 9 and 10."""
+    from headrace.bench.stores.command import main
+    from headrace.bench.stores.report import lines
+
+    result = main(
+        {
+            "quick": quick,
+            "only": only,
+            "workload": workload,
+            "out": out,
+            "home": settings_of(home).home,
+        },
+        lambda line: typer.echo(line, err=True),
+    )
+    if as_json:
+        typer.echo(json.dumps(result))
+        return
+    for line in lines(result):
+        typer.echo(line)
 
 
 def _print(result: Mapping[str, Any], as_json: bool) -> None:
