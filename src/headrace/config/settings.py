@@ -113,6 +113,17 @@ class StateSettings(Section):
         ge=0,
         description="values of key-value stores that a process keeps between epochs, about",
     )
+    block_cache_bytes: int = Field(
+        128 * _MIB,
+        ge=0,
+        description="blocks, indexes and filters of RocksDB stores that a process keeps, and "
+        "with them what is not yet written to files",
+    )
+    write_buffer_bytes: int = Field(
+        96 * _MIB,
+        ge=1 * _MIB,
+        description="entries of RocksDB stores that a process has not yet written to files",
+    )
     keep_epochs: int = Field(
         100,
         ge=0,

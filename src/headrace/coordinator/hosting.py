@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from headrace.bus.bus import Bus
@@ -19,8 +19,11 @@ from headrace.files import Files
 from headrace.plan.stages import JobPlan
 from headrace.state.chain import Chain, Step
 from headrace.state.object_cache import DEFAULT_CACHE_BYTES
+from headrace.state.options import DEFAULT_SETTINGS, RocksDBSettings
 from headrace.state.position import Position
 from headrace.state.registry import Registry
+from headrace.state.rocksdb import RocksDBBackend
+from headrace.state.task_state import BACKENDS
 from headrace.task.background import Background, ThreadBackground
 from headrace.task.merges import Merges
 from headrace.task.orders import SlotOrder
@@ -117,6 +120,7 @@ def open_host(  # noqa: PLR0913 - each is a part of its own, by name
     background: Background | None = None,
     copy: Path | None = None,
     cache_bytes: int = DEFAULT_CACHE_BYTES,
+    rocksdb: RocksDBSettings = DEFAULT_SETTINGS,
 ) -> SlotHost:
     """Return what ``run_slot`` needs in this process.
 
@@ -130,10 +134,13 @@ def open_host(  # noqa: PLR0913 - each is a part of its own, by name
         copy: folder in job_dir with a copy of the storage, if there is one.
         background: where merges run; a thread of low priority when left out.
         cache_bytes: what the process may keep of stores' values between epochs.
+        rocksdb: memory of its RocksDB stores.
     """
     log = FileCommitLog(storage, files, clock)
 
     good = FileCopier(copy, storage, files, clock) if copy is not None else None
+
+    backends = {**BACKENDS, "rocksdb": partial(RocksDBBackend, settings=rocksdb)}
 
     @cache
     def plans(digest: str) -> JobPlan:
@@ -154,7 +161,7 @@ def open_host(  # noqa: PLR0913 - each is a part of its own, by name
         host=host_identity(state_dir, clock, files),
         plans=plans,
         segments=segments,
-        registry=Registry(cache_bytes=cache_bytes),
+        registry=Registry(cache_bytes=cache_bytes, backends=backends),
         runtimes={},
         merges=Merges(background or ThreadBackground(), files, clock, storage),
         tables=Tables(bus, files, storage),

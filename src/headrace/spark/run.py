@@ -202,6 +202,8 @@ def _runner(deployment: Deployment, settings: Settings, context: SparkContext) -
         paths=import_paths(),
         adopt_bytes=settings.bus.adopt_bytes,
         cache_bytes=settings.state.cache_bytes,
+        block_cache_bytes=settings.state.block_cache_bytes,
+        write_buffer_bytes=settings.state.write_buffer_bytes,
         copy=str(places(settings, deployment.plan.graph.name).copy or ""),
     )
     return SparkRunner(context, worker, root / "orders", settings.job.slots)

@@ -38,6 +38,8 @@ class WorkerSettings:
     paths: tuple[str, ...]
     adopt_bytes: int
     cache_bytes: int
+    block_cache_bytes: int
+    write_buffer_bytes: int
     copy: str = ""
 
 
@@ -91,6 +93,7 @@ def _host(settings: WorkerSettings) -> Any:
         from headrace.bus.address import open_bus
         from headrace.coordinator.hosting import open_host
         from headrace.files import Files
+        from headrace.state.options import RocksDBSettings
 
         for kept in _hosts.values():
             kept.registry.close_all()
@@ -104,5 +107,8 @@ def _host(settings: WorkerSettings) -> Any:
             adopt_bytes=settings.adopt_bytes,
             copy=Path(settings.copy) if settings.copy else None,
             cache_bytes=settings.cache_bytes,
+            rocksdb=RocksDBSettings.within(
+                settings.block_cache_bytes, settings.write_buffer_bytes
+            ),
         )
     return _hosts[key]

@@ -42,6 +42,13 @@ class RocksDBSettings:
     block_bytes: int = 4096
 
 
+    @classmethod
+    def within(cls, cache_bytes: int, write_buffer_bytes: int) -> RocksDBSettings:
+        """Return settings of so much memory; a store flushes at a third of the buffers."""
+        memtable_bytes = min(cls.memtable_bytes, write_buffer_bytes // 3)
+        return cls(cache_bytes, write_buffer_bytes, memtable_bytes)
+
+
 DEFAULT_SETTINGS = RocksDBSettings()
 
 

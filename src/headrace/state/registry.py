@@ -7,10 +7,10 @@ changes in memory. That is a cache: what is not found is opened and caught up.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from headrace.state.object_cache import DEFAULT_CACHE_BYTES, CacheBudget
-from headrace.state.task_state import TaskState
+from headrace.state.task_state import BACKENDS, BackendFactory, TaskState
 
 MAX_OPEN = 256
 
@@ -24,9 +24,17 @@ class Registry:
     Args:
         limit: states kept open; beyond, the one longest unused is closed.
         cache_bytes: what their stores may keep of values between epochs, together.
+        backends: how each kind of store is opened.
     """
 
-    def __init__(self, limit: int = MAX_OPEN, *, cache_bytes: int = DEFAULT_CACHE_BYTES) -> None:
+    def __init__(
+        self,
+        limit: int = MAX_OPEN,
+        *,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
+        backends: Mapping[str, BackendFactory] = BACKENDS,
+    ) -> None:
+        self.backends = backends
         self._limit = limit
         self.cache = CacheBudget(cache_bytes)
         self._open: dict[Key, TaskState] = {}

@@ -359,9 +359,13 @@ class _Attempt:
         key = (order.job, stage.name, task.task)
         name = TaskName(order.job, stage.name, task.task, task.groups)
         folder = host.state_dir / order.job / f"{stage.name}-{task.groups[0]}-{task.groups[1]}"
-        cache = host.registry.cache
-        state = host.registry.get(
-            key, lambda: TaskState(name, specs, folder, host.files, cache=cache), task.groups
+        registry = host.registry
+        state = registry.get(
+            key,
+            lambda: TaskState(
+                name, specs, folder, host.files, registry.backends, cache=registry.cache
+            ),
+            task.groups,
         )
         held = task.state
         target = Target(Position(order.lineage, held.epoch, held.attempt), held.attempt, held.shape)

@@ -109,7 +109,7 @@ def settings_of(home: Path, case: Case, *, epoch_rows: int, bounded: bool) -> Se
         "epoch.max_rows": max(1, epoch_rows),
     }
     if not case.is_cached:
-        values["state.cache_bytes"] = 0
+        values |= {"state.cache_bytes": 0, "state.block_cache_bytes": 0}
     return load_settings(None, [f"{name}={value}" for name, value in values.items()], {})
 
 
