@@ -136,6 +136,7 @@ class EpochRun:
                 time_ms=self.time_ms,
                 plan=self.plan_digest,
                 host=hosts[slot] if level else "",
+                origin=self.state.origin or self.state.lineage,
                 ended=self.ended,
                 watermarks=self.watermarks,
                 watermarks_before=self.state.watermarks,

@@ -18,6 +18,7 @@ def begin_lineage(state: JobState, lineage: str) -> JobState:
     return msgspec.structs.replace(
         state,
         lineage=lineage,
+        origin=state.origin or state.lineage,
         copy_of="",
         tasks={name: _based(task) for name, task in state.tasks.items()},
     )

@@ -35,7 +35,8 @@ class JobState(msgspec.Struct, frozen=True):
     epoch ``rescaled_at`` these win over the settings. Files of epochs from ``kept_from`` on
     are not swept. ``durability`` tells what is promised, as its setting does; ``copy_of`` is the
     digest of the manifest that this is a copy of, where epochs commit elsewhere. ``tables``
-    holds the offsets up to which broadcast stores were read.
+    holds the offsets up to which broadcast stores were read. ``origin`` is the lineage that the
+    job began with; empty: this one.
     """
 
     job: str
@@ -58,6 +59,7 @@ class JobState(msgspec.Struct, frozen=True):
     rescaled_at: int = -1
     durability: str = "epoch"
     copy_of: str = ""
+    origin: str = ""
     tables: dict[str, list[int]] = {}
 
     def files(self) -> set[str]:
@@ -190,4 +192,5 @@ def fold(state: JobState | None, manifest: Manifest, digest: str) -> JobState:
         rescaled_at=state.rescaled_at,
         durability=state.durability,
         copy_of=state.copy_of,
+        origin=state.origin,
     )

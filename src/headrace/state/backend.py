@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
+from headrace.state.ownership import Owner
 from headrace.state.position import Position
 
 Changes = tuple[Sequence[bytes], Sequence[bytes | None]]
@@ -38,6 +39,13 @@ class Backend(ABC):
     def is_damaged(self) -> bool:
         """Say whether local data was found unreadable; only ``clear`` helps."""
         return False
+
+    def own(self, owner: Owner | None) -> None:  # noqa: B027 - what is not on disk needs none
+        """Go on for an owner; called before anything else of an epoch.
+
+        Raises:
+            NotOwnerError: a newer generation has taken what is on disk; close, do not retry.
+        """
 
     @abstractmethod
     def apply(self, changes: Mapping[str, Changes], position: Position | None) -> None:

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from headrace.state.ownership import Owner
+
 
 class Position(NamedTuple):
     """One committed manifest: its lineage, its epoch, and the digest of its bytes."""
@@ -25,12 +27,13 @@ class Target(NamedTuple):
     ``attempt`` is the attempt whose changes of this task were committed in that epoch, or
     ``None`` when the task changed nothing in it. A worker that still holds the changes of
     that very attempt applies them from memory. ``shape`` changes whenever a merge took
-    effect: the same state then lies in other files.
+    effect: the same state then lies in other files. ``owner`` is for whom stores are opened.
     """
 
     position: Position
     attempt: str | None = None
     shape: int = 0
+    owner: Owner | None = None
 
 
 _encode = msgspec.json.encode

@@ -39,7 +39,7 @@ from headrace.state.options import (
     ingest_options,
     write_options,
 )
-from headrace.state.ownership import DirectoryLock
+from headrace.state.ownership import DirectoryLock, Owner
 from headrace.state.position import Position, decode_position, encode_position
 
 MAX_STORES = 200
@@ -78,11 +78,18 @@ class RocksDBBackend(Backend):
         self._settings = settings
         self._write_options = write_options()
         self._lock: DirectoryLock | None = None
+        self._owner: Owner | None = None
         self._database: Rdict | None = None
         self._position: Position | None = None
         self._pid = 0
         self._damaged = self._closed = False
         self._scans: weakref.WeakSet[Generator[tuple[bytes, bytes]]] = weakref.WeakSet()
+
+    def own(self, owner: Owner | None) -> None:
+        """Go on for an owner, and see whether a newer one has come for the directory."""
+        self._owner = owner
+        if self._lock is not None and self._pid == os.getpid():
+            self._lock.own(owner)
 
     @property
     def position(self) -> Position | None:
@@ -260,7 +267,7 @@ class RocksDBBackend(Backend):
 
     def _own(self) -> None:
         if self._lock is None or self._pid != os.getpid():
-            self._lock = DirectoryLock(self._directory)
+            self._lock = DirectoryLock(self._directory, self._owner)
             self._pid = os.getpid()
 
     def _open_database(self) -> None:

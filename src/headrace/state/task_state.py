@@ -195,6 +195,7 @@ class TaskState:
             counts.opens(self._directory)
             self._is_open = True
         for backend, stores in self._backends.values():
+            backend.own(target.owner)
             if backend.is_damaged:
                 backend.clear()
             if backend.position == target.position:

@@ -96,7 +96,8 @@ class SlotOrder(msgspec.Struct, frozen=True):
     ended. ``task_counts`` says how many tasks share the key groups of each keyed stage, whatever
     the plan says. ``tables`` holds the offsets up to which each broadcast store of a stream is read.
     ``range_bytes`` bounds what is read of each range. ``host`` is the identity of the
-    state directory that the tasks' stores are on; empty: any.
+    state directory that the tasks' stores are on; empty: any. ``origin`` is the lineage that the
+    job began with: by it and the generation local directories are owned.
     """
 
     job: str
@@ -108,6 +109,7 @@ class SlotOrder(msgspec.Struct, frozen=True):
     time_ms: int
     plan: str
     host: str = ""
+    origin: str = ""
     ended: bool = False
     watermarks: dict[str, int] = {}
     watermarks_before: dict[str, int] = {}

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from headrace.bus.bus import Bus
 from headrace.clock import Clock
-from headrace.errors import HeadraceError, UnavailableError
+from headrace.errors import HeadraceError, NotOwnerError, UnavailableError
 from headrace.faults import fault
 from headrace.files import Files, disk_error
 from headrace.plan.stages import Exchange, JobPlan, Stage
@@ -27,6 +27,7 @@ from headrace.state.broadcast.table import BroadcastTable
 from headrace.state.chain import SegmentSource
 from headrace.state.columnar.table import TableChanges
 from headrace.state.follower import TaskName
+from headrace.state.ownership import Owner
 from headrace.state.position import Position, Target
 from headrace.state.recovery import FOLDER as RECOVERY
 from headrace.state.recovery import RecoveryLog
@@ -163,7 +164,7 @@ def run_slot(order: SlotOrder, host: SlotHost) -> SlotReport:
     except Exception as error:  # noqa: BLE001 - the one boundary between a slot and its driver
         for task in order.tasks:
             host.runtimes.pop((order.job, task.stage, task.task), None)
-            if isinstance(error, UnavailableError | OSError):
+            if isinstance(error, UnavailableError | NotOwnerError | OSError):
                 # A database that a disk refused to write stays closed to writes until it is
                 # opened again; what is lost with it comes back from segments.
                 with suppress(HeadraceError):
@@ -368,7 +369,9 @@ class _Attempt:
             task.groups,
         )
         held = task.state
-        target = Target(Position(order.lineage, held.epoch, held.attempt), held.attempt, held.shape)
+        position = Position(order.lineage, held.epoch, held.attempt)
+        owner = Owner(order.origin or order.lineage, order.generation)
+        target = Target(position, held.attempt, held.shape, owner)
         if self._source is None:
             self._source = host.segments(order)
         self._recovery.task(stage.name, task.task)
