@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.cli import state_plan
 from headrace.cli.options import Home, Json, settings_of
 
 if TYPE_CHECKING:
@@ -208,3 +209,6 @@ def export(
         typer.echo(json.dumps({**told, "file": str(to), "bytes": to.stat().st_size}))
     else:
         typer.echo(f"{count_text(rows, 'row')} of {view.entry.name} at epoch {view.epoch} in {to}")
+
+
+app.command()(state_plan.plan)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from headrace.state.snapshots import SnapshotDecision
-from headrace.state.tiers import Run, decide, plan_merge
+from headrace.state.tiers import Run, decide, live_bytes, plan_merge
 from headrace.task.orders import Merged, MergeOrder, SegmentRef
 
 
@@ -85,6 +85,11 @@ def merge_order(task: TaskState, now_ms: int) -> MergeOrder | None:
 def snapshot_reason(task: TaskState) -> SnapshotDecision:
     """Return the figures that decide over a snapshot of a task."""
     return decide(*_runs(task), task.state_bytes)
+
+
+def state_bytes(task: TaskState) -> int:
+    """Return about how much the live entries of a task take, as its files hold them."""
+    return live_bytes(*_runs(task), task.state_bytes)
 
 
 def _runs(task: TaskState) -> tuple[list[Run], list[Run]]:

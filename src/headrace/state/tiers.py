@@ -98,14 +98,21 @@ def _gathered(levels: Sequence[int], weights: Sequence[int]) -> tuple[int, int] 
 
 
 def decide(snapshots: Sequence[Run], segments: Sequence[Run], state_bytes: int) -> SnapshotDecision:
-    """Weigh a snapshot of everything against leaving it, by what a rebuild reads.
+    """Weigh a snapshot of everything against leaving it, by what a rebuild reads."""
+    held, changes = sum(run.bytes for run in snapshots), sum(run.bytes for run in segments)
+    live = live_bytes(snapshots, segments, state_bytes)
+    return snapshot_decision(changes, held, live, len(snapshots) + len(segments))
 
-    A store's own estimate may be of compressed data, so what cannot have been overwritten
-    since the snapshots counts as live in any case.
+
+def live_bytes(snapshots: Sequence[Run], segments: Sequence[Run], state_bytes: int) -> int:
+    """Return about how much a snapshot would hold.
+
+    A store's own estimate may be of compressed data, or of memory that it set aside; so what
+    cannot have been overwritten since the snapshots counts as live in any case, and no more
+    than what the files hold.
     """
     held, changes = sum(run.bytes for run in snapshots), sum(run.bytes for run in segments)
     rows = sum(run.rows for run in snapshots)
     kept = max(0, rows - sum(run.rows for run in segments))
     untouched = held * kept // rows if rows else 0
-    files = len(snapshots) + len(segments)
-    return snapshot_decision(changes, held, max(state_bytes, untouched), files)
+    return min(max(state_bytes, untouched), held + changes)
