@@ -15,8 +15,10 @@ from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.history import load_state
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.store_view import StoreView
+from headrace.coordinator.table_view import TableView
 from headrace.errors import CorruptDataError, InvalidInputError, UnavailableError
 from headrace.files import Files
+from headrace.graph.operators import COLUMNAR
 from headrace.records.keys import group_range
 from headrace.state.merged import MergedEntries, Source
 from headrace.state.segment_reader import SegmentReader
@@ -151,7 +153,8 @@ class JobReader:
                 if state.epoch >= self.kept().oldest:
                     raise
                 continue
-            return StoreView(
+            kind = TableView if entry.kind == COLUMNAR else StoreView
+            return kind(
                 entry, state.time_ms, state.epoch, state.key_groups, sources, partials=partials
             )
         raise UnavailableError(

@@ -57,7 +57,7 @@ def summarise(
 
 
 def _summary(view: StoreView, tasks: int, *, count: bool) -> StoreSummary:
-    entry, held = view.entry, view.entries
+    entry, held = view.entry, view.held
     headers = held.headers
     is_exact = count or held.is_exact
     snapshots = sum(header.kind == "snapshot" for header in headers)

@@ -160,6 +160,29 @@ class StoreRows:
             columns = [*heads, *_typed(rest, self._keys), *self._shown.columns(partials)]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
+    @property
+    def partial_names(self) -> list[str]:
+        """The partial columns of a table."""
+        return self._shown.names
+
+    def encode_partials(self, frame: pl.DataFrame) -> list[bytes]:
+        """Return partial columns as a key-value store would hold them."""
+        return self._shown.encode(frame)
+
+    def table_batch(self, ends: pa.Array | None, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows of a columnar store as rows of this schema; shape (n,).
+
+        Args:
+            ends: of the rows' buckets, ms, null for totals; ``None`` without buckets.
+            batch: key columns and partial columns, among others.
+        """
+        heads = [] if ends is None else bucket_moments(self.entry, ends)
+        keys = [batch.column(name) for name in self._keys.names]
+        partials = pl.from_arrow(batch.select(self._shown.names))
+        assert isinstance(partials, pl.DataFrame)
+        columns = [*heads, *keys, *self._shown.columns(partials)]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
     def dicts(self, entries: Sequence[tuple[bytes, bytes]]) -> Iterator[dict[str, Any]]:
         """Yield entries as rows of Python values, by column."""
         if entries:
@@ -248,6 +271,11 @@ class ShownAggregates:
             return self._codec.decode(values)
         except (ValueError, msgspec.DecodeError, pl.exceptions.PolarsError) as error:
             raise CorruptDataError(f"stored partial results cannot be read: {error}") from error
+
+    def encode(self, partials: pl.DataFrame) -> list[bytes]:
+        """Return partial columns as stored values."""
+        assert self._codec is not None
+        return self._codec.encode(partials)
 
     def columns(self, partials: pl.DataFrame) -> list[pa.Array]:
         """Return what is shown of partial columns."""

@@ -15,6 +15,7 @@ from headrace.records.keys import decode_key, encode_key
 from headrace.records.schema import schema_from_text
 from headrace.state.expiry import STAMP_BYTES, bare, least_stamp
 from headrace.state.merged import Entries, MergedEntries, Source
+from headrace.state.merged_table import MergedTable
 from headrace.state.segment_reader import ALL_GROUPS
 
 Range = tuple[bytes, bytes | None]
@@ -23,6 +24,8 @@ CHANGED_ROWS = 10_000
 
 
 _Both = tuple[bytes, bytes | None, bytes | None]
+Entry = tuple[bytes, bytes, bytes]
+"""What it is ordered by, its full key and its value."""
 
 
 class Change(NamedTuple):
@@ -71,7 +74,7 @@ class StoreView:
         self.entry, self.epoch, self._partials = entry, epoch, partials
         self.key_groups = key_groups
         self.keys = schema_from_text(entry.keys)
-        self.entries = MergedEntries(entry.name, sources)
+        self._entries = MergedEntries(entry.name, sources)
         self._least = None if entry.ttl_ms is None else least_stamp(time_ms, entry.ttl_ms)
         self._rows: StoreRows | None = None
 
@@ -86,6 +89,11 @@ class StoreView:
         """
         for found, values in self._visible(groups, keys):
             yield self.rows.batch(found, values)
+
+    @property
+    def held(self) -> MergedEntries | MergedTable:
+        """The files that hold it."""
+        return self._entries
 
     @property
     def rows(self) -> StoreRows:
@@ -111,7 +119,7 @@ class StoreView:
         wanted = encode_key(key)
         if self.entry.form in ("values", "totals"):
             full = group.to_bytes(2, "big") + wanted
-            value = self.entries.get(full)
+            value = self._entries.get(full)
             if value is None or (self._least is not None and value[:STAMP_BYTES] < self._least):
                 return None
             return StoreRows(self.entry, full, partials=self._partials).batch([full], [bare(value)])
@@ -129,7 +137,7 @@ class StoreView:
 
     def _visible(self, groups: tuple[int, int], keys: Range) -> Iterator[Entries]:
         low, high = keys
-        for found, values in self.entries.batches(groups):
+        for found, values in self._entries.batches(groups):
             kept = [
                 at
                 for at, (key, value) in enumerate(zip(found, values, strict=True))
@@ -144,7 +152,7 @@ class StoreView:
         if self.entry.form != "values":
             return None
         first, kinds = None, None
-        for keys, _ in self.entries.batches():
+        for keys, _ in self._entries.batches():
             if first is None:
                 first = keys[0]
                 kinds = [type(value) for value in decode_key(first[2:])]
@@ -155,7 +163,7 @@ class StoreView:
         return first
 
     def changes_since(self, other: StoreView) -> Iterator[list[Change]]:
-        """Yield what differs from another epoch, by key group and key; in bounded memory."""
+        """Yield what differs from another epoch, in the order of rows; in bounded memory."""
         rows: list[_Both] = []
         for row in _joined(other.stream(), self.stream()):
             if row[1] != row[2]:
@@ -183,27 +191,25 @@ class StoreView:
             for _, before, after in rows
         ]
 
-    def stream(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield visible entries one by one: full key and value, rising by key."""
+    def stream(self) -> Iterator[Entry]:
+        """Yield visible entries one by one: what they are ordered by, full key, and value."""
         for keys, values in self._visible(ALL_GROUPS, EVERYTHING):
-            yield from zip(keys, values, strict=True)
+            yield from zip(keys, keys, values, strict=True)
 
 
-def _joined(
-    before: Iterator[tuple[bytes, bytes]], after: Iterator[tuple[bytes, bytes]]
-) -> Iterator[_Both]:
-    """Join two streams of entries by key, both rising."""
+def _joined(before: Iterator[Entry], after: Iterator[Entry]) -> Iterator[_Both]:
+    """Join two streams of entries, in their order: full key, value before, value after."""
     old, new = next(before, None), next(after, None)
     while old is not None or new is not None:
         if new is None or (old is not None and old[0] < new[0]):
             assert old is not None
-            yield old[0], old[1], None
+            yield old[1], old[2], None
             old = next(before, None)
         elif old is None or new[0] < old[0]:
-            yield new[0], None, new[1]
+            yield new[1], None, new[2]
             new = next(after, None)
         else:
-            yield old[0], old[1], new[1]
+            yield old[1], old[2], new[2]
             old, new = next(before, None), next(after, None)
 
 

@@ -10,8 +10,7 @@ import pyarrow as pa
 from headrace.coordinator.inspection import open_sources
 from headrace.coordinator.manifest import JobState
 from headrace.files import Files
-from headrace.state.columnar.files import open_runs
-from headrace.state.columnar.merge import merge_runs
+from headrace.state.merged_table import MergedTable
 
 
 def table_rows(state: JobState, root: Path, store: str, files: Files) -> Iterator[pa.RecordBatch]:
@@ -26,10 +25,4 @@ def table_rows(state: JobState, root: Path, store: str, files: Files) -> Iterato
     Raises:
         CorruptDataError: a file is damaged or missing.
     """
-    runs = [
-        run
-        for source in open_sources(state, root, files)
-        for run in open_runs(source.reader, store, groups=source.groups)
-    ]
-    if runs:
-        yield from merge_runs(runs, runs[0].layout, drop_deleted=True, now_ms=state.time_ms)
+    yield from MergedTable(store, open_sources(state, root, files), state.time_ms).batches()

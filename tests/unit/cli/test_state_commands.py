@@ -46,8 +46,7 @@ class Shop:
         pass
 
 
-@hr.job("shop")
-def shop(g: Any) -> None:
+def build(g: Any, store: str) -> None:
     by_user = g.input("orders", time="at", lateness="1s").partition_by("user")
     by_user.process(
         Shop,
@@ -60,19 +59,29 @@ def shop(g: Any) -> None:
         name="shop",
     ).send_to(g.output("seen"))
     by_user.aggregate(
-        store="memory",
+        store=store,
         name="totals",
         n=hr.agg.count(),
         mean=hr.agg.mean("price"),
         best=hr.agg.top_k("price", 2),
         own=hr.agg.monoid(0, lambda v: v, lambda a, b: a + b, returns=int, columns="price"),
     )
-    by_user.window(hr.tumbling("10s"), store="memory", name="windows", n=hr.agg.count()).send_to(
+    by_user.window(hr.tumbling("10s"), store=store, name="windows", n=hr.agg.count()).send_to(
         g.output("windows")
     )
-    by_user.aggregate(
-        every="20s", store="memory", name="periodic", total=hr.agg.sum("price")
-    ).send_to(g.output("periodic"))
+    by_user.aggregate(every="20s", store=store, name="periodic", total=hr.agg.sum("price")).send_to(
+        g.output("periodic")
+    )
+
+
+@hr.job("shop")
+def shop(g: Any) -> None:
+    build(g, "memory")
+
+
+@hr.job("shop")
+def columnar_shop(g: Any) -> None:
+    build(g, "columnar")
 
 
 COLUMNS = {"user": pa.string(), "price": pa.int64(), "at": pa.int64()}
@@ -83,9 +92,11 @@ def order(user: str, price: int, at: int = 0) -> dict[str, Any]:
     return {"user": user, "price": price, "at": BASE + at}
 
 
-@pytest.fixture
-def driver(tmp_path: Path) -> Iterator[TestDriver]:
-    with TestDriver(shop, tasks=3, home=tmp_path, key_groups=16) as made:
+@pytest.fixture(params=["entries", "tables"])
+def driver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TestDriver]:
+    """Both forms of aggregates' stores show the same."""
+    job = shop if request.param == "entries" else columnar_shop
+    with TestDriver(job, tasks=3, home=tmp_path, key_groups=16) as made:
         made.create("orders", COLUMNS, partitions=2, time="at", key=["user"])
         made.feed("orders", [order("ann", 3), order("bob", 4, 5_000), order("cat", 5)])
         made.run()
@@ -248,6 +259,13 @@ def test_diff(driver: TestDriver) -> None:
     text = done("state", "diff", "shop", "spent", -1, newest, "--home", driver.home)
     assert f"epoch {newest - 1} to {newest}: 0 added, 1 removed, 1 changed" in text
     assert state(driver, "diff", "shop", "totals", newest, newest) == []
+    rows = state(driver, "diff", "shop", "totals", -1, newest, "--partials")
+    assert [row["change"] for row in rows] == ["changed", "changed"]
+    found = {row["after"]["user"]: row for row in rows}
+    assert (found["ann"]["before"]["n"], found["ann"]["after"]["n"]) == (1, 2)
+    assert found["bob"]["after"]["mean.sum"] == 0
+    rows = state(driver, "diff", "shop", "windows", -1, newest)
+    assert {row["change"] for row in rows} == {"added"}
 
 
 def test_export_is_read_by_others(driver: TestDriver, tmp_path: Path) -> None:
