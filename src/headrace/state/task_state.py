@@ -152,11 +152,14 @@ class TaskState:
         found = self._objects.get(name)
         if found is None:
             store = self.store(name)
-            # What has a time to live may go while it is cached.
-            is_cached = self._cache.limit > 0 and self._ttls[name] is None
-            cache = ObjectCache(self._values[name], self._cache) if is_cached else None
+            cache = ObjectCache(self._values[name], self._cache) if self._is_cached(name) else None
             found = self._objects[name] = ObjectStore(store, self._values[name], cache=cache)
         return found
+
+    def _is_cached(self, name: str) -> bool:
+        # What has a time to live may go while it is cached, and a store in memory gains nothing.
+        in_memory = name in self._backends.get("memory", (None, ()))[1]
+        return self._cache.limit > 0 and self._ttls[name] is None and not in_memory
 
     def catch_up(
         self, target: Target, source: SegmentSource, log: RecoveryLog | None = None

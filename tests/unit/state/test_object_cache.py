@@ -160,7 +160,7 @@ class TestInATask:
     """The cache lives as long as what was sealed is what was committed."""
 
     def opened(self, path: Path, name: str = "task") -> TaskState:
-        spec = StoreSpec("s", "memory", int)
+        spec = StoreSpec("s", "rocksdb", int)
         return TaskState(TaskName(JOB, STAGE, 0, (0, GROUPS)), [spec], path / name, FILES)
 
     def epoch(self, state: TaskState, ledger: Ledger, attempt: str) -> dict[str, int]:
@@ -191,6 +191,16 @@ class TestInATask:
         self.commit(other, ledger, "other")
         assert self.epoch(state, ledger, "last") == miss  # another attempt was
         assert state.objects("s").get("k") == 4
+        state.close()
+        other.close()
+
+    def test_a_store_in_memory_is_not_held_twice(self, tmp_path: Path) -> None:
+        spec = StoreSpec("s", "memory", int)
+        state = TaskState(TaskName(JOB, STAGE, 0, (0, GROUPS)), [spec], tmp_path, FILES)
+        ledger = Ledger(tmp_path / "job")
+        for attempt in ("one", "two"):
+            assert set(self.epoch(state, ledger, attempt).values()) == {0}
+            self.commit(state, ledger, attempt)
 
 
 def test_a_value_of_another_type_than_declared_fails_as_it_would_after_a_crash() -> None:

@@ -179,7 +179,7 @@ def test_a_table_may_come_go_and_change_under_the_state_of_a_job(converting: Tes
             returns={"id": pa.int64(), "euros": pa.float64()},
         ).send_to(g.output("out"))
 
-    converting._job = changed  # noqa: SLF001
+    converting._job = changed
     converting.start()
     converting.feed("payments", [pay(2, "EUR")])
     converting.run()

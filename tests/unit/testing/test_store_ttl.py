@@ -22,8 +22,14 @@ class Count:
 def counting(ttl: str | None = "10s", kind: str = "rocksdb") -> hr.Job:
     @hr.job("ttl")
     def ttl_job(g: hr.Graph) -> None:
-        counted = g.input("in").partition_by("k").process(
-            Count, stores=[hr.store("n", int, kind, ttl=ttl)], returns={"k": pa.string(), "n": int}
+        counted = (
+            g.input("in")
+            .partition_by("k")
+            .process(
+                Count,
+                stores=[hr.store("n", int, kind, ttl=ttl)],
+                returns={"k": pa.string(), "n": int},
+            )
         )
         counted.send_to(g.output("out"))
 
