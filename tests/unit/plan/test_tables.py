@@ -127,7 +127,7 @@ TABLES = {
 @pytest.mark.parametrize("text", TABLES)
 def test_a_table_that_cannot_be_bound_is_told_once(text: str) -> None:
     def build(g: hr.Graph) -> None:
-        table = hr.broadcast("shops", **TABLES[text])  # type: ignore[arg-type]
+        table = hr.broadcast("shops", **TABLES[text])
         orders = g.input("orders").partition_by("id")
         orders.join_table(table, on="shop").send_to(g.output("out"))
         orders.join_table(table, on="shop").send_to(g.output("out"))

@@ -63,7 +63,7 @@ def test_explain_and_the_state_know_of_it() -> None:
         driver._job = counting("1h")
         driver.start()
         driver._job = counting(None)
-        with pytest.raises(InvalidInputError, match="stores was n: int .rocksdb, ttl."):
+        with pytest.raises(InvalidInputError, match=r"stores was n: int .rocksdb, ttl."):
             driver.start()
 
 
