@@ -34,8 +34,13 @@ class Part:
     clusters: tuple[int | None, int | None] = (None, None)
     hashes: HashRange = ALL_HASHES
 
+    def is_contiguous(self, piece: Piece) -> bool:
+        """Say whether the rows of a range of hashes are neighbours: those of one cluster are."""
+        first, last = self.clusters
+        return not piece.has_clusters or (first is not None and last == first + 1)
+
     def of(self, piece: Piece) -> list[tuple[int, int]]:
-        """Return the ranges of rows within a piece; in tables with clusters of all hashes."""
+        """Return the ranges of rows within a piece, of all hashes where these are scattered."""
         info = piece.info
         if info.low_hash > self.hashes.last or info.high_hash < self.hashes.first:
             return []
@@ -45,9 +50,10 @@ class Part:
             begin = place_in(piece, (first, 0), "left")
         if last is not None and last <= info.last[0]:
             end = place_in(piece, (last, 0), "left")
-        if not piece.has_clusters and not self.hashes.holds(info.low_hash, info.high_hash):
-            begin = max(begin, place_in(piece, (0, self.hashes.first), "left"))
-            end = min(end, place_in(piece, (0, self.hashes.last), "right"))
+        if self.is_contiguous(piece) and not self.hashes.holds(info.low_hash, info.high_hash):
+            cluster = first or 0
+            begin = max(begin, place_in(piece, (cluster, self.hashes.first), "left"))
+            end = min(end, place_in(piece, (cluster, self.hashes.last), "right"))
         return [(begin, end)] if begin < end else []
 
 
@@ -59,7 +65,7 @@ class _Cursor:
         own = Part(part.clusters, hashes)
         self.left = [(piece, *rows) for piece in run.pieces for rows in own.of(piece)][::-1]
         self.rows = sum(end - begin for _, begin, end in self.left)
-        infos = [piece.info for piece, _, _ in self.left if piece.has_clusters]
+        infos = [piece.info for piece, _, _ in self.left if not own.is_contiguous(piece)]
         is_whole = all(hashes.holds(info.low_hash, info.high_hash) for info in infos)
         self.only = None if is_whole else hashes
 
@@ -99,6 +105,11 @@ def _within(batch: pa.RecordBatch, hashes: HashRange) -> pa.RecordBatch:
 def _place_of(piece: Piece, row: int) -> Place:
     clusters = piece.clusters
     return (0 if clusters is None else int(clusters[row]), int(piece.hashes[row]))
+
+
+def rows_of(runs: Sequence[Run], part: Part) -> int:
+    """Return how many rows ``merge_runs`` looks at for a part."""
+    return sum(_Cursor(run, part).rows for run in runs)
 
 
 def merged_schema(

@@ -13,6 +13,7 @@ from headrace.records.schema import normalise
 from headrace.state.columnar.columns import gather
 from headrace.state.columnar.found import Found, assemble
 from headrace.state.columnar.keys import ALL_HASHES, HashRange, TableKeys
+from headrace.state.columnar.live import LiveShare
 from headrace.state.columnar.merge import Part, merge_runs, merged_schema
 from headrace.state.columnar.ranges import KeyRange
 from headrace.state.columnar.run import Hit, Run
@@ -42,6 +43,7 @@ class ColumnarTable:
         self._committed: list[Run] = []
         self._changes: list[Run] = []
         self._now_ms: int | None = None
+        self._share = LiveShare(layout)
 
     @property
     def runs(self) -> Sequence[Run]:
@@ -207,5 +209,5 @@ class ColumnarTable:
 
     @property
     def live_bytes(self) -> int:
-        """About how many bytes the committed rows take, older rows of a key among them."""
-        return sum(run.size for run in self._committed)
+        """About how many bytes the committed rows take that are still seen."""
+        return self._share.live_bytes(self._committed, self._now_ms)
