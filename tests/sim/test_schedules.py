@@ -25,7 +25,11 @@ SCHEDULES = 500
 BATCHES = 25
 FILE_BUS_POINTS = [point for point in FAULT_POINTS if not point.startswith(("copy.", "rescale."))]
 POINTS = [point for point in FILE_BUS_POINTS if not point.startswith("bus.")]
-JOBS = {"memory": make_job("memory"), "rocksdb": make_job("rocksdb")}
+JOBS = {
+    "memory": make_job("memory"),
+    "rocksdb": make_job("rocksdb"),
+    "columnar": make_job("memory", "columnar"),
+}
 done: Counter[str] = Counter()
 
 
@@ -79,7 +83,7 @@ class _Schedule:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
-        kind = "rocksdb" if seed % 5 == 0 else "memory"
+        kind = ("rocksdb", "columnar", "columnar", "memory", "memory")[seed % 5]
         self.file_bus = seed % 4 == 1
         self.driver = TestDriver(
             JOBS[kind],

@@ -33,8 +33,9 @@ class Count:
         context.emit({"id": timer.key, "n": -1})
 
 
-def make_job(store: str) -> Any:
-    """Return the job with stores of one kind."""
+def make_job(store: str, tables: str | None = None) -> Any:
+    """Return the job with stores of one kind, and aggregates in one or another."""
+    tables = tables or store
 
     @hr.job("world")
     def world(g: Any) -> None:
@@ -48,7 +49,7 @@ def make_job(store: str) -> Any:
         ).send_to(g.output("counts"))
         windows = by_id.window(
             hr.tumbling(f"{WINDOW}ms"),
-            store=store,
+            store=tables,
             name="windows",
             c=hr.agg.count(),
             total=hr.agg.sum("v"),
@@ -56,12 +57,12 @@ def make_job(store: str) -> Any:
         )
         windows.send_to(g.output("windows"))
         windows.partition_by("window_start").window(
-            hr.tumbling(f"{WINDOW}ms"), store=store, best=hr.agg.max("c")
+            hr.tumbling(f"{WINDOW}ms"), store=tables, best=hr.agg.max("c")
         ).send_to(g.output("best"))
         by_name = events.partition_by("name")
-        by_name.aggregate(store=store, name="totals", n=hr.agg.count())
+        by_name.aggregate(store=tables, name="totals", n=hr.agg.count())
         by_name.aggregate(
-            every=f"{EVERY}ms", store=store, name="periodic", total=hr.agg.sum("v")
+            every=f"{EVERY}ms", store=tables, name="periodic", total=hr.agg.sum("v")
         ).send_to(g.output("periodic"))
 
     return world
