@@ -8,6 +8,7 @@ from pathlib import Path
 
 from headrace.bus.bus import Bus
 from headrace.clock import Clock
+from headrace.coordinator.collector import record_storage
 from headrace.coordinator.commit_log import CommitLog, FileCommitLog
 from headrace.coordinator.copying import FileCopier, named_files
 from headrace.coordinator.history import load_state
@@ -152,6 +153,7 @@ def open_host(  # noqa: PLR0913 - each is a part of its own, by name
     def should_stop(generation: int) -> bool:
         return stop_file(storage, generation).exists()
 
+    record_storage(state_dir, storage, files, clock)
     return SlotHost(
         files=files,
         clock=clock,

@@ -204,6 +204,7 @@ def _runner(deployment: Deployment, settings: Settings, context: SparkContext) -
         cache_bytes=settings.state.cache_bytes,
         block_cache_bytes=settings.state.block_cache_bytes,
         write_buffer_bytes=settings.state.write_buffer_bytes,
+        keep_unused_s=settings.state.keep_unused_s,
         copy=str(places(settings, deployment.plan.graph.name).copy or ""),
     )
     return SparkRunner(context, worker, root / "orders", settings.job.slots)

@@ -11,9 +11,11 @@ import gc
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from headrace.clock import SystemClock
@@ -41,6 +43,7 @@ class WorkerSettings:
     block_cache_bytes: int
     write_buffer_bytes: int
     copy: str = ""
+    keep_unused_s: float = 86_400.0
 
 
 _hosts: dict[tuple[int, str], Any] = {}
@@ -62,11 +65,24 @@ def slot_main(slots: Iterable[WorkerSettings]) -> Iterator[bytes]:
         if not prefix:
             host = _host(settings)
             release(host)
+            _collect_beside(host, settings.keep_unused_s)
             yield encode(SlotReport(settings.slot, "", host.host, os.getpid()))
             continue
         order = decode_order(Path(f"{prefix}-{settings.slot:04d}.json").read_bytes())
         yield encode(run_slot(order, _host(settings)))
         _spare_the_collector()
+
+
+def _collect_beside(host: Any, keep_s: float) -> None:
+    """Remove local state that nobody needs; the slot does not wait for it."""
+    from headrace.coordinator.collector import collect
+    from headrace.errors import HeadraceError
+
+    def run() -> None:
+        with suppress(OSError, HeadraceError):  # what is left is collected another time
+            collect(host.state_dir, host.files, host.clock, keep_s)
+
+    Thread(target=run, name="headrace-collector", daemon=True).start()
 
 
 _served = count(1)
@@ -107,8 +123,6 @@ def _host(settings: WorkerSettings) -> Any:
             adopt_bytes=settings.adopt_bytes,
             copy=Path(settings.copy) if settings.copy else None,
             cache_bytes=settings.cache_bytes,
-            rocksdb=RocksDBSettings.within(
-                settings.block_cache_bytes, settings.write_buffer_bytes
-            ),
+            rocksdb=RocksDBSettings.within(settings.block_cache_bytes, settings.write_buffer_bytes),
         )
     return _hosts[key]

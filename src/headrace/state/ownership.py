@@ -101,7 +101,10 @@ def _locked(directory: Path, owner: Owner | None) -> int:
     while True:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = directory / "LOCK"
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:  # collected since it was made
+            continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
