@@ -7,6 +7,7 @@ epoch, generation, slot and attempt: ``orders``, ``exchange``, ``segment``, ``sn
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
@@ -55,9 +56,8 @@ class JobStorage:
         now = (self.root / "generations" / f"{generation:08d}.json").stat().st_mtime
         plans = [self.root / "plans" / name for name in self.files.names(self.root / "plans")]
         plans.sort(key=lambda path: path.stat().st_mtime)
-        temporary = [path for path in self.root.glob("*/.*.tmp") if _age(path, now) > LEFT_S]
         stops = [path for path in self.root.glob("stop-*") if int(path.name[5:]) < generation]
-        for path in (*plans[:-KEPT_PLANS], *temporary, *stops):
+        for path in (*plans[:-KEPT_PLANS], *self._temporary(now), *stops):
             self.files.remove(path)
         for path in self.root.glob("query/*"):
             if int(path.name) < generation:
@@ -79,6 +79,8 @@ class JobStorage:
     def sweep(self, epoch: int, generation: int, named: set[str]) -> int:
         """Remove files of finished epochs that nothing names; returns how many.
 
+        Temporary files of processes that were killed go as well, a while after that.
+
         Args:
             epoch: the newest committed one; files of later epochs stay.
             generation: of the caller; files of later ones stay.
@@ -93,7 +95,14 @@ class JobStorage:
                 if int(found[1]) <= epoch and int(found[2]) <= generation:
                     self.files.remove(self.root / folder / name)
                     removed += 1
+        with contextlib.suppress(FileNotFoundError):  # pruned meanwhile
+            now = (self.root / "manifests" / f"{epoch:012d}.json").stat().st_mtime
+            for path in self._temporary(now):
+                self.files.remove(path)
         return removed
+
+    def _temporary(self, now: float) -> list[Path]:
+        return [path for path in self.root.glob("*/.*.tmp") if _age(path, now) > LEFT_S]
 
 
 def check_job_name(name: str) -> str:

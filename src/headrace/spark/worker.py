@@ -112,6 +112,7 @@ def _host(settings: WorkerSettings) -> Any:
         from headrace.state.options import RocksDBSettings
 
         for kept in _hosts.values():
+            kept.merges.close()
             kept.registry.close_all()
         _hosts.clear()
         _hosts[key] = open_host(

@@ -18,8 +18,9 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 MOST_WAITING = 64
-NICE = 10
-"""Added to the thread's nice value: it gets what the slots leave, and something in any case."""
+NICE = 5
+"""Added to the nice value of the thread: a third of a slot's share where processors are short. With
+more a merge starves there, and what it holds of the interpreter lock is held for longer."""
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

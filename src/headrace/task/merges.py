@@ -9,6 +9,7 @@ committed leaves the merge as it was, so the next one reports it again.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,6 +80,7 @@ class Merges:
     storage: Path
     _entries: dict[_Key, _Entry] = field(default_factory=dict)
     _failed: dict[_Key, _Failure] = field(default_factory=dict)
+    _pid: int = field(default_factory=os.getpid)
 
     def begin(self, order: SlotOrder, task: TaskOrder, stores: Sequence[StoreSpec]) -> bool:
         """Start what an order asks for, unless a merge of the task is under way.
@@ -87,6 +89,7 @@ class Merges:
             Whether a snapshot was started; then the task's own stores should be flushed, for
             one that comes back from before it has to begin anew.
         """
+        self._check_process()
         key = (order.job, task.stage, task.task)
         held = self._entries.get(key)
         if held is not None and (held.lineage, held.shape) != (order.lineage, task.state.shape):
@@ -153,6 +156,9 @@ class Merges:
         except CorruptDataError:
             self._drop(key)
             raise
+        except FileNotFoundError:  # it waited so long that it was swept as left behind
+            self._drop(key)
+            return None
         except Exception as problem:  # noqa: BLE001 - the epoch does not depend on a merge
             self._drop(key)
             self._failed[key] = _Failure(order.epoch, f"{type(problem).__name__}: {problem}")
@@ -180,8 +186,14 @@ class Merges:
     def _drop(self, key: _Key) -> None:
         self._entries.pop(key).ticket.drop()
 
+    def _check_process(self) -> None:
+        # After a fork the merges and their files belong to the parent.
+        if self._pid != os.getpid():
+            self._entries, self._pid = {}, os.getpid()
+
     def close(self) -> None:
         """Stop and forget everything, and let no thread behind."""
+        self._check_process()
         for key in list(self._entries):
             self._drop(key)
         self._failed.clear()

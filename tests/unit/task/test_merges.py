@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -287,3 +288,39 @@ def test_merged_files_say_what_they_stand_for(opened: Open) -> None:
         epochs = [epoch for epoch, _ in reader.header.covers]
         assert epochs == list(range(ref.first_epoch, ref.epoch + 1))
         assert reader.header.covers[-1] == (ref.epoch, ref.attempt)
+
+
+def test_what_a_killed_process_was_merging_is_swept_after_a_while(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.coordinator.coordinator.SWEEP_EVERY", 1)
+    driver = opened()
+    fill(driver, 5)
+    (left,) = temporary(driver)
+    driver.runner.kill(0)
+    fill(driver, 1)
+    assert left.exists()
+    os.utime(left, (1, 1))
+    fill(driver, 1)
+    assert not left.exists()
+
+
+def test_a_merge_that_waited_until_it_was_swept_is_made_again(opened: Open) -> None:
+    is_done = False
+    driver = opened(background=lambda: InlineBackground(lambda: is_done))
+    fill(driver, 5)
+    is_done = True
+
+    def swept(point: str) -> None:
+        if point == "slot.merge_written":
+            (left,) = temporary(driver)
+            left.unlink()
+
+    driver.feed("in", [{"k": 1, "v": 5}])
+    with injected(swept, ("slot.merge_written",)):
+        summary = driver.advance()
+    assert summary is not None
+    assert summary.merge_problems == ()
+    assert _task(driver).shape == 0
+    fill(driver, 1)
+    assert _task(driver).shape == 1
