@@ -7,10 +7,12 @@ tuples; what comes back must fit the declared schema.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import msgspec
@@ -60,7 +62,7 @@ def from_messages(messages: Sequence[Any], schema: pa.Schema, operator: str) -> 
     Raises:
         InvalidInputError: a value of another kind, or one that does not fit its column.
     """
-    rows = [_row(message, schema.names, operator) for message in messages]
+    rows = _rows(messages, schema.names, operator)
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     arrays = []
     for field, values in zip(schema, columns, strict=True):
@@ -96,6 +98,25 @@ def _fits(value: Any, kind: pa.DataType) -> bool:
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError):
         return False
     return True
+
+
+def _rows(messages: Sequence[Any], names: list[str], operator: str) -> Sequence[tuple[Any, ...]]:
+    """The values of each message; many of one kind without a step of Python for each."""
+    kinds = set(map(type, messages))
+    if len(kinds) == 1 and len(names) > 1:
+        kind = kinds.pop()
+        is_record = issubclass(kind, msgspec.Struct) or dataclasses.is_dataclass(kind)
+        take: Callable[[Any], tuple[Any, ...]] | None = None
+        if is_record:
+            take = attrgetter(*names)
+        elif kind is tuple:
+            take = tuple
+        elif kind is dict:
+            take = itemgetter(*names)
+        if take is not None and (is_record or set(map(len, messages)) == {len(names)}):
+            with contextlib.suppress(AttributeError, KeyError):  # told below, with the message
+                return list(map(take, messages))
+    return [_row(message, names, operator) for message in messages]
 
 
 def _row(message: Any, names: list[str], operator: str) -> tuple[Any, ...]:

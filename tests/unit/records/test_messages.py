@@ -72,7 +72,13 @@ class Data:
     ids=["struct", "dataclass", "tuple", "dict", "mapping"],
 )
 def test_records_of_any_kind_fit(message: Any) -> None:
-    assert from_messages([message], SCHEMA, "o").to_pylist() == [{"n": 1, "s": "a"}]
+    row = {"n": 1, "s": "a"}
+    assert from_messages([message], SCHEMA, "o").to_pylist() == [row]
+    assert from_messages([message] * 3, SCHEMA, "o").to_pylist() == [row] * 3
+    assert from_messages([message, (1, "a")], SCHEMA, "o").to_pylist() == [row] * 2
+    one = pa.schema([("n", pa.int64())])
+    if not isinstance(message, tuple | Mapping):
+        assert from_messages([message] * 2, one, "o").to_pylist() == [{"n": 1}] * 2
 
 
 @dataclass
@@ -85,6 +91,8 @@ def test_anything_else_names_the_operator(message: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"operator 'o' returned .*expected a message") as e:
         from_messages([(1, "a"), message], SCHEMA, "o")
     assert e.value.fields == {"operator": "o"}
+    with pytest.raises(InvalidInputError, match=r"operator 'o' returned .*expected a message"):
+        from_messages([message, message], SCHEMA, "o")
 
 
 @pytest.mark.parametrize(
