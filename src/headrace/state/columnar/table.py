@@ -195,7 +195,11 @@ class ColumnarTable:
         if not self._changes:
             return None
         schema = merged_schema(self._changes, self.layout, drop_deleted=False)
-        batches = [piece.batch for piece in self._changes[0].pieces]
+        batches = [
+            # Keys that were deleted may have been put again: then no column says so.
+            pa.RecordBatch.from_arrays(piece.batch.columns[: len(schema)], schema=schema)
+            for piece in self._changes[0].pieces
+        ]
         return TableChanges(schema, batches)
 
     def discard(self) -> None:
