@@ -20,6 +20,7 @@ from headrace.graph.operators import Process, RunningAggregate, StoreSpec, Tumbl
 from headrace.plan.stages import JobPlan, Stage
 from headrace.records.schema import schema_to_text
 from headrace.state.value_types import JSON, describe
+from headrace.task.remotes import REMOTE
 from headrace.task.stage_task import timer_store
 
 FOLDER = "catalog"
@@ -47,7 +48,8 @@ class StoreEntry(msgspec.Struct, frozen=True):
     """One store: where it is, what its keys and values are.
 
     ``keys`` is the schema of the ``partition_by`` before it, ``value`` describes the declared
-    type where ``form`` is ``values``; ``width_ms`` is the length of a bucket.
+    type where ``form`` is ``values``; ``width_ms`` is the length of a bucket. A store that is
+    remote or not logged is not ``in_files``.
     """
 
     name: str
@@ -60,6 +62,7 @@ class StoreEntry(msgspec.Struct, frozen=True):
     aggregates: tuple[AggregateEntry, ...] = ()
     width_ms: int = 0
     ttl_ms: int | None = None
+    in_files: bool = True
 
 
 class Catalog(msgspec.Struct, frozen=True):
@@ -122,6 +125,7 @@ def _values(spec: StoreSpec, stage: Stage, operator: Process, keys: str) -> Stor
         keys,
         value=describe(spec.value),
         ttl_ms=spec.ttl_ms,
+        in_files=spec.changelog and spec.kind != REMOTE,
     )
 
 

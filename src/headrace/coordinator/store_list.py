@@ -45,7 +45,7 @@ def summarise(
     found = []
     for entry in reader.catalog(state).stores:
         tasks = state.task_counts.get(entry.stage, 0)
-        if entry.kind == "remote":
+        if not entry.in_files:
             summary = StoreSummary(
                 entry.stage, entry.name, entry.kind, entry.form, tasks, 0, False, 0, 0, 0, None
             )

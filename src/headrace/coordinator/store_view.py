@@ -67,9 +67,10 @@ class StoreView:
         *,
         partials: bool = False,
     ) -> None:
-        if entry.kind == "remote":
+        if not entry.in_files:
+            reason = "remote: look into its server" if entry.kind == "remote" else "not logged"
             raise InvalidInputError(
-                f"store {entry.name!r} is remote: it has no changelog; look into its server"
+                f"store {entry.name!r} is not in the job's files, for it is {reason}"
             )
         self.entry, self.epoch, self._partials = entry, epoch, partials
         self.key_groups = key_groups

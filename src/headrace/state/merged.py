@@ -11,17 +11,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, overload
+from typing import Any
 
-import pyarrow as pa
-
+from headrace.state.merging import SortedKeys, merge_entries
 from headrace.state.segment import SegmentHeader
 from headrace.state.segment_reader import ALL_GROUPS, SegmentReader
 
-CHUNK_BYTES = 16 << 20
-"""Bytes of all files together that are merged at once, about."""
-
-Slice = tuple[pa.BinaryArray, pa.BinaryArray]
 Entries = tuple[list[bytes], list[bytes]]
 
 
@@ -35,23 +30,6 @@ class Source:
     reader: SegmentReader
     groups: tuple[int, int]
     stage: str | None = None
-
-
-class _Keys(Sequence[bytes]):
-    """A sorted column of keys, for ``bisect``."""
-
-    def __init__(self, column: pa.BinaryArray) -> None:
-        self._column = column
-
-    def __len__(self) -> int:
-        return len(self._column)
-
-    @overload
-    def __getitem__(self, at: int) -> bytes: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[bytes]: ...
-    def __getitem__(self, at: Any) -> Any:
-        return self._column[at].as_py()
 
 
 class MergedEntries:
@@ -129,7 +107,7 @@ class MergedEntries:
             if not source.groups[0] <= group < source.groups[1]:
                 continue
             for keys, values in source.reader.columns(self._store, (group, group + 1)):
-                at = bisect_left(_Keys(keys), key)
+                at = bisect_left(SortedKeys(keys), key)
                 if at < len(keys) and keys[at].as_py() == key:
                     found: bytes | None = values[at].as_py()
                     return found
@@ -137,59 +115,10 @@ class MergedEntries:
 
     def batches(self, groups: tuple[int, int] = ALL_GROUPS) -> Iterator[Entries]:
         """Yield full keys and values, rising by key, none twice."""
-        sizes = {group: size for group, (_, size) in self._sizes().items()}
-        for run in _runs(sizes, groups):
-            size = sum(sizes.get(group, 0.0) for group in range(*run))
-            yield from self._merge(run, max(1, round(size / CHUNK_BYTES)))
-
-    def _merge(self, run: tuple[int, int], steps: int) -> Iterator[Entries]:
-        slices = [list(self._columns(source, run)) for source in self._sources]
-        for low, high in pairwise((None, *_pivots(slices, steps), None)):
-            newest: dict[bytes, bytes | None] = {}
-            for parts in slices:
-                for keys, values in parts:
-                    begin = 0 if low is None else bisect_left(_Keys(keys), low)
-                    end = len(keys) if high is None else bisect_left(_Keys(keys), high)
-                    rows = (keys[begin:end].to_pylist(), values[begin:end].to_pylist())
-                    newest.update(zip(*rows, strict=True))
-            live = sorted(key for key, value in newest.items() if value is not None)
-            if live:
-                yield live, [newest[key] for key in live]  # type: ignore[misc]
-
-    def _columns(self, source: Source, run: tuple[int, int]) -> Iterator[Slice]:
-        low, high = max(run[0], source.groups[0]), min(run[1], source.groups[1])
-        return source.reader.columns(self._store, (low, high)) if low < high else iter(())
-
-
-def _runs(sizes: dict[int, float], groups: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """Cut the key groups into runs of about ``CHUNK_BYTES``."""
-    begin, last, total = -1, -1, 0.0
-    for group in sorted(sizes):
-        if not groups[0] <= group < groups[1]:
-            continue
-        if begin >= 0 and total + sizes[group] > CHUNK_BYTES:
-            yield begin, last + 1
-            begin = -1
-        if begin < 0:
-            begin, total = group, 0.0
-        total += sizes[group]
-        last = group
-    if begin >= 0:
-        yield begin, last + 1
-
-
-def _pivots(slices: list[list[Slice]], steps: int) -> list[bytes]:
-    """Where to cut a run that is too large for one step, such as a single huge key group.
-
-    The keys of the largest file are cut evenly; the others hold about the same.
-    """
-    if steps < 2:
-        return []
-    largest = max(slices, key=lambda parts: sum(len(keys) for keys, _ in parts))
-    rows = sum(len(keys) for keys, _ in largest)
-    step, cuts, at = max(1, rows // steps), [], 0
-    for keys, _ in largest:
-        first = -at % step
-        cuts += [keys[row].as_py() for row in range(first, len(keys), step)]
-        at += len(keys)
-    return cuts[1:]
+        parts = []
+        for source in self._sources:
+            low, high = max(groups[0], source.groups[0]), min(groups[1], source.groups[1])
+            if low < high:
+                parts.append((source.reader, (low, high)))
+        for keys, values in merge_entries(self._store, parts, drop_deleted=True):
+            yield keys.to_pylist(), values.to_pylist()

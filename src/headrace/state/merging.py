@@ -228,7 +228,7 @@ def _within(
     return reader.columns(store, (low, high)) if low < high else iter(())
 
 
-class _Keys(Sequence[bytes]):
+class SortedKeys(Sequence[bytes]):
     """A sorted column of keys, for ``bisect``."""
 
     def __init__(self, column: pa.BinaryArray) -> None:
@@ -253,7 +253,7 @@ def _cut(parts: Sequence[Columns], most: int) -> Iterator[list[Columns]]:
         largest = max((keys for keys, _ in parts), key=len)
         step = max(1, len(largest) * most // total)
         pivots = [largest[at].as_py() for at in range(step, len(largest), step)]
-    places = [[bisect_left(_Keys(keys), pivot) for pivot in pivots] for keys, _ in parts]
+    places = [[bisect_left(SortedKeys(keys), pivot) for pivot in pivots] for keys, _ in parts]
     cuts = [
         list(pairwise([0, *found, len(keys)]))
         for found, (keys, _) in zip(places, parts, strict=True)

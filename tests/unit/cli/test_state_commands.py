@@ -54,6 +54,7 @@ def build(g: Any, store: str) -> None:
             hr.store("spent", Spent, kind="memory"),
             hr.store("items", int, kind="memory"),
             hr.store("mixed", str, kind="memory"),
+            hr.store("lost", int, kind="memory", changelog=False),
         ),
         returns={"user": str},
         name="shop",
@@ -117,7 +118,7 @@ def test_ls_tells_each_store(driver: TestDriver) -> None:
     found = {row["store"]: row for row in state(driver, "ls", "shop", "--count")}
     newest = driver.coordinator.state.epoch
     assert set(found) == {
-        "spent", "items", "mixed", "shop.timers", "totals", "windows", "periodic",
+        "spent", "items", "mixed", "lost", "shop.timers", "totals", "windows", "periodic",
     }  # fmt: skip
     assert found["spent"]["entries"] == 2
     assert found["spent"]["exact"]
@@ -235,7 +236,8 @@ def test_keys_of_several_kinds_are_text(driver: TestDriver) -> None:
         (("spent", "--where", "tota > 3"), "the columns are ['user', 'total', 'last', 'names']"),
         (("windows", "--low", "a"), "use --where instead"),
         (("spent", "--low", "a", "--prefix", "b"), "give either --prefix"),
-        (("spend",), "has no store 'spend'; it has spent, items, mixed, shop.timers"),
+        (("spend",), "has no store 'spend'; it has spent, items, mixed, lost, shop.timers"),
+        (("lost",), "store 'lost' is not in the job's files, for it is not logged"),
     ],
 )
 def test_mistakes_in_a_scan(driver: TestDriver, words: tuple[str, ...], told: str) -> None:

@@ -43,7 +43,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.coordinator.coordinator.SWEEP_EVERY", 1)
     monkeypatch.setattr("headrace.coordinator.reign.PRUNE_MARGIN", 2)
     monkeypatch.setattr("headrace.state.snapshots.MINIMUM_GAIN_BYTES", 0)
-    monkeypatch.setattr("headrace.state.snapshots.FILE_COST_BYTES", 512)
+    monkeypatch.setattr("headrace.state.tiers.FILE_COST_BYTES", 512)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def reader(driver: TestDriver) -> JobReader:
 
 def held(driver: TestDriver, epoch: int | None = None) -> dict[Any, Any]:
     view = reader(driver).view("last", epoch)
-    return {decode_key(k[2:])[0]: msgspec.msgpack.decode(v) for k, v in view.stream()}
+    return {decode_key(k[2:])[0]: msgspec.msgpack.decode(v) for _, k, v in view.stream()}
 
 
 def feed(driver: TestDriver, number: int) -> None:

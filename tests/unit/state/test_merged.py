@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from headrace.files import Files
-from headrace.state import merged
 from headrace.state.merged import MergedEntries, Source
 from headrace.state.position import Position
 from headrace.state.segment import CHANGELOG, SNAPSHOT, header_at
@@ -41,7 +40,7 @@ def test_the_newest_value_of_each_key_is_read(
 ) -> None:
     """However entries are spread over files and groups, and however small the steps are."""
     rng = random.Random(seed)
-    monkeypatch.setattr(merged, "CHUNK_BYTES", rng.choice([1, 100, 5_000, 1 << 20]))
+    monkeypatch.setattr("headrace.state.merging.CHUNK_ROWS", rng.choice([1, 7, 50, 10_000]))
     monkeypatch.setattr("headrace.state.segment_writer.FRAME_ROWS", rng.choice([1, 9, 1000]))
     model: dict[bytes, bytes] = {}
     sources = []
