@@ -132,7 +132,7 @@ class Coordinator:
         self._publish()
         self._settle()
         self._sweep()
-        self._storage.tidy(self.generation)
+        self._storage.tidy(self.generation, {table.file for table in self._plan.tables})
         self._requests.tidy()
         if self._limits.bounded:
             self.end_at_present()

@@ -1,8 +1,8 @@
 """Where the files of a job are, who drives it, and how leftovers go.
 
-Below the job's folder: ``manifests``, ``generations``, ``plans`` (by digest), and, all named by
-epoch, generation, slot and attempt: ``orders``, ``exchange``, ``segment``, ``snapshot`` and
-``output``.
+Below the job's folder: ``manifests``, ``generations``, ``plans`` and ``tables`` (by digest),
+and, all named by epoch, generation, slot and attempt: ``orders``, ``exchange``, ``segment``,
+``snapshot`` and ``output``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import fcntl
 import os
 import re
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
 
@@ -47,17 +48,23 @@ class JobStorage:
         for name in FOLDERS:
             (self.root / name).mkdir(exist_ok=True)
 
-    def tidy(self, generation: int) -> None:
+    def tidy(self, generation: int, tables: Collection[str] = ()) -> None:
         """Remove what drivers before left when they were killed, a while after that.
 
-        Plans, but for the newest few; temporary files that were never linked; stop files and
-        checkpoints of older generations. A driver that starts at the same time loses nothing.
+        Plans, but for the newest few; files of broadcast stores, but for ``tables``; temporary
+        files that were never linked; stop files and checkpoints of older generations. A driver
+        that starts at the same time loses nothing.
         """
         now = (self.root / "generations" / f"{generation:08d}.json").stat().st_mtime
         plans = [self.root / "plans" / name for name in self.files.names(self.root / "plans")]
         plans.sort(key=lambda path: path.stat().st_mtime)
         stops = [path for path in self.root.glob("stop-*") if int(path.name[5:]) < generation]
-        for path in (*plans[:-KEPT_PLANS], *self._temporary(now), *stops):
+        unused = [
+            path
+            for path in self.root.glob("tables/*")
+            if f"tables/{path.name}" not in tables and _age(path, now) > LEFT_S
+        ]
+        for path in (*plans[:-KEPT_PLANS], *self._temporary(now), *stops, *unused):
             self.files.remove(path)
         for path in self.root.glob("query/*"):
             if int(path.name) < generation:

@@ -7,6 +7,7 @@ new version at the next start. Parquet, CSV and JSON lines; everything else is a
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +71,8 @@ def store_table_files(loaded: Iterable[LoadedFile], storage: JobStorage, unique:
     for file in loaded:
         path = storage.root / file.bound.path
         path.parent.mkdir(exist_ok=True)
-        storage.files.publish(path, file.data, unique)
+        if not storage.files.publish(path, file.data, unique):
+            os.utime(path)  # in use again, whoever tidies at this moment
 
 
 def _load(spec: BroadcastSpec, path: Path) -> LoadedFile:

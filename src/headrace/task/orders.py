@@ -94,7 +94,7 @@ class SlotOrder(msgspec.Struct, frozen=True):
     (source stage, task). ``watermarks`` holds each stage's watermark at the end of the epoch,
     ``watermarks_before`` that at the end of the last one; ``ended`` says that all inputs have
     ended. ``task_counts`` says how many tasks share the key groups of each keyed stage, whatever
-    the plan says. ``tables`` holds the offsets up to which each broadcast store of a stream is read.
+    the plan says. ``tables`` holds the offsets up to which each broadcast store is read.
     ``range_bytes`` bounds what is read of each range. ``host`` is the identity of the
     state directory that the tasks' stores are on; empty: any. ``origin`` is the lineage that the
     job began with: by it and the generation local directories are owned.

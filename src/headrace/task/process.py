@@ -143,7 +143,10 @@ class Context:
         Raises:
             InvalidInputError: no such store; names those declared.
         """
-        return self._found(name)  # type: ignore[return-value]
+        try:  # not by way of _found: asked for by every message
+            return self._stores[name]  # type: ignore[return-value]
+        except KeyError:
+            raise self._unknown(name) from None
 
     def get_later(
         self, name: str, key: Any, then: Callable[[Any], object], default: Any = None
@@ -173,10 +176,12 @@ class Context:
         try:
             return self._stores[name]
         except KeyError:
-            declared = sorted(self._stores)
-            raise InvalidInputError(
-                f"no store {name!r}; declared: {declared}; add it to process(stores=...)"
-            ) from None
+            raise self._unknown(name) from None
+
+    def _unknown(self, name: str) -> InvalidInputError:
+        return InvalidInputError(
+            f"no store {name!r}; declared: {sorted(self._stores)}; add it to process(stores=...)"
+        )
 
     def emit(self, message: Any) -> None:
         """Send a message on; its event time is that of the message or timer at hand.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -255,6 +256,35 @@ def test_several_keys_schemas_and_what_a_processor_sees(tmp_path: Path) -> None:
         driver.run()
         assert by_id(driver, "city") == {1: "Rome", 2: "Oslo", 3: None}
         assert {row["n"] for row in driver.output("out")} == {2}
+
+
+def test_copies_of_files_go_when_no_plan_has_used_them_for_a_while(tmp_path: Path) -> None:
+    path = tmp_path / "countries.csv"
+
+    @hr.job("tidy")
+    def tidy(g: hr.Graph) -> None:
+        table = hr.broadcast("countries", file=str(path), key="code")
+        g.input("visits").join_table(table, on="from").send_to(g.output("out"))
+
+    with TestDriver(tidy) as driver:
+        driver.create("visits", {"from": pa.string()})
+        folder = driver.storage / "tables"
+        kept = []
+        for name, age_s in (("first", 10_000), ("second", 0), ("third", 0)):
+            write(path, pl.DataFrame({"code": ["DE"], "name": [name]}))
+            driver.start()
+            kept.append(len(list(folder.iterdir())))
+            for copy in folder.iterdir():
+                at = copy.stat().st_mtime - age_s
+                os.utime(copy, (at, at))
+        assert kept == [1, 1, 2]
+        write(path, pl.DataFrame({"code": ["DE"], "name": ["second"]}))
+        for copy in folder.iterdir():
+            os.utime(copy, (0, 0))
+        driver.start()  # an old version that is in use again is kept
+        driver.feed("visits", [{"from": "DE"}])
+        driver.run()
+        assert driver.output("out")[0]["name"] == "second"
 
 
 def test_a_damaged_copy_of_a_file_is_found(tmp_path: Path) -> None:
