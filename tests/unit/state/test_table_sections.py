@@ -1,0 +1,158 @@
+"""Tables in segment files: mapped as they were written, by key groups, and no damage is missed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from headrace.errors import CorruptDataError, InternalError, InvalidInputError
+from headrace.files import Files
+from headrace.records.keys import encode_columns, key_groups
+from headrace.state import Position, SegmentReader, SegmentWriter, header_at
+from headrace.state.columnar import ColumnarTable, TableKeys, TableLayout, sections
+from headrace.state.columnar.files import layout_of, open_runs
+from headrace.state.columnar.table import TableChanges
+
+FILES = Files(sync=False)
+HEADER = header_at("changelog", "job", Position("line", 7, "d"), 3, "attempt")
+KEYS = pa.schema([("id", pa.int64()), ("name", pa.string())])
+VALUES = pa.schema([("count", pa.int64()), ("many", pa.list_(pa.string()))])
+LAYOUT = TableLayout(KEYS, VALUES, cluster=True)
+GROUPS = 8
+
+
+def changes(ids, deleted=()) -> TableChanges:
+    table = ColumnarTable(LAYOUT)
+    for own in (ids, deleted):
+        batch = pa.record_batch({"id": pa.array(own, pa.int64()), "name": [str(n) for n in own]})
+        keys = TableKeys.of(LAYOUT, batch, np.array(own, np.int64) % 3)
+        if own is deleted:
+            table.delete(keys)
+        else:
+            many = pa.array([[str(n)] * (n % 3) for n in own], pa.list_(pa.string()))
+            values = pa.record_batch({"count": pa.array(own, pa.int64()), "many": many})
+            table.put(keys, values.take(pa.array(keys.order)))
+    found = table.seal()
+    assert found is not None
+    return found
+
+
+def write(path: Path, *tasks: TableChanges) -> int:
+    writer = SegmentWriter(FILES, path, HEADER)
+    writer.add("s", 0, "entries", [b"\0\1key"], [b"value"])
+    for task, own in enumerate(tasks):
+        writer.add_table("s", task, "t", own.schema, own.batches, GROUPS)
+    writer.add("s", 1, "entries", [b"\0\2key"], [b"value"])
+    return writer.close().checksum
+
+
+def scanned(path: Path, groups=(0, GROUPS), checksum=None) -> list[int]:
+    runs = open_runs(SegmentReader(FILES, path, checksum), "t", LAYOUT, groups)
+    table = ColumnarTable(LAYOUT)
+    table.attach(runs)
+    return sorted(n for batch in table.scan() for n in batch["count"].to_pylist())
+
+
+def test_a_run_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    own = changes(range(50), range(40, 60))
+    write(tmp_path / "f", own)
+    reader = SegmentReader(FILES, tmp_path / "f")
+    [section] = reader.tables("t")
+    assert layout_of(section) == LAYOUT
+    assert (section.rows, section.groups) == (60, ())
+    assert reader.piece(section, 0).equals(own.batches[0])
+    [run] = open_runs(reader, "t")
+    assert (run.rows, run.clusters(), run.has_deletes) == (60, {0, 1, 2}, True)
+    assert scanned(tmp_path / "f") == list(range(40))
+    assert len(reader.read("entries")[0]) == 2
+    assert reader.read("t") == ([], [])
+    reader.verify()
+
+
+def test_a_run_lies_in_the_file_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sections, "PIECE_ROWS", 7)
+    write(tmp_path / "f", changes(range(50)))
+    [run] = open_runs(SegmentReader(FILES, tmp_path / "f"), "t", LAYOUT)
+    assert [piece.info.rows for piece in run.pieces] == [7] * 7 + [1]
+    assert scanned(tmp_path / "f") == list(range(50))
+    table = ColumnarTable(LAYOUT)
+    table.attach([run])
+    wanted = [n for n in range(-20, 70) if n % 2]
+    batch = pa.record_batch({"id": wanted, "name": [str(n) for n in wanted]})
+    keys = TableKeys.of(LAYOUT, batch, np.array(wanted) % 3)
+    found = table.get(keys)
+    assert sorted(found.values["count"].to_pylist()) == [n for n in wanted if 0 <= n < 50]
+
+
+def test_only_what_is_looked_for_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "f", changes(range(50)))
+    reader = SegmentReader(FILES, tmp_path / "f")
+    table = ColumnarTable(LAYOUT)
+    table.attach(open_runs(reader, "t", LAYOUT))
+    assert table.clusters() == [0, 1, 2]
+    batch = pa.record_batch({"id": [1], "name": ["1"]})
+    table.get(TableKeys.of(LAYOUT, batch, np.array([9])))
+    assert reader.bytes_read == 0
+
+
+def test_rows_of_some_key_groups_are_taken_from_the_files_of_any_task(tmp_path: Path) -> None:
+    batch = pa.record_batch({"id": range(90), "name": [str(n) for n in range(90)]})
+    groups = key_groups(encode_columns(batch.columns).hashes(), GROUPS)
+    parts = [[n for n in range(90) if low <= groups[n] < low + 4] for low in (0, 4)]
+    write(tmp_path / "f", *map(changes, parts))
+    assert scanned(tmp_path / "f") == list(range(90))
+    for low, high in [(0, 3), (3, 6), (6, 8), (4, 8)]:
+        wanted = [n for n in range(90) if low <= groups[n] < high]
+        assert scanned(tmp_path / "f", (low, high)) == wanted
+        [*runs] = open_runs(SegmentReader(FILES, tmp_path / "f"), "t", LAYOUT, (low, high))
+        table = ColumnarTable(LAYOUT)
+        table.attach(runs)
+        found = table.get(TableKeys.of(LAYOUT, batch, np.arange(90) % 3))
+        assert sorted(found.values["count"].to_pylist()) == wanted
+
+
+def test_a_table_of_other_columns_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "f", changes(range(5)))
+    other = TableLayout(KEYS, pa.schema([("count", pa.float64())]), cluster=True)
+    with pytest.raises(InvalidInputError, match=r"epoch 7 holds columns .*count int64"):
+        open_runs(SegmentReader(FILES, tmp_path / "f"), "t", other)
+
+
+def test_batches_out_of_order_or_of_other_columns_are_never_written(tmp_path: Path) -> None:
+    own, more = changes(range(20)), changes(range(20), range(5))
+    for name, batches, found in [
+        ("a", [own.batches[0], own.batches[0]], "out of order"),
+        ("b", [own.batches[0], more.batches[0]], "differ in their columns"),
+    ]:
+        writer = SegmentWriter(FILES, tmp_path / name, HEADER)
+        writer.add_table("s", 0, "t", own.schema, batches, GROUPS)
+        with pytest.raises(InternalError, match=found):
+            writer.close()
+
+
+@pytest.mark.parametrize("is_pinned", [False, True])
+def test_a_flip_of_any_byte_is_found(tmp_path: Path, is_pinned: bool) -> None:
+    path, damaged = tmp_path / "f", tmp_path / "g"
+    checksum = write(path, changes(range(4), [7]))
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        data = bytearray(whole)
+        data[at] ^= 1 << (at % 8)
+        damaged.write_bytes(data)
+        with pytest.raises((CorruptDataError, InvalidInputError)) as raised:
+            SegmentReader(FILES, damaged, checksum if is_pinned else None).verify()
+        assert str(damaged) in str(raised.value)
+        damaged.unlink()
+
+
+def test_damage_within_a_table_is_found_when_it_is_looked_at(tmp_path: Path) -> None:
+    write(tmp_path / "f", changes(range(50)))
+    [section] = SegmentReader(FILES, tmp_path / "f").tables("t")
+    data = bytearray((tmp_path / "f").read_bytes())
+    data[section.end - 100] ^= 1
+    (tmp_path / "g").write_bytes(data)
+    with pytest.raises(CorruptDataError, match=r"g of epoch 7 is damaged at byte"):
+        scanned(tmp_path / "g")
