@@ -175,7 +175,8 @@ class Backup:
 
 
 def _as_copy(state: JobState) -> bytes:
-    copy = msgspec.structs.replace(state, copy_of=state.digest)
+    # Older epochs, which the storage may keep, are not in the copy.
+    copy = msgspec.structs.replace(state, copy_of=state.digest, kept_from=state.epoch)
     data, _ = encode_manifest(base_manifest(copy, previous=""))
     return data
 
