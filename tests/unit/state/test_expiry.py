@@ -120,3 +120,54 @@ def test_a_stamped_value_tells_when_it_was_written_and_a_bare_one_that_it_does_n
     raw = stamp(1234) + b"\x01"
     assert (written_ms(raw), bare(raw)) == (1234, b"\x01")
     assert (written_ms(b"\x01"), bare(b"\x01")) == (None, b"\x01")
+
+
+steps = st.lists(
+    st.tuples(
+        st.integers(0, 700),  # the epoch's clock moves on
+        st.lists(st.tuples(st.integers(4, 5), st.integers(0, 3), st.booleans()), max_size=4),
+        st.booleans(),
+    ),
+    max_size=25,
+)
+
+
+@given(steps, st.booleans())
+def test_what_is_seen_follows_from_the_clock_of_the_writes_alone(
+    schedule: list[tuple[int, list[tuple[int, int, bool]], bool]], restarts: bool
+) -> None:
+    epochs = Epochs(MemoryBackend(None, ["s"]))
+    written: dict[tuple[int, int], int] = {}
+    wall = 10_000
+    for step, writes, is_committed in schedule:
+        wall += step
+        now = {at: ms for at, ms in written.items() if ms + TTL > wall}
+        epochs.begin(wall)
+        for group, key, is_put in writes:
+            epochs.objects.enter(group)
+            assert epochs.objects.get(key) == now.get((group, key))
+            if is_put:
+                epochs.objects.put(key, wall)
+                now[group, key] = wall
+            else:
+                epochs.objects.delete(key)
+                now.pop((group, key), None)
+        for group in (4, 5):
+            epochs.objects.enter(group)
+            expected = sorted((key, ms) for (at, key), ms in now.items() if at == group)
+            assert list(epochs.objects.scan()) == expected
+        if is_committed:
+            epochs.commit()
+            written = now
+        else:
+            epochs.objects.seal()
+            epochs.raw.take_changes()
+        if restarts:
+            epochs = Epochs(epochs.backend)
+    epochs.begin(wall)
+    epochs.commit()
+    for wall_ms in (wall + TTL, wall + 2 * TTL):
+        epochs.begin(wall_ms)
+        epochs.commit()
+    if not restarts:
+        assert list(epochs.backend.scan("s")) == []
