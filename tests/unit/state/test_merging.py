@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +12,10 @@ from hypothesis import strategies as st
 from headrace.errors import CorruptDataError
 from headrace.files import Files
 from headrace.graph.operators import StoreSpec
+from headrace.records.layout import TableLayout
 from headrace.state import merging
+from headrace.state.columnar import ColumnarTable, TableKeys, hash_range
+from headrace.state.columnar.files import open_runs
 from headrace.state.expiry import stamp
 from headrace.state.merging import (
     MergeJob,
@@ -179,3 +183,73 @@ def test_the_same_files_give_the_same_bytes(tmp_path: Path) -> None:
         made.append((info, info.path.read_bytes()))
         info.path.unlink()
     assert made[0] == made[1]
+
+
+LAYOUT = TableLayout(pa.schema([("k", pa.int64())]), pa.schema([("v", pa.int64())]))
+
+
+def write_table(folder: Path, epoch: int, rows: dict[int, int | None]) -> SourceFile:
+    """A segment with a run of a table, in which some rows delete."""
+    table = ColumnarTable(LAYOUT)
+    table.begin(0)
+    for wanted in (True, False):
+        own = [key for key, value in rows.items() if (value is None) is wanted]
+        if own:
+            keys = TableKeys.of(LAYOUT, pa.record_batch({"k": pa.array(own, pa.int64())}))
+            if wanted:
+                table.delete(keys)
+            else:
+                table.put(keys, _values(keys, rows))
+    changes = table.seal()
+    assert changes is not None
+    path = folder / f"table-{epoch}"
+    writer = SegmentWriter(FILES, path, header(CHANGELOG, epoch))
+    writer.add_table("stage", 0, "t", changes.schema, changes.batches, 8)
+    writer.add("stage", 0, "a", [b"\0\1k"], [b"v"])
+    return SourceFile(path, writer.close().checksum, GROUPS)
+
+
+def _values(keys: TableKeys, rows: dict[int, int | None]) -> pa.RecordBatch:
+    values = [rows[key] for key in keys.columns[0].to_pylist()]
+    return pa.record_batch({"v": pa.array(values, pa.int64())})
+
+
+table_rows = st.dictionaries(st.integers(0, 40), st.none() | st.integers(0, 9), min_size=1)
+
+
+@given(
+    epochs=st.lists(table_rows, min_size=1, max_size=4),
+    groups=st.tuples(st.integers(0, 7), st.integers(1, 8)).filter(lambda cut: cut[0] < cut[1]),
+    is_snapshot=st.booleans(),
+)
+def test_runs_of_tables_are_merged_too(
+    tmp_path_factory: pytest.TempPathFactory,
+    epochs: list[dict[int, int | None]],
+    groups: tuple[int, int],
+    is_snapshot: bool,
+) -> None:
+    """Beside entries, in one file; the key groups of each file count."""
+    folder = tmp_path_factory.mktemp("tables")
+    model: dict[int, int | None] = {}
+    sources = []
+    for number, rows in enumerate(epochs):
+        source = write_table(folder, number, rows)
+        sources.append(source._replace(groups=groups))
+        model.update(rows)
+    found = merge(folder, sources, SNAPSHOT if is_snapshot else CHANGELOG)
+    held = {
+        key
+        for run in open_runs(found, "t", LAYOUT)
+        for piece in run.pieces
+        for key in piece.keys[0].to_pylist()
+    }
+    wanted = hash_range(*groups, 8)
+    every = TableKeys.of(LAYOUT, pa.record_batch({"k": pa.array(sorted(model), pa.int64())}))
+    own = {
+        key
+        for key, value in zip(every.columns[0].to_pylist(), every.hashes.tolist(), strict=True)
+        if wanted.first <= value <= wanted.last
+    }
+    assert held == {k for k in own if model[k] is not None or not is_snapshot}
+    found.verify()
+    assert found.read("a")[0] == ([b"\0\1k"] if groups[0] <= 1 < groups[1] else [])
