@@ -1,7 +1,7 @@
 """Cost of task state for each key and access, as JSON; see docs/decisions/0003-state.md.
 
     python bench/state.py [--keys 1000000] [--batch 100000] [--epochs 10] [--store rocksdb]
-                          [--clock cpu|wall] [--cache-mb 256]
+                          [--clock cpu|wall] [--cache-mb 256] [--key int|string] [--windows 0]
 
 A task of 512 key groups holds ``keys`` counters; each epoch touches ``batch`` distinct random
 ones: prefetch, get + put, seal, write the segment, catch up from memory. Then the state is
@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from columnar import TableBench
 
 from headrace.files import Files
 from headrace.graph.operators import StoreSpec
@@ -161,12 +162,18 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--batch", type=int, default=100_000)
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--store", choices=["rocksdb", "memory"], default="rocksdb")
+    parser.add_argument("--store", choices=["rocksdb", "memory", "columnar"], default="rocksdb")
+    parser.add_argument("--key", choices=["int", "string"], default="int", help="columnar only")
+    parser.add_argument("--windows", type=int, default=0, help="columnar only: clusters")
     parser.add_argument("--clock", choices=list(CLOCKS), default="cpu")
     parser.add_argument("--cache-mb", type=int, default=256)
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp())
     try:
+        if arguments.store == "columnar":
+            table = TableBench(folder, arguments, CLOCKS[arguments.clock])
+            print(json.dumps(table.run(), indent=2))
+            return
         bench = Bench(folder, arguments)
         for begin in range(0, bench.keys, bench.batch):  # every key once
             bench.run_epoch(list(range(begin, min(bench.keys, begin + bench.batch))))
