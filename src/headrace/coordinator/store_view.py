@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
 from headrace.coordinator.catalog import StoreEntry
+from headrace.coordinator.key_kinds import are_alike
 from headrace.coordinator.store_rows import StoreRows
 from headrace.errors import InvalidInputError
 from headrace.records.keys import decode_key, encode_key
@@ -149,17 +149,13 @@ class StoreView:
                 yield [found[at] for at in kept], [bare(values[at]) for at in kept]
 
     def _settled(self) -> bytes | None:
-        """The first key of a processor's store, if all its keys are of the same kinds."""
+        """A key of a processor's store, if all its keys are of the same kinds."""
         if self.entry.form != "values":
             return None
-        first, kinds = None, None
-        for keys, _ in self._entries.batches():
-            if first is None:
-                first = keys[0]
-                kinds = [type(value) for value in decode_key(first[2:])]
-            if not _are_alike(keys, first) and any(
-                [type(value) for value in decode_key(key[2:])] != kinds for key in keys
-            ):
+        first = None
+        for keys in self._entries.key_columns():
+            first = keys[0].as_py() if first is None else first
+            if not are_alike(keys, first):
                 return None
         return first
 
@@ -212,11 +208,3 @@ def _joined(before: Iterator[Entry], after: Iterator[Entry]) -> Iterator[_Both]:
         else:
             yield old[1], old[2], new[2]
             old, new = next(before, None), next(after, None)
-
-
-def _are_alike(keys: Sequence[bytes], first: bytes) -> bool:
-    """Say whether keys are numbers of one kind, the quick way: one width and one tag."""
-    if len(first) != 11 or any(len(key) != 11 for key in keys):
-        return False
-    tags = np.frombuffer(b"".join(keys), np.uint8).reshape(-1, 11)[:, 2]
-    return bool((tags == first[2]).all()) and first[2] < 0x30

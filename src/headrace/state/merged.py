@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import pyarrow as pa
+
 from headrace.state.merging import SortedKeys, merge_entries
 from headrace.state.segment import SegmentHeader
 from headrace.state.segment_reader import ALL_GROUPS, SegmentReader
@@ -112,6 +114,11 @@ class MergedEntries:
                     found: bytes | None = values[at].as_py()
                     return found
         return None
+
+    def key_columns(self) -> Iterator[pa.BinaryArray]:
+        """Yield the full keys of all files, those deleted since too, without their values."""
+        for source in self._sources:
+            yield from source.reader.keys(self._store, source.groups)
 
     def batches(self, groups: tuple[int, int] = ALL_GROUPS) -> Iterator[Entries]:
         """Yield full keys and values, rising by key, none twice."""

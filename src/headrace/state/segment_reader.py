@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,14 @@ class SegmentReader:
             if section.first_group < high and section.last_group >= low:
                 yield from self._section_columns(section, low, high)
 
+    def keys(self, store: str, groups: tuple[int, int] = ALL_GROUPS) -> Iterator[pa.BinaryArray]:
+        """Yield the full keys alone; values are neither read nor verified."""
+        low, high = groups
+        for section in self._of_entries(store):
+            if section.first_group < high and section.last_group >= low:
+                for batch in self._rows(section, low, high, columns=[1]):
+                    yield batch.column(0)
+
     def _of_entries(self, store: str) -> list[Section]:
         found = [s for s in self.sections if s.store == store and s.table is None]
         return sorted(found, key=lambda s: s.first_group)
@@ -140,6 +148,13 @@ class SegmentReader:
     def _section_columns(
         self, section: Section, low: int, high: int
     ) -> Iterator[tuple[pa.BinaryArray, pa.BinaryArray]]:
+        for batch in self._rows(section, low, high):
+            yield batch.column(1), batch.column(2)
+
+    def _rows(
+        self, section: Section, low: int, high: int, columns: Sequence[int] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some key groups, frame by frame, of all columns or some."""
         starts = [*section.starts, section.rows]
         begin = starts[bisect_left(section.groups, low)]
         end = starts[bisect_left(section.groups, high)]
@@ -148,11 +163,10 @@ class SegmentReader:
             first, last = max(begin - at, 0), min(end - at, frame.rows)
             if first < last:
                 self.bytes_read += (frame.end - frame.position) * (last - first) // frame.rows
-                batch = read_frame(self._data, frame, SCHEMA, str(self.path))
+                batch = read_frame(self._data, frame, SCHEMA, str(self.path), columns)
                 if batch.num_rows != frame.rows:
                     raise self._damaged(f"found {batch.num_rows} rows, expected {frame.rows}")
-                rows = batch.slice(first, last - first)
-                yield rows.column(1), rows.column(2)
+                yield batch.slice(first, last - first)
             at += frame.rows
 
     def _frames(self, section: Section) -> list[Frame]:
