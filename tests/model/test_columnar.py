@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from headrace.files import Files
 from headrace.records.keys import encode_columns, encode_key
 from headrace.state import Position, SegmentReader, SegmentWriter, header_at
-from headrace.state.columnar import ColumnarTable, Run, TableKeys, TableLayout
+from headrace.state.columnar import ColumnarTable, Run, TableKeys, TableLayout, sections
 from headrace.state.columnar.files import open_runs
 from headrace.state.columnar.merge import merge_runs, merged_schema
 
@@ -176,6 +176,14 @@ class Machine:
 def _rows(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
     columns = [column.to_pylist() for column in batch.columns]
     return list(zip(*columns, strict=True))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_pieces() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sections, "LEAST_ROWS", 2)
+        patch.setattr(sections, "PIECE_ROWS", 4)
+        yield
 
 
 @given(st.data())

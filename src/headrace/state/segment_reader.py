@@ -15,6 +15,7 @@ from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.files import Files
 from headrace.records.frame import Frame, iterate_frames, read_frame
 from headrace.records.schema import schema_from_text
+from headrace.state.columnar.filters import SCHEMA as FILTER_SCHEMA
 from headrace.state.segment import (
     FORMAT,
     MAGIC,
@@ -49,6 +50,7 @@ class SegmentReader:
         self._data = _map(files, path)
         self._footer = self._read_footer(checksum)
         self.bytes_read = 0
+        self._verified: dict[int, list[Frame]] = {}
 
     @property
     def header(self) -> SegmentHeader:
@@ -133,9 +135,26 @@ class SegmentReader:
             CorruptDataError: bytes of it are not as they were written.
         """
         assert section.table is not None
-        frame = self._frames(section)[number]
+        frame = section.table.frame_of(number)
+        return self._table_frame(section, frame, schema_from_text(section.table.schema))
+
+    def filter_of(self, section: Section, number: int) -> pa.RecordBatch:
+        """Return the filter of one piece, once it is verified.
+
+        Raises:
+            CorruptDataError: bytes of it are not as they were written.
+        """
+        assert section.table is not None
+        return self._table_frame(section, section.table.frame_of(number) + 1, FILTER_SCHEMA)
+
+    def _table_frame(self, section: Section, number: int, schema: pa.Schema) -> pa.RecordBatch:
+        frames = self._verified.get(section.begin)
+        if frames is None:
+            frames = self._verified[section.begin] = self._frames(section)
+        if number >= len(frames):
+            raise self._damaged(f"store {section.store!r} has {len(frames)} frames")
+        frame = frames[number]
         self.bytes_read += frame.end - frame.position
-        schema = schema_from_text(section.table.schema)
         origin = f"segment {self.path} of epoch {self.header.epoch}"
         return read_frame(self._data, frame, schema, origin)
 
@@ -175,7 +194,8 @@ class SegmentReader:
         view = memoryview(self._data)
         for frame in frames:
             digest.update(view[frame.position : frame.body])
-        if digest.intdigest() != section.digest or sum(f.rows for f in frames) != section.rows:
+        is_whole = section.table is not None or sum(f.rows for f in frames) == section.rows
+        if digest.intdigest() != section.digest or not is_whole:
             raise self._damaged(f"the frames of store {section.store!r} are not those written")
         return frames
 
@@ -187,8 +207,10 @@ class SegmentReader:
         """
         for section in self.sections:
             if section.table is not None:
-                for number in range(len(section.table.pieces)):
+                for number, piece in enumerate(section.table.pieces):
                     self.piece(section, number)
+                    if piece.has_filter:
+                        self.filter_of(section, number)
                 continue
             for _ in self._section_batches(section, *ALL_GROUPS):
                 pass

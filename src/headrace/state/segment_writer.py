@@ -140,9 +140,9 @@ class _SectionWriter:
 
     def pieces(self, run: PieceWriter) -> Iterator[Bytes]:
         self._table = run
-        for piece in run.pieces():
-            self.rows += piece.num_rows
-            yield from self._written(piece)
+        for frame in run.frames():
+            yield from self._written(frame)
+        self.rows = run.rows
 
     def chunks(self, batches: Iterable[Changes]) -> Iterator[Bytes]:
         for keys, values in batches:

@@ -14,6 +14,7 @@ from headrace.records.keys import encode_columns, key_groups
 from headrace.state import Position, SegmentReader, SegmentWriter, header_at
 from headrace.state.columnar import ColumnarTable, TableKeys, TableLayout, sections
 from headrace.state.columnar.files import layout_of, open_runs
+from headrace.state.columnar.filters import HashFilter
 from headrace.state.columnar.table import TableChanges
 
 FILES = Files(sync=False)
@@ -131,6 +132,68 @@ def test_batches_out_of_order_or_of_other_columns_are_never_written(tmp_path: Pa
         writer.add_table("s", 0, "t", own.schema, batches, GROUPS)
         with pytest.raises(InternalError, match=found):
             writer.close()
+
+
+IDS = TableLayout(pa.schema([("id", pa.int64())]), pa.schema([("n", pa.int64())]))
+
+
+def write_ids(path: Path, ids: range) -> None:
+    keys = TableKeys.of(IDS, pa.record_batch({"id": pa.array(ids)}))
+    table = ColumnarTable(IDS)
+    table.put(keys, pa.record_batch({"n": keys.columns[0]}))
+    own = table.seal()
+    assert own is not None
+    writer = SegmentWriter(FILES, path, HEADER)
+    writer.add_table("s", 0, "t", own.schema, own.batches, GROUPS)
+    writer.close()
+
+
+def test_a_filter_tells_of_most_keys_that_they_are_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sections, "LEAST_ROWS", 500)
+    monkeypatch.setattr(sections, "PIECE_ROWS", 2000)
+    write_ids(tmp_path / "f", range(4100))
+    reader = SegmentReader(FILES, tmp_path / "f")
+    [run] = open_runs(reader, "t", IDS)
+    assert [piece.info.has_filter for piece in run.pieces] == [True, True, False]
+    reader.verify()
+    table = ColumnarTable(IDS)
+    table.attach([run])
+    for wanted in (range(-9000, 0), range(-9000, 4100), range(4100), range(5000)):
+        keys = TableKeys.of(IDS, pa.record_batch({"id": pa.array(wanted)}))
+        for piece in run.pieces[:2]:
+            within = keys.hashes
+            low, high = piece.info.first[1], piece.info.last[1]
+            rows = np.flatnonzero((within >= np.uint64(low)) & (within <= np.uint64(high)))
+            held = len(piece.find(keys, rows)[0])
+            likely = len(piece.likely(keys, rows))
+            assert held <= likely
+            if wanted.start < 0:
+                assert likely - held < 0.06 * (len(rows) - held)
+        assert len(table.get(keys).index) == sum(0 <= n < 4100 for n in wanted)
+
+
+@pytest.mark.parametrize("hashes", [[0], [5, 5, 5], [0, (1 << 64) - 1], [7, 8, 9]])
+def test_a_filter_holds_the_hashes_it_was_made_of(hashes: list[int]) -> None:
+    own = np.array(hashes, np.uint64)
+    assert HashFilter.build(own).may_hold(own).all()
+
+
+def test_a_flip_of_any_byte_of_a_filter_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sections, "LEAST_ROWS", 10)
+    write_ids(tmp_path / "f", range(40))
+    whole = (tmp_path / "f").read_bytes()
+    [section] = SegmentReader(FILES, tmp_path / "f").tables("t")
+    for at in range(section.begin, section.end):
+        data = bytearray(whole)
+        data[at] ^= 1 << (at % 8)
+        (tmp_path / "g").write_bytes(data)
+        with pytest.raises(CorruptDataError):
+            SegmentReader(FILES, tmp_path / "g").verify()
+        (tmp_path / "g").unlink()
 
 
 @pytest.mark.parametrize("is_pinned", [False, True])

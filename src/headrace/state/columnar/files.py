@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.errors import CorruptDataError
+from headrace.records.keys import UInt64s
 from headrace.records.layout import TableLayout
 from headrace.records.schema import schema_from_text
+from headrace.state.columnar.columns import numbers
 from headrace.state.columnar.keys import ALL_HASHES, hash_range
 from headrace.state.columnar.run import Piece, PieceInfo, Run, check_schema
 from headrace.state.segment import Section
@@ -59,7 +63,12 @@ def _open(
     if groups[0] > 0 or groups[1] < info.key_groups:
         wanted = hash_range(*groups, info.key_groups)
     pieces = [
-        Piece(layout, piece, _loader(reader, section, number, piece))
+        Piece(
+            layout,
+            piece,
+            _loader(reader, section, number, piece),
+            _filter_loader(reader, section, number) if piece.has_filter else None,
+        )
         for number, piece in enumerate(info.pieces)
         if piece.low_hash <= wanted.last and piece.high_hash >= wanted.first
     ]
@@ -85,5 +94,13 @@ def _loader(
                 epoch=reader.header.epoch,
             )
         return batch
+
+    return load
+
+
+def _filter_loader(reader: SegmentReader, section: Section, number: int) -> Callable[[], UInt64s]:
+    @cache
+    def load() -> UInt64s:
+        return numbers(reader.filter_of(section, number).column(0), np.uint64)
 
     return load

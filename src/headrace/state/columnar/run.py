@@ -19,10 +19,12 @@ from headrace.errors import InvalidInputError
 from headrace.records.keys import UInt64s
 from headrace.records.layout import DELETED, WRITTEN, TableLayout
 from headrace.state.columnar.columns import Mask, Rows, equal_rows, flags, gather, numbers
+from headrace.state.columnar.filters import HashFilter
 from headrace.state.columnar.keys import ALL_HASHES, HashRange, Int64s, TableKeys, tied
 
 PIECE_ROWS = 1 << 20
 MOST_CLUSTERS = 4096
+_MOST_HELD, _TELLING = 0.75, 256
 
 Place = tuple[int, int]
 """Cluster and hash of a row; the cluster is 0 in tables without."""
@@ -32,7 +34,8 @@ class PieceInfo(msgspec.Struct, frozen=True, array_like=True):
     """What is known of a piece without reading it.
 
     ``ties`` is how many neighbours share cluster and hash, at most; ``clusters`` those
-    present, rising, unless there are too many to tell.
+    present, rising, unless there are too many to tell; ``has_filter`` says whether a filter
+    of its hashes follows.
     """
 
     rows: int
@@ -43,6 +46,7 @@ class PieceInfo(msgspec.Struct, frozen=True, array_like=True):
     ties: int
     deleted: int
     clusters: tuple[int, ...] | None = ()
+    has_filter: bool = False
 
 
 class Piece:
@@ -52,14 +56,19 @@ class Piece:
         layout: of the table.
         info: of the rows.
         load: returns them.
+        load_filter: returns the words of the filter, where there is one.
     """
 
     def __init__(
-        self, layout: TableLayout, info: PieceInfo, load: Callable[[], pa.RecordBatch]
+        self,
+        layout: TableLayout,
+        info: PieceInfo,
+        load: Callable[[], pa.RecordBatch],
+        load_filter: Callable[[], UInt64s] | None = None,
     ) -> None:
         self.info = info
         self._layout = layout
-        self._load = load
+        self._load, self._load_filter = load, load_filter
 
     @classmethod
     def of(cls, layout: TableLayout, batch: pa.RecordBatch) -> Piece:
@@ -97,6 +106,21 @@ class Piece:
         """The value columns."""
         begin = self._layout.first_value
         return [self.batch.column(begin + at) for at in range(len(self._layout.values))]
+
+    def likely(self, keys: TableKeys, wanted: Rows) -> Rows:
+        """Leave out wanted keys that are certainly not here, if that is worth asking.
+
+        Once most keys that were asked for are here, the filter is not asked any more.
+        """
+        if self._load_filter is None:
+            return wanted
+        info = self.info
+        found = HashFilter(info.low_hash, info.high_hash, self._load_filter()).may_hold(
+            keys.hashes[wanted]
+        )
+        if np.count_nonzero(found) > _MOST_HELD * len(wanted) and len(wanted) >= _TELLING:
+            self._load_filter = None
+        return wanted[found]
 
     def find(self, keys: TableKeys, wanted: Rows) -> tuple[Rows, Rows]:
         """Return which of the wanted keys are here, and at which rows; both rise.
@@ -277,9 +301,11 @@ class Run:
             begin = _bound(keys, wanted, piece.info.first, "left")
             end = _bound(keys, wanted, piece.info.last, "right")
             if begin < end:
-                found, rows = piece.find(keys, wanted[begin:end])
-                if len(found):
-                    yield Hit(piece, found, rows)
+                likely = piece.likely(keys, wanted[begin:end])
+                if len(likely):
+                    found, rows = piece.find(keys, likely)
+                    if len(found):
+                        yield Hit(piece, found, rows)
 
 
 def _bound(keys: TableKeys, wanted: Rows, place: Place, side: str) -> int:

@@ -1,14 +1,21 @@
-"""How a run lies in a segment file: a frame for each piece, and what the footer tells of them."""
+"""How a run lies in a segment file: a frame for each piece, and what the footer tells of them.
+
+The frame of a large piece is followed by one of its filter.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from headrace.errors import InternalError
+from headrace.records.layout import CLUSTER
 from headrace.records.schema import schema_to_text
+from headrace.state.columnar.columns import numbers
+from headrace.state.columnar.filters import LEAST_ROWS, HashFilter
 from headrace.state.columnar.run import PIECE_ROWS, PieceInfo, describe
 
 
@@ -22,6 +29,10 @@ class TableInfo(msgspec.Struct, frozen=True):
     schema: str
     key_groups: int
     pieces: tuple[PieceInfo, ...]
+
+    def frame_of(self, piece: int) -> int:
+        """Return the place of a piece's frame within the section."""
+        return piece + sum(info.has_filter for info in self.pieces[:piece])
 
 
 class PieceWriter:
@@ -41,18 +52,27 @@ class PieceWriter:
         self._batches, self._origin = batches, origin
         self._pieces: list[PieceInfo] = []
 
-    def pieces(self) -> Iterator[pa.RecordBatch]:
+    def frames(self) -> Iterator[pa.RecordBatch]:
         """Yield what each frame holds."""
         for batch in self._batches:
             if not batch.schema.equals(self._schema):
                 raise InternalError(f"{self._origin}: batches of a run differ in their columns")
             for begin in range(0, batch.num_rows, PIECE_ROWS):
                 piece = batch.slice(begin, PIECE_ROWS)
-                info = describe(piece)
+                hashes = numbers(piece.column(0), np.uint64)
+                has_filter = len(hashes) >= LEAST_ROWS and CLUSTER not in self._schema.names
+                info = msgspec.structs.replace(describe(piece), has_filter=has_filter)
                 if self._pieces and info.first < self._pieces[-1].last:
                     raise InternalError(f"{self._origin}: batches of a run are out of order")
                 self._pieces.append(info)
                 yield piece
+                if has_filter:
+                    yield HashFilter.build(hashes).batch()
+
+    @property
+    def rows(self) -> int:
+        """How many rows were yielded so far."""
+        return sum(info.rows for info in self._pieces)
 
     def finished(self) -> TableInfo:
         """Return what the footer tells."""
