@@ -145,7 +145,9 @@ class Files:
             with pa.memory_map(str(path), "r") as mapped:
                 return mapped.read_buffer()
         except FileNotFoundError as error:
-            raise CorruptDataError(f"file {path} is missing, though it is named") from error
+            raise CorruptDataError(
+                f"file {path} is missing, though it is named", file=str(path)
+            ) from error
 
     def names(self, folder: Path) -> list[str]:
         """Return the sorted names in a folder, without temporary ones; empty when absent."""

@@ -132,13 +132,20 @@ class ThreadBackground(Background):
         thread = threading.get_native_id()
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, 0) + self._nice)
-        while True:
+        try:
+            while (ticket := self._next()) is not None:
+                ticket.perform()
+        finally:
             with self._lock:
-                if not self._waiting:
+                if self._thread is threading.current_thread():
                     self._thread = self._current = None
-                    return
-                self._current = ticket = self._waiting.popleft()
-            ticket.perform()
+
+    def _next(self) -> Ticket[object] | None:
+        with self._lock:
+            self._current = self._waiting.popleft() if self._waiting else None
+            if self._current is None:
+                self._thread = None  # whoever submits now begins another
+            return self._current
 
     def close(self) -> None:
         """Drop what waits, stop what runs, wait for the thread to end."""

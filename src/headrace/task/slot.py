@@ -18,7 +18,12 @@ from typing import NamedTuple
 
 from headrace.bus.bus import Bus
 from headrace.clock import Clock
-from headrace.errors import HeadraceError, NotOwnerError, UnavailableError
+from headrace.errors import (
+    CorruptDataError,
+    HeadraceError,
+    NotOwnerError,
+    UnavailableError,
+)
 from headrace.faults import fault
 from headrace.files import Files, disk_error
 from headrace.plan.stages import Exchange, JobPlan, Stage
@@ -161,6 +166,10 @@ def run_slot(order: SlotOrder, host: SlotHost) -> SlotReport:
         return SlotReport(order.slot, attempt, host.host, os.getpid(), misplaced=True)
     try:
         return _attempt(order, host, attempt)
+    except CorruptDataError as error:
+        _let_go(order, host)
+        if not host.mend(order, Path(str(error.fields.get("file", "")))):
+            return _failed(order, host, attempt, error)
     except Exception as error:  # noqa: BLE001 - the one boundary between a slot and its driver
         for task in order.tasks:
             host.runtimes.pop((order.job, task.stage, task.task), None)
@@ -224,10 +233,7 @@ class _Attempt:
             host.clock,
             order.slot,
             order.epoch,
-            {
-                (t.stage, t.task): t.state.bytes
-                for t in order.tasks
-            },
+            {(t.stage, t.task): t.state.bytes for t in order.tasks},
         )
         self._tables: dict[str, BroadcastTable] = {}
 
@@ -305,7 +311,19 @@ class _Attempt:
         merges = self._host.merges
         if merges.begin(self._order, entry.order, store_specs(entry.stage)):
             entry.state.flush(wait=False)
-        return merges.finished(self._order, entry.order, self._stem)
+        try:
+            return merges.finished(self._order, entry.order, self._stem)
+        except CorruptDataError as error:
+            if not self._mended(entry.order, error):
+                raise
+            return None  # and made again, from the file as it was
+
+    def _mended(self, task: TaskOrder, error: CorruptDataError) -> bool:
+        """Put a good copy in the place of a damaged file, if there is one."""
+        if self._source is None or "file" not in error.fields:
+            return False
+        mend = self._source.chain(task.stage, task.task, task.groups, None).mend
+        return mend is not None and mend(Path(str(error.fields["file"])))
 
     def abandon(self) -> None:
         """Close the users' processors, which no later attempt goes on with."""

@@ -324,3 +324,17 @@ def test_a_merge_that_waited_until_it_was_swept_is_made_again(opened: Open) -> N
     assert _task(driver).shape == 0
     fill(driver, 1)
     assert _task(driver).shape == 1
+
+
+def test_a_damaged_source_is_put_right_from_the_copy(opened: Open) -> None:
+    driver = opened(durability="backup(30s)")
+    fill(driver, 4)
+    driver.copy()
+    path = driver.storage / files_of(driver)[1]
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
+    fill(driver, 1)
+    assert _task(driver).shape == 0
+    assert path.read_bytes() == whole
+    fill(driver, 1)
+    assert _task(driver).shape == 1
