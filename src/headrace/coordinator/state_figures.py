@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from headrace.coordinator.commit_log import CommitLog
 from headrace.coordinator.history import states
@@ -86,7 +87,7 @@ def state_figures(log: CommitLog, job: str, epochs: int) -> StateFigures:
     if not found:
         raise InvalidInputError(f"job {job!r} has no epoch; run it first, or check its name")
     newest = found[-1]
-    written = [_written(before, after) for before, after in zip(found, found[1:], strict=False)]
+    written = [_written(before, after) for before, after in pairwise(found)]
     return StateFigures(
         job,
         newest.epoch,

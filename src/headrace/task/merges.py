@@ -57,6 +57,13 @@ class _Entry(NamedTuple):
     ticket: Ticket[SegmentInfo]
 
 
+def _own(ref: SegmentRef, task: TaskOrder) -> tuple[int, int] | None:
+    """Which key groups of a file count for a task; one from before a rescale may hold others."""
+    low, high = ref.groups or task.groups
+    low, high = max(low, task.groups[0]), min(high, task.groups[1])
+    return (low, high) if low < high else None
+
+
 @dataclass
 class _Failure:
     epoch: int
@@ -125,8 +132,9 @@ class Merges:
             task.task,
             tuple(stores),
             tuple(
-                SourceFile(self.storage / ref.path, ref.checksum, ref.groups or task.groups)
+                SourceFile(self.storage / ref.path, ref.checksum, groups)
                 for ref in merge.sources
+                if (groups := _own(ref, task)) is not None
             ),
             merge.now_ms,
         )
