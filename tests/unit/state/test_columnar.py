@@ -276,3 +276,15 @@ def test_a_layout_is_told_by_the_schema_of_its_runs() -> None:
         TableLayout.of(COUNTS)
     with pytest.raises(InvalidInputError, match="ttl_ms is 0"):
         TableLayout(IDS, COUNTS, ttl_ms=0)
+
+
+def test_merges_of_few_and_of_many_clusters_are_in_one_order() -> None:
+    for divisor in (1000, 1):
+        table = ColumnarTable(WINDOWS)
+        for step in range(3):
+            ids = np.arange(step * 100, 2000)
+            put(table, ids, ids * 10 + step, ids // divisor)
+            commit(table)
+        found = rows(table)
+        assert [row[1] for row in found] == list(range(2000))
+        assert [row[2] % 10 for row in found] == [min(2, n // 100) for n in range(2000)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,7 @@ from headrace.state.columnar.run import Piece, Place, Run, place_in
 
 SLICE_ROWS = 1 << 20
 SLICE_BYTES = 256 << 20
+_ROWS_A_CLUSTER = 64
 
 
 @dataclass(frozen=True)
@@ -204,10 +206,7 @@ def _newest(
 
     The sort is stable and finds the runs that are sorted already, so newer rows come last.
     """
-    if clusters is None or clusters[0] == clusters[-1] == clusters.max() == clusters.min():
-        order = np.argsort(hashes, kind="stable")
-    else:
-        order = np.lexsort((hashes, clusters))
+    order = _stable_order(hashes, clusters)
     by_hash, by_cluster = hashes[order], None if clusters is None else clusters[order]
     ties = tied(by_hash, by_cluster)
     before = np.flatnonzero(ties)
@@ -225,6 +224,21 @@ def _newest(
         same = equal_rows(columns, order[before], columns, order[before + 1])
     kept[before[same]] = False
     return order, kept
+
+
+def _stable_order(hashes: UInt64s, clusters: Int64s | None) -> Rows:
+    """Sort by cluster, then hash; each step finds the runs that are sorted already."""
+    if clusters is None:
+        return np.argsort(hashes, kind="stable")
+    order = np.argsort(clusters, kind="stable")
+    by_cluster, by_hash = clusters[order], hashes[order]
+    cuts = [0, *(np.flatnonzero(by_cluster[1:] != by_cluster[:-1]) + 1).tolist(), len(order)]
+    if len(cuts) > 8 + len(order) // _ROWS_A_CLUSTER:
+        return np.lexsort((hashes, clusters))
+    for begin, end in pairwise(cuts):
+        own = order[begin:end]
+        order[begin:end] = own[np.argsort(by_hash[begin:end], kind="stable")]
+    return order
 
 
 def _unwanted(
