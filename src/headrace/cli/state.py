@@ -42,11 +42,11 @@ def open_reader(job: str, home: Path | None) -> JobReader:
     """Return the reader of a job below a home."""
     from headrace.clock import SystemClock
     from headrace.coordinator.inspection import JobReader
-    from headrace.coordinator.places import places
+    from headrace.coordinator.places import newest_of
     from headrace.coordinator.storage import check_job_name
     from headrace.files import Files
 
-    root = places(settings_of(home), check_job_name(job)).readable
+    root = newest_of(settings_of(home), check_job_name(job))
     return JobReader(root, job, Files(sync=False), SystemClock())
 
 

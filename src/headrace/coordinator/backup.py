@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.clock import Clock
+from headrace.coordinator.catalog import load_catalog, save_catalog
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.copying import FileCopier
 from headrace.coordinator.history import load_state
@@ -92,6 +93,10 @@ class Backup:
         JobStorage(self.remote, self._files).create()
         copier = FileCopier(self.local, self.remote, self._files, self._clock, beat)
         copied = copier.bring(state)
+        catalog = load_catalog(self.local, state.generation, self._files)
+        if catalog is not None:  # so that commands can read the copy where the host is gone
+            unique = self._clock.new_id()
+            save_catalog(self.remote, state.generation, catalog, self._files, unique)
         fault("copy.files_done")
         self.lease.check()
         log = FileCommitLog(self.remote, self._files, self._clock)

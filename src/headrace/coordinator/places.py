@@ -32,6 +32,21 @@ class Places:
         return self.storage
 
 
+def newest_of(settings: Settings, job: str) -> Path:
+    """Return the folder with the newest epoch of a job, whatever it was run with.
+
+    A job that keeps a copy commits to a host's own disk, and a command need not know it.
+    """
+    shared = settings.jobs_dir / job
+    own = settings.state_dir / STORAGES / job
+    return max((shared, own), key=_newest_epoch)
+
+
+def _newest_epoch(storage: Path) -> int:
+    names = (path.stem for path in (storage / "manifests").glob("[0-9]*.json"))
+    return max(map(int, names), default=-1)
+
+
 def places(settings: Settings, job: str) -> Places:
     """Return where the files of a job are under these settings."""
     shared = settings.jobs_dir / job

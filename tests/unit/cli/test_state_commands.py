@@ -310,3 +310,20 @@ def test_nothing_half_written_is_left(driver: TestDriver, tmp_path: Path) -> Non
         "state", "export", "shop", "spent", "--to", folder / "x.parquet", "--home", driver.home
     )
     assert "make it first" in text
+
+
+def test_a_job_that_keeps_a_copy(tmp_path: Path) -> None:
+    """Its storage is read where there is one, and the copy once the host is gone."""
+    with TestDriver(shop, tasks=2, home=tmp_path, durability="backup(30s)") as driver:
+        (tmp_path / "state").symlink_to(driver.state_dir(0))
+        driver.create("orders", COLUMNS, partitions=2, time="at", key=["user"])
+        driver.feed("orders", [order("ann", 3)])
+        driver.run()
+        driver.copy()
+        driver.feed("orders", [order("ann", 4)])
+        driver.run()
+        [row] = state(driver, "get", "shop", "spent", "ann")
+        assert row["total"] == 7
+        driver.crash(lose_hosts=[0])
+        [row] = state(driver, "get", "shop", "spent", "ann")
+        assert row["total"] == 3

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.sim.test_copies import expire_lease
 from tests.sim.world import World, make_job
 
 from headrace.coordinator.requests import Requests, RescaleRequest
@@ -259,3 +260,21 @@ def test_a_request_that_is_no_request_is_thrown_away(tmp_path: Path) -> None:
     (tmp_path / "requests" / "rescale.json").write_bytes(b"{")
     assert found.pending() is None
     assert list((tmp_path / "requests").iterdir()) == []
+
+
+def test_a_job_that_keeps_a_copy() -> None:
+    """The copy follows a rescale, and what comes back from it has as many tasks."""
+    with TestDriver(JOBS["columnar"], tasks=3, durability="backup(30s)") as driver:
+        world = World(driver, random.Random(6))
+        world.feed(80)
+        driver.run()
+        driver.coordinator.rescale(5)
+        world.feed(40)
+        driver.run()
+        driver.copy()
+        driver.crash(lose_hosts=[0])
+        expire_lease(driver)
+        assert set(driver.start().state.task_counts.values()) == {5}
+        driver.coordinator.rescale(2)
+        world.feed(40)
+        check(driver, world)
