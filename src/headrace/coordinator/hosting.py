@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -49,15 +48,16 @@ class ManifestSegments:
     ) -> Chain:
         """Return how a task's store gets to the epoch's state."""
         del groups
-        found = self._chain(stage, task, after)
-        return found if self._copy is None else replace(found, mend=self._mend)
+        return self._chain(stage, task, after)
 
-    def _mend(self, path: Path) -> bool:
+    def mend(self, path: Path) -> bool:
         """Put the file that the copy in job_dir has in the place of a damaged one."""
-        assert self._copy is not None
-        assert self._state is not None
+        if self._copy is None or not path.is_relative_to(self._root):
+            return False
+        state = load_state(self._log, self._epoch)
         wanted = path.relative_to(self._root).as_posix()
-        found = next((file for file in named_files(self._state) if file.path == wanted), None)
+        named = [] if state is None else named_files(state)
+        found = next((file for file in named if file.path == wanted), None)
         if found is None or found.checksum is None:
             return False
         try:
@@ -150,6 +150,9 @@ def open_host(  # noqa: PLR0913 - each is a part of its own, by name
     def segments(order: SlotOrder) -> ManifestSegments:
         return ManifestSegments(log, storage, order.epoch - 1, good)
 
+    def mend(order: SlotOrder, path: Path) -> bool:
+        return segments(order).mend(path)
+
     def should_stop(generation: int) -> bool:
         return stop_file(storage, generation).exists()
 
@@ -168,6 +171,7 @@ def open_host(  # noqa: PLR0913 - each is a part of its own, by name
         merges=Merges(background or ThreadBackground(), files, clock, storage),
         tables=Tables(bus, files, storage),
         should_stop=should_stop,
+        mend=mend,
         adopt_bytes=adopt_bytes,
     )
 

@@ -5,7 +5,7 @@ The coordinator's manifests implement ``SegmentSource``; so may a test or a repl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -35,10 +35,6 @@ Checksums = Mapping[Path, int]
 """What the manifest says of files, by path; a file that differs is refused as damaged."""
 
 
-Mend = Callable[[Path], bool]
-"""Puts a good copy in the place of a damaged file; False when there is none."""
-
-
 @dataclass(frozen=True)
 class Chain:
     """How to come from a position to the newest committed state.
@@ -55,7 +51,6 @@ class Chain:
             The first may be a merged segment that the position is within: it counts only if
             its footer lists the position.
         checksums: of the files named, as far as they are known.
-        mend: puts a good copy in the place of a damaged file, where there is one.
     """
 
     start: Position | None
@@ -63,7 +58,6 @@ class Chain:
     steps: tuple[Step, ...] = ()
     checksums: Checksums = field(default_factory=dict)
     groups: tuple[tuple[int, int] | None, ...] = ()
-    mend: Mend | None = None
 
     def snapshots(self, own: tuple[int, int]) -> Iterator[tuple[Path, tuple[int, int]]]:
         """Yield the files to load first, with the key groups to take of each.

@@ -13,7 +13,7 @@ from pathlib import Path
 from headrace.errors import CorruptDataError, InternalError
 from headrace.files import Files
 from headrace.state.backend import Backend, Changes, Columns
-from headrace.state.chain import CatchUpStats, Chain, Mend, SegmentSource, Step
+from headrace.state.chain import CatchUpStats, Chain, SegmentSource, Step
 from headrace.state.merging import merge_entries
 from headrace.state.position import Position
 from headrace.state.recovery import RecoveryLog
@@ -61,40 +61,29 @@ class Counts:
         return CatchUpStats(self.bytes_read, len(self.files), self.from_memory, self.entries)
 
 
-class _DamagedFileError(Exception):
-    """A committed file is damaged, and maybe there is a good copy of it."""
-
-    def __init__(self, path: Path, error: CorruptDataError, mend: Mend | None) -> None:
-        super().__init__(path)
-        self.path, self.error, self.mend = path, error, mend
-
-
 @contextmanager
-def _reading(path: Path, chain: Chain, epoch: int | None, backend: Backend) -> Iterator[None]:
-    """Tell damage of a committed file from that of the local data, and name file and epoch."""
+def _reading(path: Path, epoch: int | None, backend: Backend) -> Iterator[None]:
+    """Name file and epoch of a committed file that is damaged."""
     try:
         yield
     except CorruptDataError as error:
-        if backend.is_damaged:
-            raise
-        where = {"file": str(path), "epoch": epoch, **error.fields}
-        named = CorruptDataError(error.message, **where)
-        named.__cause__ = error
-        raise _DamagedFileError(path, named, chain.mend) from error
+        if not backend.is_damaged:
+            where = {"file": str(path)} if epoch is None else {"file": str(path), "epoch": epoch}
+            error.fields = {**where, **error.fields}
+        raise
 
 
 @contextmanager
-def _reading_all(chain: Chain, epochs: Mapping[Path, int], backend: Backend) -> Iterator[None]:
+def _reading_all(epochs: Mapping[Path, int], first: int | None, backend: Backend) -> Iterator[None]:
     """The same while several files are read at once; the error tells which one it is."""
     try:
         yield
     except CorruptDataError as error:
-        if backend.is_damaged or "file" not in error.fields:
-            raise
-        path = Path(str(error.fields["file"]))
-        epoch = epochs.get(path, chain.start and chain.start.epoch)
-        with _reading(path, chain, epoch, backend):
-            raise
+        if not backend.is_damaged and "file" in error.fields:
+            epoch = epochs.get(Path(str(error.fields["file"])), first)
+            if epoch is not None:
+                error.fields = {"epoch": epoch, **error.fields}
+        raise
 
 
 def _counted(
@@ -129,8 +118,6 @@ class Follower:
     ) -> None:
         """Apply what the backend has not seen; throw unreadable local data away once.
 
-        A committed file that is damaged is put right where there is a good copy of it.
-
         Args:
             backend: to bring forward.
             stores: its stores.
@@ -138,22 +125,13 @@ class Follower:
             source: the committed segments up to it.
             counts: added to.
         """
-        mended: set[Path] = set()
-        was_cleared = False
-        while True:
-            try:
-                self._follow(backend, stores, target, source, counts)
-                return
-            except _DamagedFileError as damaged:
-                path = damaged.path
-                if path in mended or damaged.mend is None or not damaged.mend(path):
-                    raise damaged.error from damaged.error.__cause__
-                mended.add(path)
-            except CorruptDataError:
-                if not backend.is_damaged or was_cleared:
-                    raise
-                was_cleared = True
-                backend.clear()
+        try:
+            self._follow(backend, stores, target, source, counts)
+        except CorruptDataError:
+            if not backend.is_damaged:
+                raise
+            backend.clear()
+            self._follow(backend, stores, target, source, counts)
 
     def _follow(
         self,
@@ -180,7 +158,7 @@ class Follower:
         for step in chain.steps:
             changes: dict[str, Changes] = {}
             for path in step.paths:
-                with _reading(path, chain, step.position.epoch, backend):
+                with _reading(path, step.position.epoch, backend):
                     reader = self._step_reader(path, step, chain, counts)
                     self._read_step(reader, stores, changes, counts)
             backend.apply(changes, step.position)
@@ -197,7 +175,7 @@ class Follower:
         if not first.is_within(held):
             return True
         for path in first.paths:
-            with _reading(path, chain, first.position.epoch, backend):
+            with _reading(path, first.position.epoch, backend):
                 reader = SegmentReader(self._files, path, chain.checksums.get(path))
             if (held.epoch, held.digest) not in reader.header.covers:
                 return False
@@ -219,7 +197,7 @@ class Follower:
         epochs = {path: step.position.epoch for step in chain.steps for path in step.paths}
         for store in stores:
             merged = merge_entries(store, sources, drop_deleted=True)
-            with _reading_all(chain, epochs, backend):
+            with _reading_all(epochs, chain.start and chain.start.epoch, backend):
                 backend.load(store, _counted(merged, [reader for reader, _ in sources], counts))
         stands = chain.steps[-1].position if chain.steps else chain.start
         if stands is not None:
@@ -234,11 +212,11 @@ class Follower:
         found = []
         for path, groups in chain.snapshots(self.name.groups):
             # Where a lineage began, it began with the files of the one before, of any kind.
-            with _reading(path, chain, chain.start and chain.start.epoch, backend):
+            with _reading(path, chain.start and chain.start.epoch, backend):
                 found.append((self._reader(path, (SNAPSHOT, CHANGELOG), chain, counts), groups))
         for step in chain.steps:
             for path in step.paths:
-                with _reading(path, chain, step.position.epoch, backend):
+                with _reading(path, step.position.epoch, backend):
                     reader = self._step_reader(path, step, chain, counts)
                     found.append((reader, self.name.groups))
         return found

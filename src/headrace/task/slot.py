@@ -64,6 +64,10 @@ from headrace.task.tables import Tables
 
 _Task = tuple[str, int]
 
+# A database that a disk refused to write stays closed to writes until it is opened again, and
+# a file that was put right is seen by whoever opens it anew. What is lost with them comes back.
+_CLOSING = (UnavailableError, NotOwnerError, CorruptDataError, OSError)
+
 
 class _Size(NamedTuple):
     """One task's part of a file."""
@@ -136,6 +140,7 @@ class SlotHost:
         merges: what this process merges beside the epochs.
         tables: the broadcast stores that this process holds.
         should_stop: says that the driver of a generation wants its epoch to end early.
+        mend: puts a good copy in the place of a damaged committed file, where there is one.
         adopt_bytes: from this size on an output part gets a file of its own.
     """
 
@@ -152,6 +157,7 @@ class SlotHost:
     merges: Merges
     tables: Tables
     should_stop: Callable[[int], bool]
+    mend: Callable[[SlotOrder, Path], bool]
     adopt_bytes: int = 4 << 20
 
 
@@ -161,26 +167,30 @@ def run_slot(order: SlotOrder, host: SlotHost) -> SlotReport:
     Returns:
         The report of this attempt, ``misplaced`` when the stores are on another host.
     """
-    attempt = host.clock.new_id()
     if order.host and order.host != host.host:
+        attempt = host.clock.new_id()
         return SlotReport(order.slot, attempt, host.host, os.getpid(), misplaced=True)
+    report, damaged = _tried(order, host)
+    if damaged is not None and host.mend(order, damaged):
+        report, _ = _tried(order, host)
+    return report
+
+
+def _tried(order: SlotOrder, host: SlotHost) -> tuple[SlotReport, Path | None]:
+    """Return the report of one attempt, and the committed file that it found damaged, if any."""
+    attempt = host.clock.new_id()
     try:
-        return _attempt(order, host, attempt)
-    except CorruptDataError as error:
-        _let_go(order, host)
-        if not host.mend(order, Path(str(error.fields.get("file", "")))):
-            return _failed(order, host, attempt, error)
+        return _attempt(order, host, attempt), None
     except Exception as error:  # noqa: BLE001 - the one boundary between a slot and its driver
         for task in order.tasks:
             host.runtimes.pop((order.job, task.stage, task.task), None)
-            if isinstance(error, UnavailableError | NotOwnerError | OSError):
-                # A database that a disk refused to write stays closed to writes until it is
-                # opened again; what is lost with it comes back from segments.
+            if isinstance(error, _CLOSING):
                 with suppress(HeadraceError):
                     host.registry.close((order.job, task.stage, task.task))
-        return SlotReport(
-            order.slot, attempt, host.host, os.getpid(), error=describe_failure(error)
-        )
+        file = error.fields.get("file") if isinstance(error, CorruptDataError) else None
+        failure = describe_failure(error)
+        report = SlotReport(order.slot, attempt, host.host, os.getpid(), error=failure)
+        return report, Path(str(file)) if file else None
 
 
 def _attempt(order: SlotOrder, host: SlotHost, attempt: str) -> SlotReport:
@@ -311,19 +321,7 @@ class _Attempt:
         merges = self._host.merges
         if merges.begin(self._order, entry.order, store_specs(entry.stage)):
             entry.state.flush(wait=False)
-        try:
-            return merges.finished(self._order, entry.order, self._stem)
-        except CorruptDataError as error:
-            if not self._mended(entry.order, error):
-                raise
-            return None  # and made again, from the file as it was
-
-    def _mended(self, task: TaskOrder, error: CorruptDataError) -> bool:
-        """Put a good copy in the place of a damaged file, if there is one."""
-        if self._source is None or "file" not in error.fields:
-            return False
-        mend = self._source.chain(task.stage, task.task, task.groups, None).mend
-        return mend is not None and mend(Path(str(error.fields["file"])))
+        return merges.finished(self._order, entry.order, self._stem)
 
     def abandon(self) -> None:
         """Close the users' processors, which no later attempt goes on with."""
