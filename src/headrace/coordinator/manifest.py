@@ -181,7 +181,7 @@ def fold(state: JobState | None, manifest: Manifest, digest: str) -> JobState:
         fingerprint=state.fingerprint,
         inputs=inputs,
         until=manifest.until if manifest.until is not None else state.until,
-        tables=manifest.tables,
+        tables=manifest.tables or state.tables,
         watermarks={**state.watermarks, **manifest.watermarks},
         tasks=tasks,
         task_counts=state.task_counts,
