@@ -84,7 +84,7 @@ def _do(
 ) -> RescaleAnswer:
     from headrace.coordinator.deploy import open_copier
     from headrace.coordinator.requests import RescaleAnswer
-    from headrace.coordinator.rescale_stopped import rescale_stopped
+    from headrace.coordinator.rescale_steps import rescale_stopped
     from headrace.files import Files
 
     files = Files()

@@ -80,6 +80,7 @@ def show_run(job: Job, settings: Settings, bus: Bus, reporter: Reporter, clock: 
     """Run a job under a reporter; return whether it was interrupted."""
     from headrace.cli.progress import Progress
     from headrace.coordinator.loop import Control
+    from headrace.coordinator.rescaling import setting_notice
     from headrace.graph.operators import Input
     from headrace.spark.run import run_job
 
@@ -97,7 +98,7 @@ def show_run(job: Job, settings: Settings, bus: Bus, reporter: Reporter, clock: 
             clock.monotonic(),
         )
         running.append((coordinator, progress))
-        if (told := coordinator.recounted(settings.job.tasks)) is not None:
+        if (told := setting_notice(coordinator.state, settings.job.tasks)) is not None:
             typer.echo(told, err=True)
         reporter.started(progress, coordinator.ends)
 

@@ -28,7 +28,7 @@ from headrace.coordinator.planning import (
 from headrace.coordinator.publishing import publish_outputs
 from headrace.coordinator.reign import Reign
 from headrace.coordinator.requests import Requests, RescaleAnswer
-from headrace.coordinator.rescaling import rescaled, wanted_counts
+from headrace.coordinator.rescale_steps import commit_rescale
 from headrace.coordinator.storage import JobStorage
 from headrace.coordinator.summary import EpochLimits, EpochSummary, rows_behind
 from headrace.errors import (
@@ -242,17 +242,6 @@ class Coordinator:
         if self.state.rescaled_at >= 0:
             self._plan = with_task_counts(self._plan, self.state.task_counts)
 
-    def recounted(self, tasks: int) -> str | None:
-        """Say that a setting of ``job.tasks`` is not used since a rescale, if that is so."""
-        state = self.state
-        if state.rescaled_at < 0 or set(state.task_counts.values()) <= {tasks}:
-            return None
-        counts = ", ".join(f"{name} has {count}" for name, count in state.task_counts.items())
-        return (
-            f"job.tasks = {tasks} is not used since the rescale of epoch {state.rescaled_at}: "
-            f"stage {counts}; change it with: headrace jobs rescale {state.job} --tasks N"
-        )
-
     def rescale(self, tasks: int, stage: str | None = None) -> JobState:
         """Go on with another number of tasks; see ``rescaling``.
 
@@ -267,17 +256,10 @@ class Coordinator:
             InvalidInputError: no such stage, or a number that cannot be.
             NotOwnerError: a newer driver has taken over; stop.
         """
-        while True:
-            self._publish()
-            state = self.state
-            counts = wanted_counts(state, tasks, stage)
-            if counts == state.task_counts:
-                return state
-            fault("rescale.published")
-            if self._reign.publish_next(rescaled(state, counts, self._clock.new_id())):
-                fault("rescale.committed")
-                self._recount()
-                self._slots = self._found_slots()  # they let go of the stores of other groups
+        if commit_rescale(self._reign, tasks, stage, self._clock, self._publish):
+            self._recount()
+            self._slots = self._found_slots()  # they let go of the stores of other groups
+        return self.state
 
     def serve_requests(self) -> None:
         """Do what others ask of this job, if anything; called between epochs."""

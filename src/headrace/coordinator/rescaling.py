@@ -95,6 +95,17 @@ def rescaled(state: JobState, counts: Mapping[str, int], lineage: str) -> JobSta
     )
 
 
+def setting_notice(state: JobState, tasks: int) -> str | None:
+    """Say that a setting of ``job.tasks`` is not used since a rescale, if that is so."""
+    if state.rescaled_at < 0 or set(state.task_counts.values()) <= {tasks}:
+        return None
+    counts = ", ".join(f"{name} has {count}" for name, count in state.task_counts.items())
+    return (
+        f"job.tasks = {tasks} is not used since the rescale of epoch {state.rescaled_at}: stage "
+        f"{counts}; change it with: headrace jobs rescale {state.job} --tasks N"
+    )
+
+
 def _moved(
     old: list[tuple[TaskState, Groups]], groups: Groups, epoch: int, lineage: str
 ) -> TaskState:

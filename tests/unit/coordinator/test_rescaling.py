@@ -10,8 +10,8 @@ from tests.sim.test_copies import expire_lease
 from tests.sim.world import World, make_job
 
 from headrace.coordinator.requests import Requests, RescaleRequest
-from headrace.coordinator.rescale_stopped import rescale_stopped
-from headrace.coordinator.rescaling import wanted_counts
+from headrace.coordinator.rescale_steps import rescale_stopped
+from headrace.coordinator.rescaling import setting_notice, wanted_counts
 from headrace.errors import InvalidInputError, NotOwnerError, UnavailableError
 from headrace.files import Files
 from headrace.testing.driver import TestDriver
@@ -139,10 +139,10 @@ def test_the_state_wins_over_the_settings() -> None:
             driver.storage, "world", 5, None,
             bus=driver.bus, files=Files(sync=False), clock=driver.clock,
         )  # fmt: skip
-        told_now = driver.start().recounted(6)
+        told_now = setting_notice(driver.start().state, 6)
         assert told_now is not None
         assert "job.tasks = 6 is not used since the rescale of epoch" in told_now
-        assert driver.coordinator.recounted(5) is None
+        assert setting_notice(driver.coordinator.state, 5) is None
         check(driver, world)
 
 

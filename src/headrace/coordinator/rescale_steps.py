@@ -1,7 +1,8 @@
-"""The rescale of a job that nobody drives: what its driver would do between two epochs."""
+"""The steps of a rescale, taken by a driver between two epochs or for a job that has none."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from headrace.bus.bus import Bus
@@ -15,6 +16,34 @@ from headrace.coordinator.rescaling import rescaled, wanted_counts
 from headrace.errors import InvalidInputError
 from headrace.faults import fault
 from headrace.files import Files
+
+
+def commit_rescale(
+    reign: Reign, tasks: int, stage: str | None, clock: Clock, publish: Callable[[], object]
+) -> bool:
+    """Commit a rescale; False when the job has so many tasks already.
+
+    Args:
+        reign: that has begun.
+        tasks: of each keyed stage, or of the one that is named.
+        stage: its name; all when left out.
+        clock: for the name of the lineage.
+        publish: brings out the outputs of the last epoch, unless that was done.
+
+    Raises:
+        InvalidInputError: no such stage, or a number that cannot be.
+        NotOwnerError: a newer driver has taken over.
+    """
+    while True:
+        publish()
+        state = reign.state
+        counts = wanted_counts(state, tasks, stage)
+        if counts == state.task_counts:
+            return False
+        fault("rescale.published")
+        if reign.publish_next(rescaled(state, counts, clock.new_id())):
+            fault("rescale.committed")
+            return True
 
 
 def rescale_stopped(
@@ -47,13 +76,5 @@ def rescale_stopped(
     reign = Reign(job, FileCommitLog(root, files, clock), clock, copier)
     if not reign.begin():
         raise InvalidInputError(f"job {job!r} has not committed an epoch yet; run it", job=job)
-    while True:
-        state = reign.state
-        counts = wanted_counts(state, tasks, stage)
-        if counts == state.task_counts:
-            return state
-        publish_outputs(state, bus, root)
-        fault("rescale.published")
-        if reign.publish_next(rescaled(state, counts, clock.new_id())):
-            fault("rescale.committed")
-            return reign.state
+    commit_rescale(reign, tasks, stage, clock, lambda: publish_outputs(reign.state, bus, root))
+    return reign.state
