@@ -50,6 +50,7 @@ class SegmentReader:
         self._data = _map(files, path)
         self._footer = self._read_footer(checksum)
         self.bytes_read = 0
+        self._known: dict[int, list[Frame]] = {}
         self._verified: dict[int, list[Frame]] = {}
 
     @property
@@ -156,7 +157,12 @@ class SegmentReader:
         frame = frames[number]
         self.bytes_read += frame.end - frame.position
         origin = f"segment {self.path} of epoch {self.header.epoch}"
-        return read_frame(self._data, frame, schema, origin)
+        try:
+            return read_frame(self._data, frame, schema, origin)
+        except CorruptDataError as error:
+            raise CorruptDataError(
+                error.message, file=str(self.path), epoch=self.header.epoch
+            ) from error
 
     def _section_batches(
         self, section: Section, low: int, high: int
@@ -189,6 +195,9 @@ class SegmentReader:
             at += frame.rows
 
     def _frames(self, section: Section) -> list[Frame]:
+        known = self._known.get(section.begin)
+        if known is not None:
+            return known
         frames = list(iterate_frames(self._data, section.begin, section.end, str(self.path)))
         digest = xxh3_64()
         view = memoryview(self._data)
@@ -197,6 +206,7 @@ class SegmentReader:
         is_whole = section.table is not None or sum(f.rows for f in frames) == section.rows
         if digest.intdigest() != section.digest or not is_whole:
             raise self._damaged(f"the frames of store {section.store!r} are not those written")
+        self._known[section.begin] = frames
         return frames
 
     def verify(self) -> None:

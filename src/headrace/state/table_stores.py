@@ -95,10 +95,12 @@ class TableStores:
             if file in before:
                 self._opened[file] = before[file]
             else:
+                counts.opens(file.path)
                 self._open(file, chain.checksums.get(file.path), counts)
         self._attach(target)
 
     def _open(self, file: _File, checksum: int | None, counts: Counts) -> None:
+        counts.opens(file.path)
         reader = SegmentReader(self._files, file.path, checksum)
         if reader.header.job != self._name.job:
             raise CorruptDataError(

@@ -217,5 +217,6 @@ def test_damage_within_a_table_is_found_when_it_is_looked_at(tmp_path: Path) -> 
     data = bytearray((tmp_path / "f").read_bytes())
     data[section.end - 100] ^= 1
     (tmp_path / "g").write_bytes(data)
-    with pytest.raises(CorruptDataError, match=r"g of epoch 7 is damaged at byte"):
+    with pytest.raises(CorruptDataError, match=r"g of epoch 7 is damaged at byte") as raised:
         scanned(tmp_path / "g")
+    assert raised.value.fields == {"file": str(tmp_path / "g"), "epoch": 7}
