@@ -183,12 +183,14 @@ def merge_entries(
     rows, size = _rows_by_group(store, sources)
     most = max(1, min(CHUNK_ROWS, CHUNK_BYTES * sum(rows.values()) // max(1, size)))
     for low, high in _ranges(rows, most):
-        parts = [
-            columns
+        held = [
+            found
             for reader, groups in reversed(sources)
-            for columns in _within(reader, store, groups, low, high)
+            if (found := list(_within(reader, store, groups, low, high)))
         ]
-        for some in _cut(parts, most):
+        parts = [columns for found in held for columns in found]
+        # What is in one file alone is in order already.
+        for some in _cut(parts, most) if len(held) > 1 else ([part] for part in parts):
             merged = _newest(some, drop_deleted=drop_deleted, least=least)
             if len(merged[0]):
                 yield merged
