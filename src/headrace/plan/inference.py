@@ -218,7 +218,9 @@ class Inference:
             return before
         if isinstance(operator, Process):
             for table in operator.tables:
-                self.tables.bind(operator, table)
+                bound = self.tables.bind(operator, table)
+                if bound is not None:
+                    self.tables.check_message(operator, bound)
             local = [spec for spec in operator.stores if spec.kind != "remote"]
             self._need_key(operator, before, bool(local))
             for spec in operator.stores:

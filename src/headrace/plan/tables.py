@@ -77,6 +77,9 @@ class TableBinder:
                 f"columns of the key {list(spec.key)}, so which row is the latest is not defined: "
                 f"create it with key={list(spec.key)}, or with one partition"
             )
+        hidden = [name for name in schema.names if name.startswith("__")]
+        if hidden:
+            wrong.append(f"columns {hidden} begin with '__', which Headrace keeps")
         for text in wrong:
             self._report(operator, f"broadcast store {spec.name!r}: {text}")
         if wrong:
@@ -94,6 +97,16 @@ class TableBinder:
             digest="" if file is None else file.digest,
             origin=spec.origin,
         )
+
+    def check_message(self, operator: Operator, bound: TableBinding) -> None:
+        """Report columns that cannot be attributes of the messages that a processor gets."""
+        bad = [name for name in bound.schema.names if not name.isidentifier()]
+        if bad:
+            self._report(
+                operator,
+                f"broadcast store {bound.name!r}: columns {bad} cannot be attributes of a message; "
+                "rename them at their source, or use join_table",
+            )
 
     def held(
         self, operators: Iterable[Operator], schemas: Mapping[str, pa.Schema]

@@ -171,6 +171,22 @@ def test_other_mistakes_of_the_graph_are_told() -> None:
 
 
 @pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        ("a b", "columns ['a b'] cannot be attributes of a message"),
+        ("__dead", "columns ['__dead'] begin with '__', which Headrace keeps"),
+    ],
+)
+def test_columns_that_a_message_cannot_have_are_told_in_the_plan(column: str, text: str) -> None:
+    def build(g: hr.Graph) -> None:
+        columns = pa.schema([("id", pa.int64()), (column, pa.int64())])
+        table = hr.broadcast("t", stream="to-come", key="id", schema=columns)
+        g.input("orders").process(Look, stores=[table], returns=ORDERS).send_to(g.output("out"))
+
+    assert text in mistakes(build)
+
+
+@pytest.mark.parametrize(
     ("given", "text"),
     [
         ({"key": "a"}, "needs stream= or file=; found neither"),
