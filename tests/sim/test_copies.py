@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.sim.world import World, _rows, make_job, model
 
+from headrace.clock import Deadline, SystemClock
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.history import load_state
 from headrace.coordinator.inspection import committed_entries
 from headrace.coordinator.manifest import JobState
-from headrace.errors import CorruptDataError, NotOwnerError, UnavailableError
+from headrace.coordinator.recovery import RecoveryStalledError
+from headrace.errors import CorruptDataError, HeadraceError, NotOwnerError, UnavailableError
 from headrace.faults import FAULT_POINTS, injected
 from headrace.files import Files
 from headrace.testing.driver import DriverCrash, TestDriver
@@ -429,3 +432,37 @@ def damage_segments(driver: TestDriver) -> dict[Path, bytes]:
         path.unlink()
         path.write_bytes(bytes([*data[:40], data[40] ^ 1, *data[41:]]))
     return good
+
+
+def test_a_copy_that_gives_no_byte_is_not_waited_for(driver: TestDriver) -> None:
+    """A pipe that nobody writes to stands for a disk that does not answer in mid restore."""
+    world = World(driver, random.Random(17))
+    world.feed(60)
+    driver.advance()
+    driver.copy()
+    victim = sorted((job_dir(driver) / "segment").iterdir())[0]
+    kept = victim.rename(driver.home / "kept")
+    os.mkfifo(victim)
+    lose_host(driver)
+    errors: list[HeadraceError] = []
+
+    def start() -> None:
+        try:
+            driver.start()
+        except HeadraceError as error:
+            errors.append(error)
+
+    starting = threading.Thread(target=start)
+    starting.start()
+    deadline = Deadline(SystemClock(), 30)
+    while starting.is_alive() and not deadline.expired:
+        driver.clock.advance(100_000)
+        starting.join(0.05)
+    assert isinstance(errors[0], RecoveryStalledError)
+    assert "has given no byte for 300 s" in str(errors[0])
+    os.close(os.open(victim, os.O_RDWR))  # who waits there goes on, and finds nothing
+    victim.unlink()
+    kept.rename(victim)
+    driver.crash()
+    driver.finish()
+    check_at_least_once(world, driver)

@@ -10,13 +10,13 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from queue import SimpleQueue
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from headrace.clock import Clock, Deadline
 from headrace.coordinator.backup import Backup
 from headrace.coordinator.lease import RENEW_S
 from headrace.coordinator.manifest import JobState
+from headrace.coordinator.recovery import RecoveryStalledError
 from headrace.errors import HeadraceError, NotOwnerError, UnavailableError
 
 REACH_S = 10.0
@@ -68,6 +68,7 @@ class Copier:
     Args:
         backup: the storage and its copy.
         interval_ms: from the begin of one copy to that of the next.
+        stuck_s: how long a copy that is being restored may give no byte.
         clock: for intervals and deadlines.
         tell: called with a line when job_dir goes away and when it is back.
     """
@@ -76,10 +77,12 @@ class Copier:
         self,
         backup: Backup,
         interval_ms: int,
+        stuck_s: float,
         clock: Clock,
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._backup, self._interval_s, self._clock = backup, interval_ms / 1000, clock
+        self._backup, self._clock = backup, clock
+        self._interval_s, self._stuck_s = interval_ms / 1000, stuck_s
         self.tell = tell
         self._lock, self._turn = threading.Lock(), threading.Lock()
         self._latest: JobState | None = None
@@ -155,12 +158,28 @@ class Copier:
                 f"the copy of job {self._backup.job!r} cannot be used: {self.status.problem}",
                 job=self._backup.job,
             )
-        state = self._backup.restore(self._beat)
+        state = self._while_it_moves(lambda: self._backup.restore(self._beat))
         if state is not None:
             self.tell(
                 f"this host has no storage of job {state.job!r}: it goes on from the copy of "
                 f"epoch {state.epoch}; input is read again from there"
             )
+
+    def _while_it_moves(self, ask: Callable[[], _Answer]) -> _Answer:
+        """Return what a call answers that reports each chunk, however long it takes."""
+        self._moved = self._clock.monotonic()
+        found = _Asked(ask)
+        while not found.over.wait(WAKE_S / 10):
+            if self._clock.monotonic() - self._moved > self._stuck_s:
+                remote = self._backup.remote
+                raise RecoveryStalledError(
+                    f"the copy of job {self._backup.job!r} in {remote} has given no byte for "
+                    f"{self._stuck_s:.0f} s; look whether its disk answers, then run again, or "
+                    "raise state.recovery_timeout_s",
+                    job=self._backup.job,
+                    file=str(remote),
+                )
+        return found.answer()
 
     def _take(self) -> None:
         self._backup.lease.take(self._generation)
@@ -333,29 +352,39 @@ class Copier:
                 self._backup.lease.release()
 
 
+class _Asked(Generic[_Answer]):
+    """A call in a thread of its own, which is left behind when nobody waits any longer."""
+
+    def __init__(self, ask: Callable[[], _Answer]) -> None:
+        self._ask, self.over = ask, threading.Event()
+        self._answers: list[_Answer] = []
+        self._failures: list[BaseException] = []
+        threading.Thread(target=self._run, name="headrace-reach", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._answers.append(self._ask())
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            self._failures.append(error)
+        self.over.set()
+
+    def answer(self) -> _Answer:
+        """Return or raise what came of it, once it is over."""
+        if self._failures:
+            raise self._failures[0]
+        return self._answers[0]
+
+
 def within(seconds: float, ask: Callable[[], _Answer]) -> _Answer:
     """Return what a call answers, or give up: a file system may hang for good.
 
     Raises:
         UnavailableError: no answer in time.
     """
-    answers: SimpleQueue[_Answer] = SimpleQueue()
-    failures: list[Exception] = []
-    over = threading.Event()
-
-    def run() -> None:
-        try:
-            answers.put(ask())
-        except Exception as error:  # noqa: BLE001 - raised below, where it is waited for
-            failures.append(error)
-        over.set()
-
-    threading.Thread(target=run, name="headrace-reach", daemon=True).start()
-    if not over.wait(seconds):
+    found = _Asked(ask)
+    if not found.over.wait(seconds):
         raise UnavailableError(f"no answer in {seconds:.0f} s")
-    if failures:
-        raise failures[0]
-    return answers.get_nowait()
+    return found.answer()
 
 
 def _reason(error: Exception) -> str:

@@ -7,10 +7,11 @@ and copying again goes on where a crash stopped.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from xxhash import xxh3_64
@@ -73,14 +74,34 @@ class FileCopier:
         missing = [f for f in named_files(state) if not (self.target / f.path).exists()]
         for folder in {(self.target / file.path).parent for file in missing}:
             folder.mkdir(parents=True, exist_ok=True)
-        if parallel:
-            with ThreadPoolExecutor(THREADS) as pool:
-                sizes = list(pool.map(self.copy, missing))
-        else:
-            sizes = [self.copy(file) for file in missing]
+        sizes = self._several(missing) if parallel else [self.copy(file) for file in missing]
         for folder in {(self.target / file.path).parent for file in missing}:
             self.files.sync_folder(folder)
         return sum(sizes)
+
+    def _several(self, files: list[CopiedFile]) -> list[int]:
+        """Copy several at a time, in threads that do not outlive a process that gives up."""
+        left, sizes, failures = SimpleQueue[CopiedFile](), list[int](), list[BaseException]()
+        for file in files:
+            left.put(file)
+
+        def work() -> None:
+            try:
+                while not failures:
+                    sizes.append(self.copy(left.get_nowait()))
+            except Empty:
+                return
+            except BaseException as error:  # noqa: BLE001 - raised by who waits
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise failures[0]
+        return sizes
 
     def copy(self, file: CopiedFile) -> int:
         """Copy one file and return its bytes."""

@@ -184,4 +184,4 @@ def open_copier(settings: Settings, job: str, clock: Clock, files: Files) -> Cop
     backup = Backup(where.storage, where.copy, job, host, files, clock)
     interval_ms = Durability.parse(settings.state.durability).interval_ms
     assert interval_ms is not None
-    return Copier(backup, interval_ms, clock)
+    return Copier(backup, interval_ms, settings.state.recovery_timeout_s, clock)
