@@ -74,6 +74,7 @@ class Size:
         seconds: that a rate is measured over, about.
         latency_seconds: the same for each of both latencies.
         epoch_rows: of an epoch, at most.
+        repeats: how often a rate is measured; the middle one counts.
         offered: rows a second that are appended for the latency a user sees; half of what a
             store reaches where that is less.
     """
@@ -82,6 +83,7 @@ class Size:
     seconds: float
     latency_seconds: float
     epoch_rows: int
+    repeats: int = 1
     offered: int = 10_000
 
     def rows(self, case: Case, seconds: float) -> int:
@@ -89,7 +91,7 @@ class Size:
         return max(2_000, int(case.speed * seconds))
 
 
-FULL = Size(ids=1_000_000, seconds=6.0, latency_seconds=3.0, epoch_rows=1_000_000)
+FULL = Size(ids=1_000_000, seconds=4.0, latency_seconds=3.0, epoch_rows=1_000_000, repeats=3)
 QUICK = Size(ids=50_000, seconds=0.4, latency_seconds=0.3, epoch_rows=200_000)
 EPOCHS = 5
 """The least number of epochs of a run; the first warms up and is not measured."""

@@ -158,6 +158,8 @@ def _draw_use(result: Mapping[str, Any], path: Path) -> None:
         ):
             _bars(axes, result, cases, where, text)
             axes.set_title(title, size=9.5)
+            if where[-1] == "worker_us_a_row":
+                axes.set_xscale("log")
         made.axes[0].legend(loc="lower right", frameon=False)
 
 

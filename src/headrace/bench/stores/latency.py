@@ -37,7 +37,7 @@ from headrace.spark.run import run_job
 Floats = npt.NDArray[np.float64]
 TICK_S = 0.02
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
-POINTS = 200
+POINTS = 100
 """Of a distribution, in the JSON: evenly spaced quantiles and the tail."""
 
 

@@ -1,0 +1,128 @@
+"""Puts the tables of docs/benchmarks.md in place, from the JSON in docs/benchmarks.
+
+    headrace bench stores --out docs/benchmarks     # 1. measure: about ten minutes
+    python bench/restart.py --out docs/benchmarks   # 2. about ten minutes
+    python bench/memory.py --out docs/benchmarks    # 3. about ten minutes
+    for form in snapshot merged epochs; do python bench/restore.py --form $form; done \\
+        > docs/benchmarks/restore.jsonl             # 4. a minute
+    python bench/page.py [--check]                  # 5. write the page
+
+Text outside the marks ``<!-- name -->`` and ``<!-- /name -->`` is left as it is; ``--check`` writes
+nothing and ends with 1 if a table is not that of its JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from headrace.bench.stores.report import Row, markdown, ratios, rows_of
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE, FOLDER = DOCS / "benchmarks.md", DOCS / "benchmarks"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    before = PAGE.read_text()
+    after = filled(before)
+    if check and after != before:
+        sys.exit(f"{PAGE} is not what {FOLDER} says; run: python bench/page.py")
+    if not check:
+        PAGE.write_text(after)
+
+
+def filled(text: str) -> str:
+    """The page with every table of which there is a result."""
+    for name, (file, make) in TABLES.items():
+        path = FOLDER / file
+        if not path.exists():
+            continue
+        table = make(read(path))
+        mark = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+        text = mark.sub(lambda found, table=table: f"{found[1]}{table}\n{found[2]}", text)
+    return text
+
+
+def read(path: Path) -> Any:
+    lines = path.read_text()
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in lines.splitlines() if line]
+    return json.loads(lines)
+
+
+def machine(result: dict[str, Any]) -> str:
+    host, size = result["machine"], result["size"]
+    text = (
+        f"{host['cores']} cores, {host['memory_gb']:.0f} GB of memory, Python {host['python']}, "
+        f"`{size['master']}`, {size['tasks']} tasks, {size['ids']:,} ids; "
+        f"of each rate the middle one of {size['repeats']} runs."
+    )
+    if size["is_quick"]:
+        text += " A quick look (`--quick`) while other programs ran, not a measurement."
+    return text
+
+
+def restart(result: dict[str, Any]) -> str:
+    rows: list[Row] = [
+        ("store", "state", "first epoch, state on the host", "state rebuilt", "rebuilt at")
+    ]
+    for store, one in result["stores"].items():
+        rate = one["restored_mb_per_s"]
+        rows.append(
+            (
+                store,
+                f"{one['local']['state_bytes'] / 1e6:,.0f} MB",
+                f"{one['local']['first_epoch_s']:.1f} s",
+                f"{one['lost']['first_epoch_s']:.1f} s",
+                "opened where it lies" if rate is None else f"{rate:,} MB/s",
+            )
+        )
+    return markdown(rows)
+
+
+def memory(result: dict[str, Any]) -> str:
+    rows: list[Row] = [("store", "live state", "on disk", "worker, median", "95 %", "most")]
+    for store, one in result["stores"].items():
+        for size in ("small", "large"):
+            part = one[size]
+            sizes = ("state_bytes", "on_disk_bytes", "rss_p50", "rss_p95", "rss_max")
+            rows.append((store, *(f"{part[name] / 1e6:,.0f} MB" for name in sizes)))
+    return markdown(rows)
+
+
+def restore(result: list[dict[str, Any]]) -> str:
+    rows: list[Row] = [("store", "from", "an entry", "restored, MB/s a core", "by the wall clock")]
+    for one in result:
+        rate = one["restore"]
+        rows.append(
+            (
+                one["store"],
+                one["form"],
+                f"{one['entry']} B",
+                f"{rate['mb_s_cpu']:,.0f}",
+                f"{rate['mb_s_wall']:,.0f}",
+            )
+        )
+    return markdown(rows)
+
+
+TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "machine": ("stores.json", machine),
+    "readwrite": ("stores.json", lambda result: markdown(rows_of(result, "readwrite"))),
+    "readonly": ("stores.json", lambda result: markdown(rows_of(result, "readonly"))),
+    "ratios": ("stores.json", lambda result: markdown(ratios(result))),
+    "restart": ("restart.json", restart),
+    "memory": ("memory.json", memory),
+    "restore": ("restore.jsonl", restore),
+}
+
+if __name__ == "__main__":
+    main()
