@@ -243,9 +243,11 @@ class RocksDBBackend(Backend):
                 self.flush()
         finally:
             self._closed = True
-            self._close_database()
-            if self._lock is not None:
-                self._lock.release()
+            try:
+                self._close_database()
+            finally:
+                if self._lock is not None:
+                    self._lock.release()
 
     def _open(self) -> Rdict:
         if self._closed:
@@ -318,7 +320,10 @@ class RocksDBBackend(Backend):
             return
         for scan in list(self._scans):
             scan.close()
-        database.close()
+        try:
+            database.close()
+        except Exception as error:
+            raise _translated("close", self._directory, error) from error
 
     def _fail(self, action: str, error: Exception) -> NoReturn:
         failure = _translated(action, self._directory, error)
