@@ -70,7 +70,7 @@ def main(options: Mapping[str, Any]) -> dict[str, Any]:
     home = Path(options.get("home") or ".headrace").absolute() / "bench"
     rows, ids = int(options.get("rows") or 4_000_000), int(options.get("ids") or 1_000_000)
     path, tasks = options.get("path") or "message", int(options.get("tasks") or 4)
-    chosen = {
+    chosen: dict[str, Any] = {
         "store": options.get("store") or ("columnar" if path == "batch" else "rocksdb"),
         "path": path,
         "loop": options.get("loop") or "direct",
