@@ -23,7 +23,7 @@ from headrace.state.options import DEFAULT_SETTINGS, RocksDBSettings
 from headrace.state.position import Position
 from headrace.state.registry import Registry
 from headrace.state.rocksdb import RocksDBBackend
-from headrace.state.task_state import BACKENDS
+from headrace.state.task_state import BACKENDS, BackendFactory
 from headrace.task.background import Background, ThreadBackground
 from headrace.task.merges import Merges
 from headrace.task.orders import SlotOrder
@@ -141,7 +141,8 @@ def open_host(  # noqa: PLR0913 - each is a part of its own, by name
 
     good = FileCopier(copy, storage, files, clock) if copy is not None else None
 
-    backends = {**BACKENDS, "rocksdb": partial(RocksDBBackend, settings=rocksdb)}
+    opened: BackendFactory = partial(RocksDBBackend, settings=rocksdb)
+    backends = {**BACKENDS, "rocksdb": opened}
 
     @cache
     def plans(digest: str) -> JobPlan:
