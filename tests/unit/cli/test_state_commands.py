@@ -327,3 +327,42 @@ def test_a_job_that_keeps_a_copy(tmp_path: Path) -> None:
         driver.crash(lose_hosts=[0])
         [row] = state(driver, "get", "shop", "spent", "ann")
         assert row["total"] == 3
+
+
+class Seen:
+    def process(self, message: Any, context: Any) -> None:
+        context.store("seen").put((message.n, message.day), message.at)
+
+
+@hr.job("typed")
+def typed(g: Any) -> None:
+    by_both = g.input("events").partition_by("n", "day")
+    by_both.process(Seen, stores=(hr.store("seen", int, kind="memory", ttl="60s"),), name="seen")
+    by_both.aggregate(name="counts", n_rows=hr.agg.count())
+
+
+def test_typed_keys_and_entries_that_expire(tmp_path: Path) -> None:
+    """Keys of numbers and moments; what is past its time to live is not there."""
+    columns = {"n": pa.int32(), "day": pa.timestamp("us", tz="UTC"), "at": pa.int64()}
+    noon = datetime(2020, 1, 2, 12, tzinfo=UTC)
+    with TestDriver(typed, tasks=2, home=tmp_path, key_groups=8) as driver:
+        driver.create("events", columns)
+        driver.feed("events", [{"n": -1, "day": noon, "at": 1}])
+        driver.run()
+        driver.clock.advance(50_000)
+        driver.feed("events", [{"n": 2, "day": noon, "at": 2}])
+        driver.run()
+        for store in ("seen", "counts"):
+            [row] = state(driver, "get", "typed", store, "-1", "2020-01-02T12:00")
+            assert (row["n"], row["day"]) == (-1, "2020-01-02T12:00:00+00:00")
+        file = tmp_path / "x.parquet"
+        state(driver, "export", "typed", "seen", "--to", file)
+        assert pl.read_parquet(file).schema == {
+            "n": pl.Int32(), "day": pl.Datetime("us", "UTC"), "value": pl.Int64(),
+        }  # fmt: skip
+        driver.clock.advance(20_000)
+        driver.advance(force=True)
+        assert [row["n"] for row in state(driver, "scan", "typed", "seen")] == [2]
+        words = ("get", "typed", "seen", "-1", "2020-01-02T12:00")
+        assert "has nothing for key" in refused("state", *words, "--home", tmp_path)
+        assert len(state(driver, "scan", "typed", "counts")) == 2
