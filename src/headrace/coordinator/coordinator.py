@@ -85,7 +85,7 @@ class Coordinator:
         self._reign = Reign(plan.graph.name, log, clock, copier)
         self._runner, self._clock = runner, clock
         self._limits = limits or EpochLimits()
-        self._kept = KeptEpochs(log, self._limits.keep_epochs)
+        self._kept = KeptEpochs(log, self._limits.keep_epochs, self._limits.keep_bytes)
         self._requests = Requests(storage.root, storage.files, clock)
         self._max_rows = self._limits.max_rows
         self._slots: list[Slot] = []
@@ -452,7 +452,8 @@ class Coordinator:
         if self._reign.is_newest:
             pinned = set() if self._copier is None else self._copier.pinned()
             named = self._kept.files(self.state) | pinned
-            self._storage.sweep(self.state.epoch, self.generation, named)
+            over = self.state.ended
+            self._storage.sweep(self.state.epoch, self.generation, named, is_over=over)
 
 
 class _LostRaceError(Exception):

@@ -83,7 +83,7 @@ class JobStorage:
             return f"file {path} is missing"
         return None if found == size else f"file {path} has {found} bytes, expected {size}"
 
-    def sweep(self, epoch: int, generation: int, named: set[str]) -> int:
+    def sweep(self, epoch: int, generation: int, named: set[str], *, is_over: bool = False) -> int:
         """Remove files of finished epochs that nothing names; returns how many.
 
         Temporary files of processes that were killed go as well, a while after that.
@@ -92,6 +92,7 @@ class JobStorage:
             epoch: the newest committed one; files of later epochs stay.
             generation: of the caller; files of later ones stay.
             named: paths below the root that the folded state names.
+            is_over: the job has ended, so nobody merges any more.
         """
         removed = 0
         for folder in FOLDERS:
@@ -106,6 +107,8 @@ class JobStorage:
             now = (self.root / "manifests" / f"{epoch:012d}.json").stat().st_mtime
             for path in self._temporary(now):
                 self.files.remove(path)
+        for path in self.root.glob("*/.merge-*.tmp") if is_over else ():
+            self.files.remove(path)
         return removed
 
     def _temporary(self, now: float) -> list[Path]:
