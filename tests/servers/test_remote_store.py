@@ -167,7 +167,7 @@ def test_a_batch_is_one_round_trip_each_way(opened: Opener) -> None:
         store.put(key, key)
     end(store)
     assert store.take_counts() == {
-        "s.misses": 5_000, "s.writes": 5_000, "s.round_trips": 2,
+        "remote.s.misses": 5_000, "remote.s.writes": 5_000, "remote.s.round_trips": 2,
     }  # fmt: skip
     assert store.take_counts() == {}
 
@@ -175,7 +175,7 @@ def test_a_batch_is_one_round_trip_each_way(opened: Opener) -> None:
 def test_more_than_is_in_flight_goes_in_parts(opened: Opener) -> None:
     store = opened(int, batch_keys=10, in_flight=2)
     store.prefetch((), (), [encode_key((key,)) for key in range(100)])
-    assert store.take_counts()["s.round_trips"] == 5
+    assert store.take_counts()["remote.s.round_trips"] == 5
 
 
 def test_blocking_asks_for_each(opened: Opener, backdoor: Any) -> None:
@@ -225,7 +225,11 @@ def test_the_cache_answers_until_its_age_is_over(opened: Opener, backdoor: Any) 
     end(other)
     opened.clock.advance(9_999)
     assert store.get(1) is None
-    assert store.take_counts() == {"s.misses": 1, "s.hits": 1, "s.round_trips": 1}
+    assert store.take_counts() == {
+        "remote.s.misses": 1,
+        "remote.s.hits": 1,
+        "remote.s.round_trips": 1,
+    }
     end(store)
     opened.clock.advance(1)
     assert store.get(1) == 5
@@ -236,7 +240,11 @@ def test_what_was_sent_is_cached(opened: Opener) -> None:
     store.put(1, 5)
     end(store)
     assert store.get(1) == 5
-    assert store.take_counts() == {"s.writes": 1, "s.hits": 1, "s.round_trips": 1}
+    assert store.take_counts() == {
+        "remote.s.writes": 1,
+        "remote.s.hits": 1,
+        "remote.s.round_trips": 1,
+    }
 
 
 def test_a_failed_epoch_empties_the_cache(opened: Opener) -> None:

@@ -304,7 +304,8 @@ class EpochRun:
 
     def _lasting_counts(self) -> dict[str, int]:
         """Those that the inputs alone decide, and not what lay in a cache."""
-        return {name: n for name, n in self.counts.items() if not name.startswith("cache.")}
+        others = ("cache.", "remote.")
+        return {name: n for name, n in self.counts.items() if not name.startswith(others)}
 
     def manifest(self) -> Manifest:
         """Return the epoch as a delta manifest."""

@@ -243,9 +243,9 @@ class RemoteStore:
 
     def take_counts(self) -> dict[str, int]:
         """Return what was counted since the last call: hits, misses, writes, round trips."""
-        counts = Counter({f"{self.name}.{name}": n for name, n in self._counts.items()})
+        counts = Counter({f"remote.{self.name}.{name}": n for name, n in self._counts.items()})
         trips = self._client.round_trips + self._async.round_trips
-        counts[f"{self.name}.round_trips"] += trips
+        counts[f"remote.{self.name}.round_trips"] += trips
         self._client.round_trips = self._async.round_trips = 0
         self._counts.clear()
         return {name: count for name, count in counts.items() if count}
