@@ -130,6 +130,11 @@ class StateSettings(Section):
         description="epochs before the last whose state can still be read, by `state` commands; "
         "files that only they need stay as long",
     )
+    keep_bytes: int = Field(
+        1024 * _MIB,
+        ge=0,
+        description="files that only kept epochs need; fewer epochs are kept where these are more",
+    )
     durability: DURABILITY = Field(
         "epoch",
         description="epoch: epochs commit to job_dir; backup(30s): to this host's disk, with a "

@@ -18,7 +18,7 @@ from headrace.coordinator.epoch import Runner
 from headrace.coordinator.history import load_state
 from headrace.coordinator.hosting import host_identity
 from headrace.coordinator.manifest import JobState
-from headrace.coordinator.places import places
+from headrace.coordinator.places import STORAGES, places
 from headrace.coordinator.plans import save_plan
 from headrace.coordinator.servers import with_servers
 from headrace.coordinator.storage import JobStorage, check_job_name
@@ -72,6 +72,7 @@ class Deployment:
                 settings.job.bounded,
                 settings.state.durability,
                 settings.state.keep_epochs,
+                settings.state.keep_bytes,
             ),
             copier=self.copier,
         )
@@ -176,12 +177,32 @@ def open_copier(settings: Settings, job: str, clock: Clock, files: Files) -> Cop
         job: its name.
         clock: where time comes from.
         files: the file system.
+
+    Raises:
+        InvalidInputError: epochs are about to commit to job_dir, which is behind a storage here.
     """
     where = places(settings, job)
     if where.copy is None:
+        _check_left(settings.state_dir / STORAGES / job, where.storage, files, clock)
         return None
     host = host_identity(settings.state_dir, clock, files)
     backup = Backup(where.storage, where.copy, job, host, files, clock)
     interval_ms = Durability.parse(settings.state.durability).interval_ms
     assert interval_ms is not None
     return Copier(backup, interval_ms, settings.state.recovery_timeout_s, clock)
+
+
+def _check_left(left: Path, root: Path, files: Files, clock: Clock) -> None:
+    """Refuse to go on from a copy while this host has what was committed after it."""
+    if not files.names(left / "manifests"):
+        return
+    copied = load_state(FileCommitLog(root, files, clock))
+    ahead = load_state(FileCommitLog(left, files, clock))
+    if copied is None or ahead is None or not copied.copy_of or ahead.digest == copied.copy_of:
+        return
+    raise InvalidInputError(
+        f"job {ahead.job!r} has epochs up to {ahead.epoch} in {left}, and its copy in {root} is of "
+        f"epoch {copied.epoch}; run it once more with state.durability={ahead.durability}, which "
+        "copies the rest when it stops, or remove the former to step back to the copy",
+        job=ahead.job,
+    )

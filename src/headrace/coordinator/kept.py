@@ -16,12 +16,13 @@ class KeptEpochs:
     Args:
         log: of manifests.
         keep: how many epochs before the newest can be read.
+        most_bytes: of files that only they need; fewer epochs are kept where these are more.
     """
 
-    def __init__(self, log: CommitLog, keep: int) -> None:
-        self._log, self._keep = log, keep
+    def __init__(self, log: CommitLog, keep: int, most_bytes: int) -> None:
+        self._log, self._keep, self._most_bytes = log, keep, most_bytes
         self._last: JobState | None = None
-        self._released: dict[str, int] = {}
+        self._released: dict[str, tuple[int, int]] = {}  # the last epoch that names it, bytes
 
     def first_of(self, epoch: int, before: int) -> int:
         """Return the oldest epoch that is kept once another is committed.
@@ -30,7 +31,14 @@ class KeptEpochs:
             epoch: that one.
             before: the oldest that was kept before; what is gone does not come back.
         """
-        return max(before, epoch - self._keep, 0)
+        first = max(before, epoch - self._keep, 0)
+        held = sorted(entry for entry in self._released.values() if entry[0] >= first)
+        size = sum(own for _, own in held)
+        for released, own in held:
+            if size <= self._most_bytes:
+                break
+            first, size = released + 1, size - own
+        return min(first, epoch)
 
     def observe(self, state: JobState) -> None:
         """Take note of the newest state."""
@@ -58,12 +66,12 @@ class KeptEpochs:
             kept = {ref.path for ref in later.files} if later is not None else set()
             for ref in task.files:
                 if ref.path not in kept:
-                    self._released[ref.path] = before.epoch
+                    self._released[ref.path] = before.epoch, ref.size
 
     def files(self, state: JobState) -> set[str]:
         """Return the files that the newest state or a kept one names."""
         self.observe(state)
-        for path, epoch in list(self._released.items()):
+        for path, (epoch, _) in list(self._released.items()):
             if epoch < state.kept_from:
                 del self._released[path]
         return state.files() | self._released.keys()

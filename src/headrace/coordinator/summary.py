@@ -25,6 +25,7 @@ class EpochLimits:
         bounded: the run ends at the ends that the inputs have at its start.
         durability: what a committed epoch survives, as the setting says it.
         keep_epochs: epochs before the newest whose state can still be read.
+        keep_bytes: of files that only these need.
     """
 
     max_rows: int = 8_000_000
@@ -34,6 +35,7 @@ class EpochLimits:
     bounded: bool = False
     durability: str = "epoch"
     keep_epochs: int = 100
+    keep_bytes: int = 1 << 30
 
     def adapt(self, bound: int, rows: int, overlay_bytes: int) -> int:
         """Return how many rows the next epoch may read, from what this one needed.

@@ -132,6 +132,23 @@ def test_disk_is_bounded(make: Callable[..., TestDriver]) -> None:
     assert max(counts[40:]) <= max(counts[:30])
 
 
+def test_fewer_epochs_are_kept_where_their_files_are_many(
+    make: Callable[..., TestDriver],
+) -> None:
+    """The bound is on bytes as well, and what is said to be kept can be read."""
+    driver = make(50)
+    state = driver.settings.state.model_copy(update={"keep_bytes": 20_000})
+    driver.settings = driver.settings.model_copy(update={"state": state})
+    for number in range(40):
+        feed(driver, number)
+        kept = reader(driver).kept()
+        held(driver, kept.oldest)
+    files = driver.coordinator.kept_files() - driver.coordinator.state.files()
+    size = sum((driver.storage / path).stat().st_size for path in files)
+    assert 10_000 < size <= 25_000  # what the newest epoch replaced is counted with the next
+    assert 30 > kept.newest - kept.oldest > 2
+
+
 def test_the_manifests_that_are_left_begin_with_a_base(make: Callable[..., TestDriver]) -> None:
     """Also where the epoch that should have been a base only fixed the end of the inputs."""
     driver = make(4)
