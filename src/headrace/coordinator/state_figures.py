@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -139,6 +138,6 @@ def _tasks(state: JobState) -> tuple[TaskFigures, ...]:
     return tuple(found)
 
 
-def _order(name: str) -> Sequence[str | int]:
+def _order(name: str) -> tuple[str, int]:
     stage, _, number = name.rpartition("/")
     return (stage, int(number))
