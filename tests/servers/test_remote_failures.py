@@ -106,11 +106,12 @@ def test_a_login_that_is_refused_is_not_tried_again(server: RedisServer, backdoo
 def test_the_password_may_come_from_the_environment(
     server: RedisServer, backdoor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backdoor.config_set("requirepass", "right")
-    url = server.url.replace("//", "//:${THE_PASSWORD}@")
+    backdoor.config_set("requirepass", "r/i:g@h%t")
+    url = server.url.replace("//127.0.0.1", "//:${THE_PASSWORD}@${THE_HOST}")
+    monkeypatch.setenv("THE_HOST", "127.0.0.1")
     with pytest.raises(InvalidInputError, match=r"variables that are not set.*'THE_PASSWORD'"):
         opened(url).get(1)
-    monkeypatch.setenv("THE_PASSWORD", "right")
+    monkeypatch.setenv("THE_PASSWORD", "r/i:g@h%t")
     store = opened(url)
     assert store.get(1) is None
     store.close()

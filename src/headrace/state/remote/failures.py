@@ -6,6 +6,7 @@ import importlib
 import os
 import re
 from typing import Any
+from urllib.parse import quote
 
 from headrace.errors import HeadraceError, InvalidInputError, UnavailableError
 from headrace.graph.remote import Remote, shown_url
@@ -32,6 +33,8 @@ def library(name: str = "redis") -> Any:
 def real_url(remote: Remote, store: str) -> str:
     """Return the address to connect to, with variables of the environment put in.
 
+    Those of the login are quoted, so that a password may hold any character.
+
     Raises:
         InvalidInputError: there is no address, or a variable is not set.
     """
@@ -48,7 +51,9 @@ def real_url(remote: Remote, store: str) -> str:
             "them in the environment of every executor",
             store=store,
         )
-    return _VARIABLE.sub(lambda found: os.environ[found[1]], remote.url)
+    login, at, place = remote.url.rpartition("@")
+    login = _VARIABLE.sub(lambda found: quote(os.environ[found[1]], safe=""), login)
+    return login + at + _VARIABLE.sub(lambda found: os.environ[found[1]], place)
 
 
 def may_pass(error: Exception) -> bool:
