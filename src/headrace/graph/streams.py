@@ -319,6 +319,7 @@ class Stream:
         every: Duration | None = None,
         store: str = "columnar",
         name: str | None = None,
+        ttl: Duration | None = None,
         **aggregates: Aggregate,
     ) -> Stream:
         """Keep totals for each key over all messages so far.
@@ -328,19 +329,23 @@ class Stream:
                 it, with column ``at``. Default: the new totals after each message.
             store: ``columnar``; or ``rocksdb`` or ``memory``, where totals are entries by key.
             name: of the operator; its state is kept by it.
+            ttl: time to live: totals of a key that had no message for so long, by the wall
+                clock of the epochs, begin anew. Default: they stay.
             **aggregates: by name of the result column.
         """
         site = user_site()
 
         def make(chosen: str, wrong: list[str]) -> Operator:
-            every_ms = None
+            every_ms = ttl_ms = None
+            if ttl is not None:
+                ttl_ms = attempt(wrong, lambda: duration_ms(ttl, "ttl"), None)
             if every is not None:
                 every_ms = attempt(wrong, lambda: duration_ms(every, "every"), None)
             taken = {"at"} if every is not None else set()
             kept = checked_aggregates(wrong, "aggregate", aggregates, self.keys, taken)
             check_kind(wrong, chosen, store, TABLE_KINDS)
             self._ledger.claim_stores(wrong, chosen, [chosen])
-            spec = StoreSpec(chosen, store)
+            spec = StoreSpec(chosen, store, ttl_ms=ttl_ms)
             return RunningAggregate(chosen, (self.name,), site, kept, every_ms, spec)
 
         return self._add("aggregate", name, make, self.keys)

@@ -20,15 +20,18 @@ TOTALS = -(1 << 63)
 """The cluster of totals, in tables that have buckets beside them: before every bucket."""
 
 
-def partial_layout(aggregation: Aggregation, keys: pa.Schema, *, buckets: bool) -> TableLayout:
+def partial_layout(
+    aggregation: Aggregation, keys: pa.Schema, *, buckets: bool, ttl_ms: int | None = None
+) -> TableLayout:
     """Return the layout of a table of partials.
 
     Args:
         aggregation: what is kept.
         keys: the key columns.
         buckets: whether rows are by bucket and key; the bucket is the cluster.
+        ttl_ms: how long after it was written a row is there.
     """
-    return TableLayout(keys, aggregation.codec.arrow, cluster=buckets)
+    return TableLayout(keys, aggregation.codec.arrow, buckets, ttl_ms)
 
 
 class ColumnarPartials(PartialTable[TableKeys]):

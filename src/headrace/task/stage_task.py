@@ -98,7 +98,8 @@ def _layout(stage: Stage, operator: RunningAggregate | TumblingWindow) -> TableL
     source = stage.schemas[operator.inputs[0]]
     aggregation = Aggregation(operator.name, operator.aggregates, source)
     keys = _key_schema(stage, operator)
-    return partial_layout(aggregation, keys, buckets=_has_buckets(operator))
+    buckets, ttl_ms = _has_buckets(operator), operator.store.ttl_ms
+    return partial_layout(aggregation, keys, buckets=buckets, ttl_ms=ttl_ms)
 
 
 def _key_schema(stage: Stage, operator: Operator) -> pa.Schema:

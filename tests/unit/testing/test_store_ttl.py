@@ -57,6 +57,19 @@ def test_counts_begin_again_when_a_key_was_quiet_for_too_long(kind: str, crashes
         assert driver.store("n") == {"a": 1}
 
 
+@pytest.mark.parametrize("kind", ["columnar", "rocksdb"])
+@pytest.mark.parametrize("crashes", [False, True])
+def test_totals_begin_again_when_a_key_was_quiet_for_too_long(kind: str, crashes: bool) -> None:
+    @hr.job("totals")
+    def totals(g: hr.Graph) -> None:
+        keyed = g.input("in").partition_by("k")
+        keyed.aggregate(ttl="10s", store=kind, n=hr.agg.count()).send_to(g.output("out"))
+
+    with TestDriver(totals) as driver:
+        rows = run(driver, crashes=crashes)
+        assert [row["n"] for row in rows] == [1, 2, 3, 1, 2, 1]
+
+
 def test_explain_and_the_state_know_of_it() -> None:
     with TestDriver(counting()) as driver:
         run(driver, crashes=False)
