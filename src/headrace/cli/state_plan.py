@@ -35,13 +35,13 @@ def plan(
     """Weigh a changelog against checkpoints with the job's own figures."""
     from headrace.clock import SystemClock
     from headrace.coordinator.commit_log import FileCommitLog
-    from headrace.coordinator.places import places
+    from headrace.coordinator.places import newest_of
     from headrace.coordinator.state_figures import state_figures
     from headrace.coordinator.storage import check_job_name
     from headrace.errors import InvalidInputError
     from headrace.files import Files
 
-    root = places(settings_of(home), check_job_name(job)).readable
+    root = newest_of(settings_of(home), check_job_name(job))
     if not (root / "manifests").is_dir():
         raise InvalidInputError(f"no job {job!r} in {root.parent}; check its name and --home")
     log = FileCommitLog(root, Files(sync=False), SystemClock())
