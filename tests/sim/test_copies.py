@@ -18,7 +18,13 @@ from headrace.coordinator.history import load_state
 from headrace.coordinator.inspection import committed_entries
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.recovery import RecoveryStalledError
-from headrace.errors import CorruptDataError, HeadraceError, NotOwnerError, UnavailableError
+from headrace.errors import (
+    CorruptDataError,
+    HeadraceError,
+    InvalidInputError,
+    NotOwnerError,
+    UnavailableError,
+)
 from headrace.faults import FAULT_POINTS, injected
 from headrace.files import Files
 from headrace.testing.driver import DriverCrash, TestDriver
@@ -466,3 +472,36 @@ def test_a_copy_that_gives_no_byte_is_not_waited_for(driver: TestDriver) -> None
     driver.crash()
     driver.finish()
     check_at_least_once(world, driver)
+
+
+def test_a_storage_that_is_ahead_is_not_left_behind(driver: TestDriver) -> None:
+    """Who commits to job_dir again is told first of the epochs that are only here."""
+    world = World(driver, random.Random(18))
+    world.feed(60)
+    driver.advance()
+    driver.copy()
+    world.feed(60)
+    driver.advance()
+    driver.crash()
+    backup = driver.settings
+    state = backup.state.model_copy(update={"durability": "epoch"})
+    driver.settings = backup.model_copy(update={"state": state})
+    with pytest.raises(InvalidInputError, match=r"run it once more with state\.durability=backup"):
+        driver.start()
+    driver.settings = backup
+    driver.start()
+    driver.copy()
+    driver.crash()
+    driver.settings = backup.model_copy(update={"state": state})
+    driver.finish()
+    world.check()
+
+
+def test_slots_of_several_hosts_are_refused(tmp_path: Path) -> None:
+    """A prefix over the disks of several hosts would not be consistent."""
+    home = tmp_path / "home"
+    job = make_job("memory")
+    with TestDriver(job, tasks=3, hosts=2, home=home, durability="backup(30s)") as driver:
+        World(driver, random.Random(19))
+        with pytest.raises(InvalidInputError, match="its slots are on 2 hosts"):
+            driver.start()

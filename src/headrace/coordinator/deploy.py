@@ -29,6 +29,7 @@ from headrace.coordinator.table_files import (
     load_table_files,
     store_table_files,
 )
+from headrace.errors import InvalidInputError
 from headrace.files import Files
 from headrace.graph.operators import Input, JobGraph, SendTo
 from headrace.plan import StreamInfo, plan
@@ -72,7 +73,6 @@ class Deployment:
                 settings.job.bounded,
                 settings.state.durability,
                 settings.state.keep_epochs,
-                settings.state.keep_bytes,
             ),
             copier=self.copier,
         )
