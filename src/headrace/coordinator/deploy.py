@@ -73,6 +73,7 @@ class Deployment:
                 settings.job.bounded,
                 settings.state.durability,
                 settings.state.keep_epochs,
+                settings.state.keep_bytes,
             ),
             copier=self.copier,
         )
