@@ -42,6 +42,7 @@ from headrace.state import (
     TaskState,
     header_at,
 )
+from headrace.state.merging import MergeJob, SourceFile, merge_files
 from headrace.state.object_cache import CacheBudget
 
 GROUPS = 512
@@ -137,11 +138,18 @@ class Bench:
         self.figures["rebuild"].append(seconds / stats.entries * 1e6)
         self.figures["rebuild_mb_per_s"].append(stats.bytes_read / seconds / 1e6)
         path = self.folder / "snapshot"
-        writer = SegmentWriter(
-            self.files, path, header_at("snapshot", "bench", target.position, 1, "s")
+        sources = [path for step in self.source.steps for path in step.paths]
+        job = MergeJob(
+            path,
+            header_at("snapshot", "bench", target.position, 1, "s"),
+            "stage",
+            0,
+            (),
+            tuple(SourceFile(source, None, (0, GROUPS)) for source in sources),
+            0,
         )
-        fresh.write_snapshot(writer)
-        info = self.timed("write_snapshot", self.keys, writer.close)
+        read = self.batch * self.epochs
+        info = self.timed("merge_into_snapshot", read, lambda: merge_files(job, self.files))
         self.figures["snapshot_bytes_a_key"].append(info.bytes / self.keys)
         reader = SegmentReader(self.files, path)
         rows = sum(section.rows for section in reader.sections)

@@ -14,9 +14,9 @@ from headrace.state import (
     SegmentWriter,
     Step,
     Target,
-    TaskState,
     header_at,
 )
+from headrace.state.merging import MergeJob, SourceFile, merge_files
 
 FILES = Files(sync=False)
 JOB, STAGE, GROUPS = "job", "stage", 4
@@ -69,12 +69,24 @@ class Ledger:
         self.steps.append(Step(self.position, ()))
         self.winners = {}
 
-    def write_snapshot(self, states: list[TaskState]) -> None:
-        """Take a snapshot of all tasks, and forget the steps before it."""
-        writer = self._writer("snapshot", self.position, "snapshot")
-        for state in states:
-            state.write_snapshot(writer)
-        self.snapshot = (self.position, (writer.close().path,))
+    def write_snapshot(self) -> None:
+        """Merge all files into a snapshot, and forget the steps before it."""
+        if not self.steps:
+            return
+        before = self.snapshot[1] if self.snapshot else ()
+        paths = [*before, *(path for step in self.steps for path in step.paths)]
+        self.written += 1
+        target = self.root / f"snapshot-{self.epoch}-{self.written}"
+        job = MergeJob(
+            target,
+            header_at("snapshot", JOB, self.position, 1, "snapshot"),
+            STAGE,
+            0,
+            (),
+            tuple(SourceFile(path, None, (0, GROUPS)) for path in paths),
+            0,
+        )
+        self.snapshot = (self.position, (merge_files(job, FILES).path,))
         self.steps = []
 
     def _writer(self, kind, position: Position, attempt: str) -> SegmentWriter:

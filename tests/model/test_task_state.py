@@ -226,7 +226,7 @@ class Machine:
 
     def snapshot(self) -> None:
         self.retry()
-        self.ledger.write_snapshot(self.states)
+        self.ledger.write_snapshot()
 
     def positions_are_never_ahead(self) -> None:
         for state in self.states:

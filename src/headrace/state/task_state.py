@@ -7,10 +7,9 @@ that it was committed. So a store on disk is never ahead of the manifest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from headrace.errors import (
@@ -33,15 +32,12 @@ from headrace.state.objects import ObjectStore
 from headrace.state.position import Position, Target
 from headrace.state.recovery import RecoveryLog
 from headrace.state.rocksdb import RocksDBBackend
-from headrace.state.segment_writer import SegmentWriter
 from headrace.state.store import KeyValueStore
 from headrace.state.table_stores import TableStores
 
 BackendFactory = Callable[[Path, Sequence[str], str], Backend]
 
 BACKENDS: Mapping[str, BackendFactory] = {"rocksdb": RocksDBBackend, "memory": MemoryBackend}
-
-SNAPSHOT_ROWS = 16_384
 
 
 @dataclass
@@ -328,20 +324,6 @@ class TaskState:
     def _logs(self, names: tuple[str, ...]) -> bool:
         return names[0] not in self._unlogged
 
-    def write_snapshot(self, writer: SegmentWriter) -> None:
-        """Hand all committed entries to a writer of kind ``snapshot``.
-
-        Entries are read while ``writer.close`` runs: do not catch up before it is done.
-        The file stands at ``position``.
-        """
-        self._check_open()
-        low, high = (group.to_bytes(3, "big") for group in self.name.groups)
-        end = high[1:] if high[0] == 0 else None
-        for backend, names in self._backends.values():
-            for store in names:
-                batches = _batches(backend, store, low[1:], end)
-                writer.add_batches(self.name.stage, self.name.task, store, batches)
-
     def flush(self, *, wait: bool = True) -> None:
         """Make what was caught up survive a crash of this process without reading segments."""
         for backend, _ in self._backends.values():
@@ -388,10 +370,3 @@ def _was_committed(sealed: _Attempt, target: Target, held: Position | None) -> b
 
 def _changed_nothing(sealed: _Attempt, stores: Iterable[str]) -> bool:
     return sealed.changes is not None and sealed.changes.keys().isdisjoint(stores)
-
-
-def _batches(backend: Backend, store: str, low: bytes, high: bytes | None) -> Iterator[Changes]:
-    entries = backend.scan(store, low, high)
-    while batch := list(islice(entries, SNAPSHOT_ROWS)):
-        keys, values = zip(*batch, strict=True)
-        yield keys, values

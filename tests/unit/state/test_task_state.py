@@ -92,7 +92,7 @@ def test_a_new_snapshot_alone_rebuilds_a_lost_disk(
     for epoch in range(5):
         run_epoch(state, ledger, a=epoch, b=1)
     state.catch_up(ledger.target(0), ledger)
-    ledger.write_snapshot([state])
+    ledger.write_snapshot()
     run_epoch(state, ledger, c=3)
     state.close()
     shutil.rmtree(tmp_path / "task")
@@ -108,7 +108,7 @@ def test_a_crash_while_a_snapshot_loads_begins_again(
 ) -> None:
     run_epoch(state, ledger, a=1)
     state.catch_up(ledger.target(0), ledger)
-    ledger.write_snapshot([state])
+    ledger.write_snapshot()
     state.close()
     shutil.rmtree(tmp_path / "task")
     half = opened(tmp_path / "task")
