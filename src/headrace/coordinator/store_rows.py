@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.coordinator.catalog import AggregateEntry, StoreEntry
-from headrace.errors import CorruptDataError, InvalidInputError
+from headrace.errors import CorruptDataError, InternalError
 from headrace.graph.aggregates import Aggregate, Count, Mean, Sum
 from headrace.graph.extremes import Extreme
 from headrace.graph.ranking import TopK
@@ -35,10 +35,6 @@ _OF_VALUE: dict[type, pa.DataType] = {
     str: pa.string(),
     bytes: pa.binary(),
 }
-
-
-class OtherKeysError(InvalidInputError):
-    """A processor's store has keys of several kinds: begin again with keys as text."""
 
 
 class KeyShape:
@@ -68,17 +64,17 @@ class KeyShape:
         """Return keys as arrays.
 
         Raises:
-            OtherKeysError: one is of another kind than the first.
+            InternalError: one is of another kind than the first.
         """
         if self._kinds is None:
             return [pa.array([json_text(key[0] if len(key) == 1 else key) for key in keys])]
         if any(not self._is_alike(key) for key in keys):
-            raise OtherKeysError("keys of several kinds")
+            raise InternalError("a key of another kind than the first of its store")
         columns = list(zip(*keys, strict=True))
         try:
             return [pa.array(c, f.type) for c, f in zip(columns, self.schema, strict=True)]
         except (pa.ArrowException, OverflowError) as error:
-            raise OtherKeysError(f"keys of several kinds: {error}") from error
+            raise InternalError(f"a key does not fit {self.schema}: {error}") from error
 
     def _is_alike(self, key: tuple[Any, ...]) -> bool:
         assert self._kinds is not None
@@ -108,8 +104,8 @@ class StoreRows:
 
     Args:
         entry: of the catalog.
-        first: the first full key that will come, which fixes the columns of a processor's
-            keys; ``None``: these are text.
+        first: a full key, if all have the kinds of values that it has; ``None``: a processor's
+            keys are text.
         partials: add the partial columns of aggregates.
     """
 
@@ -144,7 +140,7 @@ class StoreRows:
             values: as stored, without the stamp of a time to live.
 
         Raises:
-            OtherKeysError: keys of several kinds; begin again with keys as text.
+            InternalError: a key of another kind than ``first``.
             CorruptDataError: a value does not fit the description.
         """
         decoded = [decode_key(key[2:]) for key in keys]
