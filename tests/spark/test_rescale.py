@@ -22,6 +22,8 @@ def test_a_running_job_is_rescaled(spark: SparkSession, world: World, loop: str)
     with Driver("counting", world, f"spark.loop={loop}") as driver:
         until(lambda: world.read_so_far("counting") == 400, "the first records", driver)
         before = world.state("counting")
+        held = done("state", "scan", "counting", "n", "--json", "--home", world.home)
+        assert sum(json.loads(line)["value"] for line in held.splitlines()) == 400
         words = ("jobs", "rescale", "counting", "--tasks", 5, "--wait", 60)
         told = json.loads(done(*words, "--json", "--home", world.home))
         assert set(told["before"].values()) == {3}
