@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -133,8 +134,8 @@ def test_both_attempts_of_a_slot_report_the_same_merge(opened: Open) -> None:
     driver = opened()
     fill(driver, 4)
     driver.runner.doubled = "first"
-    with injected(lambda point: made.append(point)):
-        made: list[str] = []
+    made: list[str] = []
+    with injected(made.append):
         fill(driver, 1)
     assert made.count("slot.merge_written") == 1
     assert made.count("slot.merge_linked") == 2
@@ -210,48 +211,40 @@ def test_a_damaged_source_is_told_with_its_name(opened: Open) -> None:
         driver.advance()
 
 
+@pytest.mark.parametrize("listed", [100, 1])
 def test_a_store_that_stopped_within_a_merged_file_goes_on(
-    opened: Open, monkeypatch: pytest.MonkeyPatch
+    opened: Open, monkeypatch: pytest.MonkeyPatch, listed: int
 ) -> None:
     """Only if the file lists where it stands; else it begins anew. Either way it is right."""
-    for listed in (100, 1):
-        monkeypatch.setattr("headrace.state.merging.MOST_COVERED", listed)
-        driver = opened("rocksdb", background=lambda: InlineBackground(lambda: is_done))
-        is_done = True
-        fill(driver, 5, keys=200)
-        assert [ref.rows for ref in _task(driver).snapshots] == [200]
-        is_done = False
-        fill(driver, 2, keys=3, value=2)
-        stands = _task(driver).epoch - 1  # the last epoch is committed, but not applied
-        driver.runner.kill(0)
-        folder = driver.state_dir(0)
-        kept = folder.with_name("kept")
-        folder.rename(kept)
-        fill(driver, 3, keys=3, value=3)
-        is_done = True
-        fill(driver, 1, keys=1, value=4)
-        assert [r for r in _task(driver).segments if r.first_epoch <= stands < r.epoch]
-        driver.runner.kill(0)
-        _replace(folder, kept)
-        is_done = False
-        driver.feed("in", [{"k": 150, "v": 9}])
-        summary = driver.advance()
-        assert summary is not None
-        expected = {**dict.fromkeys(range(200), 1), **dict.fromkeys(range(3), 3), 0: 4, 150: 9}
-        assert driver.store("last") == expected
-        driver.close()
+    monkeypatch.setattr("headrace.state.merging.MOST_COVERED", listed)
+    driver = opened("rocksdb", background=lambda: InlineBackground(lambda: is_done))
+    is_done = True
+    fill(driver, 5, keys=200)
+    assert [ref.rows for ref in _task(driver).snapshots] == [200]
+    is_done = False
+    fill(driver, 2, keys=3, value=2)
+    stands = _task(driver).epoch - 1  # the last epoch is committed, but not applied
+    driver.runner.kill(0)
+    folder = driver.state_dir(0)
+    kept = folder.with_name("kept")
+    folder.rename(kept)
+    fill(driver, 3, keys=3, value=3)
+    is_done = True
+    fill(driver, 1, keys=1, value=4)
+    assert [r for r in _task(driver).segments if r.first_epoch <= stands < r.epoch]
+    driver.runner.kill(0)
+    shutil.rmtree(folder)
+    kept.rename(folder)
+    is_done = False
+    driver.feed("in", [{"k": 150, "v": 9}])
+    assert driver.advance() is not None
+    expected = {**dict.fromkeys(range(200), 1), **dict.fromkeys(range(3), 3), 0: 4, 150: 9}
+    assert driver.store("last") == expected
 
 
 def _task(driver: TestDriver) -> Any:
     (task,) = driver.coordinator.state.tasks.values()
     return task
-
-
-def _replace(folder: Path, kept: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder)
-    kept.rename(folder)
 
 
 def test_a_thread_merges_while_epochs_run(opened: Open) -> None:
