@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from headrace.errors import (
     UnavailableError,
 )
 from headrace.faults import fault
-from headrace.files import Files, disk_error
+from headrace.files import Files
 from headrace.plan.stages import Exchange, JobPlan, Stage
 from headrace.records.keys import group_range
 from headrace.state.broadcast.table import BroadcastTable
@@ -41,6 +40,7 @@ from headrace.state.segment import CHANGELOG, header_at
 from headrace.state.segment_writer import SegmentWriter
 from headrace.state.task_state import TaskState
 from headrace.task.exchange import ExchangeReader
+from headrace.task.failures import describe_failure
 from headrace.task.merges import Merges
 from headrace.task.orders import (
     NO_WATERMARK,
@@ -49,7 +49,6 @@ from headrace.task.orders import (
     Merged,
     OutputPart,
     Reached,
-    SlotFailure,
     SlotOrder,
     SlotReport,
     StateTarget,
@@ -210,18 +209,6 @@ def release(host: SlotHost) -> None:
     host.runtimes.clear()
     host.merges.close()
     host.registry.close_all()
-
-
-def describe_failure(error: Exception) -> SlotFailure:
-    """Return an error as data."""
-    trace = "".join(traceback.format_exception(error))
-    if isinstance(error, OSError):  # those of users' code were wrapped where they occurred
-        error = disk_error(error)
-    if isinstance(error, HeadraceError):
-        fields = {k: v if isinstance(v, int) else str(v) for k, v in error.fields.items()}
-        operator = str(error.fields.get("operator", ""))
-        return SlotFailure(type(error).__name__, error.message, fields, trace, operator)
-    return SlotFailure(type(error).__name__, str(error), {}, trace)
 
 
 class _Attempt:

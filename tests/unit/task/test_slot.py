@@ -12,6 +12,7 @@ import pytest
 import headrace as hr
 from headrace.errors import CorruptDataError, InvalidInputError, UnavailableError
 from headrace.faults import injected
+from headrace.task.failures import describe_failure
 from headrace.task.orders import (
     ExchangeFile,
     FileRef,
@@ -31,7 +32,7 @@ from headrace.task.orders import (
     decode_report,
     encode,
 )
-from headrace.task.slot import describe_failure, run_slot
+from headrace.task.slot import run_slot
 from headrace.testing import TestDriver
 
 
