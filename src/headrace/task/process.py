@@ -24,7 +24,7 @@ from headrace.task.stateless import UserFunctionError, name_operator
 from headrace.task.timers import Timer, Timers
 
 NO_GROUP = -1
-LATER_LIMIT = 10_000
+LATER_LIMIT = 2_000
 """From so many ``get_later`` on they are waited for before the next messages."""
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
