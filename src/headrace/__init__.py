@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from headrace.graph.jobs import Job, job
     from headrace.graph.ledger import Output
     from headrace.graph.remote import Remote
-    from headrace.graph.streams import Stream, store, tumbling
+    from headrace.graph.stores import store
+    from headrace.graph.streams import Stream, tumbling
     from headrace.graph.tables import broadcast
     from headrace.task.process import Context
     from headrace.task.timers import Timer
@@ -59,7 +60,7 @@ _HOMES = {
     "col": "polars",
     "job": "headrace.graph.jobs",
     "lit": "polars",
-    "store": "headrace.graph.streams",
+    "store": "headrace.graph.stores",
     "tumbling": "headrace.graph.streams",
 }
 

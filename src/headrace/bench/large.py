@@ -19,7 +19,7 @@ from headrace.coordinator.summary import EpochSummary
 from headrace.graph import agg
 from headrace.graph.builder import Graph
 from headrace.graph.jobs import Job, job
-from headrace.graph.streams import store as hr_store
+from headrace.graph.stores import store as hr_store
 from headrace.spark.run import RunResult, run_job
 
 STREAM, PARTITIONS, TASKS, MASTER = "messages", 4, 4, "local[2]"

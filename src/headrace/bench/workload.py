@@ -25,7 +25,7 @@ from headrace.graph import agg
 from headrace.graph.builder import Graph
 from headrace.graph.jobs import Job, job
 from headrace.graph.operators import COLUMNAR, Process
-from headrace.graph.streams import store as hr_store
+from headrace.graph.stores import store as hr_store
 from headrace.task.partials import PartialCodec
 
 STREAM = "messages"

@@ -8,7 +8,8 @@ from headrace.graph.builder import Graph
 from headrace.graph.jobs import Job, job
 from headrace.graph.ledger import Output
 from headrace.graph.operators import JobGraph
-from headrace.graph.streams import Stream, Tumbling, store, tumbling
+from headrace.graph.stores import store
+from headrace.graph.streams import Stream, Tumbling, tumbling
 
 __all__ = [
     "Aggregate",

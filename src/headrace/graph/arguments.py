@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import polars as pl
@@ -10,7 +11,7 @@ import pyarrow as pa
 
 from headrace.errors import InvalidInputError
 from headrace.graph.aggregates import Aggregate
-from headrace.graph.operators import StoreSpec
+from headrace.graph.operators import FAIL, ON_ERROR, Operator, Process, StoreSpec
 from headrace.graph.signatures import call_mistake, name_of
 from headrace.graph.sites import user_names
 from headrace.graph.tables import BroadcastSpec
@@ -40,6 +41,21 @@ def is_function(part: object) -> bool:
 def shown(value: object) -> str:
     """Return a value and its type, for a message."""
     return f"{value!r:.60} ({type(value).__name__})"
+
+
+def with_on_error(wrong: list[str], operator: Operator, on_error: object) -> Operator:
+    """Check what becomes of rows that an operator refuses, and return it with that."""
+    if on_error == FAIL:
+        return operator
+    if on_error not in ON_ERROR:
+        wrong.append(f"on_error={on_error!r}; expected one of {ON_ERROR}")
+        return operator
+    if isinstance(operator, Process) and any(spec.kind == "remote" for spec in operator.stores):
+        wrong.append(
+            f"on_error={on_error!r} takes back what a failed call wrote, which a remote store "
+            "cannot: catch the errors in process, or use a store of another kind"
+        )
+    return replace(operator, on_error=str(on_error))
 
 
 def checked_function(

@@ -7,10 +7,11 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.graph.aggregates import unknown_column
-from headrace.graph.arguments import attempt
+from headrace.graph.arguments import attempt, with_on_error
 from headrace.graph.durations import Duration, duration_ms
-from headrace.graph.ledger import Ledger, Output, name_mistake
-from headrace.graph.operators import Input
+from headrace.graph.ledger import Ledger, Output, SinkOutput, name_mistake
+from headrace.graph.operators import FAIL, Input
+from headrace.graph.sinks import Sink
 from headrace.graph.sites import user_site
 from headrace.graph.streams import Stream
 from headrace.graph.types import to_schema
@@ -39,6 +40,8 @@ class Graph:
         lateness: Duration = "0s",
         schema: Any = None,
         name: str | None = None,
+        ahead: Duration | None = None,
+        on_error: str = FAIL,
     ) -> Stream:
         """Read a stream of the bus.
 
@@ -49,19 +52,26 @@ class Graph:
                 behind the highest event time seen in each partition.
             schema: what ``returns`` takes; lets mistakes be found before a bus is at hand.
             name: of the operator; by default the stream's.
+            ahead: how far an event time may be ahead of the epoch's wall clock; one further
+                ahead, which would close every window before it, is an error. Default: any.
+            on_error: ``fail``, ``drop`` or ``dead_letter``: of a record whose event time is
+                null, before 1970, after 9999 or too far ahead.
         """
         wrong: list[str] = []
         if (mistake := name_mistake(stream, "a stream")) is not None:
             wrong.append(mistake)
         lateness_ms = attempt(wrong, lambda: duration_ms(lateness, "lateness", least=0), 0)
+        ahead_ms = None
+        if ahead is not None:
+            ahead_ms = attempt(wrong, lambda: duration_ms(ahead, "ahead", least=0), None)
         columns: pa.Schema | None = None
         if schema is not None:
             columns = attempt(wrong, lambda: to_schema(schema), None)
         if columns is not None and time is not None and time not in columns.names:
             wrong.append(f"event time: {unknown_column(time, columns.names)}")
         chosen = self._ledger.name(wrong, name, str(stream))
-        operator = Input(chosen, (), user_site(), stream, time, lateness_ms, columns)
-        self._ledger.add(operator, wrong)
+        operator = Input(chosen, (), user_site(), stream, time, lateness_ms, columns, ahead_ms)
+        self._ledger.add(with_on_error(wrong, operator, on_error), wrong)
         return Stream(self._ledger, chosen, None, chosen)
 
     def output(self, stream: str, partitions: int | None = None) -> Output:
@@ -73,4 +83,15 @@ class Graph:
         """
         output = Output(self._ledger, stream, partitions, user_site())
         self._ledger.add_output(output)
+        return output
+
+    def output_sink(self, sink: Sink) -> SinkOutput:
+        """Name a receiver outside Headrace that ``send_to`` sends to.
+
+        Args:
+            sink: such as ``hr.sinks.parquet(folder)`` or ``hr.sinks.postgres(url, table)``; what
+                it promises is said by ``explain``.
+        """
+        output = SinkOutput(self._ledger, sink, user_site())
+        self._ledger.add_sink(output)
         return output

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from headrace.graph.aggregates import Aggregate
 from headrace.graph.remote import Remote
+from headrace.graph.sinks import Sink
 from headrace.graph.tables import BroadcastSpec
 from headrace.records.layout import TableLayout
 
@@ -30,6 +31,9 @@ class Site:
         """Return ``file:line``, or nothing when unknown."""
         return f"{self.file}:{self.line}" if self.file else ""
 
+
+FAIL, DROP, DEAD_LETTER = "fail", "drop", "dead_letter"
+ON_ERROR = (FAIL, DROP, DEAD_LETTER)
 
 COLUMNAR = "columnar"
 """The kind of stores that are tables of columns."""
@@ -61,11 +65,16 @@ class StoreSpec:
 
 @dataclass(frozen=True)
 class Operator:
-    """What all operators have: a stable name, the operators before, the user's line."""
+    """What all operators have: a stable name, the operators before, the user's line.
+
+    ``on_error``, one of ``ON_ERROR``, says what becomes of a row that a function, an expression
+    or an input refuses.
+    """
 
     name: str
     inputs: tuple[str, ...] = ()
     site: Site = field(default_factory=Site, compare=False)
+    on_error: str = field(default="fail", kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -74,13 +83,15 @@ class Input(Operator):
 
     ``time`` is its event-time column (``None``: the stream's own, or no event time);
     ``lateness_ms`` is how far behind the highest time seen its partition's watermark is.
-    ``schema`` may be given so that mistakes are found before a bus is at hand.
+    ``schema`` may be given so that mistakes are found before a bus is at hand. An event time
+    more than ``ahead_ms`` ahead of the epoch's wall clock is an error.
     """
 
     stream: str = ""
     time: str | None = None
     lateness_ms: int = 0
     schema: pa.Schema | None = None
+    ahead_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -200,6 +211,13 @@ class SendTo(Operator):
 
     stream: str = ""
     partitions: int | None = None
+
+
+@dataclass(frozen=True)
+class SendToSink(Operator):
+    """``send_to`` a sink: a receiver outside, which takes each committed epoch."""
+
+    sink: Sink | None = None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
@@ -26,10 +26,12 @@ from headrace.graph.arguments import (
     is_function,
     returned,
     shown,
+    with_on_error,
 )
 from headrace.graph.durations import Duration, duration_ms
 from headrace.graph.ledger import Ledger, Output
 from headrace.graph.operators import (
+    FAIL,
     Filter,
     FilterMessages,
     FlatMapMessages,
@@ -46,7 +48,6 @@ from headrace.graph.operators import (
     StoreSpec,
     TumblingWindow,
 )
-from headrace.graph.remote import Remote
 from headrace.graph.signatures import process_mistakes
 from headrace.graph.sites import user_site
 from headrace.graph.tables import (
@@ -77,39 +78,6 @@ def tumbling(size: Duration, grace: Duration = "0s") -> Tumbling:
     return Tumbling(size, grace)
 
 
-def store(
-    name: str,
-    value: Any = Any,
-    kind: str = "rocksdb",
-    ttl: Duration | None = None,
-    *,
-    changelog: bool = True,
-    url: str | None = None,
-    remote: Remote | None = None,
-) -> StoreSpec:
-    """Declare a keyed store for ``process``.
-
-    Args:
-        name: unique within the job; its state is kept by it.
-        value: type of the values: a builtin, msgspec struct, dataclass or container.
-        kind: ``rocksdb`` for state of any size, ``memory`` for small hot state, ``remote`` for
-            values on a Redis server that others share: at-least-once, for the server takes no
-            part in the commit of an epoch. Needs ``pip install 'headrace[remote]'``.
-        ttl: time to live: an entry that was not written for so long, by the wall clock of
-            the epochs, is not seen any more and is removed. It may be changed later, but not
-            added to a store that has state, or taken away. Default: entries stay.
-        changelog: ``False``: changes are not logged, and the store begins empty again whenever
-            the process or the host that holds it is lost. For what can be done without.
-        url: of kind ``remote``: where the server is; default: the setting ``remote.url``.
-        remote: of kind ``remote``: how it is asked; see ``hr.Remote``.
-    """
-    ttl_ms = None if ttl is None else duration_ms(ttl, f"ttl of store {name!r}")
-    if kind == "remote" or url is not None:
-        remote = remote or Remote()
-        remote = remote if url is None else replace(remote, url=url)
-    return StoreSpec(name, kind, value, ttl_ms, changelog, remote)
-
-
 # State is kept under the names of these operators. A derived one begins with the input or the
 # stateful operator before it, so that what is put in between renames no state.
 _STATEFUL = ("aggregate", "window", "process")
@@ -131,13 +99,15 @@ class Stream:
         name: str | None,
         make: Callable[[str, list[str]], Operator],
         keys: Keys,
+        on_error: str = FAIL,
     ) -> Stream:
         wrong: list[str] = []
         holds_state = kind in _STATEFUL or kind.startswith(_BY)
         before = self._anchor if holds_state else self.name
         chosen = self._ledger.name(wrong, name, f"{before}.{kind}")
         anchor = chosen if holds_state else self._anchor
-        self._ledger.add(make(chosen, wrong), wrong)
+        operator = with_on_error(wrong, make(chosen, wrong), on_error)
+        self._ledger.add(operator, wrong)
         return Stream(self._ledger, chosen, keys, anchor)
 
     def map(
@@ -146,6 +116,7 @@ class Stream:
         returns: Any = None,
         uses: Sequence[str] | None = None,
         name: str | None = None,
+        on_error: str = FAIL,
     ) -> Stream:
         """Make one message of each message.
 
@@ -156,6 +127,7 @@ class Stream:
                 record class; by default the function's return annotation.
             uses: the columns a function reads; its message has only these. Default: all.
             name: of the operator.
+            on_error: ``fail``, ``drop`` or ``dead_letter``: of a message it raises on.
         """
         site = user_site()
 
@@ -175,7 +147,7 @@ class Stream:
             good = tuple(part for part in expressions if isinstance(part, pl.Expr))
             return Select(chosen, (self.name,), site, good, tuple(map(str, good)))
 
-        return self._add("map", name, make, self.keys)
+        return self._add("map", name, make, self.keys, on_error)
 
     def flat_map(
         self,
@@ -183,6 +155,7 @@ class Stream:
         returns: Any = None,
         uses: Sequence[str] | None = None,
         name: str | None = None,
+        on_error: str = FAIL,
     ) -> Stream:
         """Make any number of messages of each message.
 
@@ -192,6 +165,7 @@ class Stream:
                 annotation ``Iterable[T]``.
             uses: the columns the function reads. Default: all.
             name: of the operator.
+            on_error: ``fail``, ``drop`` or ``dead_letter``: of a message it raises on.
         """
         site = user_site()
 
@@ -200,13 +174,14 @@ class Stream:
             schema = returned(wrong, "flat_map", function, returns, many=True)
             return FlatMapMessages(chosen, (self.name,), site, function, schema, columns)
 
-        return self._add("flat_map", name, make, self.keys)
+        return self._add("flat_map", name, make, self.keys, on_error)
 
     def filter(
         self,
         condition: Callable[[Any], Any] | pl.Expr,
         uses: Sequence[str] | None = None,
         name: str | None = None,
+        on_error: str = FAIL,
     ) -> Stream:
         """Keep the messages for which a condition is true.
 
@@ -214,6 +189,7 @@ class Stream:
             condition: a function of a message, or a Polars expression; null drops.
             uses: the columns a function reads. Default: all.
             name: of the operator.
+            on_error: ``fail``, ``drop`` or ``dead_letter``: of a message it raises on.
         """
         site = user_site()
 
@@ -225,7 +201,7 @@ class Stream:
             columns = checked_function(wrong, "filter", condition, uses)
             return FilterMessages(chosen, (self.name,), site, condition, columns)
 
-        return self._add("filter", name, make, self.keys)
+        return self._add("filter", name, make, self.keys, on_error)
 
     def map_batches(
         self,
@@ -233,6 +209,7 @@ class Stream:
         returns: Any = None,
         uses: Sequence[str] | None = None,
         name: str | None = None,
+        on_error: str = FAIL,
     ) -> Stream:
         """Make a Polars frame of each Polars frame, row for row.
 
@@ -243,6 +220,7 @@ class Stream:
             returns: columns of the result.
             uses: the columns the function reads; its frame has only these. Default: all.
             name: of the operator.
+            on_error: ``fail``, ``drop`` or ``dead_letter``: of a message it raises on.
         """
         site = user_site()
 
@@ -255,7 +233,7 @@ class Stream:
                 schema = attempt(wrong, lambda: to_schema(returns), None)
             return MapBatches(chosen, (self.name,), site, function, schema, columns)
 
-        return self._add("map_batches", name, make, self.keys)
+        return self._add("map_batches", name, make, self.keys, on_error)
 
     def partition_by(self, *columns: str, name: str | None = None) -> Stream:
         """Send each message to the task that owns its key; what follows may keep state.
@@ -388,6 +366,7 @@ class Stream:
         returns: Any = None,
         uses: Sequence[str] | None = None,
         name: str | None = None,
+        on_error: str = FAIL,
     ) -> Stream:
         """Run a class of your own, one instance for each task.
 
@@ -401,6 +380,7 @@ class Stream:
             returns: columns of what it emits; nothing may be emitted without.
             uses: the columns it reads; its message has only these. Default: all.
             name: of the operator; its timers are kept by it.
+            on_error: ``fail``, ``drop`` or ``dead_letter``: of a message it raises on.
         """
         site = user_site()
 
@@ -416,7 +396,7 @@ class Stream:
             columns = checked_uses(wrong, uses)
             return Process(chosen, (self.name,), site, factory, schema, columns, specs, tables)
 
-        return self._add("process", name, make, self.keys)
+        return self._add("process", name, make, self.keys, on_error)
 
     def join_table(
         self,

@@ -27,7 +27,7 @@ from headrace.graph.builder import Graph
 from headrace.graph.jobs import Job, job
 from headrace.graph.operators import StoreSpec
 from headrace.graph.remote import Remote
-from headrace.graph.streams import store
+from headrace.graph.stores import store
 from headrace.graph.tables import broadcast
 
 JOB, OUTPUT, TABLE = "stores", "joined", "values"

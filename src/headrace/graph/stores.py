@@ -1,0 +1,43 @@
+"""``store``: how a job declares the keyed stores of its ``process`` operators."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from headrace.graph.durations import Duration, duration_ms
+from headrace.graph.operators import StoreSpec
+from headrace.graph.remote import Remote
+
+
+def store(
+    name: str,
+    value: Any = Any,
+    kind: str = "rocksdb",
+    ttl: Duration | None = None,
+    *,
+    changelog: bool = True,
+    url: str | None = None,
+    remote: Remote | None = None,
+) -> StoreSpec:
+    """Declare a keyed store for ``process``.
+
+    Args:
+        name: unique within the job; its state is kept by it.
+        value: type of the values: a builtin, msgspec struct, dataclass or container.
+        kind: ``rocksdb`` for state of any size, ``memory`` for small hot state, ``remote`` for
+            values on a Redis server that others share: at-least-once, for the server takes no
+            part in the commit of an epoch. Needs ``pip install 'headrace[remote]'``.
+        ttl: time to live: an entry that was not written for so long, by the wall clock of
+            the epochs, is not seen any more and is removed. It may be changed later, but not
+            added to a store that has state, or taken away. Default: entries stay.
+        changelog: ``False``: changes are not logged, and the store begins empty again whenever
+            the process or the host that holds it is lost. For what can be done without.
+        url: of kind ``remote``: where the server is; default: the setting ``remote.url``.
+        remote: of kind ``remote``: how it is asked; see ``hr.Remote``.
+    """
+    ttl_ms = None if ttl is None else duration_ms(ttl, f"ttl of store {name!r}")
+    if kind == "remote" or url is not None:
+        remote = remote or Remote()
+        remote = remote if url is None else replace(remote, url=url)
+    return StoreSpec(name, kind, value, ttl_ms, changelog, remote)
