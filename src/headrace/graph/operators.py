@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from headrace.graph.aggregates import Aggregate
 from headrace.graph.remote import Remote
-from headrace.graph.sinks import Sink
 from headrace.graph.tables import BroadcastSpec
 from headrace.records.layout import TableLayout
 
@@ -211,13 +210,6 @@ class SendTo(Operator):
 
     stream: str = ""
     partitions: int | None = None
-
-
-@dataclass(frozen=True)
-class SendToSink(Operator):
-    """``send_to`` a sink: a receiver outside, which takes each committed epoch."""
-
-    sink: Sink | None = None
 
 
 @dataclass(frozen=True)
