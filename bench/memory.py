@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +114,8 @@ def watched(store: str, megabytes: int) -> dict[str, Any]:
     finally:
         done.set()
         thread.join()
-        on_disk = sum(f.stat().st_size for f in settings.state_dir.rglob("*") if f.is_file())
-        shutil.rmtree(home)
+        on_disk = size_of(settings.state_dir)
+        shutil.rmtree(home, ignore_errors=True)  # workers may still tidy up there
     sizes = np.array([size for _, size, _ in samples if size])
     return {
         "mb": megabytes,
@@ -125,6 +126,14 @@ def watched(store: str, megabytes: int) -> dict[str, Any]:
         "rss_max": int(sizes.max()),
         "samples": samples,
     }
+
+
+def size_of(folder: Path) -> int:
+    total = 0
+    for file in folder.rglob("*"):
+        with suppress(OSError):  # merged away meanwhile
+            total += file.stat().st_size
+    return total
 
 
 def resident(pid: int) -> int:

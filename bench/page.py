@@ -1,11 +1,11 @@
 """Puts the tables of docs/benchmarks.md in place, from the JSON in docs/benchmarks.
 
-    headrace bench stores --out docs/benchmarks     # 1. measure: about ten minutes
-    python bench/restart.py --out docs/benchmarks   # 2. about ten minutes
-    python bench/memory.py --out docs/benchmarks    # 3. about ten minutes
+    headrace bench stores --out docs/benchmarks                 # about ten minutes
+    python bench/memory.py --out docs/benchmarks                # about five minutes
+    python bench/restart.py > docs/benchmarks/restart.json      # some minutes
     for form in snapshot merged epochs; do python bench/restore.py --form $form; done \\
-        > docs/benchmarks/restore.jsonl             # 4. a minute
-    python bench/page.py [--check]                  # 5. write the page
+        > docs/benchmarks/restore.jsonl                         # a minute
+    python bench/page.py [--check]                              # writes the page
 
 Text outside the marks ``<!-- name -->`` and ``<!-- /name -->`` is left as it is; ``--check`` writes
 nothing and ends with 1 if a table is not that of its JSON.
@@ -71,20 +71,15 @@ def machine(result: dict[str, Any]) -> str:
 
 
 def restart(result: dict[str, Any]) -> str:
+    size = f"{result['lost']['state_bytes'] / 1e6:,.0f} MB, {result['store']}"
     rows: list[Row] = [
-        ("store", "state", "first epoch, state on the host", "state rebuilt", "rebuilt at")
+        (f"the driver ended ({size})", "Spark's own start", "first epoch", "of it bringing back")
     ]
-    for store, one in result["stores"].items():
-        rate = one["restored_mb_per_s"]
-        rows.append(
-            (
-                store,
-                f"{one['local']['state_bytes'] / 1e6:,.0f} MB",
-                f"{one['local']['first_epoch_s']:.1f} s",
-                f"{one['lost']['first_epoch_s']:.1f} s",
-                "opened where it lies" if rate is None else f"{rate:,} MB/s",
-            )
-        )
+    ends = {"clean": "cleanly", "killed": "by kill -9", "lost": "and the host's state was lost"}
+    for name, words in ends.items():
+        one = result[name]
+        times = (one["spark_s"], one["first_epoch_s"], one["catch_up_s"])
+        rows.append((words, *(f"{seconds:.1f} s" for seconds in times)))
     return markdown(rows)
 
 
