@@ -9,6 +9,8 @@ from headrace.bus.bus import Bus, Stream
 from headrace.bus.file import FileBus
 from headrace.bus.memory import MemoryBus
 from headrace.bus.options import BusOptions, Fsync
+from headrace.bus.retention import OffsetGoneError
+from headrace.bus.settings import StreamSettings
 from headrace.bus.spec import Appended, OffsetBatch, Producer, StreamSpec
 
 __all__ = [
@@ -19,8 +21,10 @@ __all__ = [
     "Fsync",
     "MemoryBus",
     "OffsetBatch",
+    "OffsetGoneError",
     "Producer",
     "Stream",
+    "StreamSettings",
     "StreamSpec",
     "open_bus",
 ]

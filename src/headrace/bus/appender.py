@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,15 +13,18 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from headrace.bus.entries import ADOPTED, END, HEADER, Entry
+from headrace.bus.append_file import AppendFile
+from headrace.bus.entries import ADOPTED, END, HEADER, TRIM, Entry
 from headrace.bus.index_files import IndexFiles
 from headrace.bus.log import Draft, Parts, Place
 from headrace.bus.options import Fsync
+from headrace.bus.retention import expired, floor, is_old
+from headrace.bus.settings import StreamSettings
 from headrace.bus.spec import Appended
 from headrace.clock import Deadline
 from headrace.errors import CorruptDataError, UnavailableError
 from headrace.faults import fault
-from headrace.files import Bytes, Files
+from headrace.files import Bytes
 from headrace.records.frame import ALIGNMENT
 
 LOCK_PAUSE_S = 0.0005
@@ -31,56 +35,6 @@ _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOS
 def segment_name(segment: int, nonce: int) -> str:
     """Return the name of a segment file."""
     return f"{segment:020d}-{nonce:08x}.seg"
-
-
-class AppendFile:
-    """The one file of a kind that an appender has open: its segment, or its index.
-
-    ``failure`` is that of a sync. After one, nobody knows what is on the disk, and trying
-    again would seem to succeed; so nothing more may be appended.
-    """
-
-    def __init__(self, files: Files, *, sync_before_close: bool) -> None:
-        self._files = files
-        self._sync_before_close = sync_before_close
-        self._path: Path | None = None
-        self._descriptor = -1
-        self.failure: OSError | None = None
-
-    def at(self, path: Path, flags: int = 0) -> int:
-        """Return the file's descriptor, opened to append; any other file is closed."""
-        if path != self._path:
-            self.close()
-            try:
-                mode = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | flags
-                self._descriptor = os.open(path, mode, 0o644)
-            except FileNotFoundError as error:
-                raise CorruptDataError(
-                    f"{path} is missing, though the index names it", file=str(path)
-                ) from error
-            self._path = path
-        return self._descriptor
-
-    def sync(self) -> None:
-        """Make what was written durable."""
-        if self._path is None:
-            return
-        try:
-            self._files.sync_file(self._descriptor)
-        except OSError as error:
-            self.failure = error
-            raise
-
-    def close(self) -> None:
-        """Close the file, if one is open."""
-        if self._path is None:
-            return
-        try:
-            if self._sync_before_close:
-                self.sync()
-        finally:
-            self._path = None
-            os.close(self._descriptor)
 
 
 class Appender:
@@ -108,15 +62,41 @@ class Appender:
         self._index_file = AppendFile(parts.files, sync_before_close=is_late)
         self._is_fresh = True
 
-    def append(self, chunks: Sequence[Bytes], draft: Draft) -> Appended:
-        """Append frames to the current segment in one step."""
+    def append(self, chunks: Sequence[Bytes], draft: Draft, settings: StreamSettings) -> Appended:
+        """Append frames to the current segment in one step, and drop what need not be kept."""
         with self._locked():
-            return self._duplicate(draft) or self._commit(draft, self._write(chunks))
+            answer = self._duplicate(draft)
+            if answer is None:
+                place = self._write(chunks, settings)
+                answer = self._commit(draft, place)
+                self._retain(place.segment == answer.first_offset, settings)
+            return answer
 
-    def adopt(self, path: Path, data: pa.Buffer, draft: Draft) -> Appended:
+    def adopt(
+        self, path: Path, data: pa.Buffer, draft: Draft, settings: StreamSettings
+    ) -> Appended:
         """Append a whole file in one step, by a second name for it, or else by a copy."""
         with self._locked():
-            return self._duplicate(draft) or self._commit(draft, self._link(path, data))
+            answer = self._duplicate(draft)
+            if answer is None:
+                answer = self._commit(draft, self._link(path, data))
+                self._retain(True, settings)
+            return answer
+
+    def trim(self, before_offset: int | None, settings: StreamSettings) -> int:
+        """Drop whole segments below an offset, or those that the settings let go.
+
+        Returns:
+            Where the partition begins since.
+        """
+        with self._locked():
+            view = self._index.table.view()
+            if before_offset is None:
+                begin = expired(view, settings, self._clock.now_ms())
+            else:
+                begin = floor(view, before_offset)
+            self._trim(begin)
+            return self._index.table.begin
 
     def sync(self) -> None:
         """Make everything appended so far durable."""
@@ -193,6 +173,7 @@ class Appender:
         if index.number >= 0:
             for name in unnamed:
                 self._files.remove(index.folder / name)
+            self._drop_index_files()
         if self._settings.fsync is not Fsync.NEVER:
             if index.number >= 0:
                 self._index_file.at(index.path)
@@ -220,9 +201,48 @@ class Appender:
         self._index.grow(data, at)
         return Appended(first, self._index.table.next_offset, False)
 
-    def _write(self, chunks: Sequence[Bytes]) -> Place:
+    def _retain(self, is_new_segment: bool, settings: StreamSettings) -> None:
+        """Let go of old segments when a new one was begun; the append counts in any case."""
+        if is_new_segment and settings.drops:
+            with contextlib.suppress(OSError):  # a later append tries again
+                self._trim(expired(self._index.table.view(), settings, self._clock.now_ms()))
+
+    def _trim(self, begin: int) -> None:
+        """Let the partition begin at an offset.
+
+        1. Begin an index file that says so, and that repeats the last sequence of each
+        producer, for their entries go. 2. Remove the segments. 3. Remove the index files, the
+        oldest first. What is left of 2 and 3 after a crash, the next appender removes.
+        """
+        index = self._index
+        if begin <= index.table.begin:
+            return
+        table = index.table.view()
+        below = table.entries[table.nexts <= begin]
+        gone = {(int(e["segment"]), int(e["nonce"])) for e in below[["segment", "nonce"]]}
+        last = Entry(TRIM, 0, begin, 0, 0, 0, index.partition, 0, 0)
+        self._begin_index([*index.table.carried(index.partition), last])
+        fault("bus.trim_written")
+        for segment, nonce in sorted(gone):
+            self._files.remove(index.folder / segment_name(segment, nonce))
+            fault("bus.segment_removed")
+        self._drop_index_files()
+
+    def _drop_index_files(self) -> None:
+        """Remove the index files that hold nothing but what was trimmed."""
+        index = self._index
+        numbers = index.files()
+        for number, following in itertools.pairwise(numbers):
+            if number >= index.trimmed_in or following != number + 1:
+                return
+            if index.header(following).first_offset > index.table.begin:
+                return
+            self._files.remove(index.path_of(number))
+            fault("bus.index_removed")
+
+    def _write(self, chunks: Sequence[Bytes], settings: StreamSettings) -> Place:
         first = self._index.table.next_offset
-        segment, nonce, descriptor = self._current_segment(first)
+        segment, nonce, descriptor = self._current_segment(first, settings)
         end = os.fstat(descriptor).st_size
         gap = -end % ALIGNMENT
         self._files.append(descriptor, [bytes(gap), *chunks])
@@ -230,11 +250,12 @@ class Appender:
         length = sum(memoryview(chunk).nbytes for chunk in chunks)
         return Place(segment, nonce, end + gap, length)
 
-    def _current_segment(self, first: int) -> tuple[int, int, int]:
+    def _current_segment(self, first: int, settings: StreamSettings) -> tuple[int, int, int]:
         view = self._index.table.view()
         if len(view.entries):
             last = view.entry(len(view.entries) - 1)
             is_full = last.position + last.length >= self._settings.segment_bytes
+            is_full = is_full or is_old(view, settings, self._clock.now_ms())
             if not last.flags & ADOPTED and not is_full:
                 path = self._index.folder / segment_name(last.segment, last.nonce)
                 return last.segment, last.nonce, self._segment_file.at(path)
@@ -265,6 +286,13 @@ class Appender:
             descriptor = self._index_file.at(index.path)
             if index.entries < self._settings.index_entries:
                 return descriptor
+        return self._begin_index([])
+
+    def _begin_index(self, first_entries: Sequence[Entry]) -> int:
+        """Close the index file, and begin the next one with some entries that are no appends."""
+        index = self._index
+        if index.number >= 0 and not index.is_torn and not index.is_closed:
+            descriptor = self._index_file.at(index.path)
             last = Entry(END, 0, index.table.next_offset, 0, 0, 0, index.partition, 0, 0)
             self._files.append(descriptor, [last.pack()])
             index.refresh()
@@ -274,7 +302,7 @@ class Appender:
             kind=HEADER,
             flags=0,
             first_offset=index.table.next_offset,
-            rows=0,
+            rows=len(first_entries),
             segment=0,
             nonce=0,
             partition=index.partition,
@@ -283,7 +311,8 @@ class Appender:
             appended_ms=self._clock.now_ms(),
         )
         path = index.path_of(index.number + 1)
-        self._files.publish(path, header.pack(), self._clock.new_id())
+        data = b"".join(entry.pack() for entry in [header, *first_entries])
+        self._files.publish(path, data, self._clock.new_id())
         index.refresh()
         return self._index_file.at(path)
 

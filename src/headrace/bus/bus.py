@@ -10,10 +10,12 @@ import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.bus.settings import StreamSettings
 from headrace.bus.spec import Appended, OffsetBatch, Producer, StreamSpec
 from headrace.errors import InvalidInputError
 from headrace.records.keys import encode_columns, key_groups
@@ -81,6 +83,43 @@ class Stream(ABC):
             UnavailableError: as for ``append``.
         """
 
+    @property
+    @abstractmethod
+    def settings(self) -> StreamSettings:
+        """What may be changed of the stream, as it is now, whoever changed it."""
+
+    @abstractmethod
+    def configure(self, **changes: Any) -> StreamSettings:
+        """Change settings of the stream, durably and in one step.
+
+        Appenders of all processes follow from their next append on.
+
+        Args:
+            **changes: fields of ``StreamSettings``.
+
+        Raises:
+            InvalidInputError: an unknown name, or a value that cannot be.
+        """
+
+    @abstractmethod
+    def trim(self, partition: int, before_offset: int | None = None) -> int:
+        """Drop the oldest rows of a partition, whole segments at a time.
+
+        ``begins`` moves in one step; files go after it. Whoever reads below gets an
+        ``OffsetGoneError``. Batches that were read stay valid.
+
+        Args:
+            partition: from 0.
+            before_offset: nothing from here on is dropped; ``None``: drop what the settings
+                of the stream need not keep, as appenders do when they begin a segment.
+
+        Returns:
+            Where the partition begins since.
+
+        Raises:
+            UnavailableError: as for ``append``; try again.
+        """
+
     @abstractmethod
     def begins(self) -> list[int]:
         """Return the first readable offset of each partition."""
@@ -115,6 +154,7 @@ class Stream(ABC):
                 one row.
 
         Raises:
+            OffsetGoneError: offsets that were dropped, before the call or while reading.
             InvalidInputError: offsets that are not in the partition, or unknown columns.
             CorruptDataError: damaged bytes, named by file and position.
         """

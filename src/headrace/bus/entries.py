@@ -17,7 +17,7 @@ from headrace.errors import CorruptDataError
 
 ENTRY_BYTES = 128
 MAGIC = 0x31495248  # "HRI1"
-HEADER, APPEND, END = 1, 2, 3
+HEADER, APPEND, END, TRIM, CARRIED = 1, 2, 3, 4, 5
 ADOPTED, SEQUENCED = 1, 2
 NO_TIME = -1
 NO_PRODUCER = bytes(16)
@@ -55,8 +55,10 @@ class Entry(NamedTuple):
     An append: ``rows`` rows from ``first_offset`` on, in the frames of ``length`` bytes at
     ``position`` of the segment named by ``segment`` (its first offset) and ``nonce``. The
     header of an index file: ``position`` is the number of the file, ``length`` how many
-    entries of the file before it count, ``first_offset`` where it begins. An end entry
-    closes a file.
+    entries of the file before it count, ``first_offset`` where it begins, ``rows`` how many
+    entries right behind it are no appends. Of these, a carried entry holds the last sequence
+    of a producer, and a trim entry in ``first_offset`` where the partition begins from now on.
+    An end entry closes a file.
     """
 
     kind: int
@@ -165,8 +167,8 @@ class EntryTable:
         self._latest: Int64s = np.zeros(64, np.int64)
 
     def start_at(self, offset: int) -> None:
-        """Set where an index without entries begins."""
-        self.begin = self.next_offset = offset
+        """Set where the first append is expected."""
+        self.next_offset = offset
 
     def extend(self, entries: Entries, origin: str) -> None:
         """Add entries, in order.
@@ -196,6 +198,46 @@ class EntryTable:
         self._latest[self.count : end] = np.maximum(times, before)
         self.count, self.next_offset = end, int(nexts[-1])
         self._note_sequences(entries)
+
+    def trim(self, begin: int, origin: str) -> None:
+        """Forget the appends below an offset, at which one must begin or all must end.
+
+        An offset below all that are known only moves ``begin``: they were dropped since, and
+        a later trim must say so.
+
+        Raises:
+            CorruptDataError: an append that is known holds the offset, or none does.
+        """
+        if begin <= self.begin:
+            return
+        gone = int(np.searchsorted(self._nexts[: self.count], begin, side="right"))
+        found = self._entries["first_offset"][gone] if gone < self.count else self.next_offset
+        if not gone and found > begin:
+            self.begin = begin
+            return
+        if found != begin:
+            raise CorruptDataError(
+                f"{origin} begins at offset {begin}, but an append begins at {int(found)}",
+                file=origin,
+            )
+        self.begin = begin
+        self.count -= gone
+        # Views of before keep the arrays that they have.
+        self._entries = self._entries[gone : gone + max(64, self.count)].copy()
+        self._nexts = self._nexts[gone : gone + len(self._entries)].copy()
+        self._latest = np.maximum.accumulate(self._entries["max_time"])
+
+    def carry(self, entries: Entries) -> None:
+        """Take over the last sequences of producers."""
+        self._note_sequences(entries)
+
+    def carried(self, partition: int) -> list[Entry]:
+        """Return an entry for the last sequence of each producer."""
+        bare = Entry(CARRIED, SEQUENCED, 0, 0, 0, 0, partition, 0, 0)
+        return [
+            bare._replace(producer=producer, sequence=sequence)
+            for producer, sequence in sorted(self.sequences.items())
+        ]
 
     def _note_sequences(self, entries: Entries) -> None:
         sequenced = entries[(entries["flags"] & SEQUENCED) != 0]

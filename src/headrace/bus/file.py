@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-import msgspec
-from xxhash import xxh3_64_hexdigest
 
 from headrace.bus.bell import FolderWatch
 from headrace.bus.bus import Bus, Stream, check_same, unknown_stream
@@ -17,9 +12,10 @@ from headrace.bus.log import Parts
 from headrace.bus.log_stream import LogStream
 from headrace.bus.maps import SegmentMaps
 from headrace.bus.options import BusOptions, Fsync
+from headrace.bus.settings import SettingsFiles, signed_json, verified_json
 from headrace.bus.spec import StreamSpec
 from headrace.clock import Clock, SystemClock
-from headrace.errors import ClosedError, CorruptDataError, InvalidInputError
+from headrace.errors import ClosedError
 from headrace.files import Files
 from headrace.records.schema import schema_from_text, schema_to_text
 
@@ -31,6 +27,7 @@ class FileStream(LogStream):
     """A stream in a folder."""
 
     def __init__(self, spec: StreamSpec, bus: FileBus, folder: Path) -> None:
+        settings = SettingsFiles(folder, bus.parts.files, bus.parts.clock)
         self._file_logs = [
             FileLog(
                 folder / partition_name(partition),
@@ -38,10 +35,11 @@ class FileStream(LogStream):
                 bus.parts,
                 maps=bus.maps,
                 open_logs=bus.open_logs,
+                settings=settings,
             )
             for partition in range(spec.partitions)
         ]
-        super().__init__(spec, self._file_logs, bus.parts)
+        super().__init__(spec, self._file_logs, bus.parts, settings)
         self._bus = bus
         self._listening = threading.Lock()
         self._is_listening = False
@@ -179,24 +177,11 @@ def _spec_to_json(spec: StreamSpec) -> bytes:
         "key": spec.key,
         "columns": {field.name: str(field.type) for field in spec.schema},
     }
-    checksum = xxh3_64_hexdigest(msgspec.json.encode(content))
-    return msgspec.json.format(msgspec.json.encode({**content, "checksum": checksum}))
+    return signed_json(content)
 
 
 def _spec_from_json(data: bytes, origin: str) -> StreamSpec:
-    try:
-        content: Mapping[str, Any] = msgspec.json.decode(data)
-        bare = {name: value for name, value in content.items() if name != "checksum"}
-        is_good = content["checksum"] == xxh3_64_hexdigest(msgspec.json.encode(bare))
-    except (msgspec.DecodeError, AttributeError, KeyError, TypeError) as error:
-        raise CorruptDataError(f"{origin} is damaged: it cannot be read", file=origin) from error
-    if not is_good:
-        raise CorruptDataError(f"{origin} is damaged: its checksum does not match", file=origin)
-    if content["format"] != FORMAT:
-        raise InvalidInputError(
-            f"{origin} has format {content['format']}, expected {FORMAT}; upgrade headrace",
-            file=origin,
-        )
+    content = verified_json(data, origin, FORMAT)
     schema = schema_from_text(content["schema"])
     place = (content["name"], content["partitions"], schema, content["time"])
     return StreamSpec(*place, key=tuple(content["key"]))

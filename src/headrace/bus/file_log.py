@@ -16,8 +16,10 @@ from headrace.bus.entries import Entry, View
 from headrace.bus.index_files import IndexFiles
 from headrace.bus.log import Draft, Log, Parts
 from headrace.bus.maps import SegmentMaps
+from headrace.bus.retention import offset_gone
+from headrace.bus.settings import SettingsStore
 from headrace.bus.spec import Appended
-from headrace.errors import ClosedError
+from headrace.errors import ClosedError, CorruptDataError
 from headrace.files import Bytes
 
 
@@ -88,6 +90,7 @@ class FileLog(Log):
         parts: settings, time and files.
         maps: kept for all partitions of the bus.
         open_logs: which partitions have files open.
+        settings: of the stream.
     """
 
     def __init__(
@@ -98,11 +101,14 @@ class FileLog(Log):
         *,
         maps: SegmentMaps,
         open_logs: OpenLogs,
+        settings: SettingsStore,
     ) -> None:
         self.folder = folder
         self._parts = parts
         self._maps = maps
         self._open_logs = open_logs
+        self._settings = settings
+        self._begin = 0
         self._index = IndexFiles(parts.files, folder, partition)
         self._lock = threading.Lock()
         self._process = os.getpid()
@@ -110,22 +116,41 @@ class FileLog(Log):
 
     def view(self) -> View:
         """Return the index as it is now, also while an append is under way."""
-        return self._index.view()
+        view = self._index.view()
+        if view.begin != self._begin:
+            self._begin = view.begin
+            self._maps.drop(self.folder)
+        return view
 
     def data(self, entry: Entry) -> tuple[pa.Buffer, str]:
         """Return the mapped segment of an entry, and its path."""
         path = self.folder / segment_name(entry.segment, entry.nonce)
-        return self._maps.get(path, entry.position + entry.length), str(path)
+        try:
+            return self._maps.get(path, entry.position + entry.length), str(path)
+        except CorruptDataError:
+            begin = self.view().begin
+            if entry.first_offset >= begin:
+                raise
+            stream = self.folder.parent.name
+            raise offset_gone(stream, entry.partition, entry.first_offset, begin) from None
 
     def append(self, chunks: Sequence[Bytes], draft: Draft) -> Appended:
         """Append frames in one step."""
+        settings = self._settings.current()
         with self._opened() as appender:
-            return appender.append(chunks, draft)
+            return appender.append(chunks, draft, settings)
 
     def adopt(self, path: Path, data: pa.Buffer, draft: Draft) -> Appended:
         """Append a whole file in one step, by a second name for it."""
+        settings = self._settings.current()
         with self._opened() as appender:
-            return appender.adopt(path, data, draft)
+            return appender.adopt(path, data, draft, settings)
+
+    def trim(self, before_offset: int | None) -> int:
+        """Drop whole segments below an offset, or those that the settings let go."""
+        settings = self._settings.current()
+        with self._opened() as appender:
+            return appender.trim(before_offset, settings)
 
     def flush(self) -> None:
         """Sync what is due; the next append tells of a failure."""

@@ -3,6 +3,10 @@
 A file ``index-000000.log`` is a header entry and the entries of appends, and it only grows.
 When its tail is torn, or an end entry closes it, an appender begins the next file, whose
 header tells how many entries of the one before count; what lies behind those is never read.
+
+Where the beginning of a partition was trimmed, an index file has a trim entry, behind its
+header and the last sequences of all producers; files before it may be gone. Whoever trims
+removes the oldest first, so a file that is there has all that follow it.
 """
 
 from __future__ import annotations
@@ -11,9 +15,26 @@ import os
 import threading
 from pathlib import Path
 
-from headrace.bus.entries import END, ENTRY_BYTES, HEADER, Entry, EntryTable, View, verify
-from headrace.errors import CorruptDataError
+from headrace.bus.entries import (
+    CARRIED,
+    END,
+    ENTRY_BYTES,
+    HEADER,
+    TRIM,
+    Entries,
+    Entry,
+    EntryTable,
+    View,
+    verify,
+)
+from headrace.errors import CorruptDataError, UnavailableError
 from headrace.files import Files
+
+RESTARTS = 20
+
+
+class _DroppedError(Exception):
+    """The index file that was to be read next is gone, and later ones are there."""
 
 
 class IndexFiles:
@@ -27,6 +48,9 @@ class IndexFiles:
         self.is_torn = False
         self.is_closed = False
         self.table = EntryTable()
+        self.trimmed_in = -1
+        self._start = 0
+        self._end_seen = 0
         self._files = files
         self._lock = threading.Lock()
 
@@ -60,14 +84,61 @@ class IndexFiles:
             if self.entries == at:
                 self._take(data, None)
 
+    def files(self) -> list[int]:
+        """Return the numbers of the index files that are there."""
+        names = self._files.names(self.folder)
+        return [int(name[6:12]) for name in names if name.startswith("index-")]
+
+    def header(self, number: int) -> Entry:
+        """Return the header of a file; the caller knows that it is not dropped meanwhile.
+
+        Raises:
+            CorruptDataError: it is damaged.
+        """
+        path = self.path_of(number)
+        with open(path, "rb", buffering=0) as file:
+            entries = verify(file.read(ENTRY_BYTES), 0, str(path), self.partition)
+        if not len(entries) or entries["kind"][0] != HEADER:
+            raise CorruptDataError(f"{path} is damaged at byte 0: no header", file=str(path))
+        return Entry.unpack(entries[0].tobytes())
+
     def _refresh(self) -> None:
+        for _ in range(RESTARTS):
+            try:
+                self._follow()
+                break
+            except _DroppedError:
+                self._restart()
+        else:
+            raise UnavailableError(
+                f"index files of {self.folder} were dropped faster than they can be read; try again"
+            )
+        if self.table.next_offset < self._end_seen or self.table.begin < self._start:
+            raise CorruptDataError(
+                f"{self.folder} has lost index entries: found offsets {self._start} to "
+                f"{self.table.next_offset} of a partition that begins at {self.table.begin} and "
+                f"ends at {self._end_seen} or later",
+                file=str(self.folder),
+            )
+        self._end_seen = self.table.next_offset
+
+    def _restart(self) -> None:
+        self.number, self.entries = -1, 0
+        self.is_torn = self.is_closed = False
+        self.table, self.trimmed_in, self._start = EntryTable(), -1, 0
+
+    def _follow(self) -> None:
         if self.number < 0:
-            names = [name for name in self._files.names(self.folder) if name.startswith("index-")]
-            if not names:
+            numbers = self.files()
+            if not numbers:
                 return
-            self.number = int(names[0][6:12])
+            self.number = numbers[0]
         self._read_new()
-        while (self.is_torn or self.is_closed) and self.path_of(self.number + 1).exists():
+        while self.is_torn or self.is_closed:
+            if not self.path_of(self.number + 1).exists():
+                if not self.path.exists():
+                    raise _DroppedError
+                return
             self._read_new()
             before, self.entries = self.entries, 0
             self.number += 1
@@ -77,17 +148,21 @@ class IndexFiles:
     def _read_new(self, before: int | None = None) -> None:
         begin = self.entries * ENTRY_BYTES
         try:
-            size = os.stat(self.path).st_size
+            size, data = os.stat(self.path).st_size, b""
+            if size > begin:
+                with open(self.path, "rb", buffering=0) as file:
+                    data = os.pread(file.fileno(), size - begin, begin)
         except FileNotFoundError as error:
+            if any(number > self.number for number in self.files()):
+                raise _DroppedError from None
             raise CorruptDataError(f"index {self.path} is missing", file=str(self.path)) from error
         if size < begin:
             raise CorruptDataError(
                 f"{self.path} has shrunk: found {size} bytes, expected at least {begin}",
                 file=str(self.path),
             )
-        if size > begin:
-            with open(self.path, "rb", buffering=0) as file:
-                self._take(os.pread(file.fileno(), size - begin, begin), before)
+        if data:
+            self._take(data, before)
         if not self.entries:
             raise CorruptDataError(
                 f"{self.path} is damaged at byte 0: no header", file=str(self.path)
@@ -98,14 +173,30 @@ class IndexFiles:
         entries = verify(data, self.entries * ENTRY_BYTES, origin, self.partition)
         taken = len(entries)
         if not self.entries and taken:
-            self._check_header(Entry.unpack(entries[0].tobytes()), before)
-            entries = entries[1:]
+            header = Entry.unpack(entries[0].tobytes())
+            self._check_header(header, before)
+            entries = self._take_trim(header, entries[1:])
         if len(entries) and entries["kind"][-1] == END:
             self.is_closed = True
             entries = entries[:-1]
         self.table.extend(entries, origin)
         self.entries += taken
         self.is_torn = taken * ENTRY_BYTES < len(data)
+
+    def _take_trim(self, header: Entry, entries: Entries) -> Entries:
+        """Take what lies between the header and the appends, which are returned."""
+        count, kinds = header.rows, entries["kind"][: header.rows]
+        if len(kinds) < count or (kinds[:-1] != CARRIED).any() or (kinds[-1:] != TRIM).any():
+            raise CorruptDataError(
+                f"{self.path} is damaged: found entries of kinds {kinds.tolist()} behind its "
+                f"header, expected {count}, the last one a trim",
+                file=str(self.path),
+            )
+        if count:
+            self.table.carry(entries[: count - 1])
+            self.table.trim(int(entries["first_offset"][count - 1]), str(self.path))
+            self.trimmed_in = self.number
+        return entries[count:]
 
     def _check_header(self, header: Entry, before: int | None) -> None:
         table, found = self.table, (header.kind, header.position)
@@ -116,6 +207,7 @@ class IndexFiles:
                 file=str(self.path),
             )
         if before is None:
+            self._start = header.first_offset
             table.start_at(header.first_offset)
         elif (header.length, header.first_offset) != (before, table.next_offset):
             raise CorruptDataError(

@@ -97,3 +97,11 @@ class Log(ABC):
     @abstractmethod
     def adopt(self, path: Path, data: pa.Buffer, draft: Draft) -> Appended:
         """Append all frames of a file in one step, by its name where that can be."""
+
+    @abstractmethod
+    def trim(self, before_offset: int | None) -> int:
+        """Drop whole segments below an offset, or those that the settings let go.
+
+        Returns:
+            Where the partition begins since.
+        """

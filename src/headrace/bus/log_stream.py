@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -13,6 +14,8 @@ from headrace.bus.bus import Stream
 from headrace.bus.entries import NO_PRODUCER, NO_TIME
 from headrace.bus.frames import Wanted, first_at, limited, read_range, survey
 from headrace.bus.log import Draft, Log, Parts
+from headrace.bus.retention import offset_gone
+from headrace.bus.settings import SettingsStore, StreamSettings
 from headrace.bus.spec import Appended, OffsetBatch, Producer, StreamSpec
 from headrace.clock import Deadline
 from headrace.errors import ClosedError, InvalidInputError
@@ -29,14 +32,18 @@ class LogStream(Stream):
         spec: what the stream is.
         logs: one for each partition.
         parts: settings, time and files.
+        settings: where the stream's own settings are kept.
     """
 
     recheck_s = 1.0
 
-    def __init__(self, spec: StreamSpec, logs: Sequence[Log], parts: Parts) -> None:
+    def __init__(
+        self, spec: StreamSpec, logs: Sequence[Log], parts: Parts, settings: SettingsStore
+    ) -> None:
         self.spec = spec
         self._logs = logs
         self._parts = parts
+        self._settings = settings
         self._bell = Bell()
         self._turns = itertools.count()
         self._is_closed = False
@@ -95,6 +102,38 @@ class LogStream(Stream):
         self._bell.ring()
         return appended
 
+    @property
+    def settings(self) -> StreamSettings:
+        """What may be changed of the stream; see ``Stream.settings``."""
+        self._check_open()
+        return self._settings.current()
+
+    def configure(self, **changes: Any) -> StreamSettings:
+        """Change settings of the stream; see ``Stream.configure``."""
+        while True:
+            before = self.settings
+            try:
+                after = before.changed(changes)
+            except InvalidInputError as error:
+                error.fields.update(stream=self.spec.name)
+                raise
+            if after == before or self._settings.publish(before, after):
+                return self.settings
+
+    def trim(self, partition: int, before_offset: int | None = None) -> int:
+        """Drop old rows, whole segments at a time; see ``Stream.trim``."""
+        log = self._log(partition)
+        view = log.view()
+        if before_offset is not None and not 0 <= before_offset <= view.next_offset:
+            raise InvalidInputError(
+                f"cannot trim before offset {before_offset}; expected 0 to {view.next_offset}",
+                stream=self.spec.name,
+                partition=partition,
+            )
+        if view.next_offset == view.begin:
+            return view.begin
+        return log.trim(before_offset)
+
     def begins(self) -> list[int]:
         """Return the first readable offset of each partition."""
         self._check_open()
@@ -119,6 +158,8 @@ class LogStream(Stream):
         log = self._log(partition)
         view = log.view()
         end = view.next_offset if stop is None else stop
+        if 0 <= start < view.begin:
+            raise offset_gone(self.spec.name, partition, start, view.begin)
         if not view.begin <= start <= end <= view.next_offset:
             raise InvalidInputError(
                 f"cannot read offsets {start} to {end}; expected a range within {view.begin} to "

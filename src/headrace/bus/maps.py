@@ -52,6 +52,12 @@ class SegmentMaps:
             )
         return data
 
+    def drop(self, folder: Path) -> None:
+        """Let go of the maps of the files of a folder, so that removed ones free their room."""
+        with self._lock:
+            for path in [path for path in self._maps if path.parent == folder]:
+                del self._maps[path]
+
     def clear(self) -> None:
         """Let go of all maps."""
         with self._lock:

@@ -14,6 +14,8 @@ from headrace.bus.entries import ENTRY, Entry, EntryTable, View
 from headrace.bus.log import Draft, Log, Parts, Place
 from headrace.bus.log_stream import LogStream
 from headrace.bus.options import BusOptions
+from headrace.bus.retention import expired, floor, offset_gone
+from headrace.bus.settings import MemorySettings, SettingsStore
 from headrace.bus.spec import Appended, StreamSpec
 from headrace.clock import Clock, SystemClock
 from headrace.errors import ClosedError
@@ -24,8 +26,10 @@ from headrace.files import Bytes, Files
 class MemoryLog(Log):
     """A partition in memory: the same frames and index entries as on disk, without files."""
 
-    def __init__(self, partition: int, clock: Clock) -> None:
+    def __init__(self, stream: str, partition: int, clock: Clock, settings: SettingsStore) -> None:
+        self._stream = stream
         self._partition = partition
+        self._settings = settings
         self._clock = clock
         self._lock = threading.Lock()
         self._table = EntryTable()
@@ -38,7 +42,11 @@ class MemoryLog(Log):
 
     def data(self, entry: Entry) -> tuple[pa.Buffer, str]:
         """Return the frames of an entry."""
-        return self._segments[entry.segment], f"partition {self._partition} in memory"
+        data = self._segments.get(entry.segment)
+        if data is None:
+            begin = self.view().begin
+            raise offset_gone(self._stream, self._partition, entry.first_offset, begin)
+        return data, f"partition {self._partition} in memory"
 
     def append(self, chunks: Sequence[Bytes], draft: Draft) -> Appended:
         """Append frames in one step."""
@@ -55,11 +63,28 @@ class MemoryLog(Log):
             fault("bus.frame_written")
             table.extend(np.frombuffer(entry.pack(), ENTRY), "the index in memory")
             fault("bus.index_written")
+            settings = self._settings.current()
+            self._trim(expired(table.view(), settings, self._clock.now_ms()))
             return Appended(first, table.next_offset, False)
 
     def adopt(self, path: Path, data: pa.Buffer, draft: Draft) -> Appended:
         """Append all frames of a file in one step; memory keeps a copy."""
         return self.append([data], draft)
+
+    def trim(self, before_offset: int | None) -> int:
+        """Drop the appends below an offset, or those that the settings let go."""
+        with self._lock:
+            view, settings = self._table.view(), self._settings.current()
+            if before_offset is None:
+                self._trim(expired(view, settings, self._clock.now_ms()))
+            else:
+                self._trim(floor(view, before_offset))
+            return self._table.begin
+
+    def _trim(self, begin: int) -> None:
+        self._table.trim(begin, "the index in memory")
+        for segment in [first for first in self._segments if first < self._table.begin]:
+            del self._segments[segment]
 
 
 class MemoryBus(Bus):
@@ -84,9 +109,9 @@ class MemoryBus(Bus):
             if found is not None:
                 check_same(found.spec, spec, exist_ok)
                 return found
-            clock = self._parts.clock
-            logs = [MemoryLog(partition, clock) for partition in range(spec.partitions)]
-            self._streams[spec.name] = LogStream(spec, logs, self._parts)
+            clock, settings = self._parts.clock, MemorySettings()
+            logs = [MemoryLog(spec.name, p, clock, settings) for p in range(spec.partitions)]
+            self._streams[spec.name] = LogStream(spec, logs, self._parts, settings)
             return self._streams[spec.name]
 
     def stream(self, name: str) -> Stream:

@@ -21,6 +21,7 @@ from headrace.coordinator.manifest import InputPosition, JobState
 from headrace.coordinator.placement import Slot
 from headrace.coordinator.planning import (
     at_end,
+    check_kept,
     next_wall_deadline,
     plan_ranges,
     table_limits,
@@ -280,6 +281,9 @@ class Coordinator:
             for binding in stage.inputs
         }
 
+    def _streams_of_inputs(self) -> dict[str, Stream]:
+        return {name: self._bus.stream(stream) for name, stream in self.input_streams().items()}
+
     def kept_files(self) -> set[str]:
         """Return the files that the newest epoch or one that is kept names."""
         return self._kept.files(self.state)
@@ -364,6 +368,7 @@ class Coordinator:
         now = self._clock.now_ms()
         ends = self.ends()
         ranges = plan_ranges(self._plan, state, ends, self._max_rows)
+        check_kept(ranges, self._streams_of_inputs())
         ended = not ranges and at_end(self._plan, state)
         due = self.wall_deadline()
         if not (ranges or ended or force or (due is not None and due <= now)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 from headrace.bus.bus import Stream
+from headrace.bus.retention import offset_gone
 from headrace.coordinator.manifest import InputPosition, JobState
 from headrace.coordinator.task_files import TaskState, merge_order
 from headrace.errors import InvalidInputError
@@ -58,6 +59,24 @@ def plan_ranges(
         )
         for (operator, partition, start, _), share in zip(waiting, shares, strict=True)
     ]
+
+
+def check_kept(ranges: Sequence[InputRange], streams: Mapping[str, Stream]) -> None:
+    """Refuse ranges whose rows their streams have dropped.
+
+    Args:
+        ranges: that are to be read.
+        streams: by input operator.
+
+    Raises:
+        OffsetGoneError: names stream, partition, the offset wanted and the oldest kept.
+    """
+    begins = {operator: streams[operator].begins() for operator in {r.operator for r in ranges}}
+    for wanted in ranges:
+        begin = begins[wanted.operator][wanted.partition]
+        if wanted.start < begin:
+            name = streams[wanted.operator].spec.name
+            raise offset_gone(name, wanted.partition, wanted.start, begin)
 
 
 def _limits(state: JobState, stream: str, ends: Sequence[int]) -> list[int]:

@@ -11,7 +11,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.bus import Appended, Bus, BusOptions, Producer, Stream, StreamSpec
+from headrace.bus import (
+    Appended,
+    Bus,
+    BusOptions,
+    OffsetGoneError,
+    Producer,
+    Stream,
+    StreamSettings,
+    StreamSpec,
+)
 from headrace.errors import ClosedError, CorruptDataError, InvalidInputError
 from headrace.faults import injected
 from headrace.files import Files
@@ -368,3 +377,55 @@ class BusContract(ABC):
         for call in (bus.names, stream.ends, lambda: stream.append(0, rows(0, 1))):
             with pytest.raises(ClosedError, match="closed"):
                 call()
+
+    def test_a_trimmed_partition_begins_later(self, bus: Bus, tmp_path: Path) -> None:
+        """Nothing from the offset on goes; who reads below is told what is kept."""
+        stream = bus.create(SPEC)
+        for first in (0, 3, 6):
+            stream.append(0, rows(first, 3), producer=ME, sequence=first)
+        (kept,) = stream.read(0, 0, 3)
+        begin = stream.trim(0, 5)
+        assert 0 <= begin <= 5
+        assert [begin, 0] == stream.begins()
+        assert [row["id"] for p in stream.read(0, 5) for row in p.batch.to_pylist()] == [5, 6, 7, 8]
+        assert stream.trim(0, 9) == 9
+        assert (stream.begins(), stream.ends()) == ([9, 0], [9, 0])
+        assert None is stream.time_range(0)
+        assert stream.offset_at(0, 0) == 9
+        with pytest.raises(OffsetGoneError, match="offset 3 is gone, the oldest kept is 9") as gone:
+            stream.read(0, 3)
+        assert gone.value.fields == {"stream": "events", "partition": 0, "offset": 3, "begin": 9}
+        assert rows(0, 3) == kept.batch
+        with self.reopen(bus, tmp_path / "bus", self.options) as again:
+            stream = again.stream("events")
+            assert (stream.begins(), stream.ends()) == ([9, 0], [9, 0])
+            assert Appended(9, 9, True) == stream.append(0, rows(9, 1), producer=ME, sequence=6)
+            assert Appended(9, 11, False) == stream.append(0, rows(9, 2), producer=ME, sequence=9)
+            assert [r["id"] for p in stream.read(0, 9) for r in p.batch.to_pylist()] == [9, 10]
+            assert stream.offset_at(0, 0) == 9
+            assert stream.time_range(0) == (1009, 1010)
+
+    def test_a_trim_that_cannot_be_is_refused(self, stream: Stream) -> None:
+        """Beyond the end there is nothing to drop."""
+        stream.append(0, rows(0, 3))
+        for wrong in (-1, 4):
+            with pytest.raises(InvalidInputError, match=f"before offset {wrong}; expected 0 to 3"):
+                stream.trim(0, wrong)
+        assert stream.trim(0, 0) == stream.trim(0) == stream.trim(1, 0) == stream.trim(1) == 0
+
+    def test_settings_of_a_stream_are_changed_for_good(self, bus: Bus, tmp_path: Path) -> None:
+        """Each change keeps the other settings; what cannot be is refused."""
+        stream = bus.create(SPEC)
+        assert StreamSettings() == stream.settings
+        assert StreamSettings(retain_ms=5) == stream.configure(retain_ms=5)
+        both = StreamSettings(retain_ms=5, retain_bytes=7)
+        assert both == stream.configure(retain_bytes=7) == stream.configure()
+        with pytest.raises(InvalidInputError, match="retain_ms is 0; expected a whole number"):
+            stream.configure(retain_ms=0)
+        with pytest.raises(InvalidInputError, match=r"unknown stream settings \['keep'\]"):
+            stream.configure(keep=3)
+        with self.reopen(bus, tmp_path / "bus", self.options) as again:
+            assert both == again.stream("events").settings
+            assert StreamSettings() == again.stream("events").configure(
+                retain_ms=None, retain_bytes=None
+            )

@@ -11,6 +11,7 @@ import pytest
 
 import headrace as hr
 from headrace.bus.address import open_bus
+from headrace.bus.retention import OffsetGoneError
 from headrace.clock import SystemClock
 from headrace.coordinator.failures import slot_error
 from headrace.coordinator.hosting import host_identity, stop_file
@@ -298,3 +299,28 @@ def test_a_host_is_known_by_its_disk(tmp_path: Path) -> None:
     assert first == host_identity(tmp_path / "a", clock, files)
     assert first != host_identity(tmp_path / "b", clock, files)
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_job_that_fell_behind_what_a_stream_keeps_says_so() -> None:
+    """Nothing is skipped in silence; the error names what was wanted and what is kept."""
+    with driver_of() as driver:
+        feed(driver)
+        driver.advance()
+        feed(driver)
+        stream = driver.bus.stream("in")
+        assert stream.trim(1, 10) == 10
+        assert driver.advance() is not None
+        feed(driver)
+        assert stream.trim(1, 30) == 30
+        feed(driver)
+        with pytest.raises(OffsetGoneError, match="offset 20 is gone, the oldest kept is 30"):
+            driver.advance()
+
+
+def test_a_new_job_begins_where_its_inputs_begin() -> None:
+    with driver_of() as driver:
+        feed(driver)
+        driver.bus.stream("in").trim(1, 10)
+        found = driver.advance()
+        assert found is not None
+        assert found.rows == 10

@@ -1,0 +1,192 @@
+"""What may be changed of a stream while it is in use: how long its rows are kept.
+
+``StreamSettings`` is plain frozen data. ``SettingsFiles`` keeps it in numbered files of the
+stream's folder, ``MemorySettings`` in memory; in both, of two who change it at once one wins.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from xxhash import xxh3_64_hexdigest
+
+from headrace.clock import Clock
+from headrace.errors import CorruptDataError, InvalidInputError
+from headrace.files import Files
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class StreamSettings:
+    """What may be changed of a stream while it is in use.
+
+    Args:
+        retain_ms: rows appended longer ago may go, a segment at a time; ``None``: never.
+        retain_bytes: the oldest segments may go as long as so many bytes of a partition are
+            left; ``None``: never.
+    """
+
+    retain_ms: int | None = None
+    retain_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that cannot work."""
+        for name in ("retain_ms", "retain_bytes"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise InvalidInputError(
+                    f"stream setting {name} is {value!r}; expected a whole number from 1 on, or "
+                    "none to keep everything"
+                )
+
+    @property
+    def drops(self) -> bool:
+        """Say whether any row may ever go."""
+        return self.retain_ms is not None or self.retain_bytes is not None
+
+    def changed(self, changes: Mapping[str, Any]) -> StreamSettings:
+        """Return the settings with some of them changed.
+
+        Raises:
+            InvalidInputError: a name or a value that cannot be.
+        """
+        known = [field.name for field in fields(StreamSettings)]
+        unknown = sorted(set(changes) - set(known))
+        if unknown:
+            raise InvalidInputError(f"unknown stream settings {unknown}; expected some of {known}")
+        return replace(self, **changes)
+
+
+class SettingsStore(ABC):
+    """Where the settings of a stream are kept. Safe for many threads."""
+
+    @abstractmethod
+    def current(self) -> StreamSettings:
+        """Return the newest settings; cheap enough for every append."""
+
+    @abstractmethod
+    def publish(self, before: StreamSettings, after: StreamSettings) -> bool:
+        """Change the settings, unless they are not ``before`` any more; says whether it did."""
+
+
+class MemorySettings(SettingsStore):
+    """The settings of a stream in memory."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._settings = StreamSettings()
+
+    def current(self) -> StreamSettings:
+        """Return the newest settings."""
+        return self._settings
+
+    def publish(self, before: StreamSettings, after: StreamSettings) -> bool:
+        """Change the settings, unless they are not ``before`` any more."""
+        with self._lock:
+            if self._settings is not before:
+                return False
+            self._settings = after
+            return True
+
+
+class SettingsFiles(SettingsStore):
+    """The files ``settings-000001.json``, ``-000002`` and so on; the last one counts.
+
+    None is ever removed, so whoever has read one finds the next by its name alone.
+    """
+
+    def __init__(self, folder: Path, files: Files, clock: Clock) -> None:
+        self._folder, self._files, self._clock = folder, files, clock
+        self._lock = threading.Lock()
+        self._number = -1
+        self._settings = StreamSettings()
+
+    def current(self) -> StreamSettings:
+        """Return the newest settings.
+
+        Raises:
+            CorruptDataError: a file is damaged or missing.
+        """
+        with self._lock:
+            if self._number < 0:
+                self._number = self._last()
+                if self._number:
+                    self._settings = self._read(self._number)
+            while self._path(self._number + 1).exists():
+                self._settings = self._read(self._number + 1)
+                self._number += 1
+            return self._settings
+
+    def publish(self, before: StreamSettings, after: StreamSettings) -> bool:
+        """Change the settings, unless they are not ``before`` any more."""
+        if self.current() is not before:
+            return False
+        number = self._number + 1
+        data = _to_json(number, after)
+        return self._files.publish(self._path(number), data, self._clock.new_id())
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"settings-{number:06d}.json"
+
+    def _last(self) -> int:
+        names = [n for n in self._files.names(self._folder) if n.startswith("settings-")]
+        if names != [self._path(number + 1).name for number in range(len(names))]:
+            raise CorruptDataError(
+                f"{self._folder} has lost settings: found {names}, expected all numbers from 1 on",
+                file=str(self._folder),
+            )
+        return len(names)
+
+    def _read(self, number: int) -> StreamSettings:
+        path = self._path(number)
+        return _from_json(self._files.read(path), number, str(path))
+
+
+def _to_json(number: int, settings: StreamSettings) -> bytes:
+    content = {"format": FORMAT, "number": number, "settings": asdict(settings)}
+    return signed_json(content)
+
+
+def _from_json(data: bytes, number: int, origin: str) -> StreamSettings:
+    content = verified_json(data, origin, FORMAT)
+    if content["number"] != number:
+        raise CorruptDataError(
+            f"{origin} is damaged: it is file {content['number']}, expected {number}", file=origin
+        )
+    return StreamSettings().changed(content["settings"])
+
+
+def signed_json(content: Mapping[str, Any]) -> bytes:
+    """Return a small JSON file with a checksum of its content."""
+    checksum = xxh3_64_hexdigest(msgspec.json.encode(content))
+    return msgspec.json.format(msgspec.json.encode({**content, "checksum": checksum}))
+
+
+def verified_json(data: bytes, origin: str, expected: int) -> dict[str, Any]:
+    """Read what ``signed_json`` wrote.
+
+    Raises:
+        CorruptDataError: it is damaged.
+        InvalidInputError: its format is of another version.
+    """
+    try:
+        content: dict[str, Any] = msgspec.json.decode(data)
+        checksum = content.pop("checksum")
+        is_good = checksum == xxh3_64_hexdigest(msgspec.json.encode(content))
+    except (msgspec.DecodeError, AttributeError, KeyError, TypeError) as error:
+        raise CorruptDataError(f"{origin} is damaged: it cannot be read", file=origin) from error
+    if not is_good:
+        raise CorruptDataError(f"{origin} is damaged: its checksum does not match", file=origin)
+    if content.get("format") != expected:
+        raise InvalidInputError(
+            f"{origin} has format {content.get('format')}, expected {expected}; upgrade headrace",
+            file=origin,
+        )
+    return content
