@@ -23,6 +23,8 @@ FAULT_POINTS: dict[str, str] = {
     "epoch.swept": "the epoch is over",
     "rescale.published": "the last epoch's outputs are out, nothing of the rescale is visible",
     "rescale.committed": "the manifest with other numbers of tasks is visible, nobody knows yet",
+    "set_back.published": "the last epoch's outputs are out, the reset or rewind is not visible",
+    "set_back.committed": "the manifest of a reset or rewind is visible, nobody knows yet",
     "slot.caught_up": "a task has applied the committed segments",
     "slot.ran": "a task has run its input, nothing is written",
     "slot.exchange_written": "exchange files are complete",

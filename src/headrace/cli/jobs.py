@@ -1,4 +1,4 @@
-"""``headrace jobs``: change jobs that exist."""
+"""``headrace jobs``: look at jobs that exist, and change them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,63 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.options import Config, Home, Json, Set, open_home_bus, settings_of
+from headrace.cli import job_changes
+from headrace.cli.options import Config, Home, JobName, Json, Set, open_home_bus, settings_of
 
 if TYPE_CHECKING:
     from headrace.clock import Clock
     from headrace.config import Settings
     from headrace.coordinator.requests import RescaleAnswer
 
-app = typer.Typer(name="jobs", help="Change jobs that exist.", no_args_is_help=True)
+app = typer.Typer(
+    name="jobs", help="Look at jobs that exist, and change them.", no_args_is_help=True
+)
+
+
+@app.command()
+def ls(as_json: Json = False, home: Home = None) -> None:
+    """List the jobs: whether they run, how far they are."""
+    from headrace.cli.jobs_text import job_json, show_jobs
+    from headrace.clock import SystemClock
+    from headrace.coordinator.job_list import job_names, view_job
+
+    settings, clock = settings_of(home), SystemClock()
+    with open_home_bus(settings) as bus:
+        views = [view_job(settings, name, bus, clock) for name in job_names(settings)]
+    if as_json:
+        for view in views:
+            typer.echo(json.dumps(job_json(view)))
+    elif views:
+        show_jobs(views)
+    else:
+        typer.echo(f"no jobs in {settings.jobs_dir}; start one with: headrace run MODULE:JOB")
+
+
+@app.command()
+def describe(job: JobName, as_json: Json = False, home: Home = None) -> None:
+    """Tell all that is known of a job."""
+    from headrace.cli.jobs_text import job_json, show_job
+    from headrace.clock import SystemClock
+    from headrace.coordinator.job_list import view_job
+
+    settings = settings_of(home)
+    with open_home_bus(settings) as bus:
+        view = view_job(settings, job, bus, SystemClock())
+    if as_json:
+        typer.echo(json.dumps(job_json(view)))
+    else:
+        show_job(view)
+
+
+app.command()(job_changes.stop)
+app.command()(job_changes.reset)
+app.command(context_settings=job_changes.NEGATIVE)(job_changes.rewind)
+app.command()(job_changes.delete)
 
 
 @app.command()
 def rescale(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.", show_default=False)],
+    job: JobName,
     tasks: Annotated[
         int, typer.Option("--tasks", min=1, help="Tasks of each keyed stage.", show_default=False)
     ],

@@ -40,6 +40,7 @@ Target = Annotated[
         show_default=False,
     ),
 ]
+JobName = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.", show_default=False)]
 StreamName = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of the stream.", show_default=False)
 ]

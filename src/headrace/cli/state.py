@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli import state_plan
-from headrace.cli.options import Home, Json, settings_of
+from headrace.cli.options import Home, JobName, Json, settings_of
 
 if TYPE_CHECKING:
     from headrace.coordinator.inspection import JobReader
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 NEGATIVE = {"ignore_unknown_options": True}  # -5 is a number, not an option
 app = typer.Typer(name="state", help="Look into a job's stores.", no_args_is_help=True)
 
-JobName = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.", show_default=False)]
 StoreName = Annotated[
     str,
     typer.Argument(metavar="STORE", help="Name of the store, as ls says.", show_default=False),

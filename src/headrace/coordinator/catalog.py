@@ -66,20 +66,35 @@ class StoreEntry(msgspec.Struct, frozen=True):
 
 
 class Catalog(msgspec.Struct, frozen=True):
-    """The stores of a job, by stage and operator."""
+    """The stores of a job, by stage and operator; its streams.
+
+    ``inputs`` names the stream of each input operator, ``lateness_ms`` what it waits for.
+    """
 
     format: int
     job: str
     stores: tuple[StoreEntry, ...]
+    inputs: dict[str, str] = {}
+    lateness_ms: dict[str, int] = {}
+    outputs: tuple[str, ...] = ()
 
 
 _DECODER = msgspec.json.Decoder(Catalog)
 
 
 def describe_plan(plan: JobPlan) -> Catalog:
-    """Return the stores of a plan."""
+    """Return the stores and the streams of a plan."""
     stores = [entry for stage in plan.stages if stage.keyed for entry in _stores(stage)]
-    return Catalog(FORMAT, plan.graph.name, tuple(stores))
+    inputs = [binding for stage in plan.stages for binding in stage.inputs]
+    outputs = {output.stream for stage in plan.stages for output in stage.outputs}
+    return Catalog(
+        FORMAT,
+        plan.graph.name,
+        tuple(stores),
+        {binding.operator: binding.stream for binding in inputs},
+        {binding.operator: binding.lateness_ms for binding in inputs},
+        tuple(sorted(outputs)),
+    )
 
 
 def _stores(stage: Stage) -> list[StoreEntry]:

@@ -127,6 +127,7 @@ class Coordinator:
         self._create_outputs()
         if not exists:
             self._create_job()
+        self._adopt()
         self._recount()
         self._check_graph()
         self._describe()
@@ -182,8 +183,8 @@ class Coordinator:
                 )
                 self._bus.create(spec, exist_ok=True)
 
-    def _create_job(self) -> None:
-        inputs = {
+    def _begins(self) -> dict[str, dict[int, InputPosition]]:
+        return {
             binding.operator: {
                 partition: InputPosition(begin)
                 for partition, begin in enumerate(self._bus.stream(binding.stream).begins())
@@ -191,6 +192,8 @@ class Coordinator:
             for stage in self._plan.stages
             for binding in stage.inputs
         }
+
+    def _create_job(self) -> None:
         first = JobState(
             job=self._plan.graph.name,
             lineage=self._clock.new_id(),
@@ -201,10 +204,28 @@ class Coordinator:
             durability=self._limits.durability,
             key_groups=self._plan.key_groups,
             fingerprint=self._plan.fingerprint,
-            inputs=inputs,
+            inputs=self._begins(),
             task_counts=self._task_counts(),
         )
         self._reign.create(first)  # the loser of a race goes on with the winner's
+
+    def _adopt(self) -> None:
+        """After a reset the graph as it is now counts, as that of a new job does."""
+        while not self.state.fingerprint:
+            inputs = {
+                operator: positions | self.state.inputs.get(operator, {})
+                for operator, positions in self._begins().items()
+            }
+            self._publish()
+            self._reign.publish_next(
+                msgspec.structs.replace(
+                    self.state,
+                    key_groups=self._plan.key_groups,
+                    fingerprint=self._plan.fingerprint,
+                    inputs=inputs,
+                    task_counts=self._task_counts(),
+                )
+            )
 
     def _task_counts(self) -> dict[str, int]:
         return {stage.name: stage.tasks for stage in self._plan.stages if stage.keyed}

@@ -126,6 +126,8 @@ def make_plan(
     if files is None:
         files = load_table_files(graph, absent_ok=absent_ok)
     held = _held(places(settings, check_job_name(graph.name)).readable)
+    if held is not None and not held.fingerprint:  # a reset job is cut like a new one
+        held = None
     made = plan(
         with_servers(graph, settings.remote.url, absent_ok=absent_ok),
         stream_infos(graph, bus, absent_ok=absent_ok),

@@ -62,7 +62,7 @@ class Lease:
             NotOwnerError: one does; names it.
             OSError: job_dir does not answer.
         """
-        holder, age = self._read()
+        holder, age = self.holder()
         if holder is None or holder.host_id == self._mine.host_id or age > LEASE_S:
             return
         if holder.machine == self._mine.machine and not is_alive(holder.process):
@@ -74,8 +74,12 @@ class Lease:
             job=self._job,
         )
 
-    def _read(self) -> tuple[Holder | None, float]:
-        """Return the holder, and the seconds since it renewed by the file system's own clock."""
+    def holder(self) -> tuple[Holder | None, float]:
+        """Return the holder, and the seconds since it renewed by the file system's own clock.
+
+        Raises:
+            OSError: job_dir does not answer.
+        """
         try:
             renewed = self._path.stat().st_mtime
             holder = msgspec.json.decode(self._files.read(self._path), type=Holder)
@@ -151,7 +155,7 @@ class Lease:
         Raises:
             OSError: job_dir does not answer.
         """
-        holder, _ = self._read()
+        holder, _ = self.holder()
         if holder == self._mine:
             self._files.remove(self._path)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.plan.fingerprint import JOB
 
-_RESET = "or run the job under another name, from the beginning"
+_RESET = "or begin anew: headrace jobs reset JOB"
 
 
 def changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:

@@ -82,7 +82,7 @@ def window(size: str = "1h", store: str = "rocksdb", keys: Any = (), **aggregate
 @pytest.mark.parametrize(
     ("after", "message"),
     [
-        (window("2h"), "window 'hourly': size was 1h, is now 2h; change it back, or run the job"),
+        (window("2h"), "window 'hourly': size was 1h, is now 2h; change it back, or begin anew"),
         (window(store="memory"), "stores was hourly: Any (rocksdb), is now hourly: Any (memory)"),
         (window(keys=["shop"]), "key was customer: string, is now shop: string"),
         (window(n=hr.agg.count("price")), "aggregates was n = count(), is now n = count(price)"),
@@ -93,7 +93,7 @@ def test_what_changed_is_told(after: Build, message: str) -> None:
     found = changes(marks(window()), marks(after))
     assert len(found) == 1, found
     assert message in found[0]
-    assert found[0].endswith("or run the job under another name, from the beginning")
+    assert found[0].endswith("or begin anew: headrace jobs reset JOB")
 
 
 def test_a_column_of_another_type_does_not_fit() -> None:
@@ -114,7 +114,7 @@ def test_a_renamed_operator_is_recognised() -> None:
 
     assert changes(marks(window()), marks(after)) == [
         "window 'hourly' is now called 'by_hour', and state is kept by name: rename it back with "
-        "name='hourly', or run the job under another name, from the beginning"
+        "name='hourly', or begin anew: headrace jobs reset JOB"
     ]
 
 
@@ -140,7 +140,7 @@ def test_partitions_and_key_groups_are_fixed() -> None:
     found = changes(marks(before), marks(before, partitions=3, key_groups=32))
     assert found == [
         "the job: key groups was 16, is now 32; they are fixed when a job is created: set them "
-        "back, or run the job under another name, from the beginning",
+        "back, or begin anew: headrace jobs reset JOB",
         "input 'orders': partitions was 2, is now 3; offsets are kept by partition: use a stream "
-        "with as many, or run the job under another name, from the beginning",
+        "with as many, or begin anew: headrace jobs reset JOB",
     ]

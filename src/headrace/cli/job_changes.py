@@ -1,0 +1,250 @@
+"""``headrace jobs stop|reset|rewind|delete``: what is done to a job from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli.options import Config, Home, JobName, Json, Set, open_home_bus, settings_of
+
+if TYPE_CHECKING:
+    from headrace.bus.bus import Bus
+    from headrace.clock import Clock
+    from headrace.config import Settings
+    from headrace.coordinator.inspection import JobReader
+    from headrace.coordinator.manifest import JobState
+
+POLL_S = 0.1
+NEGATIVE = {"ignore_unknown_options": True}  # -5 is a number, not an option
+
+
+def stop(
+    job: JobName,
+    wait: Annotated[
+        float, typer.Option("--wait", metavar="SECONDS", min=0, help="For the driver to end.")
+    ] = 60.0,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """Let a running job end its epoch and stop; nothing is lost."""
+    from headrace.cli.jobs_text import stopped_line
+    from headrace.clock import Deadline, SystemClock
+    from headrace.coordinator.drivers import driver_of
+    from headrace.coordinator.job_list import view_job
+    from headrace.errors import InvalidInputError, NotOwnerError, UnavailableError
+
+    settings, clock = settings_of(home), SystemClock()
+    with open_home_bus(settings) as bus:
+        view = view_job(settings, job, bus, clock)
+        driver = view.driver
+        if driver is None:
+            raise InvalidInputError(f"job {job!r} does not run; its status is {view.status}")
+        if not driver.is_here:
+            raise NotOwnerError(
+                f"job {job!r} is driven by {driver}; stop it there, with: headrace jobs stop {job}",
+                job=job,
+            )
+        os.kill(driver.process, signal.SIGTERM)
+        deadline = Deadline(clock, wait)
+        shared = settings.jobs_dir / job
+        while driver_of(view.storage, shared, job, clock) == driver:
+            if deadline.expired:
+                raise UnavailableError(
+                    f"{driver} of job {job!r} was asked to stop and still runs after {wait:.0f} s; "
+                    "wait longer with --wait, or ask again: the second time it ends at once",
+                    job=job,
+                )
+            clock.sleep(POLL_S)
+        after = view_job(settings, job, bus, clock).state
+    epoch = after.epoch if after is not None else None
+    if as_json:
+        typer.echo(json.dumps({"job": job, "process": driver.process, "epoch": epoch}))
+    else:
+        typer.echo(stopped_line(job, epoch))
+
+
+def reset(
+    job: JobName,
+    start: Annotated[
+        str, typer.Option("--from", metavar="WHERE", help="earliest, latest, or a time.")
+    ] = "earliest",
+    offset: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--offset",
+            metavar="INPUT/PARTITION=N",
+            help="Begin one partition of an input at an offset.",
+            show_default=False,
+        ),
+    ] = None,
+    config: Config = None,
+    overrides: Set = None,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """Begin a job anew, without state: at the begin of its inputs, or elsewhere."""
+    from headrace.cli.start_places import start_offsets
+    from headrace.coordinator.rewinding import emptied
+
+    def choose(state: JobState, reader: JobReader, bus: Bus, clock: Clock) -> JobState:
+        offsets = start_offsets(state, _streams(reader, state), bus, start, offset or [])
+        return emptied(state, offsets, clock.new_id())
+
+    state = _set_back(job, home, config, overrides, choose)
+    begins = {
+        operator: [positions[p].next_offset for p in sorted(positions)]
+        for operator, positions in state.inputs.items()
+    }
+    _told(state, "is without state", {"inputs": begins}, as_json=as_json)
+
+
+def rewind(
+    job: JobName,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="WHERE",
+            help="An epoch that is kept; -5: five before the last; or a time.",
+            show_default=False,
+        ),
+    ],
+    config: Config = None,
+    overrides: Set = None,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """Take a job back to an epoch that is kept, state and inputs alike."""
+    from headrace.cli.start_places import read_time
+    from headrace.coordinator.rewinding import check_readable, epoch_at, rewound
+
+    is_epoch = to.removeprefix("-").isdecimal()
+    time_ms = 0 if is_epoch else read_time(to, "--to", "an epoch, -5, or a time")
+    chosen: list[int] = []
+
+    def choose(state: JobState, reader: JobReader, bus: Bus, clock: Clock) -> JobState:
+        target = reader.state(int(to) if is_epoch else epoch_at(reader, time_ms))
+        check_readable(target, _streams(reader, target), bus)
+        chosen.append(target.epoch)
+        return rewound(state, target, clock.new_id())
+
+    state = _set_back(job, home, config, overrides, choose)
+    _told(state, f"is as after epoch {chosen[-1]}", {"rewound_to": chosen[-1]}, as_json=as_json)
+
+
+def delete(
+    job: JobName,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """Remove a job with its state; its streams stay."""
+    from headrace.clock import SystemClock
+    from headrace.coordinator.inspection import JobReader
+    from headrace.coordinator.removal import remove_job, storages_of
+    from headrace.coordinator.storage import DriverLock, check_job_name
+    from headrace.files import Files
+
+    settings, clock, files = settings_of(home), SystemClock(), Files()
+    storages = storages_of(settings, check_job_name(job))
+    if not storages:
+        JobReader(settings.jobs_dir / job, job, files, clock)  # tells which jobs there are
+    with ExitStack() as held:
+        _refuse_elsewhere(settings, job, clock)
+        for storage in storages:
+            held.enter_context(DriverLock(storage, job, clock))
+        if not yes:
+            _confirm(job)
+        with open_home_bus(settings) as bus:
+            gone = remove_job(settings, job, bus, files, clock)
+    if as_json:
+        typer.echo(json.dumps({"job": job, "deleted": [str(path) for path in gone]}))
+    else:
+        hours = settings.state.keep_unused_s / 3600
+        typer.echo(
+            f"job {job}: deleted; its streams stay. State on this host goes when the next job "
+            f"runs, {hours:g} h from now or later (state.keep_unused_s)"
+        )
+
+
+def _confirm(job: str) -> None:
+    from headrace.errors import InvalidInputError
+
+    if not sys.stdin.isatty():
+        raise InvalidInputError(f"job {job!r} would be deleted with all of its state; add --yes")
+    typer.confirm(f"delete job {job} with all of its state?", abort=True)
+
+
+def _streams(reader: JobReader, state: JobState) -> dict[str, str]:
+    from headrace.errors import InvalidInputError
+
+    try:
+        return reader.catalog(state).inputs
+    except InvalidInputError:  # an older version ran it: operators are called like their streams
+        return {}
+
+
+def _set_back(
+    job: str,
+    home: Path | None,
+    config: Path | None,
+    overrides: list[str] | None,
+    choose: Callable[[JobState, JobReader, Bus, Clock], JobState],
+) -> JobState:
+    from headrace.clock import SystemClock
+    from headrace.coordinator.deploy import open_copier
+    from headrace.coordinator.inspection import JobReader
+    from headrace.coordinator.places import newest_of, places
+    from headrace.coordinator.rewinding import set_back
+    from headrace.coordinator.storage import DriverLock, check_job_name
+    from headrace.files import Files
+
+    clock, files = SystemClock(), Files()
+    found = newest_of(settings_of(home, config, overrides), check_job_name(job))
+    before = JobReader(found, job, Files(sync=False), clock).state()
+    same = [*(overrides or []), f"state.durability={before.durability}"]
+    settings = settings_of(home, config, same)
+    root = places(settings, job).storage
+    _refuse_elsewhere(settings, job, clock)
+    with DriverLock(root, job, clock), open_home_bus(settings) as bus:
+        reader = JobReader(found, job, files, clock)
+        choose(before, reader, bus, clock)  # what cannot be is refused before anything is done
+        return set_back(
+            root,
+            job,
+            lambda state: choose(state, reader, bus, clock),
+            bus=bus,
+            files=files,
+            clock=clock,
+            copier=open_copier(settings, job, clock, files),
+        )
+
+
+def _refuse_elsewhere(settings: Settings, job: str, clock: Clock) -> None:
+    """A driver of this host holds the lock, which says so itself."""
+    from headrace.coordinator.drivers import driver_of
+    from headrace.coordinator.places import newest_of
+    from headrace.errors import NotOwnerError
+
+    driver = driver_of(newest_of(settings, job), settings.jobs_dir / job, job, clock)
+    if driver is not None:
+        raise NotOwnerError(
+            f"job {job!r} is driven by {driver}; stop it first: headrace jobs stop {job}", job=job
+        )
+
+
+def _told(state: JobState, what: str, more: dict[str, object], *, as_json: bool) -> None:
+    from headrace.cli.jobs_text import placed_line
+
+    if as_json:
+        typer.echo(json.dumps({"job": state.job, "epoch": state.epoch, **more}))
+    else:
+        typer.echo(placed_line(state.job, state.epoch, what))

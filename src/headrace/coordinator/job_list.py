@@ -1,0 +1,154 @@
+"""What is known of each job from its files: for ``jobs ls`` and ``jobs describe``.
+
+Needs neither the job's code nor its driver, and is right while that runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from headrace.bus.bus import Bus
+from headrace.clock import Clock
+from headrace.config import Settings
+from headrace.coordinator.catalog import Catalog, load_catalog
+from headrace.coordinator.drivers import Driver, driver_of
+from headrace.coordinator.inspection import JobReader
+from headrace.coordinator.manifest import JobState
+from headrace.coordinator.places import STORAGES, newest_of
+from headrace.coordinator.storage import check_job_name
+from headrace.errors import CorruptDataError
+from headrace.files import Files
+
+Status = Literal["running", "stopped", "ended", "reset", "damaged"]
+
+
+@dataclass(frozen=True)
+class InputView:
+    """How far one input operator is; ``lag`` is ``None`` where its stream is not on the bus."""
+
+    operator: str
+    stream: str
+    read: int
+    lag: int | None
+    watermark_ms: int | None
+    offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class StageView:
+    """A keyed stage: its tasks, about how large their state is, and the hosts that have it."""
+
+    stage: str
+    tasks: int
+    state_bytes: int
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class JobView:
+    """One job as of its last epoch; ``state`` is ``None`` where that cannot be read."""
+
+    job: str
+    status: Status
+    driver: Driver | None
+    storage: Path
+    state: JobState | None
+    oldest_epoch: int | None
+    inputs: tuple[InputView, ...]
+    stages: tuple[StageView, ...]
+    outputs: tuple[str, ...]
+    problem: str = ""
+
+    @property
+    def lag(self) -> int | None:
+        """Rows that no epoch has read yet; ``None`` where an input is not known."""
+        lags = [found.lag for found in self.inputs if found.lag is not None]
+        return sum(lags) if len(lags) == len(self.inputs) else None
+
+    @property
+    def state_bytes(self) -> int:
+        """About how large the state of all tasks is."""
+        return sum(stage.state_bytes for stage in self.stages)
+
+
+def job_names(settings: Settings) -> list[str]:
+    """Return the names of all jobs that have committed anything, sorted."""
+    folders = (settings.jobs_dir, settings.state_dir / STORAGES)
+    return sorted(
+        {
+            path.name
+            for folder in folders
+            if folder.is_dir()
+            for path in folder.iterdir()
+            if not path.name.startswith(".") and (path / "manifests").is_dir()
+        }
+    )
+
+
+def view_job(settings: Settings, job: str, bus: Bus, clock: Clock) -> JobView:
+    """Return what is known of a job.
+
+    Raises:
+        InvalidInputError: there is no such job.
+    """
+    root = newest_of(settings, check_job_name(job))
+    files = Files(sync=False)
+    driver = driver_of(root, settings.jobs_dir / job, job, clock)
+    try:
+        reader = JobReader(root, job, files, clock)
+        state, oldest = reader.state(), reader.kept().oldest
+        catalog = load_catalog(root, state.generation, files)
+    except CorruptDataError as error:
+        return JobView(job, "damaged", driver, root, None, None, (), (), (), str(error))
+    return JobView(
+        job,
+        _status(state, driver),
+        driver,
+        root,
+        state,
+        oldest,
+        tuple(_inputs(state, catalog, bus)),
+        tuple(_stages(state)),
+        catalog.outputs if catalog is not None else (),
+    )
+
+
+def _status(state: JobState, driver: Driver | None) -> Status:
+    if driver is not None:
+        return "running"
+    if state.ended:
+        return "ended"
+    return "stopped" if state.fingerprint else "reset"
+
+
+def _inputs(state: JobState, catalog: Catalog | None, bus: Bus) -> Iterable[InputView]:
+    streams = catalog.inputs if catalog is not None else {}
+    lateness = catalog.lateness_ms if catalog is not None else {}
+    there = set(bus.names())
+    for operator, positions in state.inputs.items():
+        name = streams.get(operator, operator)
+        offsets = tuple(positions[p].next_offset for p in sorted(positions))
+        least = min((position.max_time for position in positions.values()), default=-1)
+        lag = None
+        if name in there:
+            ends = (state.until or {}).get(name) or bus.stream(name).ends()
+            known = dict(zip(sorted(positions), offsets, strict=True))
+            lag = sum(max(0, end - known.get(p, 0)) for p, end in enumerate(ends))
+        yield InputView(
+            operator,
+            name,
+            sum(offsets),
+            lag,
+            least - lateness.get(operator, 0) if least >= 0 else None,
+            offsets,
+        )
+
+
+def _stages(state: JobState) -> Iterable[StageView]:
+    for stage, count in state.task_counts.items():
+        tasks = [task for name, task in state.tasks.items() if name.rpartition("/")[0] == stage]
+        hosts = sorted({task.host for task in tasks if task.host})
+        yield StageView(stage, count, sum(task.state_bytes for task in tasks), tuple(hosts))

@@ -1,0 +1,64 @@
+"""Removes a job for good: its storage, the copy of it, and in time the state on this host."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from headrace.bus.bus import Bus
+from headrace.clock import Clock
+from headrace.config import Settings
+from headrace.coordinator.collector import collect
+from headrace.coordinator.commit_log import FileCommitLog
+from headrace.coordinator.history import load_state
+from headrace.coordinator.places import STORAGES
+from headrace.coordinator.publishing import publish_outputs
+from headrace.errors import HeadraceError
+from headrace.files import Files
+
+_GONE = ".deleted-"
+
+
+def storages_of(settings: Settings, job: str) -> list[Path]:
+    """Return the folders that hold epochs of a job, here and in job_dir."""
+    found = (settings.state_dir / STORAGES / job, settings.jobs_dir / job)
+    return [path for path in found if path.is_dir()]
+
+
+def remove_job(settings: Settings, job: str, bus: Bus, files: Files, clock: Clock) -> list[Path]:
+    """Remove a job; the caller holds the ``DriverLock`` of each of its storages.
+
+    1. The outputs of its last epoch are published, as far as they can be read. 2. Each
+    storage takes another name, which is the moment at which the job is gone. 3. What has that
+    name is removed, with what earlier removals left when they died. 4. The local state is
+    marked; it goes ``state.keep_unused_s`` later.
+
+    Args:
+        settings: where everything is.
+        job: its name.
+        bus: where outputs go.
+        files: the file system.
+        clock: for names.
+
+    Returns:
+        The folders that are gone.
+    """
+    found = storages_of(settings, job)
+    for path in found:
+        _publish_last(path, bus, files, clock)
+    for path in found:
+        path.rename(path.with_name(f"{_GONE}{clock.new_id()}"))
+    for folder in {path.parent for path in found}:
+        for path in folder.glob(f"{_GONE}*"):
+            shutil.rmtree(path, ignore_errors=True)
+    collect(settings.state_dir, files, clock, settings.state.keep_unused_s)
+    return found
+
+
+def _publish_last(storage: Path, bus: Bus, files: Files, clock: Clock) -> None:
+    try:
+        state = load_state(FileCommitLog(storage, files, clock))
+        if state is not None and not state.copy_of:
+            publish_outputs(state, bus, storage)
+    except (HeadraceError, OSError):  # what cannot be read any more is no reason to keep the rest
+        return

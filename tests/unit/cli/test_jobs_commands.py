@@ -1,0 +1,247 @@
+"""``headrace jobs``: what is told of jobs, and jobs that are set back, stopped, deleted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.unit.cli.commands import done, refused
+
+import headrace as hr
+from headrace.clock import SystemClock
+from headrace.coordinator.drivers import driver_of
+from headrace.coordinator.removal import storages_of
+from headrace.coordinator.storage import DriverLock
+from headrace.testing.driver import TestDriver
+
+
+@hr.job("shop")
+def shop(g: Any) -> None:
+    orders = g.input("orders", time="at", lateness="1s")
+    orders.partition_by("user").aggregate(name="spent", n=hr.agg.count()).send_to(g.output("spent"))
+
+
+@hr.job("shop")
+def other_shop(g: Any) -> None:
+    orders = g.input("orders", time="at", lateness="1s").filter(lambda order: order.n > 1)
+    orders.partition_by("n").aggregate(name="by_n", rows=hr.agg.count()).send_to(g.output("by_n"))
+
+
+COLUMNS = {"user": pa.string(), "n": pa.int64(), "at": pa.int64()}
+
+
+def orders(*users: str) -> list[dict[str, Any]]:
+    return [{"user": user, "n": at, "at": 1_000_000 + at} for at, user in enumerate(users)]
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[TestDriver]:
+    with TestDriver(shop, tasks=2, home=tmp_path, memory_bus=False, key_groups=8) as made:
+        made.create("orders", COLUMNS, partitions=2, time="at", key=["user"])
+        made.feed("orders", orders("ann", "bob", "ann"))
+        made.run()
+        made.feed("orders", orders("bob", "cat"))
+        made.run()
+        yield made
+
+
+def jobs(driver: TestDriver, *words: object) -> Any:
+    return json.loads(done("jobs", *words, "--json", "--home", driver.home))
+
+
+def again(driver: TestDriver, job: Any = shop) -> None:
+    """Go on with another driver, as the next ``headrace run`` would."""
+    driver.crash()
+    driver._job = job
+    driver.run()
+
+
+def counts(driver: TestDriver) -> dict[str, int]:
+    """The last count of each user."""
+    return {row["user"]: row["n"] for row in driver.output("spent")}
+
+
+def test_a_stopped_job_is_told(driver: TestDriver) -> None:
+    found = jobs(driver, "describe", "shop")
+    assert (found["job"], found["status"], found["process"]) == ("shop", "stopped", None)
+    assert (found["rows"], found["lag"]) == (5, 0)
+    assert found["inputs"][0]["stream"] == "orders"
+    assert sum(found["inputs"][0]["offsets"]) == 5
+    assert found["stages"][0]["tasks"] == 2
+    assert found["outputs"] == ["spent"]
+    assert found["state_bytes"] > 0
+    driver.feed("orders", orders("eve"))
+    assert jobs(driver, "ls")["lag"] == 1
+    text = done("jobs", "ls", "--home", driver.home)
+    assert text.splitlines()[1].split()[:2] == ["shop", "stopped"]
+    assert "kept from 0" in done("jobs", "describe", "shop", "--home", driver.home)
+
+
+def test_a_home_without_jobs(tmp_path: Path) -> None:
+    assert "no jobs in" in done("jobs", "ls", "--home", tmp_path)
+    assert "no committed epoch of job 'x'" in refused("jobs", "describe", "x", "--home", tmp_path)
+
+
+def test_a_damaged_job_is_told_and_can_be_deleted(driver: TestDriver) -> None:
+    for path in (driver.storage / "manifests").iterdir():
+        path.write_bytes(b"no manifest")
+    driver.crash()
+    found = jobs(driver, "ls")
+    assert found["status"] == "damaged"
+    assert "does not match its digest" in found["problem"]
+    assert "problem" in done("jobs", "describe", "shop", "--home", driver.home)
+    jobs(driver, "delete", "shop", "--yes")
+    assert not driver.storage.exists()
+
+
+def test_a_running_job_is_told_and_not_touched(driver: TestDriver) -> None:
+    driver.crash()
+    with DriverLock(driver.storage, "shop"):
+        found = jobs(driver, "ls")
+        assert found["status"] == "running"
+        assert found["process"] is not None
+        for words in (["reset"], ["rewind", "--to", 1], ["delete", "--yes"]):
+            name, *options = words
+            told = refused("jobs", name, "shop", *options, "--home", driver.home, code=4)
+            assert "stop it first: headrace jobs stop shop" in told
+    assert jobs(driver, "ls")["status"] == "stopped"
+
+
+def test_reset_reads_all_again_without_state(driver: TestDriver) -> None:
+    before = driver.coordinator.state
+    told = jobs(driver, "reset", "shop")
+    assert told["inputs"] == {"orders": [0, 0]}
+    assert told["epoch"] == before.epoch + 1
+    assert jobs(driver, "ls")["status"] == "reset"
+    again(driver)
+    assert driver.coordinator.state.lineage != before.lineage
+    assert counts(driver) == {"ann": 2, "bob": 2, "cat": 1}
+    assert jobs(driver, "ls")["rows"] == 5
+
+
+def test_reset_to_the_end_and_to_an_offset(driver: TestDriver) -> None:
+    jobs(driver, "reset", "shop", "--from", "latest")
+    again(driver)
+    driver.feed("orders", orders("ann"))
+    driver.run()
+    assert counts(driver)["ann"] == 1
+    ends = driver.bus.stream("orders").ends()
+    partition = ends.index(max(ends))
+    driver.crash()
+    at = f"orders/{partition}={ends[partition] - 1}"
+    told = jobs(driver, "reset", "shop", "--from", "latest", "--offset", at)
+    assert told["inputs"]["orders"][partition] == ends[partition] - 1
+    again(driver)
+    assert driver.coordinator.state.counts["in"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--from", "soon"], "--from 'soon' cannot be read; expected earliest, latest, or a time"),
+        (["--offset", "orders"], "expected INPUT/PARTITION=N, such as orders/0=1000"),
+        (["--offset", "other/0=1"], "no input 'other'; found orders"),
+        (["--offset", "orders/7=1"], "input 'orders' has partitions 0 to 1"),
+        (["--offset", "orders/0=99"], "expected an offset from 0 to"),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused(
+    driver: TestDriver, words: list[str], message: str
+) -> None:
+    epoch = driver.coordinator.state.epoch
+    driver.crash()
+    assert message in refused("jobs", "reset", "shop", *words, "--home", driver.home)
+    assert jobs(driver, "ls")["epoch"] == epoch
+
+
+def test_a_reset_job_may_have_another_graph(driver: TestDriver) -> None:
+    driver.crash()
+    jobs(driver, "reset", "shop")
+    again(driver, other_shop)
+    assert [(row["n"], row["rows"]) for row in driver.output("by_n")] == [(2, 1)]
+    assert jobs(driver, "describe", "shop")["outputs"] == ["by_n"]
+
+
+def test_rewind_takes_state_and_inputs_back(driver: TestDriver) -> None:
+    state = driver.coordinator.state
+    driver.crash()
+    told = jobs(driver, "rewind", "shop", "--to", "-1")
+    assert told == {"job": "shop", "epoch": state.epoch + 1, "rewound_to": state.epoch - 1}
+    assert jobs(driver, "describe", "shop")["lag"] == 2
+    again(driver)
+    assert counts(driver) == {"ann": 2, "bob": 2, "cat": 1}
+    assert jobs(driver, "rewind", "shop", "--to", state.epoch)["rewound_to"] == state.epoch
+    again(driver)
+    assert jobs(driver, "describe", "shop")["lag"] == 0
+
+
+def test_a_reset_can_be_taken_back(driver: TestDriver) -> None:
+    epoch = driver.coordinator.state.epoch
+    driver.crash()
+    jobs(driver, "reset", "shop")
+    jobs(driver, "rewind", "shop", "--to", epoch)
+    again(driver)
+    assert jobs(driver, "describe", "shop")["rows"] == 5
+    driver.feed("orders", orders("ann"))
+    driver.run()
+    assert counts(driver)["ann"] == 3
+
+
+def test_rewind_to_a_time(driver: TestDriver) -> None:
+    state = driver.coordinator.state
+    driver.crash()
+    when = datetime.fromtimestamp(driver.clock.now_ms() / 1000, UTC).isoformat()
+    assert jobs(driver, "rewind", "shop", "--to", when)["rewound_to"] == state.epoch
+    told = refused("jobs", "rewind", "shop", "--to", "2001-01-01", "--home", driver.home)
+    assert "the oldest epoch of job 'shop' that is kept, 0, was committed after that" in told
+    told = refused("jobs", "rewind", "shop", "--to", "99", "--home", driver.home)
+    assert "epoch 99 of job 'shop' is not committed" in told
+    told = refused("jobs", "rewind", "shop", "--to", "noon", "--home", driver.home)
+    assert "--to 'noon' cannot be read; expected an epoch, -5, or a time" in told
+
+
+def test_delete_asks_first_and_leaves_the_streams(driver: TestDriver) -> None:
+    driver.crash()
+    assert "add --yes" in refused("jobs", "delete", "shop", "--home", driver.home)
+    jobs(driver, "delete", "shop", "--yes")
+    assert storages_of(driver.settings, "shop") == []
+    assert list(driver.settings.jobs_dir.iterdir()) == []
+    assert "there are no jobs yet" in refused("jobs", "delete", "shop", "-y", "--home", driver.home)
+    again(driver)
+    assert driver.coordinator.state.counts["in"] == 5
+
+
+HOLD = """
+import signal, sys
+from pathlib import Path
+from headrace.coordinator.storage import DriverLock
+
+with DriverLock(Path(sys.argv[1]), "shop"):
+    print("held", flush=True)
+    signal.sigwait([signal.SIGTERM])
+"""
+
+
+def test_stop_waits_until_the_driver_is_gone(driver: TestDriver) -> None:
+    """The process stands for a driver: it has the lock, and lets go of it on SIGTERM."""
+    epoch = driver.coordinator.state.epoch
+    driver.crash()
+    code = "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n" + HOLD
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(driver.storage)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        told = jobs(driver, "stop", "shop")
+        assert told == {"job": "shop", "process": process.pid, "epoch": epoch}
+        assert process.wait(10) == 0
+    assert driver_of(driver.storage, driver.storage, "shop", SystemClock()) is None
+    told = refused("jobs", "stop", "shop", "--home", driver.home)
+    assert "job 'shop' does not run; its status is stopped" in told
