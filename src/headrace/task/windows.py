@@ -17,12 +17,16 @@ import pyarrow as pa
 from headrace.records.keys import encode_columns, key_groups
 from headrace.records.schema import MAX_EVENT_TIME_MS, normalise
 from headrace.task.aggregation import Aggregation
-from headrace.task.chunk import Chunk, Ints
+from headrace.task.chunk import Chunk, Groups, Ints
 from headrace.task.node import Node
 from headrace.task.orders import NO_WATERMARK
 from headrace.task.partial_table import BUCKET, PartialTable
 
-FLUSH_ROWS = 1 << 20
+FLUSH_ROWS = 1 << 22
+FLUSH_BYTES = 256 << 20
+FOLD_ROWS = 1 << 17
+"""Rows folded at a time: what their groups take then stays in the processor's cache."""
+
 _KEY = "__key"
 
 
@@ -48,26 +52,48 @@ class AggregateNode(Node):
         super().__init__(name)
         self._keys, self._schema = table.keys, schema
         self._aggregation, self._table, self._key_groups = aggregation, table, key_groups
-        self._rows: list[pl.DataFrame] = []
-        self._row_count = 0
+        self._rows: list[tuple[pl.DataFrame, Groups]] = []
+        self._row_count = self._row_bytes = 0
         self._partials: list[pl.DataFrame] = []
         self._partial_count = 0
 
-    def _gather(self, frame: pl.DataFrame, heads: list[str]) -> None:
+    def _gather(self, frame: pl.DataFrame, groups: Groups | None, heads: list[str]) -> None:
         """Keep rows until there are enough to fold; folded rows until enough to store."""
-        self._rows.append(frame)
+        assert groups is not None
+        self._rows.append((frame, groups))
         self._row_count += frame.height
-        if self._row_count >= FLUSH_ROWS:
+        self._row_bytes += int(frame.estimated_size())
+        if self._row_count >= FLUSH_ROWS or self._row_bytes >= FLUSH_BYTES:
             self._fold(heads)
         if self._partial_count >= FLUSH_ROWS:
             self._store()
 
     def _fold(self, heads: list[str]) -> None:
         if self._rows:
-            folded = self._aggregation.reduced(pl.concat(self._rows), heads)
-            self._rows, self._row_count = [], 0
+            pieces = [self._aggregation.reduced(part, heads) for part in self._parts()]
+            folded = pl.concat(pieces)
+            self._rows, self._row_count, self._row_bytes = [], 0, 0
             self._partials.append(folded)
             self._partial_count += folded.height
+
+    def _parts(self) -> Iterator[pl.DataFrame]:
+        """Yield the gathered rows in parts that share no key: ranges of key groups."""
+        count = self._row_count // FOLD_ROWS
+        if count < 2 or not all((groups[1:] >= groups[:-1]).all() for _, groups in self._rows):
+            yield pl.concat([frame for frame, _ in self._rows])
+            return
+        low = min(int(groups[0]) for _, groups in self._rows)
+        high = max(int(groups[-1]) for _, groups in self._rows) + 1
+        bounds = np.linspace(low, high, count + 1).astype(np.int64)
+        cuts = [np.searchsorted(groups, bounds).tolist() for _, groups in self._rows]
+        for number in range(count):
+            slices = [
+                frame.slice(cut[number], cut[number + 1] - cut[number])
+                for (frame, _), cut in zip(self._rows, cuts, strict=True)
+                if cut[number] < cut[number + 1]
+            ]
+            if slices:
+                yield pl.concat(slices)
 
     def _folded(self, heads: list[str]) -> pl.DataFrame | None:
         """Take what was gathered: one row for each head."""
@@ -99,7 +125,7 @@ class RunningNode(AggregateNode):
         if self.targets:
             self._follow(chunk, chunk.frame())
         else:
-            self._gather(chunk.frame(), self._keys)
+            self._gather(chunk.frame(), chunk.groups, self._keys)
 
     def _store(self) -> None:
         frame = self._folded(self._keys)
@@ -144,7 +170,8 @@ class BucketNode(AggregateNode):
 
     def _add(self, chunk: Chunk, ends: Ints) -> None:
         if chunk.rows:
-            self._gather(chunk.frame().with_columns(pl.Series(BUCKET, ends)), self._heads)
+            frame = chunk.frame().with_columns(pl.Series(BUCKET, ends))
+            self._gather(frame, chunk.groups, self._heads)
 
     def _opened(self) -> set[int]:
         """The buckets that the table holds; read from it when not yet known."""
