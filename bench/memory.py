@@ -116,7 +116,7 @@ def watched(store: str, megabytes: int) -> dict[str, Any]:
         thread.join()
         on_disk = size_of(settings.state_dir)
         shutil.rmtree(home, ignore_errors=True)  # workers may still tidy up there
-    sizes = np.array([size for _, size, _ in samples if size])
+    sizes = np.array([size for _, size, held in samples if held])  # not while it starts
     return {
         "mb": megabytes,
         "state_bytes": state["bytes"],
