@@ -114,7 +114,8 @@ def watched(store: str, megabytes: int) -> dict[str, Any]:
     finally:
         done.set()
         thread.join()
-        on_disk = size_of(settings.state_dir)
+        # Tables lie in the changelog itself.
+        on_disk = size_of(settings.jobs_dir if columnar else settings.state_dir)
         shutil.rmtree(home, ignore_errors=True)  # workers may still tidy up there
     sizes = np.array([size for _, size, held in samples if held])  # not while it starts
     return {

@@ -89,7 +89,8 @@ def memory(result: dict[str, Any]) -> str:
         for size in ("small", "large"):
             part = one[size]
             sizes = ("state_bytes", "on_disk_bytes", "rss_p50", "rss_p95", "rss_max")
-            rows.append((store, *(f"{part[name] / 1e6:,.0f} MB" for name in sizes)))
+            texts = [f"{part[name] / 1e6:,.0f} MB" if part[name] > 1e6 else "-" for name in sizes]
+            rows.append((store, *texts))
     return markdown(rows)
 
 
