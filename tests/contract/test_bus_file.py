@@ -26,5 +26,6 @@ class TestFileBusOfTinyFiles(TestFileBus):
         open_partitions=1,
         open_segments=1,
         batch_bytes=100_000,
+        record_bytes=20_000,
         adopt_bytes=4096,
     )

@@ -78,6 +78,20 @@ def limited(batches: Iterator[OffsetBatch], max_bytes: int) -> Iterator[OffsetBa
         yield found
 
 
+def first_larger(rows: pa.RecordBatch, limit: int) -> int | None:
+    """Return the first row with more bytes than a limit, by halving only what has more."""
+    parts = [(0, rows.num_rows)]
+    while parts:
+        begin, count = parts.pop()
+        if rows.slice(begin, count).nbytes <= limit:
+            continue
+        if count == 1:
+            return begin
+        half = count // 2
+        parts += [(begin + half, count - half), (begin, half)]
+    return None
+
+
 class Survey(NamedTuple):
     """What ranges of a file of frames hold."""
 

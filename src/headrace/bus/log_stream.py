@@ -12,7 +12,7 @@ import pyarrow as pa
 from headrace.bus.bell import Bell
 from headrace.bus.bus import Stream
 from headrace.bus.entries import NO_PRODUCER, NO_TIME
-from headrace.bus.frames import Wanted, first_at, limited, read_range, survey
+from headrace.bus.frames import Wanted, first_at, first_larger, limited, read_range, survey
 from headrace.bus.log import Draft, Log, Parts
 from headrace.bus.retention import offset_gone
 from headrace.bus.settings import SettingsStore, StreamSettings
@@ -237,11 +237,19 @@ class LogStream(Stream):
             raise ClosedError(f"stream {self.spec.name!r} is closed", stream=self.spec.name)
 
     def _check_size(self, rows: pa.RecordBatch) -> None:
-        limit = self._parts.settings.batch_bytes
-        if rows.nbytes > limit:
+        size, limit = rows.nbytes, self._parts.settings.batch_bytes
+        if size > limit:
             raise InvalidInputError(
-                f"a batch of {rows.num_rows} rows has {rows.nbytes} bytes; expected at most "
-                f"{limit}; append it in parts, or raise batch_bytes"
+                f"a batch of {rows.num_rows} rows has {size} bytes; expected at most {limit}, the "
+                "setting bus.batch_bytes; append it in parts, or raise the setting"
+            )
+        limit = self._parts.settings.record_bytes
+        row = None if size <= limit else first_larger(rows, limit)
+        if row is not None:
+            raise InvalidInputError(
+                f"the record in row {row} of the batch has {rows.slice(row, 1).nbytes} bytes; "
+                f"expected at most {limit}, the setting bus.record_bytes; keep large values in "
+                "files and append their names, or raise the setting"
             )
 
     def _times(self, rows: pa.RecordBatch) -> tuple[int, int]:

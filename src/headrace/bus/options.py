@@ -39,6 +39,7 @@ class BusOptions:
         segment_bytes: a segment of this size is followed by a new one.
         adopt_bytes: a whole file at least this large is adopted by link, not copied.
         batch_bytes: the largest batch that an append takes.
+        record_bytes: the largest record in it.
         index_entries: entries of an index file before a new one is begun.
         lock_timeout_s: longest wait for other processes that append to a partition.
         open_partitions: partitions whose files an appender keeps open.
@@ -50,6 +51,7 @@ class BusOptions:
     segment_bytes: int = 64 * MIB
     adopt_bytes: int = 4 * MIB
     batch_bytes: int = 64 * MIB
+    record_bytes: int = 8 * MIB
     index_entries: int = 65_536
     lock_timeout_s: float = 30.0
     open_partitions: int = 128
@@ -63,7 +65,13 @@ class BusOptions:
     def __post_init__(self) -> None:
         """Refuse numbers that cannot work."""
         object.__setattr__(self, "fsync", Fsync(self.fsync))
-        least = {"fsync_interval_ms": 1, "segment_bytes": 1, "batch_bytes": 1, "index_entries": 2}
+        least = {
+            "fsync_interval_ms": 1,
+            "segment_bytes": 1,
+            "batch_bytes": 1,
+            "record_bytes": 1,
+            "index_entries": 2,
+        }
         least |= {"adopt_bytes": 0, "open_partitions": 1, "open_segments": 1}
         for name, bound in least.items():
             if getattr(self, name) < bound:

@@ -19,10 +19,12 @@ from pydantic import (
     ConfigDict,
     Field,
     PrivateAttr,
+    field_validator,
     model_validator,
 )
 
 from headrace.config.durability import Durability
+from headrace.config.starts import read_start
 from headrace.errors import InvalidInputError
 
 _MIB = 1 << 20
@@ -68,7 +70,18 @@ class JobSettings(Section):
     slots: int | None = Field(
         None, ge=1, description="cores that run tasks at the same time; none: all of the master"
     )
+    start: str = Field(
+        "earliest",
+        description="where a new job begins to read inputs that do not say so themselves: "
+        "earliest, latest, or an event time such as 2013-01-31T05:15",
+    )
     bounded: bool = Field(False, description="stop at the end of the inputs as it is at the start")
+
+    @field_validator("start")
+    @classmethod
+    def _start_can_be_read(cls, value: str) -> str:
+        read_start(value, "job.start")
+        return value
 
     @model_validator(mode="after")
     def _tasks_have_groups(self) -> JobSettings:
@@ -170,6 +183,7 @@ class BusSettings(Section):
         4 * _MIB, ge=0, description="output segments from this size on are adopted without a copy"
     )
     batch_bytes: int = Field(64 * _MIB, ge=1024, description="largest batch that is appended whole")
+    record_bytes: int = Field(8 * _MIB, ge=64, description="largest record that is appended")
 
 
 class RemoteSettings(Section):

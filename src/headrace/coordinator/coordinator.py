@@ -6,11 +6,15 @@ one epoch, the same for streaming, bounded runs, tests and benchmarks.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from headrace.bus.bus import Bus, Stream
 from headrace.bus.spec import StreamSpec
+from headrace.bus.starts import start_offsets
 from headrace.clock import Clock, Deadline
+from headrace.config.starts import Start
 from headrace.coordinator.catalog import describe_plan, save_catalog
 from headrace.coordinator.commit_log import CommitLog
 from headrace.coordinator.copier import Copier
@@ -39,9 +43,10 @@ from headrace.errors import (
     UnavailableError,
 )
 from headrace.faults import fault
+from headrace.graph.operators import first_starts
 from headrace.plan.compatibility import changes
 from headrace.plan.recounting import with_task_counts
-from headrace.plan.stages import JobPlan
+from headrace.plan.stages import InputBinding, JobPlan
 from headrace.state.ownership import StoreHeldError
 
 BASE_EVERY = 64
@@ -184,14 +189,19 @@ class Coordinator:
                 self._bus.create(spec, exist_ok=True)
 
     def _begins(self) -> dict[str, dict[int, InputPosition]]:
+        starts = first_starts(self._plan.graph)
         return {
             binding.operator: {
                 partition: InputPosition(begin)
-                for partition, begin in enumerate(self._bus.stream(binding.stream).begins())
+                for partition, begin in enumerate(self._first_offsets(binding, starts))
             }
             for stage in self._plan.stages
             for binding in stage.inputs
         }
+
+    def _first_offsets(self, binding: InputBinding, starts: Mapping[str, Start]) -> list[int]:
+        start = starts.get(binding.operator, self._limits.start)
+        return start_offsets(self._bus.stream(binding.stream), start)
 
     def _create_job(self) -> None:
         first = JobState(

@@ -10,6 +10,7 @@ from headrace.bus.bus import Bus
 from headrace.clock import Clock, SystemClock
 from headrace.config import Settings
 from headrace.config.durability import Durability
+from headrace.config.starts import read_start
 from headrace.coordinator.backup import Backup
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.coordinator import Coordinator
@@ -74,6 +75,7 @@ class Deployment:
                 settings.state.durability,
                 settings.state.keep_epochs,
                 settings.state.keep_bytes,
+                read_start(settings.job.start, "job.start"),
             ),
             copier=self.copier,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from headrace.config.starts import EARLIEST, Start
 from headrace.coordinator.copier import CopyLag
 from headrace.coordinator.epoch import EpochRun
 from headrace.coordinator.manifest import InputPosition, JobState
@@ -26,6 +27,7 @@ class EpochLimits:
         durability: what a committed epoch survives, as the setting says it.
         keep_epochs: epochs before the newest whose state can still be read.
         keep_bytes: of files that only these need.
+        start: where a new job begins to read inputs that do not say so themselves.
     """
 
     max_rows: int = 8_000_000
@@ -36,6 +38,7 @@ class EpochLimits:
     durability: str = "epoch"
     keep_epochs: int = 100
     keep_bytes: int = 1 << 30
+    start: Start = EARLIEST
 
     def adapt(self, bound: int, rows: int, overlay_bytes: int) -> int:
         """Return how many rows the next epoch may read, from what this one needed.

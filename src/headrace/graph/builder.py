@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 
+from headrace.config.starts import read_start
 from headrace.graph.aggregates import unknown_column
 from headrace.graph.arguments import attempt, with_on_error
 from headrace.graph.durations import Duration, duration_ms
@@ -41,6 +43,7 @@ class Graph:
         name: str | None = None,
         ahead: Duration | None = None,
         on_error: str = FAIL,
+        start: str | datetime | None = None,
     ) -> Stream:
         """Read a stream of the bus.
 
@@ -55,6 +58,9 @@ class Graph:
                 ahead, which would close every window before it, is an error. Default: any.
             on_error: ``fail``, ``drop`` or ``dead_letter``: of a record whose event time is
                 null, before 1970, after 9999 or too far ahead.
+            start: where a new job begins to read: ``earliest``, ``latest``, or an event time
+                of the stream's own, UTC where it names no zone. By default what the setting
+                ``job.start`` says.
         """
         wrong: list[str] = []
         if (mistake := name_mistake(stream, "a stream")) is not None:
@@ -63,13 +69,17 @@ class Graph:
         ahead_ms = None
         if ahead is not None:
             ahead_ms = attempt(wrong, lambda: duration_ms(ahead, "ahead", least=0), None)
+        begin = None
+        if start is not None:
+            begin = attempt(wrong, lambda: read_start(start), None)
         columns: pa.Schema | None = None
         if schema is not None:
             columns = attempt(wrong, lambda: to_schema(schema), None)
         if columns is not None and time is not None and time not in columns.names:
             wrong.append(f"event time: {unknown_column(time, columns.names)}")
         chosen = self._ledger.name(wrong, name, str(stream))
-        operator = Input(chosen, (), user_site(), stream, time, lateness_ms, columns, ahead_ms)
+        site = user_site()
+        operator = Input(chosen, (), site, stream, time, lateness_ms, columns, ahead_ms, begin)
         self._ledger.add(with_on_error(wrong, operator, on_error), wrong)
         return Stream(self._ledger, chosen, None, chosen)
 

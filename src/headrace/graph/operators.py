@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
+from headrace.config.starts import Start
 from headrace.graph.aggregates import Aggregate
 from headrace.graph.remote import Remote
 from headrace.graph.tables import BroadcastSpec
@@ -83,7 +84,8 @@ class Input(Operator):
     ``time`` is its event-time column (``None``: the stream's own, or no event time);
     ``lateness_ms`` is how far behind the highest time seen its partition's watermark is.
     ``schema`` may be given so that mistakes are found before a bus is at hand. An event time
-    more than ``ahead_ms`` ahead of the epoch's wall clock is an error.
+    more than ``ahead_ms`` ahead of the epoch's wall clock is an error. ``start`` is where a new
+    job begins: ``earliest``, ``latest``, an event time in ms; ``None``: as the settings say.
     """
 
     stream: str = ""
@@ -91,6 +93,7 @@ class Input(Operator):
     lateness_ms: int = 0
     schema: pa.Schema | None = None
     ahead_ms: int | None = None
+    start: Start | None = None
 
 
 @dataclass(frozen=True)
@@ -222,3 +225,12 @@ class JobGraph:
     def operator(self, name: str) -> Operator:
         """Return the operator of that name."""
         return next(operator for operator in self.operators if operator.name == name)
+
+
+def first_starts(graph: JobGraph) -> dict[str, Start]:
+    """Return where a new job begins to read, by input operator, for those that say so."""
+    return {
+        operator.name: operator.start
+        for operator in graph.operators
+        if isinstance(operator, Input) and operator.start is not None
+    }

@@ -76,7 +76,7 @@ class BusContract(ABC):
     def reopen(self, bus: Bus, folder: Path, options: BusOptions) -> Bus:
         """Return a bus over the same streams that knows only what is durable."""
 
-    options = BusOptions(batch_bytes=100_000, adopt_bytes=4096)
+    options = BusOptions(batch_bytes=100_000, record_bytes=20_000, adopt_bytes=4096)
 
     @pytest.fixture
     def bus(self, tmp_path: Path) -> Iterator[Bus]:
@@ -174,9 +174,24 @@ class BusContract(ABC):
 
     def test_too_large_a_batch_is_refused_with_the_numbers(self, stream: Stream) -> None:
         """The error holds what was found and what is allowed."""
-        with pytest.raises(InvalidInputError, match=r"10000 rows has \d+ bytes; .* 100000;"):
+        with pytest.raises(
+            InvalidInputError, match=r"10000 rows has \d+ bytes; .* 100000, the set"
+        ):
             stream.append(0, rows(0, 10_000))
         assert stream.ends() == [0, 0]
+
+    def test_too_large_a_record_is_refused_with_the_numbers(self, bus: Bus) -> None:
+        """One record in the middle of small ones, with its row; at the limit it may be."""
+        stream = bus.create(StreamSpec("wide", 1, pa.schema([("text", pa.string())])))
+        texts = ["x"] * 700 + ["y" * (20_000 - 4)] + ["z"] * 500
+        stream.append(0, pa.table({"text": texts}))
+        texts[700] += "y"
+        texts[900] = "w" * 30_000
+        with pytest.raises(
+            InvalidInputError, match=r"in row 700 .* 2000\d bytes; .* 20000, the se"
+        ):
+            stream.append(0, pa.table({"text": texts}))
+        assert stream.ends() == [1201]
 
     def test_a_sequence_is_appended_once(self, bus: Bus, tmp_path: Path) -> None:
         """A repeated or older sequence answers the old offsets, also after a reopen."""

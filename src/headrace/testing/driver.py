@@ -91,6 +91,7 @@ class TestDriver:
         background: Callable[[], Background] = InlineBackground,
         durability: str = "epoch",
         keep_epochs: int = 100,
+        start: str = "earliest",
     ) -> None:
         self._job, self._slots, self._hosts = job, slots, hosts
         self._background = background
@@ -99,7 +100,7 @@ class TestDriver:
         self.clock = ManualClock(seed=seed)
         self.settings = Settings(
             home=self.home,
-            job=JobSettings(tasks=tasks, key_groups=key_groups),
+            job=JobSettings(tasks=tasks, key_groups=key_groups, start=start),
             epoch=EpochSettings(max_rows=max_rows, max_bytes=max_bytes),
             state=StateSettings(
                 dir=self.state_dir(0),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from headrace.coordinator.plans import load_plan, save_plan
 from headrace.coordinator.summary import EpochSummary
 from headrace.errors import (
     CorruptDataError,
+    GraphError,
     InternalError,
     InvalidInputError,
     NotOwnerError,
@@ -315,6 +317,48 @@ def test_a_job_that_fell_behind_what_a_stream_keeps_says_so() -> None:
         feed(driver)
         with pytest.raises(OffsetGoneError, match="offset 20 is gone, the oldest kept is 30"):
             driver.advance()
+
+
+@pytest.mark.parametrize(
+    ("own", "setting", "expected"),
+    [
+        (None, "earliest", [1, 2, 3, 4, 5]),
+        (None, "latest", [5]),
+        ("1970-01-01T00:00:03", "latest", [3, 4, 5]),
+        (datetime(1970, 1, 1, 2, 0, 4, tzinfo=timezone(timedelta(hours=2))), "latest", [4, 5]),
+        ("earliest", "1970-01-01T00:00:02", [1, 2, 3, 4, 5]),
+        (None, "1970-01-01T00:00:02+00:00", [2, 3, 4, 5]),
+    ],
+)
+def test_a_new_job_begins_where_it_is_told_to(own: Any, setting: str, expected: list[int]) -> None:
+    """Its own word wins over the setting; later drivers go on where it is."""
+
+    @hr.job("late")
+    def late(g: hr.Graph) -> None:
+        g.input("timed", start=own).send_to(g.output("out"))
+
+    with TestDriver(late, start=setting) as driver:
+        driver.create("timed", {"n": pa.int64(), "at": pa.int64()}, time="at")
+        driver.feed("timed", [{"n": n, "at": 1000 * n} for n in (1, 2, 3, 4)])
+        driver.start()
+        driver.feed("timed", [{"n": 5, "at": 5000}])
+        driver.crash()
+        driver.run()
+        assert expected == [row["n"] for row in driver.output("out")]
+
+
+def test_a_start_that_cannot_be_is_refused() -> None:
+    @hr.job("late")
+    def late(g: hr.Graph) -> None:
+        g.input("in", start="yesterday")
+
+    with pytest.raises(GraphError, match="start is 'yesterday'; expected earliest, latest, or a"):
+        late.build()
+    with (
+        driver_of(start="2013-01-31") as driver,
+        pytest.raises(InvalidInputError, match="stream 'in' has no event-time column"),
+    ):
+        driver.start()
 
 
 def test_a_new_job_begins_where_its_inputs_begin() -> None:
