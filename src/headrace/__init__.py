@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from polars import col, lit
 
+    from headrace import sinks
     from headrace.errors import GraphError, HeadraceError, InvalidInputError
     from headrace.graph import agg
     from headrace.graph.builder import Graph
@@ -40,6 +41,7 @@ __all__ = [
     "col",
     "job",
     "lit",
+    "sinks",
     "store",
     "tumbling",
 ]
@@ -60,6 +62,7 @@ _HOMES = {
     "col": "polars",
     "job": "headrace.graph.jobs",
     "lit": "polars",
+    "sinks": "headrace.sinks",
     "store": "headrace.graph.stores",
     "tumbling": "headrace.graph.streams",
 }

@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "headrace"
 
 LAYERS = [
     "errors", "clock", "faults", "files", "config", "records",
-    "graph", "bus", "state", "plan", "task", "coordinator", "spark",
+    "graph", "sinks", "bus", "state", "plan", "task", "coordinator", "spark",
     "bench", "demo", "cli", "testing",
 ]  # fmt: skip
 ABOVE = {name: set(LAYERS[:index]) | {name} for index, name in enumerate(LAYERS)}

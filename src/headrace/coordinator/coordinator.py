@@ -31,6 +31,7 @@ from headrace.coordinator.planning import (
     table_limits,
 )
 from headrace.coordinator.publishing import publish_outputs
+from headrace.coordinator.receivers import Receivers
 from headrace.coordinator.reign import Reign
 from headrace.coordinator.requests import Requests, RescaleAnswer
 from headrace.coordinator.rescale_steps import commit_rescale
@@ -92,6 +93,7 @@ class Coordinator:
         self._runner, self._clock = runner, clock
         self._limits = limits or EpochLimits()
         self._kept = KeptEpochs(log, self._limits.keep_epochs, self._limits.keep_bytes)
+        self._receivers = Receivers(plan, storage, clock)
         self._requests = Requests(storage.root, storage.files, clock)
         self._max_rows = self._limits.max_rows
         self._slots: list[Slot] = []
@@ -120,8 +122,8 @@ class Coordinator:
         """Become the driver.
 
         1. Take a generation. 2. Fold the manifests, or create the job. 3. Check that the
-        graph fits the state, and describe the stores. 4. Publish the last epoch's outputs
-        again. 5. Sweep.
+        graph fits the state, open the sinks, describe the stores. 4. Publish the last epoch's
+        outputs again. 5. Sweep.
 
         Raises:
             InvalidInputError: the graph changed in a way that the state cannot follow.
@@ -131,10 +133,12 @@ class Coordinator:
         exists = self._reign.begin()
         self._create_outputs()
         if not exists:
+            self._receivers.open()  # a wrong one is told before the job is there
             self._create_job()
         self._adopt()
         self._recount()
         self._check_graph()
+        self._receivers.open()
         self._describe()
         self._publish()
         self._settle()
@@ -144,6 +148,10 @@ class Coordinator:
         if self._limits.bounded:
             self.end_at_present()
         self._slots = self._found_slots()
+
+    def close(self) -> None:
+        """Let go of the sinks' receivers; the job stays as it is."""
+        self._receivers.close()
 
     def _settle(self) -> None:
         """Let the state say what is promised from now on; one from a copy begins a lineage.
@@ -362,6 +370,8 @@ class Coordinator:
         Raises:
             NotOwnerError: a newer driver has taken over; stop.
             UnavailableError: slots could not be brought to their stores; try again.
+            ReceiverAwayError: a sink does not answer. The epoch is committed, and waits for it;
+                the next call hands it on first.
             InvalidInputError: the user's code or data; nothing of the epoch is visible.
         """
         held = Deadline(self._clock, HELD_S)
@@ -474,6 +484,7 @@ class Coordinator:
         if self._published == self.state.digest:
             return 0
         rows = publish_outputs(self.state, self._bus, self._storage.root)
+        rows += self._receivers.commit(self.state)
         self._published = self.state.digest
         return rows
 

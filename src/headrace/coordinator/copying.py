@@ -37,6 +37,7 @@ class CopiedFile(NamedTuple):
 def named_files(state: JobState) -> list[CopiedFile]:
     """Return every file that a state names, once, in the order of their names."""
     sums: dict[str, int | None] = {part.path: None for part in state.outputs}
+    sums.update((part.path, None) for part in state.sinks)
     for task in state.tasks.values():
         sums.update((ref.path, ref.checksum) for ref in task.files)
     return [CopiedFile(path, sums[path]) for path in sorted(sums)]

@@ -36,6 +36,7 @@ from headrace.task.orders import (
     InputRange,
     OutputPart,
     SegmentRef,
+    SinkPart,
     SlotOrder,
     SlotReport,
     TaskOrder,
@@ -103,6 +104,7 @@ class EpochRun:
     exchange: dict[str, list[ExchangeFile]] = field(default_factory=dict)
     tasks: dict[str, TaskChange] = field(default_factory=dict)
     outputs: list[OutputPart] = field(default_factory=list)
+    sinks: list[SinkPart] = field(default_factory=list)
     files: list[FileRef] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     merge_problems: list[str] = field(default_factory=list)
@@ -232,6 +234,7 @@ class EpochRun:
             self.slot_timings.update(report.timings_ms)
             made = [report.segment, *report.output_files]
             self.files += [file for file in made if file is not None]
+            self.sinks += report.sinks
             for file in report.exchange:
                 self.exchange.setdefault(file.operator, []).append(file)
             for task in report.tasks:
@@ -323,6 +326,7 @@ class EpochRun:
             watermarks=self.watermarks,
             tasks=self.tasks,
             outputs=tuple(self.outputs),
+            sinks=tuple(self.sinks),
             counts={**self._lasting_counts(), "in": self.rows_read()},
             ended=self.ended,
             kept_from=self.kept_from,

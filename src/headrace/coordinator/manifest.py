@@ -14,7 +14,7 @@ import msgspec
 
 from headrace.coordinator.task_files import TaskChange, TaskState, changed
 from headrace.errors import CorruptDataError
-from headrace.task.orders import NO_WATERMARK, OutputPart
+from headrace.task.orders import NO_WATERMARK, OutputPart, SinkPart
 
 FORMAT = 2
 
@@ -53,6 +53,7 @@ class JobState(msgspec.Struct, frozen=True):
     tasks: dict[str, TaskState] = {}
     task_counts: dict[str, int] = {}
     outputs: tuple[OutputPart, ...] = ()
+    sinks: tuple[SinkPart, ...] = ()
     counts: dict[str, int] = {}
     ended: bool = False
     kept_from: int = 0
@@ -64,7 +65,7 @@ class JobState(msgspec.Struct, frozen=True):
 
     def files(self) -> set[str]:
         """Return every file that the state names, relative to the job's storage."""
-        named = {part.path for part in self.outputs}
+        named = {part.path for part in self.outputs} | {part.path for part in self.sinks}
         for task in self.tasks.values():
             named.update(ref.path for ref in task.files)
         return named
@@ -87,6 +88,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     watermarks: dict[str, int] = {}
     tasks: dict[str, TaskChange] = {}
     outputs: tuple[OutputPart, ...] = ()
+    sinks: tuple[SinkPart, ...] = ()
     counts: dict[str, int] = {}
     ended: bool = False
     kept_from: int = 0
@@ -186,6 +188,7 @@ def fold(state: JobState | None, manifest: Manifest, digest: str) -> JobState:
         tasks=tasks,
         task_counts=state.task_counts,
         outputs=manifest.outputs,
+        sinks=manifest.sinks,
         counts=counts,
         ended=manifest.ended,
         kept_from=max(state.kept_from, manifest.kept_from),

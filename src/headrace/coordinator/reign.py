@@ -143,6 +143,7 @@ class Reign:
             epoch=before.epoch + 1,
             time_ms=max(self._clock.now_ms(), before.time_ms),
             outputs=(),
+            sinks=(),
         )
         return self.publish(base_manifest(after, before.digest))
 

@@ -11,6 +11,7 @@ from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.copier import Copier
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.publishing import publish_outputs
+from headrace.coordinator.receivers import check_confirmed
 from headrace.coordinator.reign import Reign
 from headrace.coordinator.rescaling import rescaled, wanted_counts
 from headrace.errors import InvalidInputError
@@ -76,5 +77,10 @@ def rescale_stopped(
     reign = Reign(job, FileCommitLog(root, files, clock), clock, copier)
     if not reign.begin():
         raise InvalidInputError(f"job {job!r} has not committed an epoch yet; run it", job=job)
-    commit_rescale(reign, tasks, stage, clock, lambda: publish_outputs(reign.state, bus, root))
+
+    def publish() -> None:
+        check_confirmed(reign.state, root)
+        publish_outputs(reign.state, bus, root)
+
+    commit_rescale(reign, tasks, stage, clock, publish)
     return reign.state

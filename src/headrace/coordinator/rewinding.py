@@ -21,6 +21,7 @@ from headrace.coordinator.inspection import JobReader
 from headrace.coordinator.lineages import begin_lineage
 from headrace.coordinator.manifest import InputPosition, JobState
 from headrace.coordinator.publishing import publish_outputs
+from headrace.coordinator.receivers import check_confirmed
 from headrace.coordinator.reign import Reign
 from headrace.errors import InvalidInputError
 from headrace.faults import fault
@@ -161,6 +162,7 @@ def set_back(
     if not reign.begin():
         raise InvalidInputError(f"job {job!r} has not committed an epoch yet; run it", job=job)
     while True:
+        check_confirmed(reign.state, root)
         publish_outputs(reign.state, bus, root)
         fault("set_back.published")
         if reign.publish_next(choose(reign.state)):

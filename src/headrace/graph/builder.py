@@ -11,8 +11,9 @@ from headrace.config.starts import read_start
 from headrace.graph.aggregates import unknown_column
 from headrace.graph.arguments import attempt, with_on_error
 from headrace.graph.durations import Duration, duration_ms
-from headrace.graph.ledger import Ledger, Output, name_mistake
+from headrace.graph.ledger import Ledger, Output, SinkOutput, name_mistake
 from headrace.graph.operators import FAIL, Input
+from headrace.graph.sinks import Sink
 from headrace.graph.sites import user_site
 from headrace.graph.streams import Stream
 from headrace.graph.types import to_schema
@@ -92,4 +93,15 @@ class Graph:
         """
         output = Output(self._ledger, stream, partitions, user_site())
         self._ledger.add_output(output)
+        return output
+
+    def output_sink(self, sink: Sink) -> SinkOutput:
+        """Name a receiver outside Headrace that ``send_to`` sends to.
+
+        Args:
+            sink: such as ``hr.sinks.parquet(folder)`` or ``hr.sinks.postgres(url, table)``; what
+                it promises is said by ``explain``.
+        """
+        output = SinkOutput(self._ledger, sink, user_site())
+        self._ledger.add_sink(output)
         return output

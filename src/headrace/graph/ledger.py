@@ -13,13 +13,15 @@ from headrace.graph.operators import (
     Process,
     RunningAggregate,
     SendTo,
+    SendToSink,
     Site,
     TumblingWindow,
 )
+from headrace.graph.sinks import Sink
 from headrace.graph.tables import BroadcastSpec
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
-_ENDS = (SendTo, RunningAggregate, TumblingWindow, Process)
+_ENDS = (SendTo, SendToSink, RunningAggregate, TumblingWindow, Process)
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,25 @@ class Output:
     stream: str
     partitions: int | None
     site: Site
+
+    @property
+    def label(self) -> str:
+        """What the names of operators that send to it end with."""
+        return self.stream
+
+
+@dataclass(frozen=True)
+class SinkOutput:
+    """A sink that ``send_to`` sends to; made by ``Graph.output_sink``."""
+
+    ledger: Ledger
+    sink: Sink
+    site: Site
+
+    @property
+    def label(self) -> str:
+        """What the names of operators that send to it end with."""
+        return self.sink.label if isinstance(self.sink, Sink) else "sink"
 
 
 def name_mistake(name: object, what: str) -> str | None:
@@ -50,6 +71,7 @@ class Ledger:
         self.mistakes: list[str] = []
         self._operators: dict[str, Operator] = {}
         self._outputs: list[Output] = []
+        self._sinks: list[SinkOutput] = []
         self._is_sent: set[int] = set()
         self._stores: dict[str, str] = {}
         self._tables: dict[str, BroadcastSpec] = {}
@@ -127,7 +149,16 @@ class Ledger:
             self.report(f"output {stream!r}", output.site, text)
         self._outputs.append(output)
 
-    def mark_sent(self, output: Output) -> None:
+    def add_sink(self, output: SinkOutput) -> None:
+        """Take a sink and its mistakes."""
+        wrong = [f"found {output.sink!r}, expected a sink, such as hr.sinks.parquet(folder)"]
+        if isinstance(output.sink, Sink):
+            wrong = output.sink.mistakes()
+        for text in wrong:
+            self.report("sink", output.site, text)
+        self._sinks.append(output)
+
+    def mark_sent(self, output: Output | SinkOutput) -> None:
         """Note that an output is used."""
         self._is_sent.add(id(output))
 
@@ -148,6 +179,10 @@ class Ledger:
             if id(output) not in self._is_sent:
                 text = "nothing is sent to it; use send_to, or take it out"
                 self.report(f"output {output.stream!r}", output.site, text)
+        for sink in self._sinks:
+            if id(sink) not in self._is_sent and isinstance(sink.sink, Sink):
+                text = "nothing is sent to it; use send_to, or take it out"
+                self.report(f"sink {sink.sink.identity!r}", sink.site, text)
         filled = {table.stream: table.name for table in self._tables.values()}
         sources = {o.stream: o for o in operators if isinstance(o, Input)}
         for operator in operators:

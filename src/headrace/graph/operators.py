@@ -16,6 +16,7 @@ import pyarrow as pa
 from headrace.config.starts import Start
 from headrace.graph.aggregates import Aggregate
 from headrace.graph.remote import Remote
+from headrace.graph.sinks import Sink
 from headrace.graph.tables import BroadcastSpec
 from headrace.records.layout import TableLayout
 
@@ -213,6 +214,13 @@ class SendTo(Operator):
 
     stream: str = ""
     partitions: int | None = None
+
+
+@dataclass(frozen=True)
+class SendToSink(Operator):
+    """``send_to`` a sink: a receiver outside, which takes each committed epoch."""
+
+    sink: Sink | None = None
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from headrace.graph.arguments import (
     with_on_error,
 )
 from headrace.graph.durations import Duration, duration_ms
-from headrace.graph.ledger import Ledger, Output
+from headrace.graph.ledger import Ledger, Output, SinkOutput
 from headrace.graph.operators import (
     FAIL,
     Filter,
@@ -45,10 +45,12 @@ from headrace.graph.operators import (
     RunningAggregate,
     Select,
     SendTo,
+    SendToSink,
     StoreSpec,
     TumblingWindow,
 )
 from headrace.graph.signatures import process_mistakes
+from headrace.graph.sinks import Sink
 from headrace.graph.sites import user_site
 from headrace.graph.tables import (
     JOIN_WAYS,
@@ -434,35 +436,40 @@ class Stream:
 
         return self._add("join_table", name, make, self.keys)
 
-    def send_to(self, output: Output, name: str | None = None) -> None:
-        """Append the messages to an output stream.
+    def send_to(self, output: Output | SinkOutput | Sink, name: str | None = None) -> None:
+        """Append the messages to an output stream, or send them to a receiver outside.
 
         Args:
-            output: from ``Graph.output``.
-            name: of the operator.
+            output: from ``Graph.output`` or ``Graph.output_sink``; or a sink, such as
+                ``hr.sinks.parquet(folder)``.
+            name: of the operator; a sink knows by it which epochs it has.
         """
         site = user_site()
+        if isinstance(output, Sink):
+            output = SinkOutput(self._ledger, output, site)
+            self._ledger.add_sink(output)
         target = _as_output(output)
 
         def make(chosen: str, wrong: list[str]) -> Operator:
             if target is None:
-                wrong.append(f'send_to takes g.output("name"); found {shown(output)}')
+                wrong.append(f'send_to takes g.output("name") or a sink; found {shown(output)}')
                 return SendTo(chosen, (self.name,), site)
             if target.ledger is not self._ledger:
-                wrong.append(f"output {target.stream!r} belongs to another graph")
+                wrong.append(f"output {target.label!r} belongs to another graph")
             self._ledger.mark_sent(target)
+            if isinstance(target, SinkOutput):
+                return SendToSink(chosen, (self.name,), site, sink=target.sink)
             return SendTo(chosen, (self.name,), site, target.stream, target.partitions)
 
-        stream = "output" if target is None else target.stream
-        self._add(f"to_{stream}", name, make, self.keys)
+        self._add(f"to_{'output' if target is None else target.label}", name, make, self.keys)
 
 
 def _keyed(keys: Keys) -> str:
     return "not partitioned" if keys is None else f"partitioned by {list(keys)}"
 
 
-def _as_output(value: object) -> Output | None:
-    return value if isinstance(value, Output) else None
+def _as_output(value: object) -> Output | SinkOutput | None:
+    return value if isinstance(value, Output | SinkOutput) else None
 
 
 def _window_ms(wrong: list[str], window: object) -> tuple[int, int]:

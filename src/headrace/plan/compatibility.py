@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.plan.fingerprint import JOB
+from headrace.plan.fingerprint import JOB, SINK
 
 _RESET = "or begin anew: headrace jobs reset JOB"
 
@@ -23,8 +23,8 @@ def changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
     """
     before = {name: json.loads(text) for name, text in old.items()}
     after = {name: json.loads(text) for name, text in new.items()}
-    gone = {name: parts for name, parts in before.items() if name not in after}
-    added = {name: parts for name, parts in after.items() if name not in before}
+    gone = {n: p for n, p in before.items() if n not in after and p["kind"] != SINK}
+    added = {n: p for n, p in after.items() if n not in before and p["kind"] != SINK}
     sentences = []
     for name, parts in before.items():
         if name in after:
@@ -71,6 +71,7 @@ def _differences(name: str, before: dict[str, Any], after: dict[str, Any]) -> li
 
 
 _ADVICE = {
+    "to": "which epochs a receiver has is kept by the operator's name: give it another with name=",
     "stage": "its state is kept by the names of the partition_by before it: rename these back",
     "partitions": "offsets are kept by partition: use a stream with as many",
     "key groups": "they are fixed when a job is created: set them back",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.graph.operators import Input, Operator, SendTo
+from headrace.graph.operators import Input, Operator, SendTo, SendToSink
 from headrace.plan.explain import counted, describe
-from headrace.plan.stages import TIME, WATERMARK, JobPlan, Stage
+from headrace.plan.stages import TIME, WATERMARK, JobPlan, SinkBinding, Stage
 
 
 def mermaid(plan: JobPlan) -> str:
@@ -23,6 +23,7 @@ class _Drawing:
         self._plan = plan
         inputs = [binding.stream for stage in plan.stages for binding in stage.inputs]
         outputs = [binding.stream for stage in plan.stages for binding in stage.outputs]
+        outputs += [_sink(binding) for binding in plan.sinks]
         names = dict.fromkeys([*inputs, *outputs])
         self._streams = {name: f"stream{number}" for number, name in enumerate(names)}
         inner = [o.name for stage in plan.stages for o in stage.operators if not _is_end(o)]
@@ -46,6 +47,7 @@ class _Drawing:
     def edges(self, stage: Stage) -> list[str]:
         feeds = {binding.operator: binding.stream for binding in stage.inputs}
         outputs = {binding.operator: binding.stream for binding in stage.outputs}
+        outputs |= {binding.operator: _sink(binding) for binding in stage.sinks}
         received = {exchange.operator: exchange for exchange in stage.receives}
         lines = []
         for operator in stage.operators:
@@ -81,7 +83,11 @@ class _Drawing:
 
 
 def _is_end(operator: Operator) -> bool:
-    return isinstance(operator, Input | SendTo)
+    return isinstance(operator, Input | SendTo | SendToSink)
+
+
+def _sink(binding: SinkBinding) -> str:
+    return binding.sink.identity
 
 
 def _text(text: str) -> str:

@@ -22,6 +22,7 @@ from headrace.graph.operators import (
     RunningAggregate,
     Select,
     SendTo,
+    SendToSink,
     StoreSpec,
     TumblingWindow,
 )
@@ -61,6 +62,7 @@ def _stage_lines(stage: Stage) -> Iterator[str]:
         yield f"    from stage {received.source_stage} by {received.operator}{behind}"
     bindings = {binding.operator: binding for binding in stage.inputs}
     outputs = {binding.operator: binding for binding in stage.outputs}
+    sinks = {binding.operator: binding for binding in stage.sinks}
     for operator in stage.operators:
         if operator.name in bindings:
             rows = _input_rows(bindings[operator.name])
@@ -69,6 +71,9 @@ def _stage_lines(stage: Stage) -> Iterator[str]:
             by = f" by ({', '.join(out.keys)})" if out.keys else " by task"
             rows = [f"output {out.stream}: {counted(out.partitions, 'partition')}{by}"]
             rows.append(f"columns {_listed(out.schema.names)}")
+        elif operator.name in sinks:
+            columns = sinks[operator.name].schema.names
+            rows = [*describe(operator), f"columns {_listed(columns)}"]
         else:
             rows = describe(operator)
         yield f"    {operator.name}"
@@ -139,6 +144,8 @@ def describe(operator: Operator) -> list[str]:
             return _join(operator)
         case Input() | SendTo():
             return [operator.stream]
+        case SendToSink() if operator.sink is not None:
+            return [f"sink {operator.sink.identity}", operator.sink.promise]
     return [type(operator).__name__]
 
 

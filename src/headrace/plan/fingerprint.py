@@ -22,6 +22,7 @@ from headrace.plan.inference import Flow
 from headrace.plan.stages import Stage
 
 JOB = "job"
+SINK = "sink"
 
 
 def fingerprint(
@@ -38,6 +39,8 @@ def fingerprint(
                 "stream": binding.stream,
                 "partitions": binding.partitions,
             }
+        for sink in stage.sinks:
+            found[sink.operator] = {"kind": SINK, "to": sink.sink.identity}
         for operator in stage.operators:
             if not isinstance(operator, Input):
                 described = _describe(operator)

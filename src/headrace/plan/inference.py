@@ -29,6 +29,7 @@ from headrace.graph.operators import (
     RunningAggregate,
     Select,
     SendTo,
+    SendToSink,
     TumblingWindow,
 )
 from headrace.plan.expressions import Resolved
@@ -119,6 +120,9 @@ class Inference:
                 return self._merge(operator)
             case RunningAggregate() | TumblingWindow():
                 return self._aggregate(operator, before)
+            case SendToSink():
+                for text in operator.sink.column_mistakes(before.schema) if operator.sink else ():
+                    self.report(operator, text)
         return before
 
     def _input(self, operator: Input) -> Flow | None:

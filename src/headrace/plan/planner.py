@@ -30,6 +30,7 @@ from headrace.graph.operators import (
     Process,
     RunningAggregate,
     SendTo,
+    SendToSink,
     StoreSpec,
     TumblingWindow,
 )
@@ -44,6 +45,7 @@ from headrace.plan.stages import (
     InputBinding,
     JobPlan,
     OutputBinding,
+    SinkBinding,
     Stage,
     StreamInfo,
 )
@@ -198,6 +200,11 @@ class _Draft:
                 self._output(o, widths, is_keyed=bool(receives))
                 for o in members
                 if isinstance(o, SendTo)
+            ),
+            sinks=tuple(
+                SinkBinding(o.name, o.sink, self.flows[o.name].schema)
+                for o in members
+                if isinstance(o, SendToSink) and o.sink is not None
             ),
             stores=_stores(members),
             delays={name: delay for name, delay in delays.items() if name in known},

@@ -24,12 +24,13 @@ from headrace.graph.operators import (
     RunningAggregate,
     Select,
     SendTo,
+    SendToSink,
     TumblingWindow,
 )
 from headrace.plan.expressions import Resolved, broadcast
 from headrace.plan.inference import Flow
 
-_WHOLE = (MapMessages, FlatMapMessages, MapBatches, Process, SendTo)
+_WHOLE = (MapMessages, FlatMapMessages, MapBatches, Process, SendTo, SendToSink)
 
 
 def prune(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from headrace.graph.operators import JobGraph, Operator, StoreSpec
+from headrace.graph.sinks import Sink
 
 TIME, WATERMARK = "__time", "__watermark"
 
@@ -97,6 +98,15 @@ class OutputBinding:
 
 
 @dataclass(frozen=True)
+class SinkBinding:
+    """A ``send_to`` bound to a receiver outside; ``schema`` is that of its rows."""
+
+    operator: str
+    sink: Sink
+    schema: pa.Schema
+
+
+@dataclass(frozen=True)
 class Stage:
     """Operators between two repartitions.
 
@@ -121,6 +131,7 @@ class Stage:
     receives: tuple[Exchange, ...] = ()
     sends: tuple[Exchange, ...] = ()
     outputs: tuple[OutputBinding, ...] = ()
+    sinks: tuple[SinkBinding, ...] = ()
     stores: tuple[StoreSpec, ...] = ()
     delays: dict[str, int] = field(default_factory=dict)
     tables: tuple[str, ...] = ()
@@ -146,6 +157,11 @@ class JobPlan:
     key_groups: int
     fingerprint: dict[str, str]
     tables: tuple[TableBinding, ...] = ()
+
+    @property
+    def sinks(self) -> tuple[SinkBinding, ...]:
+        """Every sink of the job."""
+        return tuple(binding for stage in self.stages for binding in stage.sinks)
 
     @property
     def levels(self) -> tuple[tuple[Stage, ...], ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,6 +116,7 @@ def run_job(
             _stopping(control, coordinator, runner, root),
             watching(watch, on_recovery or (lambda recovery: None), runner.fail),
             suppress(DroppedError),
+            closing(coordinator),
         ):
             coordinator.start()
             if deployment.copier is not None:

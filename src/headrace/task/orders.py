@@ -141,6 +141,16 @@ class OutputPart(msgspec.Struct, frozen=True, array_like=True):
     rows: int
 
 
+class SinkPart(msgspec.Struct, frozen=True, array_like=True):
+    """What one slot made for a sink: a file; ``checksum`` is the xxh3 of its bytes."""
+
+    operator: str
+    path: str
+    size: int
+    rows: int
+    checksum: int
+
+
 class ExchangeFile(msgspec.Struct, frozen=True, array_like=True):
     """One source task's rows for one ``partition_by``, with the rows for each target task."""
 
@@ -214,6 +224,7 @@ class SlotReport(msgspec.Struct, frozen=True):
     exchange: list[ExchangeFile] = []
     segment: FileRef | None = None
     output_files: list[FileRef] = []
+    sinks: list[SinkPart] = []
     misplaced: bool = False
     error: SlotFailure | None = None
     timings_ms: dict[str, float] = {}

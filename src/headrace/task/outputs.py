@@ -6,14 +6,14 @@ published; a large part gets a file of its own, which the bus adopts as it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.errors import InvalidInputError
-from headrace.files import Files
+from headrace.files import Bytes, Files
 from headrace.plan.stages import OutputBinding
 from headrace.records.frame import encode_frame
 from headrace.records.keys import encode_columns, key_groups
@@ -88,8 +88,15 @@ class OutputWriter:
         self._shared_size = 0
         self.written: list[FileRef] = []
 
-    def _name(self, number: int) -> str:
-        return f"output/{self._stem}-{number}.seg"
+    def _name(self, number: int, suffix: str = "seg") -> str:
+        return f"output/{self._stem}-{number}.{suffix}"
+
+    def write(self, content: Sequence[Bytes], suffix: str) -> FileRef:
+        """Write a file of its own; its name is durable once ``close`` has returned."""
+        name = self._name(len(self.written) + 1, suffix)
+        size = self._files.write_new(self._root / name, content)
+        self.written.append(FileRef(name, size, self._epoch))
+        return self.written[-1]
 
     def add(self, node: OutputNode) -> list[OutputPart]:
         """Take a node's rows and return where each part will be."""
@@ -99,9 +106,7 @@ class OutputWriter:
             size = sum(len(piece) for piece in frame)
             stream, rows = node.binding.stream, batch.num_rows
             if size >= self._adopt:
-                name = self._name(len(self.written) + 1)
-                self._files.write_new(self._root / name, frame)
-                self.written.append(FileRef(name, size, self._epoch))
+                name = self.write(frame, "seg").path
                 parts.append(OutputPart(stream, partition, name, 0, size, rows))
                 continue
             begin, self._shared_size = self._shared_size, self._shared_size + size

@@ -57,6 +57,7 @@ from headrace.task.orders import (
 )
 from headrace.task.outputs import OutputWriter
 from headrace.task.remotes import RemoteStores
+from headrace.task.sinks import write_sinks
 from headrace.task.source import SourceReader
 from headrace.task.stage_task import StageTask, store_specs
 from headrace.task.tables import Tables
@@ -264,6 +265,7 @@ class _Attempt:
             self._order.epoch,
         )
         parts = [[p for n in e.runtime.outputs() for p in outputs.add(n)] for e in ready]
+        sinks = write_sinks([n for e in ready for n in e.runtime.sinks()], outputs)
         outputs.close()
         fault("slot.output_written")
         began = self._timed("output", began)
@@ -285,6 +287,7 @@ class _Attempt:
             exchange=exchange,
             segment=segment,
             output_files=outputs.written,
+            sinks=sinks,
             timings_ms=self._timings,
         )
 

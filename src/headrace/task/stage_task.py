@@ -26,6 +26,7 @@ from headrace.graph.operators import (
     RunningAggregate,
     Select,
     SendTo,
+    SendToSink,
     StoreSpec,
     TumblingWindow,
 )
@@ -46,6 +47,7 @@ from headrace.task.outputs import OutputNode
 from headrace.task.partial_table import KeyValuePartials, PartialTable
 from headrace.task.process import ProcessNode, Turn
 from headrace.task.remotes import REMOTE, RemoteStores
+from headrace.task.sinks import SinkNode
 from headrace.task.stateless import (
     FilterNode,
     ForwardNode,
@@ -201,6 +203,8 @@ class StageTask:
             case SendTo():
                 binding = next(o for o in self._stage.outputs if o.operator == name)
                 return OutputNode(name, binding, self.task)
+            case SendToSink():
+                return SinkNode(name, next(s for s in self._stage.sinks if s.operator == name))
             case RunningAggregate() | TumblingWindow():
                 return self._build_aggregate(operator)
             case Process():
@@ -321,6 +325,10 @@ class StageTask:
     def outputs(self) -> list[OutputNode]:
         """Return the outputs."""
         return [node for node in self.nodes.values() if isinstance(node, OutputNode)]
+
+    def sinks(self) -> list[SinkNode]:
+        """Return what is sent to receivers outside."""
+        return [node for node in self.nodes.values() if isinstance(node, SinkNode)]
 
     def deadlines(self) -> tuple[int | None, int | None]:
         """Return the earliest watermark and wall clock at which something is due."""

@@ -212,7 +212,9 @@ class TestDriver:
 
     def crash(self, *, lose_hosts: Sequence[int] = ()) -> None:
         """End every process without warning; with the disks of some hosts, if wanted."""
-        self._coordinator = None
+        if self._coordinator is not None:
+            self._coordinator.close()  # as the end of a process ends its connections
+            self._coordinator = None
         self.runner.kill_all()
         if not self._memory_bus:  # a bus in memory stands for a broker, which lives on
             self.bus.close()

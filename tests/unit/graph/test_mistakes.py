@@ -258,7 +258,7 @@ STEPS: dict[str, tuple[Callable[[hr.Stream], Any], str]] = {
     ),
     "output that is none": (
         lambda s: s.send_to("copy"),  # type: ignore[arg-type]
-        """send_to takes g.output("name"); found 'copy' (str)""",
+        """send_to takes g.output("name") or a sink; found 'copy' (str)""",
     ),
 }
 

@@ -1,0 +1,31 @@
+"""Receivers of outputs outside Headrace: folders of files, and databases.
+
+``parquet``, ``json_lines`` and ``csv`` commit each epoch into a folder; ``committed_files`` tells
+readers what is in one. What every sink promises, and how to write another, is in
+``headrace.graph.sinks``.
+"""
+
+from headrace.graph.sinks import (
+    Prepared,
+    Receiver,
+    ReceiverAwayError,
+    Sink,
+    SinkEpoch,
+    SinkSite,
+)
+from headrace.sinks.files import FileSink, csv, json_lines, parquet
+from headrace.sinks.folder import committed_files
+
+__all__ = [
+    "FileSink",
+    "Prepared",
+    "Receiver",
+    "ReceiverAwayError",
+    "Sink",
+    "SinkEpoch",
+    "SinkSite",
+    "committed_files",
+    "csv",
+    "json_lines",
+    "parquet",
+]
