@@ -222,10 +222,10 @@ class Appender:
         gone = {(int(e["segment"]), int(e["nonce"])) for e in below[["segment", "nonce"]]}
         last = Entry(TRIM, 0, begin, 0, 0, 0, index.partition, 0, 0)
         self._begin_index([*index.table.carried(index.partition), last])
-        fault("bus.trim_written")
+        fault("trim.written")
         for segment, nonce in sorted(gone):
             self._files.remove(index.folder / segment_name(segment, nonce))
-            fault("bus.segment_removed")
+            fault("trim.segment_removed")
         self._drop_index_files()
 
     def _drop_index_files(self) -> None:
@@ -238,7 +238,7 @@ class Appender:
             if index.header(following).first_offset > index.table.begin:
                 return
             self._files.remove(index.path_of(number))
-            fault("bus.index_removed")
+            fault("trim.index_removed")
 
     def _write(self, chunks: Sequence[Bytes], settings: StreamSettings) -> Place:
         first = self._index.table.next_offset

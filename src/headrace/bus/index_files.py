@@ -128,22 +128,29 @@ class IndexFiles:
         self.table, self.trimmed_in, self._start = EntryTable(), -1, 0
 
     def _follow(self) -> None:
+        last = -1
         if self.number < 0:
             numbers = self.files()
             if not numbers:
                 return
-            self.number = numbers[0]
+            self.number, last = numbers[0], numbers[-1]
         self._read_new()
         while self.is_torn or self.is_closed:
             if not self.path_of(self.number + 1).exists():
                 if not self.path.exists():
                     raise _DroppedError
-                return
+                break
             self._read_new()
             before, self.entries = self.entries, 0
             self.number += 1
             self.is_torn = self.is_closed = False
             self._read_new(before)
+        if self.number < last:
+            raise CorruptDataError(
+                f"{self.path} is damaged at byte {self.entries * ENTRY_BYTES}: it ends without an "
+                f"end entry, though index file {last} follows it",
+                file=str(self.path),
+            )
 
     def _read_new(self, before: int | None = None) -> None:
         begin = self.entries * ENTRY_BYTES

@@ -25,6 +25,7 @@ from headrace.coordinator.manifest import InputPosition, JobState
 from headrace.coordinator.placement import Slot
 from headrace.coordinator.planning import (
     at_end,
+    check_ends,
     check_kept,
     next_wall_deadline,
     plan_ranges,
@@ -408,6 +409,7 @@ class Coordinator:
         began = self._clock.monotonic()
         now = self._clock.now_ms()
         ends = self.ends()
+        check_ends(self._plan, state, ends)
         ranges = plan_ranges(self._plan, state, ends, self._max_rows)
         check_kept(ranges, self._streams_of_inputs())
         ended = not ranges and at_end(self._plan, state)

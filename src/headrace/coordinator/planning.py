@@ -8,7 +8,7 @@ from headrace.bus.bus import Stream
 from headrace.bus.retention import offset_gone
 from headrace.coordinator.manifest import InputPosition, JobState
 from headrace.coordinator.task_files import TaskState, merge_order
-from headrace.errors import InvalidInputError
+from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.plan.stages import JobPlan, Stage
 from headrace.records.keys import group_range
 from headrace.task.orders import (
@@ -59,6 +59,33 @@ def plan_ranges(
         )
         for (operator, partition, start, _), share in zip(waiting, shares, strict=True)
     ]
+
+
+def check_ends(plan: JobPlan, state: JobState, ends: Mapping[str, Sequence[int]]) -> None:
+    """Refuse a stream that ends before what the job has read of it.
+
+    Args:
+        plan: of the job.
+        state: after the last epoch.
+        ends: next offset of each partition, by stream.
+
+    Raises:
+        CorruptDataError: names stream and partition, its end and the job's position.
+    """
+    for stage in plan.stages:
+        for binding in stage.inputs:
+            found = ends[binding.stream]
+            for partition, position in state.inputs.get(binding.operator, {}).items():
+                end = found[partition] if partition < len(found) else 0
+                if position.next_offset > end:
+                    raise CorruptDataError(
+                        f"stream {binding.stream!r} partition {partition} ends at offset {end}, "
+                        f"but job {state.job!r} has read up to {position.next_offset}: rows were "
+                        "lost, or it is another stream of that name; restore it, or begin anew: "
+                        f"headrace jobs reset {state.job}",
+                        stream=binding.stream,
+                        partition=partition,
+                    )
 
 
 def check_kept(ranges: Sequence[InputRange], streams: Mapping[str, Stream]) -> None:

@@ -100,7 +100,7 @@ def test_a_segment_that_is_written_slowly_is_followed_by_another(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "point", ["bus.trim_written", "bus.segment_removed", "bus.index_removed", "bus.index_written"]
+    "point", ["trim.written", "trim.segment_removed", "trim.index_removed", "bus.index_written"]
 )
 @pytest.mark.parametrize("which", [1, 2])
 def test_a_trim_that_died_anywhere_loses_nothing_that_is_kept(tmp_path, point, which):

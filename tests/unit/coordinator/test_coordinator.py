@@ -368,3 +368,15 @@ def test_a_new_job_begins_where_its_inputs_begin() -> None:
         found = driver.advance()
         assert found is not None
         assert found.rows == 10
+
+
+def test_a_stream_that_ends_before_what_was_read_is_found() -> None:
+    """Rows that are lost, or another stream of that name, never pass for nothing new."""
+    with driver_of() as driver:
+        feed(driver)
+        driver.advance()
+        driver.bus = open_bus("memory:", clock=driver.clock)
+        driver.create("in", COLUMNS, partitions=2)
+        driver.crash()
+        with pytest.raises(CorruptDataError, match=r"'in' partition 0 ends at offset 0, .* to 10"):
+            driver.advance()
