@@ -29,6 +29,7 @@ class Stream(ABC):
     """A stream that can be appended to and read."""
 
     spec: StreamSpec
+    created: StreamSpec
 
     @abstractmethod
     def append(
@@ -92,6 +93,8 @@ class Stream(ABC):
     def configure(self, **changes: Any) -> StreamSettings:
         """Change settings of the stream, durably and in one step.
 
+        ``partitions`` may rise and fall while the stream has no key columns: ``spec`` tells
+        how many there are, which never falls, and ``settings`` how many get new rows.
         Appenders of all processes follow from their next append on.
 
         Args:
@@ -173,7 +176,10 @@ class Stream(ABC):
 
     @abstractmethod
     def wait(self, ends: Sequence[int], timeout_s: float) -> list[int]:
-        """Return the ends as soon as one of them is beyond the one given, or at the timeout."""
+        """Return the ends as soon as one of them is beyond the one given, or at the timeout.
+
+        Partitions that were added since are waited for from their beginning.
+        """
 
     def append_rows(
         self,
@@ -196,13 +202,13 @@ class Stream(ABC):
             return {}
         return {
             partition: self.append(partition, part, producer=producer, sequence=sequence)
-            for partition, part in self._routed(rows, sequence)
+            for partition, part in self._routed(rows, producer, sequence)
         }
 
     def _routed(
-        self, rows: pa.RecordBatch, sequence: int | None
+        self, rows: pa.RecordBatch, producer: Producer | None, sequence: int | None
     ) -> Iterable[tuple[int, pa.RecordBatch]]:
-        partitions = self.spec.partitions
+        partitions = self._targets(producer, sequence)
         if partitions == 1:
             return [(0, rows)]
         if not self.spec.key:
@@ -219,6 +225,10 @@ class Stream(ABC):
                 present.tolist(), begins.tolist(), counts.tolist(), strict=True
             )
         ]
+
+    @abstractmethod
+    def _targets(self, producer: Producer | None, sequence: int | None) -> int:
+        """Return how many partitions rows go to; for a repeated append, as many as before."""
 
     @abstractmethod
     def _next_turn(self) -> int:
@@ -240,13 +250,13 @@ class Stream(ABC):
             stopped: asked after each batch and at least five times a second; true ends it.
             columns: as for ``read``.
         """
-        known = [NEVER] * self.spec.partitions
         while not stopped():
             for found in self.read(partition, start, columns=columns):
                 start = found.next_offset
                 yield found
                 if stopped():
                     return
+            known = [NEVER] * self.spec.partitions
             known[partition] = start
             self.wait(known, FOLLOW_CHECK_S)
 
@@ -301,13 +311,24 @@ def unknown_stream(name: str, names: Sequence[str]) -> InvalidInputError:
     return InvalidInputError(f"no stream {name!r}; {there} to create it: {how}", stream=name)
 
 
-def check_same(found: StreamSpec, expected: StreamSpec, exist_ok: bool) -> None:
-    """Raise unless ``create`` may answer a stream that is there already."""
+def check_same(stream: Stream, expected: StreamSpec, exist_ok: bool) -> None:
+    """Raise unless ``create`` may answer a stream that is there already.
+
+    As many partitions are right as it has, or was created with, or gives new rows to.
+    """
+    found = stream.spec
     if not exist_ok:
         raise InvalidInputError(
             f"stream {found.name!r} exists; open it, or create it with exist_ok", stream=found.name
         )
-    for what in ("partitions", "schema", "time", "key"):
+    counts = {found.partitions, *stream.settings.counts(stream.created.partitions)}
+    if expected.partitions not in counts:
+        raise InvalidInputError(
+            f"stream {found.name!r} exists with another partitions: found {found.partitions}, "
+            f"expected {expected.partitions}; use its partitions, or another name",
+            stream=found.name,
+        )
+    for what in ("schema", "time", "key"):
         there, wanted = getattr(found, what), getattr(expected, what)
         if there != wanted:
             raise InvalidInputError(

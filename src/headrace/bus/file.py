@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.bus.bell import FolderWatch
 from headrace.bus.bus import Bus, Stream, check_same, unknown_stream
 from headrace.bus.file_log import FileLog, Flusher, OpenLogs
-from headrace.bus.log import Parts
+from headrace.bus.log import Log, Parts
 from headrace.bus.log_stream import LogStream
 from headrace.bus.maps import SegmentMaps
 from headrace.bus.options import BusOptions, Fsync
 from headrace.bus.settings import SettingsFiles, signed_json, verified_json
 from headrace.bus.spec import StreamSpec
 from headrace.clock import Clock, SystemClock
-from headrace.errors import ClosedError
+from headrace.errors import ClosedError, CorruptDataError
 from headrace.files import Files
 from headrace.records.schema import schema_from_text, schema_to_text
 
@@ -27,9 +28,12 @@ class FileStream(LogStream):
     """A stream in a folder."""
 
     def __init__(self, spec: StreamSpec, bus: FileBus, folder: Path) -> None:
+        self._bus = bus
+        self._folder = folder
         settings = SettingsFiles(folder, bus.parts.files, bus.parts.clock)
-        self._file_logs = [
-            FileLog(
+
+        def make_log(partition: int) -> FileLog:
+            return FileLog(
                 folder / partition_name(partition),
                 partition,
                 bus.parts,
@@ -37,22 +41,32 @@ class FileStream(LogStream):
                 open_logs=bus.open_logs,
                 settings=settings,
             )
-            for partition in range(spec.partitions)
-        ]
-        super().__init__(spec, self._file_logs, bus.parts, settings)
-        self._bus = bus
-        self._listening = threading.Lock()
-        self._is_listening = False
 
-    def _listen(self) -> None:
-        with self._listening:
-            if self._is_listening:
-                return
-            watch = self._bus.watch()
-            added = [watch.add(log.folder, self._bell) for log in self._file_logs]
-            if not all(added):
-                self.recheck_s = _UNWATCHED_RECHECK_S
-            self._is_listening = True
+        super().__init__(spec, make_log, bus.parts, settings)
+        self._check_partitions_known()
+
+    def _check_partitions_known(self) -> None:
+        """Find settings that were lost, by rows in a partition that they do not tell of."""
+        following = self._folder / partition_name(self.spec.partitions)
+        if any(name.startswith("index-") for name in self._bus.parts.files.names(following)):
+            before = self.spec.partitions
+            self._partitions()  # somebody may just have added it
+            if self.spec.partitions == before:
+                raise CorruptDataError(
+                    f"{self._folder} has lost settings: found rows in {following.name}, expected "
+                    f"{before} partitions",
+                    file=str(self._folder),
+                )
+
+    def _prepare(self, partitions: int) -> None:
+        for partition in range(self.spec.partitions, partitions):
+            (self._folder / partition_name(partition)).mkdir(exist_ok=True)
+
+    def _listen_to(self, logs: Sequence[Log]) -> None:
+        watch = self._bus.watch()
+        added = [watch.add(log.folder, self._bell) for log in logs if isinstance(log, FileLog)]
+        if not all(added):
+            self.recheck_s = _UNWATCHED_RECHECK_S
 
 
 class FileBus(Bus):
@@ -103,7 +117,7 @@ class FileBus(Bus):
                 for parent in (self._folder, self.root):
                     self.parts.files.sync_folder(parent)
             else:
-                check_same(self._read_spec(spec.name), spec, exist_ok)
+                check_same(self._open(spec.name), spec, exist_ok)
             return self._open(spec.name)
 
     def stream(self, name: str) -> Stream:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +28,11 @@ MAX_SEQUENCE = 2**63 - 1
 
 
 class LogStream(Stream):
-    """A stream over one log for each partition.
+    """A stream over one log for each partition; its ``spec`` tells how many there are by now.
 
     Args:
-        spec: what the stream is.
-        logs: one for each partition.
+        spec: what the stream was created as.
+        make_log: makes the log of a partition.
         parts: settings, time and files.
         settings: where the stream's own settings are kept.
     """
@@ -38,15 +40,23 @@ class LogStream(Stream):
     recheck_s = 1.0
 
     def __init__(
-        self, spec: StreamSpec, logs: Sequence[Log], parts: Parts, settings: SettingsStore
+        self,
+        spec: StreamSpec,
+        make_log: Callable[[int], Log],
+        parts: Parts,
+        settings: SettingsStore,
     ) -> None:
-        self.spec = spec
-        self._logs = logs
+        self.spec = self.created = spec
+        self._make_log = make_log
+        self._logs: list[Log] = []
+        self._known: StreamSettings | None = None
+        self._growing = threading.Lock()
         self._parts = parts
         self._settings = settings
         self._bell = Bell()
         self._turns = itertools.count()
-        self._is_closed = False
+        self._is_listening = self._is_closed = False
+        self._grow(settings.current())
 
     def append(
         self,
@@ -106,7 +116,20 @@ class LogStream(Stream):
     def settings(self) -> StreamSettings:
         """What may be changed of the stream; see ``Stream.settings``."""
         self._check_open()
-        return self._settings.current()
+        settings = self._settings.current()
+        if settings is not self._known:
+            with self._growing:
+                self._grow(settings)
+        return settings
+
+    def _grow(self, settings: StreamSettings) -> None:
+        total = max(settings.counts(self.created.partitions))
+        added = [self._make_log(partition) for partition in range(len(self._logs), total)]
+        self._logs = [*self._logs, *added]
+        self.spec = replace(self.created, partitions=len(self._logs))
+        self._known = settings
+        if self._is_listening:
+            self._listen_to(added)
 
     def configure(self, **changes: Any) -> StreamSettings:
         """Change settings of the stream; see ``Stream.configure``."""
@@ -114,11 +137,27 @@ class LogStream(Stream):
             before = self.settings
             try:
                 after = before.changed(changes)
+                self._check_partitions(before, after)
             except InvalidInputError as error:
                 error.fields.update(stream=self.spec.name)
                 raise
+            self._prepare(max(after.counts(self.created.partitions)))
             if after == before or self._settings.publish(before, after):
                 return self.settings
+
+    def _check_partitions(self, before: StreamSettings, after: StreamSettings) -> None:
+        created = self.created.partitions
+        found, wanted = (settings.counts(created)[0] for settings in (before, after))
+        if self.spec.key and found != wanted:
+            raise InvalidInputError(
+                f"stream {self.spec.name!r} places rows by its key {list(self.spec.key)} in "
+                f"{found} partitions; with {wanted} the next rows of a key would go to another "
+                "partition, and be read before earlier ones. Create a stream with as many, and "
+                "swap an alias to it"
+            )
+
+    def _prepare(self, partitions: int) -> None:
+        """Make room for partitions, before the settings tell of them."""
 
     def trim(self, partition: int, before_offset: int | None = None) -> int:
         """Drop old rows, whole segments at a time; see ``Stream.trim``."""
@@ -136,13 +175,11 @@ class LogStream(Stream):
 
     def begins(self) -> list[int]:
         """Return the first readable offset of each partition."""
-        self._check_open()
-        return [log.view().begin for log in self._logs]
+        return [log.view().begin for log in self._partitions()]
 
     def ends(self) -> list[int]:
         """Return the next offset of each partition."""
-        self._check_open()
-        return [log.view().next_offset for log in self._logs]
+        return [log.view().next_offset for log in self._partitions()]
 
     def read(
         self,
@@ -196,17 +233,21 @@ class LogStream(Stream):
 
     def wait(self, ends: Sequence[int], timeout_s: float) -> list[int]:
         """Return the ends as soon as one is beyond the one given, or at the timeout."""
-        if len(ends) != len(self._logs):
+        if len(ends) > len(self._partitions()):
             raise InvalidInputError(
-                f"found {len(ends)} ends to wait for, expected {len(self._logs)}",
+                f"found {len(ends)} ends to wait for, expected at most {len(self._logs)}",
                 stream=self.spec.name,
             )
         deadline = Deadline(self._parts.clock, timeout_s)
-        self._listen()
+        with self._growing:
+            if not self._is_listening:
+                self._listen_to(self._logs)
+                self._is_listening = True
         while True:
             seen = self._bell.count
             now = self.ends()
-            beyond = any(found > given for found, given in zip(now, ends, strict=True))
+            given = [*ends, *[0] * (len(now) - len(ends))]
+            beyond = any(found > known for found, known in zip(now, given, strict=True))
             if beyond or deadline.expired:
                 return now
             self._bell.wait(seen, deadline.remaining(self.recheck_s))
@@ -216,14 +257,31 @@ class LogStream(Stream):
         self._is_closed = True
         self._bell.ring()
 
-    def _listen(self) -> None:
+    def _listen_to(self, logs: Sequence[Log]) -> None:
         """Have the bell rung by appends of other processes too."""
+
+    def _targets(self, producer: Producer | None, sequence: int | None) -> int:
+        counts = self.settings.counts(self.created.partitions)
+        if len(counts) == 1 or producer is None or sequence is None:
+            return counts[0]
+        name = producer.digest()
+        for count in counts[1:]:
+            if self._logs[sequence % count].view().find(name, sequence) is not None:
+                return count
+        return counts[0]
+
+    def _partitions(self) -> list[Log]:
+        """The logs of all partitions that there are by now."""
+        _ = self.settings
+        return self._logs
 
     def _next_turn(self) -> int:
         return next(self._turns)
 
     def _log(self, partition: int) -> Log:
         self._check_open()
+        if partition >= len(self._logs):
+            self._partitions()
         if not 0 <= partition < len(self._logs):
             raise InvalidInputError(
                 f"stream {self.spec.name!r} has no partition {partition}; expected 0 to "

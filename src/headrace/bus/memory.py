@@ -107,11 +107,14 @@ class MemoryBus(Bus):
             self._check_open()
             found = self._streams.get(spec.name)
             if found is not None:
-                check_same(found.spec, spec, exist_ok)
+                check_same(found, spec, exist_ok)
                 return found
             clock, settings = self._parts.clock, MemorySettings()
-            logs = [MemoryLog(spec.name, p, clock, settings) for p in range(spec.partitions)]
-            self._streams[spec.name] = LogStream(spec, logs, self._parts, settings)
+
+            def make_log(partition: int) -> MemoryLog:
+                return MemoryLog(spec.name, partition, clock, settings)
+
+            self._streams[spec.name] = LogStream(spec, make_log, self._parts, settings)
             return self._streams[spec.name]
 
     def stream(self, name: str) -> Stream:

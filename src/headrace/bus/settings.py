@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from xxhash import xxh3_64_hexdigest
 
+from headrace.bus.spec import MAX_PARTITIONS
 from headrace.clock import Clock
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.files import Files
@@ -31,10 +32,15 @@ class StreamSettings:
         retain_ms: rows appended longer ago may go, a segment at a time; ``None``: never.
         retain_bytes: the oldest segments may go as long as so many bytes of a partition are
             left; ``None``: never.
+        partitions: how many of them new rows go to, the first ones; ``None``: all that the
+            stream was created with. Others stay, and are read to their end.
+        partitions_before: what ``partitions`` was before; not to be set.
     """
 
     retain_ms: int | None = None
     retain_bytes: int | None = None
+    partitions: int | None = None
+    partitions_before: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot work."""
@@ -45,6 +51,20 @@ class StreamSettings:
                     f"stream setting {name} is {value!r}; expected a whole number from 1 on, or "
                     "none to keep everything"
                 )
+        if self.partitions is not None and not 1 <= self.partitions <= MAX_PARTITIONS:
+            raise InvalidInputError(
+                f"found {self.partitions} partitions, expected 1 to {MAX_PARTITIONS}"
+            )
+        object.__setattr__(self, "partitions_before", tuple(self.partitions_before))
+
+    def counts(self, created: int) -> list[int]:
+        """Return every number of partitions that rows went to, now first.
+
+        Args:
+            created: how many the stream was created with.
+        """
+        now = () if self.partitions is None else (self.partitions,)
+        return list(dict.fromkeys((*now, *reversed(self.partitions_before), created)))
 
     @property
     def drops(self) -> bool:
@@ -57,11 +77,14 @@ class StreamSettings:
         Raises:
             InvalidInputError: a name or a value that cannot be.
         """
-        known = [field.name for field in fields(StreamSettings)]
+        known = [field.name for field in fields(StreamSettings)][:-1]
         unknown = sorted(set(changes) - set(known))
         if unknown:
             raise InvalidInputError(f"unknown stream settings {unknown}; expected some of {known}")
-        return replace(self, **changes)
+        before = self.partitions_before
+        if self.partitions is not None and changes.get("partitions", 0) != self.partitions:
+            before += (self.partitions,) if "partitions" in changes else ()
+        return replace(self, **changes, partitions_before=before)
 
 
 class SettingsStore(ABC):
@@ -160,7 +183,14 @@ def _from_json(data: bytes, number: int, origin: str) -> StreamSettings:
         raise CorruptDataError(
             f"{origin} is damaged: it is file {content['number']}, expected {number}", file=origin
         )
-    return StreamSettings().changed(content["settings"])
+    unknown = set(content["settings"]) - {field.name for field in fields(StreamSettings)}
+    if unknown:
+        raise InvalidInputError(
+            f"{origin} has settings {sorted(unknown)} that this version does not know; upgrade "
+            "headrace",
+            file=origin,
+        )
+    return StreamSettings(**content["settings"])
 
 
 def signed_json(content: Mapping[str, Any]) -> bytes:

@@ -6,7 +6,7 @@ one epoch, the same for streaming, bounded runs, tests and benchmarks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -29,6 +29,7 @@ from headrace.coordinator.planning import (
     check_kept,
     next_wall_deadline,
     plan_ranges,
+    resting,
     table_limits,
 )
 from headrace.coordinator.publishing import publish_outputs
@@ -47,7 +48,7 @@ from headrace.errors import (
 from headrace.faults import fault
 from headrace.graph.operators import first_starts
 from headrace.plan.compatibility import changes
-from headrace.plan.recounting import with_task_counts
+from headrace.plan.recounting import with_partitions, with_task_counts
 from headrace.plan.stages import InputBinding, JobPlan
 from headrace.state.ownership import StoreHeldError
 
@@ -336,6 +337,10 @@ class Coordinator:
         """Return the next offset of each partition of each input stream."""
         return {name: stream.ends() for name, stream in self._inputs().items()}
 
+    def _widen(self, ends: Mapping[str, Sequence[int]]) -> None:
+        """Read partitions that were added to the inputs, from their beginning."""
+        self._plan = with_partitions(self._plan, {name: len(e) for name, e in ends.items()})
+
     def _table_streams(self) -> dict[str, Stream]:
         """The streams of broadcast stores, by the store's name."""
         return {
@@ -350,10 +355,19 @@ class Coordinator:
         Raises:
             InvalidInputError: a stream has dropped records, so that the table cannot be read.
         """
-        return {
+        found = {
             name: table_limits(self.state, name, stream)
             for name, stream in self._table_streams().items()
         }
+        for table in self._plan.tables:
+            if table.name in found and len(found[table.name]) != table.partitions:
+                raise InvalidInputError(
+                    f"broadcast store {table.name!r} was planned over {table.partitions} "
+                    f"partitions of stream {table.stream!r}, found {len(found[table.name])}; start "
+                    "the job again",
+                    stream=table.stream,
+                )
+        return found
 
     def wall_deadline(self) -> int | None:
         """Return the wall clock at which a timer is due although no input comes, ms."""
@@ -409,6 +423,7 @@ class Coordinator:
         began = self._clock.monotonic()
         now = self._clock.now_ms()
         ends = self.ends()
+        self._widen(ends)
         check_ends(self._plan, state, ends)
         ranges = plan_ranges(self._plan, state, ends, self._max_rows)
         check_kept(ranges, self._streams_of_inputs())
@@ -427,6 +442,7 @@ class Coordinator:
             ended=ended,
             all_tasks=force,
             tables=self._table_offsets(),
+            rested=resting(self._inputs(), ends),
             deadline_ms=now + int(self._limits.timeout_s * 1000),
             kept_from=self._kept.first_of(state.epoch + 1, state.kept_from),
             max_bytes=self._limits.max_bytes,

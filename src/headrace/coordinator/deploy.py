@@ -106,8 +106,9 @@ def stream_infos(graph: JobGraph, bus: Bus, *, absent_ok: bool = False) -> dict[
 
 
 def _info(bus: Bus, stream: str) -> StreamInfo:
-    spec = bus.stream(stream).spec
-    return StreamInfo(spec.schema, spec.partitions, spec.time, spec.key)
+    found = bus.stream(stream)
+    spec, written = found.spec, found.settings.counts(found.created.partitions)[0]
+    return StreamInfo(spec.schema, spec.partitions, spec.time, spec.key, written)
 
 
 def make_plan(

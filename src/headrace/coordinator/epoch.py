@@ -83,6 +83,7 @@ class EpochRun:
         kept_from: the oldest epoch whose files are kept after this one.
         max_bytes: input bytes, over all ranges.
         tables: offsets up to which broadcast stores are read.
+        rested: by stream, ends of the partitions that get no new rows.
     """
 
     plan: JobPlan
@@ -98,6 +99,7 @@ class EpochRun:
     kept_from: int = 0
     max_bytes: int | None = None
     tables: dict[str, list[int]] = field(default_factory=dict)
+    rested: dict[str, dict[int, int]] = field(default_factory=dict)
     overlay_bytes: int = 0
     inputs: dict[str, dict[int, InputPosition]] = field(default_factory=dict)
     watermarks: dict[str, int] = field(default_factory=dict)
@@ -205,9 +207,12 @@ class EpochRun:
             merged = {name: dict(positions) for name, positions in self.state.inputs.items()}
             for name, positions in self.inputs.items():
                 merged.setdefault(name, {}).update(positions)
-            found = END_WATERMARK if self.ended else source_watermark(stage, self.state, merged)
+            found = END_WATERMARK if self.ended else self._source_watermark(stage, merged)
             before = self.state.watermarks.get(stage.name, NO_WATERMARK)
             self.watermarks[stage.name] = max(found, before)
+
+    def _source_watermark(self, stage: Stage, inputs: dict[str, dict[int, InputPosition]]) -> int:
+        return source_watermark(stage, self.state, inputs, self.rested)
 
     def absorb(self, orders: list[SlotOrder], reports: list[SlotReport]) -> None:
         """Take the reports of a level, one for each slot that had an order.

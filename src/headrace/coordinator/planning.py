@@ -110,7 +110,7 @@ def _limits(state: JobState, stream: str, ends: Sequence[int]) -> list[int]:
     if state.until is None or stream not in state.until:
         return list(ends)
     until = state.until[stream]
-    return [min(end, until[p]) if p < len(until) else 0 for p, end in enumerate(ends)]
+    return [min(end, _until(until, p)) for p, end in enumerate(ends)]
 
 
 def table_limits(state: JobState, name: str, stream: Stream) -> list[int]:
@@ -158,12 +158,27 @@ def at_end(plan: JobPlan, state: JobState) -> bool:
     return True
 
 
+def resting(
+    streams: Mapping[str, Stream], ends: Mapping[str, Sequence[int]]
+) -> dict[str, dict[int, int]]:
+    """Return the ends of partitions that get no new rows by the settings, by stream."""
+    found = {}
+    for name, stream in streams.items():
+        first = stream.settings.counts(stream.created.partitions)[0]
+        found[name] = {p: ends[name][p] for p in range(first, len(ends[name]))}
+    return found
+
+
 def source_watermark(
-    stage: Stage, state: JobState, inputs: Mapping[str, Mapping[int, InputPosition]]
+    stage: Stage,
+    state: JobState,
+    inputs: Mapping[str, Mapping[int, InputPosition]],
+    rested: Mapping[str, Mapping[int, int]] | None = None,
 ) -> int:
     """Return the minimum over the partitions of a source stage's timed inputs.
 
-    A partition that has been read to the end of a bounded run holds nothing back.
+    A partition that has been read to its end holds nothing back, if the end is that of a
+    bounded run, or the partition is one of ``rested``: no new rows go to it.
     """
     watermarks = [END_WATERMARK]
     for binding in stage.inputs:
@@ -172,7 +187,10 @@ def source_watermark(
         until = (state.until or {}).get(binding.stream)
         for partition in range(binding.partitions):
             position = inputs.get(binding.operator, {}).get(partition, InputPosition(0))
-            if until is not None and position.next_offset >= until[partition]:
+            if until is not None and position.next_offset >= _until(until, partition):
+                continue
+            end = (rested or {}).get(binding.stream, {}).get(partition)
+            if end is not None and position.next_offset >= end:
                 continue
             if position.max_time == NO_WATERMARK:
                 return NO_WATERMARK
@@ -180,6 +198,11 @@ def source_watermark(
     lowest = min(watermarks)
     # Only the epoch of its own for the end of the inputs closes everything.
     return lowest if lowest < END_WATERMARK else _highest(stage, inputs)
+
+
+def _until(until: Sequence[int], partition: int) -> int:
+    """Where a partition ends in a bounded run; what was added since is not of the run."""
+    return until[partition] if partition < len(until) else 0
 
 
 def _highest(stage: Stage, inputs: Mapping[str, Mapping[int, InputPosition]]) -> int:

@@ -271,8 +271,9 @@ class _Draft:
         info = self.streams.get(operator.stream)
         keys = flow.keys if is_keyed and flow.lost is None else ()
         if info is not None:
+            width = info.written or info.partitions
             return OutputBinding(
-                operator.name, operator.stream, info.partitions, info.schema, keys, info.time
+                operator.name, operator.stream, width, info.schema, keys, info.time
             )
         width = widths[operator.stream]
         return OutputBinding(operator.name, operator.stream, width, flow.schema, keys, flow.time)

@@ -20,12 +20,16 @@ TIME, WATERMARK = "__time", "__watermark"
 
 @dataclass(frozen=True)
 class StreamInfo:
-    """What the planner needs to know of a stream that exists on the bus."""
+    """What the planner needs to know of a stream that exists on the bus.
+
+    ``written`` is how many of the partitions new rows go to; 0: all.
+    """
 
     schema: pa.Schema
     partitions: int
     time: str | None = None
     key: tuple[str, ...] = ()
+    written: int = 0
 
 
 @dataclass(frozen=True)

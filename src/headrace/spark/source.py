@@ -95,7 +95,7 @@ class WakeReader(DataSourceStreamReader):
             until = (state.until or {}).get(stream)
             for partition, end in enumerate(ends[stream]):
                 held = state.inputs.get(operator, {}).get(partition, InputPosition(0))
-                limit = end if until is None else min(end, until[partition])
+                limit = end if until is None else min(end, dict(enumerate(until)).get(partition, 0))
                 behind = behind or held.next_offset < limit
         return behind or state.until is not None
 

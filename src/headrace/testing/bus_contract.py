@@ -310,8 +310,8 @@ class BusContract(ABC):
         assert answers == [[1, 4]]
         assert stream.wait([0, 4], LONG_S) == [1, 4]
         assert stream.wait([1, 4], 0.01) == [1, 4]
-        with pytest.raises(InvalidInputError, match=r"found 1 ends .*, expected 2"):
-            stream.wait([1], 0.01)
+        with pytest.raises(InvalidInputError, match=r"found 3 ends .*, expected at most 2"):
+            stream.wait([1, 4, 0], 0.01)
 
     def test_a_follower_sees_rows_as_they_arrive(self, stream: Stream) -> None:
         """What was there and what comes is yielded in order, until told to stop."""
@@ -444,3 +444,47 @@ class BusContract(ABC):
             assert StreamSettings() == again.stream("events").configure(
                 retain_ms=None, retain_bytes=None
             )
+
+    def test_partitions_are_added_and_rested(self, bus: Bus, tmp_path: Path) -> None:
+        """New rows go to as many as the settings say, and all that there are can be read."""
+        stream = bus.create(StreamSpec("plain", 2, SCHEMA))
+        for number in range(4):
+            stream.append_rows(rows(number, 1))
+        assert stream.configure(partitions=4).partitions == stream.spec.partitions == 4
+        assert (stream.ends(), stream.begins()) == ([2, 2, 0, 0], [0, 0, 0, 0])
+        for number in range(4):
+            stream.append_rows(rows(number, 1))
+        assert stream.ends() == stream.wait([3, 3, 1], 0.0) == [3, 3, 1, 1]
+        stream.configure(partitions=1)
+        assert list(stream.append_rows(rows(9, 1))) == [0]
+        assert stream.spec.partitions == 4
+        with self.reopen(bus, tmp_path / "bus", self.options) as again:
+            stream = again.stream("plain")
+            assert stream.ends() == [4, 3, 1, 1]
+            assert list(stream.append_rows(rows(9, 1))) == [0]
+            for count in (1, 2, 4):
+                same = StreamSpec("plain", count, SCHEMA)
+                assert again.create(same, exist_ok=True).spec.partitions == 4
+            with pytest.raises(InvalidInputError, match="another partitions: found 4, expected 3"):
+                again.create(StreamSpec("plain", 3, SCHEMA), exist_ok=True)
+
+    def test_a_repeated_append_goes_where_it_went(self, bus: Bus) -> None:
+        """However many partitions there are by now."""
+        stream = bus.create(StreamSpec("plain", 2, SCHEMA))
+        for sequence in range(4):
+            stream.append_rows(rows(sequence, 1), producer=ME, sequence=sequence)
+        for count in (3, 1, 4):
+            stream.configure(partitions=count)
+            for sequence in range(4):
+                answers = stream.append_rows(rows(sequence, 1), producer=ME, sequence=sequence)
+                assert {p: a.duplicate for p, a in answers.items()} == {sequence % 2: True}
+        assert list(stream.append_rows(rows(4, 1), producer=ME, sequence=7)) == [3]
+        assert stream.ends() == [2, 2, 0, 1]
+
+    def test_a_stream_with_a_key_keeps_its_partitions(self, stream: Stream) -> None:
+        """Else rows of a key could be read in another order than they were appended."""
+        with pytest.raises(InvalidInputError, match=r"its key \['id'\] in 2 partitions; with 3"):
+            stream.configure(partitions=3)
+        assert stream.configure(partitions=2, retain_ms=5).partitions == 2
+        with pytest.raises(InvalidInputError, match="found 0 partitions, expected 1 to 65536"):
+            stream.configure(partitions=0)

@@ -239,8 +239,34 @@ def test_damaged_or_lost_settings_are_found(tmp_path):
     first.unlink()
     with FileBus(tmp_path) as bus, pytest.raises(CorruptDataError, match="has lost settings"):
         bus.stream("s").append(0, rows(0))
+
+
+def test_settings_that_tell_of_partitions_are_missed(tmp_path):
+    """When rows are in a partition that nobody tells of."""
     with FileBus(tmp_path) as bus:
-        assert bus.stream("s").ends() == [0]
+        stream = bus.create(SPEC)
+        stream.configure(partitions=2)
+        stream.append(1, rows(0))
+    (tmp_path / "streams/s/settings-000001.json").unlink()
+    with (
+        FileBus(tmp_path) as bus,
+        pytest.raises(CorruptDataError, match="found rows in p-00001, expected 1 part"),
+    ):
+        bus.stream("s")
+
+
+def test_a_follower_in_another_process_sees_added_partitions(tmp_path):
+    """It waits for them, too, and is woken by their rows."""
+    with FileBus(tmp_path) as bus, FileBus(tmp_path) as other:
+        stream, source = bus.create(SPEC), other.stream("s")
+        stream.append(0, rows(0))
+        assert source.wait([0], 5.0) == [1]
+        stream.configure(partitions=3)
+        assert source.ends() == [1, 0, 0]
+        stream.append(2, rows(7))
+        assert source.wait([1], 5.0) == [1, 0, 1]
+        (found,) = source.read(2, 0)
+        assert found.batch == rows(7)
 
 
 def test_of_two_who_change_settings_at_once_neither_is_lost(tmp_path):

@@ -380,3 +380,86 @@ def test_a_stream_that_ends_before_what_was_read_is_found() -> None:
         driver.crash()
         with pytest.raises(CorruptDataError, match=r"'in' partition 0 ends at offset 0, .* to 10"):
             driver.advance()
+
+
+@hr.job("minutes")
+def minutes(g: hr.Graph) -> None:
+    timed = g.input("timed", time="at").partition_by("k")
+    timed.window(hr.tumbling("10ms"), n=hr.agg.count()).send_to(g.output("out"))
+
+
+@pytest.mark.parametrize("memory_bus", [True, False])
+def test_a_running_job_reads_partitions_that_are_added(memory_bus: bool) -> None:
+    """At its next epoch, from their beginning; and so does its next driver."""
+    with TestDriver(sums, tasks=2, key_groups=8, memory_bus=memory_bus) as driver:
+        driver.create("in", COLUMNS, partitions=2)
+        feed(driver)
+        driver.advance()
+        driver.bus.stream("in").configure(partitions=5)
+        for partition in (2, 4):
+            driver.feed("in", [{"k": 1, "v": 100}], partition=partition)
+        found = driver.advance()
+        assert found is not None
+        assert (found.rows, found.lag) == (2, 0)
+        driver.crash()
+        driver.feed("in", [{"k": 1, "v": 1000}], partition=3)
+        found = driver.advance()
+        assert found is not None
+        assert found.rows == 1
+        totals = {row["k"]: row["s"] for row in driver.output("out")}
+        assert totals[1] == 2 * (1 + 5 + 9) + 1200
+
+
+def test_partitions_that_rest_hold_no_window_open() -> None:
+    """They are read to their end, and from then on the others tell how far time has come."""
+    with TestDriver(minutes, tasks=2, key_groups=8) as driver:
+        driver.create("timed", {"k": pa.int64(), "at": pa.int64()}, partitions=2, time="at")
+        for partition in range(2):
+            driver.feed("timed", [{"k": 1, "at": 5}, {"k": 1, "at": 12}], partition=partition)
+        driver.advance()
+        assert [row["n"] for row in driver.output("out")] == [2]
+        driver.feed("timed", [{"k": 1, "at": 13}], partition=1)
+        driver.bus.stream("timed").configure(partitions=1)
+        driver.feed("timed", [{"k": 1, "at": 40}], partition=0)
+        driver.run()
+        assert [row["n"] for row in driver.output("out")] == [2, 3]
+        driver.bus.stream("timed").configure(partitions=2)
+        driver.feed("timed", [{"k": 1, "at": 60}], partition=0)
+        driver.run()
+        assert [row["n"] for row in driver.output("out")] == [2, 3]
+        driver.feed("timed", [{"k": 1, "at": 60}], partition=1)
+        driver.run()
+        assert [row["n"] for row in driver.output("out")] == [2, 3, 1]
+
+
+def test_a_bounded_run_ends_although_partitions_are_added() -> None:
+    """What they hold is not of the run."""
+    with driver_of() as driver:
+        feed(driver)
+        driver.start()
+        driver.coordinator.end_at_present()
+        driver.bus.stream("in").configure(partitions=3)
+        driver.feed("in", [{"k": 1, "v": 100}], partition=2)
+        driver.run()
+        assert driver.coordinator.has_ended
+        assert driver.coordinator.state.counts["in"] == 20
+
+
+def test_outputs_go_to_as_many_partitions_as_new_rows_should() -> None:
+    """From the next start of the job on."""
+
+    @hr.job("copies")
+    def copies(g: hr.Graph) -> None:
+        g.input("in").send_to(g.output("copied"))
+
+    with driver_of(copies) as driver:
+        driver.create("copied", COLUMNS, partitions=2)
+        driver.bus.stream("copied").configure(partitions=1)
+        feed(driver)
+        driver.run()
+        assert driver.bus.stream("copied").ends() == [20, 0]
+        driver.bus.stream("copied").configure(partitions=2)
+        driver.crash()
+        feed(driver)
+        driver.run()
+        assert driver.bus.stream("copied").ends() == [30, 10]

@@ -136,11 +136,12 @@ def test_the_partition_by_before_state_keeps_its_name() -> None:
     assert "window 'hourly': stage was keyed, is now renamed; its state is kept by the" in found[0]
 
 
-def test_partitions_and_key_groups_are_fixed() -> None:
-    found = changes(marks(before), marks(before, partitions=3, key_groups=32))
+def test_partitions_are_never_fewer_and_key_groups_are_fixed() -> None:
+    found = changes(marks(before), marks(before, partitions=1, key_groups=32))
     assert found == [
         "the job: key groups was 16, is now 32; they are fixed when a job is created: set them "
         "back, or begin anew: headrace jobs reset JOB",
-        "input 'orders': partitions was 2, is now 3; offsets are kept by partition: use a stream "
+        "input 'orders': partitions was 2, is now 1; offsets are kept by partition: use a stream "
         "with as many, or begin anew: headrace jobs reset JOB",
     ]
+    assert changes(marks(before), marks(before, partitions=3)) == []
