@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli.completions import job_names, stream_names
+
 if TYPE_CHECKING:
     from headrace.bus.bus import Bus
     from headrace.config import Settings
@@ -40,9 +42,17 @@ Target = Annotated[
         show_default=False,
     ),
 ]
-JobName = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.", show_default=False)]
+JobName = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB", help="Name of the job.", show_default=False, autocompletion=job_names
+    ),
+]
 StreamName = Annotated[
-    str, typer.Argument(metavar="NAME", help="Name of the stream.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="NAME", help="Name of the stream.", show_default=False, autocompletion=stream_names
+    ),
 ]
 
 

@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from headrace.config import samza
 from headrace.config.durability import Durability
 from headrace.config.starts import read_start
 from headrace.errors import InvalidInputError
@@ -248,6 +249,11 @@ class Settings(Section):
         return copy
 
     @property
+    def sources(self) -> dict[str, str]:
+        """Where the values come from that are not defaults, by key."""
+        return dict(self._sources)
+
+    @property
     def bus_dir(self) -> Path:
         """Streams of the file bus."""
         return self.home / "bus"
@@ -268,6 +274,8 @@ class Settings(Section):
         Raises:
             InvalidInputError: no setting has that name.
         """
+        if key not in LEAVES:
+            key = samza.setting_of(key) or key
         spark = key.startswith(OPEN_KEY)
         if not spark and key not in LEAVES:
             raise unknown_setting(key)
@@ -309,6 +317,8 @@ def setting_keys() -> tuple[str, ...]:
 
 def unknown_setting(key: str) -> InvalidInputError:
     """Return the error for a name that no setting has, with the nearest one that exists."""
+    if (instead := samza.place_of(key)) is not None:
+        return InvalidInputError(f"{key} is a property of Samza, no setting here: {instead}")
     same = [known for known in LEAVES if known.rpartition(".")[2] == key.rpartition(".")[2]]
     near = difflib.get_close_matches(key, LEAVES, n=1, cutoff=0.5)
     if same or near:

@@ -2,6 +2,7 @@
 
 Later places win: defaults, a TOML file, the environment (``HEADRACE__SECTION__KEY``, and
 ``HEADRACE_HOME``), ``--set section.key=value``. Unknown names and unfit values are refused.
+Samza's names stand for the settings that ``samza`` lists.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from headrace.config import samza
 from headrace.config.settings import (
     LEAVES,
     OPEN_KEY,
@@ -43,7 +45,7 @@ def load_settings(
     """Read settings from their four places.
 
     Args:
-        file: TOML; one table for each section.
+        file: TOML, one table for each section; or ``.properties``, as Samza has them.
         overrides: ``section.key=value``, as given to ``--set``; the last of a key wins.
         environ: the environment; ``None`` takes the process's own.
 
@@ -53,7 +55,9 @@ def load_settings(
     given: dict[str, _Given] = {}
     environ = os.environ if environ is None else environ
     places = (_from_file(file), _from_environment(environ), _from_overrides(overrides))
-    for key, entry in (pair for place in places for pair in place):
+    pairs = [_translated(key, entry) for place in places for key, entry in place]
+    _refuse_elsewhere(pairs)
+    for key, entry in pairs:
         _refuse_unknown(key, entry)
         given[key] = entry
     tree: dict[str, Any] = {}
@@ -72,6 +76,27 @@ def load_settings(
         reason = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
         raise InvalidInputError(reason) from error
     return settings.with_sources({key: entry.source for key, entry in given.items()})
+
+
+def _translated(key: str, entry: _Given) -> tuple[str, _Given]:
+    """Return what a name of Samza's means, which its values say in text as well."""
+    meant = None if key in LEAVES else samza.setting_of(key)
+    if meant is None:
+        return key, entry
+    is_text = entry.is_text or isinstance(entry.value, str)
+    return meant, _Given(entry.value, f"{entry.source} ({key})", is_text)
+
+
+def _refuse_elsewhere(pairs: Sequence[tuple[str, _Given]]) -> None:
+    """Refuse all that is no setting here but has another place, at once."""
+    found = [
+        f"{key} ({entry.source}): {instead}"
+        for key, entry in pairs
+        if key not in LEAVES and (instead := samza.place_of(key)) is not None
+    ]
+    if found:
+        lines = "".join(f"\n  {number}. {text}" for number, text in enumerate(found, 1))
+        raise InvalidInputError(f"found properties of Samza that are no settings here:{lines}")
 
 
 def _refuse_unknown(key: str, entry: _Given) -> None:
@@ -112,6 +137,10 @@ def _from_file(file: Path | None) -> Iterator[tuple[str, _Given]]:
         return
     try:
         text = file.read_text(encoding="utf-8")
+        if file.suffix == ".properties":
+            for number, key, value in samza.read_properties(text):
+                yield key, _Given(value, f"{file}:{number}", is_text=True)
+            return
         table = tomllib.loads(text)
     except FileNotFoundError as error:
         raise InvalidInputError(

@@ -1,0 +1,71 @@
+"""``headrace config``: what settings there are, and where their values come from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli.completions import setting_names
+from headrace.cli.options import Config, Home, Json, Set, settings_of
+
+if TYPE_CHECKING:
+    from headrace.config import Explanation
+
+app = typer.Typer(name="config", help="Look at settings.", no_args_is_help=True)
+
+
+@app.command()
+def explain(
+    key: Annotated[
+        str,
+        typer.Argument(
+            metavar="KEY",
+            help="Name of a setting, or Samza's name for it.",
+            show_default=False,
+            autocompletion=setting_names,
+        ),
+    ],
+    config: Config = None,
+    overrides: Set = None,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """Say what a setting is, its value, and where that comes from."""
+    found = settings_of(home, config, overrides).explain(key)
+    typer.echo(json.dumps(asdict(found)) if as_json else str(found))
+
+
+@app.command()
+def ls(
+    config: Config = None,
+    overrides: Set = None,
+    changed: Annotated[
+        bool, typer.Option("--changed", help="Only those that are not as by default.")
+    ] = False,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """List all settings with their values and where these come from."""
+    from headrace.cli.state_text import show_rows
+    from headrace.config import setting_keys
+
+    settings = settings_of(home, config, overrides)
+    keys = [key for key in setting_keys() if key != "spark.conf"]
+    keys += [f"spark.conf.{name}" for name in settings.spark.conf]
+    found = [settings.explain(key) for key in keys]
+    if changed:
+        found = [one for one in found if one.source != "default"]
+    if as_json:
+        for one in found:
+            typer.echo(json.dumps(asdict(one)))
+    elif found:
+        show_rows(["setting", "value", "from", "default"], [_row(one) for one in found])
+    else:
+        typer.echo("all settings are as by default")
+
+
+def _row(found: Explanation) -> list[str]:
+    return [found.key, found.value, found.source, found.default]

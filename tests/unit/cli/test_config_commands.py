@@ -1,0 +1,122 @@
+"""``headrace config``, ``headrace doctor``, and what a shell completes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.cli.commands import done, headrace, refused
+
+from headrace.cli import health
+from headrace.testing.clock import ManualClock
+
+HEALTHY = {"python", "packages", "ports", "memory", "limits", "home", "settings", "bus", "jobs"}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def findings(*words: object) -> dict[str, Any]:
+    out = headrace("doctor", "--json", *words).out
+    return {one["check"]: one for one in map(json.loads, out.splitlines())}
+
+
+def test_explain_tells_value_and_source(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text("[epoch]\nmax_rows = 7\n")
+    told = done("config", "explain", "epoch.max_rows", "--config", file)
+    assert "epoch.max_rows: input rows of an epoch" in told
+    assert "default  8000000" in told
+    assert f"source   {file}:2" in told
+    found = json.loads(done("config", "explain", "epoch.max_rows", "--json"))
+    assert (found["value"], found["source"]) == ("8000000", "default")
+
+
+def test_an_unknown_key_is_refused_with_the_nearest() -> None:
+    assert "did you mean epoch.max_rows?" in refused("config", "explain", "epoch.max_row")
+
+
+def test_ls_tells_all_or_what_is_changed() -> None:
+    assert "bus.fsync" in done("config", "ls")
+    changed = done("config", "ls", "--changed", "--set", "spark.conf.a.b=c", "--json")
+    assert [json.loads(line)["key"] for line in changed.splitlines()] == ["home", "spark.conf.a.b"]
+
+
+def test_doctor_looks_at_everything(home: Path) -> None:
+    done("bus", "create", "orders", "--schema", "n:int64")
+    found = findings()
+    assert set(found) == HEALTHY | {"java"}
+    assert {one["verdict"] for name, one in found.items() if name in HEALTHY} <= {"ok", "warn"}
+    assert found["bus"]["found"] == f"{home}/bus: 1 stream"
+    assert "home differ" in found["settings"]["found"]
+
+
+def test_doctor_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
+    ran = headrace("doctor")
+    assert ran.code == 1
+    assert f"JAVA_HOME is {tmp_path / 'none'}, without bin/java" in ran.out
+    assert "→ install Java 17" in ran.out
+
+
+def test_an_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert health.check_java().verdict == "fail"
+    java.write_text("#!/bin/sh\necho nonsense\n")
+    assert "says: nonsense" in health.check_java().found
+
+
+def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage(1, 1, 5 << 20))
+    found = health.check_disk("home", tmp_path / "not" / "there", ManualClock())
+    assert (found.verdict, found.found) == ("fail", f"{tmp_path}/not/there: 5.0 MiB free")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_job_is_told(home: Path) -> None:
+    manifests = home / "jobs" / "shop" / "manifests"
+    manifests.mkdir(parents=True)
+    (manifests / "000000000000.json").write_bytes(b"no manifest")
+    found = findings()["jobs"]
+    assert found["verdict"] == "fail"
+    assert "shop: manifest" in found["found"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("headrace bus tail o", "orders"),
+        ("headrace config explain epoch.t", "epoch.timeout_s"),
+        ("headrace jobs re", "rewind"),
+    ],
+)
+def test_a_shell_completes_names(words: str, expected: str) -> None:
+    done("bus", "create", "orders", "--schema", "n:int64")
+    ran = subprocess.run(
+        [sys.executable, "-m", "headrace.cli.main"],
+        env={
+            **os.environ,
+            "_HEADRACE_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split()) - 1),
+            "PYTHONPATH": str(Path(__file__).parents[3] / "src"),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert expected in ran.stdout.split()
