@@ -26,6 +26,7 @@ demo: setup
 
 test: setup
 	@tools/redis.sh || true
+	@tools/postgres.sh || true
 	@$(RUN) -m pytest $(SUITES) $(ARGS)
 
 check: setup

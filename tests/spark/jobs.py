@@ -172,8 +172,20 @@ def failing(poison: int) -> Job:
     return failing
 
 
+def filing(folder: Path) -> Job:
+    """Send every record, by key, to Parquet files in ``folder / "filed"``."""
+
+    @hr.job("filing")
+    def job(g: hr.Graph) -> None:
+        keyed = g.input("events").partition_by("id")
+        keyed.send_to(hr.sinks.parquet(folder / "filed", merge_bytes=1 << 30, merge_epochs=2))
+
+    return job
+
+
 MAKERS: dict[str, Callable[[Path], Job]] = {
     "counting": lambda folder: counting(),
+    "filing": filing,
     "gated": lambda folder: counting((3, 5), partial(pass_gate, folder, "count")),
     "limited": lambda folder: counting((3, 5), take_no_more_bytes),
     "shuffling": shuffling,

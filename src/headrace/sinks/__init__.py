@@ -1,8 +1,8 @@
 """Receivers of outputs outside Headrace: folders of files, and databases.
 
 ``parquet``, ``json_lines`` and ``csv`` commit each epoch into a folder; ``committed_files`` tells
-readers what is in one. What every sink promises, and how to write another, is in
-``headrace.graph.sinks``.
+readers what is in one. ``postgres`` commits each into a table. What every sink promises, and how
+to write another, is in ``headrace.graph.sinks``.
 """
 
 from headrace.graph.sinks import (
@@ -15,9 +15,11 @@ from headrace.graph.sinks import (
 )
 from headrace.sinks.files import FileSink, csv, json_lines, parquet
 from headrace.sinks.folder import committed_files
+from headrace.sinks.postgres import PostgresSink, postgres
 
 __all__ = [
     "FileSink",
+    "PostgresSink",
     "Prepared",
     "Receiver",
     "ReceiverAwayError",
@@ -28,4 +30,5 @@ __all__ = [
     "csv",
     "json_lines",
     "parquet",
+    "postgres",
 ]

@@ -181,7 +181,13 @@ class TestDriver:
         deployment = deploy(self._job.build(), self.bus, self.settings, self.clock, self._files)
         coordinator = deployment.coordinator(self.runner, self.bus, self.clock, self.settings)
         self.copier = deployment.copier
-        coordinator.start()
+        if self._coordinator is not None:
+            self._coordinator.close()
+        try:
+            coordinator.start()
+        except BaseException:
+            coordinator.close()
+            raise
         self._coordinator = coordinator
         return coordinator
 
