@@ -2,7 +2,10 @@
 
 HeadraceError
 ├── InvalidInputError   fix the graph, setting, argument or record and run again (a ValueError)
-│   └── GraphError      every mistake of a graph at once
+│   ├── GraphError           every mistake of a graph at once
+│   ├── FunctionResultError  what a user's function returned cannot be used
+│   ├── CallTimeoutError     a user's function did not return in time
+│   └── EventTimeError       a record's event time is null or out of range
 ├── UnavailableError    a disk, bus, broker or peer does not answer: try again with a deadline
 ├── NotOwnerError       fenced: another driver or attempt owns the work; stop, never retry
 ├── CorruptDataError    a checksum, gap or format is wrong: rebuild from changelog or snapshot
@@ -81,6 +84,24 @@ class GraphError(InvalidInputError):
     def __reduce__(self) -> tuple[Any, ...]:
         """Rebuild from the problems, not from the joined text."""
         return (GraphError, (self.job, self.problems))
+
+
+class FunctionResultError(InvalidInputError):
+    """A user's function returned None, other columns or types, or another number of rows."""
+
+    code = "HR110"
+
+
+class CallTimeoutError(InvalidInputError):
+    """A user's function had not returned after ``job.call_timeout_s``. Let it end sooner."""
+
+    code = "HR111"
+
+
+class EventTimeError(InvalidInputError):
+    """A record's event time is null, before 1970, after 9999, or too far ahead."""
+
+    code = "HR112"
 
 
 class UnavailableError(HeadraceError):

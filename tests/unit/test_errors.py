@@ -18,7 +18,7 @@ from headrace.errors import (
     NotOwnerError,
     UnavailableError,
 )
-from headrace.task.stateless import UserFunctionError
+from headrace.task.calls import UserFunctionError
 
 BUILTIN = {
     InvalidInputError: ValueError,

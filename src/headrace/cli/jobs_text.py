@@ -27,6 +27,8 @@ def job_json(view: JobView) -> dict[str, Any]:
         "epoch_ms": state and state.time_ms,
         "rows": state and state.counts.get("in", 0),
         "late": state and state.counts.get("late", 0),
+        "dropped": state and state.counts.get("dropped", 0),
+        "dead_letters": state and state.counts.get("dead_letters", 0),
         "lag": view.lag,
         "state_bytes": view.state_bytes,
         "durability": state and state.durability,

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from headrace.cli import bench, bus, config, demo, doctor, explain, jobs, run, state, version
+from headrace.cli import bench, bus, config, demo, dlq, doctor, explain, jobs, run, state, version
 from headrace.cli.failures import NO_READER, exit_code, record, show
 from headrace.cli.options import forget_home, home_of_failure
 
@@ -47,6 +47,7 @@ app.command()(explain.explain)
 app.add_typer(bus.app)
 app.add_typer(state.app)
 app.add_typer(jobs.app)
+app.add_typer(dlq.app)
 app.add_typer(config.app)
 app.command()(doctor.doctor)
 app.add_typer(bench.app)

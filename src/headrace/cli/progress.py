@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from headrace.coordinator.recovery import Recovery
     from headrace.coordinator.summary import EpochSummary
 
+REFUSED = ("dropped", "dead_letters")
 WINDOW_S = 5.0
 Ends = Mapping[str, Sequence[int]]
 
@@ -49,6 +50,7 @@ class Progress:
     rows: int = 0
     output_rows: int = 0
     late_rows: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
     busy_s: float = 0.0
     last: EpochSummary | None = None
     recovery: Recovery | None = None
@@ -74,6 +76,8 @@ class Progress:
         self.busy_s += summary.took_ms / 1000
         self.output_rows += summary.output_rows
         self.late_rows += summary.counts.get("late", 0)
+        for name in REFUSED:
+            self.refused[name] += summary.counts.get(name, 0)
         self._marks.append((now, _read(state)))
         while len(self._marks) > 2 and self._marks[1][0] < now - WINDOW_S:
             self._marks.popleft()

@@ -10,6 +10,8 @@ from rich.text import Text
 from headrace.cli.words import count_text, rate_text, seconds_text, size_text, time_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headrace.cli.progress import Ends, Progress
     from headrace.coordinator.copier import CopyLag
     from headrace.coordinator.recovery import Recovery
@@ -31,6 +33,7 @@ def epoch_line(summary: EpochSummary) -> str:
     ]
     if late := summary.counts.get("late", 0):
         parts.append(f"{late:,} late")
+    parts += refused_parts(summary.counts)
     if (hits := summary.cache_hits) is not None:
         parts.append(f"cache {hits:.0%}")
     if summary.copy is not None and summary.copy.failures:
@@ -38,6 +41,13 @@ def epoch_line(summary: EpochSummary) -> str:
         parts.append(f"copy {behind}, {seconds_text(summary.copy.seconds)} behind")
     parts += [f"merge failed: {problem}" for problem in summary.merge_problems]
     return "  ".join(parts)
+
+
+def refused_parts(counts: Mapping[str, int]) -> list[str]:
+    """Return how many rows ``on_error`` has dropped or set aside; nothing where none were."""
+    dropped, letters = counts.get("dropped", 0), counts.get("dead_letters", 0)
+    parts = [f"{dropped:,} dropped"] if dropped else []
+    return [*parts, count_text(letters, "dead letter")] if letters else parts
 
 
 def recovery_line(recovery: Recovery) -> str:
@@ -124,6 +134,8 @@ def end_json(progress: Progress, seconds: float, *, interrupted: bool) -> dict[s
         "rows": progress.rows,
         "output_rows": progress.output_rows,
         "late_rows": progress.late_rows,
+        "dropped": progress.refused["dropped"],
+        "dead_letters": progress.refused["dead_letters"],
         "seconds": round(seconds, 3),
         "busy_seconds": round(progress.busy_s, 3),
         "rows_per_s": round(progress.rows / progress.busy_s) if progress.busy_s else 0,
@@ -147,6 +159,7 @@ def end_line(progress: Progress, seconds: float, *, interrupted: bool) -> str:
     )
     if progress.late_rows:
         told += f", {progress.late_rows:,} late"
+    told += "".join(f", {part}" for part in refused_parts(progress.refused))
     if interrupted:
         return f"{told}; stopped after epoch {state.epoch}, nothing is lost: run it again to go on"
     return f"{told}; {'ended' if state.ended else 'stopped'} in epoch {state.epoch}"
@@ -186,6 +199,8 @@ def _title(progress: Progress, *, lag: int) -> Text:
     text = Text.assemble((progress.job, "bold cyan"), f"  {progress.output_rows:,} out")
     if progress.late_rows:
         text.append(f"  {progress.late_rows:,} late", style="yellow")
+    for part in refused_parts(progress.refused):
+        text.append(f"  {part}", style="yellow")
     if progress.recovery is not None:
         text.append(f"  {recovery_line(progress.recovery)}", style="yellow")
         return text

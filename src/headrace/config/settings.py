@@ -77,6 +77,17 @@ class JobSettings(Section):
         "earliest, latest, or an event time such as 2013-01-31T05:15",
     )
     bounded: bool = Field(False, description="stop at the end of the inputs as it is at the start")
+    dead_letters: str | None = Field(
+        None, min_length=1, description="stream of dead letters; none: the job's name and .dead"
+    )
+    call_timeout_s: float | None = Field(
+        300.0,
+        gt=0,
+        description="how long one call of a function of the job may take; none: for ever",
+    )
+    rows_per_message: int = Field(
+        1_000_000, ge=1, description="messages that flat_map or process may make of one"
+    )
 
     @field_validator("start")
     @classmethod

@@ -34,8 +34,9 @@ from headrace.errors import InvalidInputError
 from headrace.files import Files
 from headrace.graph.operators import Input, JobGraph, SendTo
 from headrace.plan import StreamInfo, plan
+from headrace.plan.dead_letters import dead_stream
 from headrace.plan.recounting import with_task_counts
-from headrace.plan.stages import JobPlan
+from headrace.plan.stages import CallLimits, JobPlan
 
 
 @dataclass(frozen=True)
@@ -131,12 +132,18 @@ def make_plan(
     held = _held(places(settings, check_job_name(graph.name)).readable)
     if held is not None and not held.fingerprint:  # a reset job is cut like a new one
         held = None
+    infos = stream_infos(graph, bus, absent_ok=absent_ok)
+    dead = dead_stream(graph.name, settings.job.dead_letters)
+    if dead in bus.names():
+        infos[dead] = _info(bus, dead)
     made = plan(
         with_servers(graph, settings.remote.url, absent_ok=absent_ok),
-        stream_infos(graph, bus, absent_ok=absent_ok),
+        infos,
         key_groups=held.key_groups if held else settings.job.key_groups,
         tasks=settings.job.tasks,
         files={path: file.bound for path, file in files.items()},
+        dead_letters=dead,
+        limits=CallLimits(settings.job.call_timeout_s, settings.job.rows_per_message),
     )
     if held is None or held.rescaled_at < 0:
         return made

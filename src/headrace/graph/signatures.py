@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -68,6 +69,22 @@ def process_mistakes(factory: Any) -> list[str]:
                 "nothing: make it a plain method and send with context.emit"
             )
     return mistakes
+
+
+def returns_nothing(function: Any) -> bool:
+    """Say whether a function can only return None, such as one that forgets its ``return``."""
+    code = getattr(function, "__code__", None)
+    if code is None or _runs_later(function):
+        return False
+    found, before = [], None
+    for step in dis.get_instructions(code):
+        if step.opname == "RETURN_CONST":
+            found.append(step.argval)
+        elif step.opname == "RETURN_VALUE":
+            is_none = before is not None and before.opname == "LOAD_CONST"
+            found.append(before.argval if is_none and before is not None else ...)
+        before = step
+    return bool(found) and all(value is None for value in found)
 
 
 def _runs_later(function: Any) -> bool:

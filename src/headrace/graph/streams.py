@@ -49,7 +49,7 @@ from headrace.graph.operators import (
     StoreSpec,
     TumblingWindow,
 )
-from headrace.graph.signatures import process_mistakes
+from headrace.graph.signatures import name_of, process_mistakes, returns_nothing
 from headrace.graph.sinks import Sink
 from headrace.graph.sites import user_site
 from headrace.graph.tables import (
@@ -201,6 +201,8 @@ class Stream:
                     wrong.append("uses= is for functions; an expression tells its own columns")
                 return Filter(chosen, (self.name,), site, condition, str(condition))
             columns = checked_function(wrong, "filter", condition, uses)
+            if returns_nothing(condition):
+                wrong.append(f"function {name_of(condition)} never returns a value: add a return")
             return FilterMessages(chosen, (self.name,), site, condition, columns)
 
         return self._add("filter", name, make, self.keys, on_error)

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 from headrace.graph.durations import duration_text
 from headrace.graph.operators import (
+    DEAD_LETTER,
+    FAIL,
     Filter,
     FilterMessages,
     FlatMapMessages,
@@ -28,7 +30,8 @@ from headrace.graph.operators import (
 )
 from headrace.graph.remote import shown_url
 from headrace.graph.signatures import name_of
-from headrace.plan.stages import TIME, WATERMARK, Exchange, InputBinding, JobPlan, Stage
+from headrace.plan.dead_letters import DEAD
+from headrace.plan.stages import HIDDEN, ORIGIN, TIME, Exchange, InputBinding, JobPlan, Stage
 
 _WIDTH = 96
 
@@ -76,6 +79,10 @@ def _stage_lines(stage: Stage) -> Iterator[str]:
             rows = [*describe(operator), f"columns {_listed(columns)}"]
         else:
             rows = describe(operator)
+        if operator.on_error == DEAD_LETTER:
+            rows.append(f"on error: dead letter to {outputs[DEAD].stream}")
+        elif operator.on_error != FAIL:
+            rows.append(f"on error: {operator.on_error}")
         yield f"    {operator.name}"
         for row in rows:
             yield from _wrapped(row, "      ")
@@ -98,10 +105,12 @@ def _input_rows(binding: InputBinding) -> list[str]:
 
 
 def _exchange_rows(stage: Stage, exchange: Exchange) -> list[str]:
-    users = [name for name in exchange.schema.names if name not in (TIME, WATERMARK)]
+    users = [name for name in exchange.schema.names if name not in HIDDEN]
     rows = [f"sends {_listed(users)}"]
     if TIME in exchange.schema.names:
         rows[0] += "; event time and watermark"
+    if ORIGIN in exchange.schema.names:
+        rows[0] += "; origin, for dead letters"
     dropped = [name for name in stage.schemas[exchange.upstream].names if name not in users]
     if dropped:
         rows.append(f"drops {_listed(dropped)}")

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -35,12 +36,20 @@ from headrace.graph.operators import (
     TumblingWindow,
 )
 from headrace.plan.cutting import Cut, cut
+from headrace.plan.dead_letters import (
+    ORIGINS,
+    dead_binding,
+    dead_stream,
+    has_dead_letters,
+    traced_operators,
+)
 from headrace.plan.fingerprint import fingerprint
 from headrace.plan.inference import Flow, Inference
 from headrace.plan.pruning import prune
 from headrace.plan.stages import (
     TIME,
     WATERMARK,
+    CallLimits,
     Exchange,
     InputBinding,
     JobPlan,
@@ -62,6 +71,8 @@ def plan(
     key_groups: int = KEY_GROUPS,
     tasks: int | None = None,
     files: Mapping[str, TableFile] | None = None,
+    dead_letters: str | None = None,
+    limits: CallLimits | None = None,
 ) -> JobPlan:
     """Return the plan of a graph against the streams that exist.
 
@@ -72,6 +83,8 @@ def plan(
         key_groups: of the job, fixed when it is created.
         tasks: of each keyed stage; by default as many as the widest input has partitions.
         files: of broadcast stores, by the path that the user gave.
+        dead_letters: stream of what operators refuse; by default that of the job.
+        limits: of calls of the user's functions; by default none.
 
     Raises:
         GraphError: every mistake, each with its operator and the user's line.
@@ -86,15 +99,16 @@ def plan(
     found = cut(inference.operators, inference.report)
     if found is not None and not inference.mistakes:
         _check_times(inference, found)
+    dead = dead_binding(graph, dead_stream(graph.name, dead_letters), streams, inference.mistakes)
     if inference.mistakes or found is None:
         raise GraphError(graph.name, inference.mistakes)
     operators, schemas = prune(inference.operators, inference.flows)
     timed = _timed_stages(operators, inference.flows, found)
-    draft = _Draft(operators, schemas, inference.flows, found, streams, timed)
+    draft = _Draft(operators, schemas, inference.flows, found, streams, timed, dead)
     stages = draft.stages(min(tasks or draft.widest_input(), key_groups))
     marks = fingerprint(stages, inference.flows, key_groups)
     tables = inference.tables.held(operators.values(), schemas)
-    return JobPlan(graph, stages, key_groups, marks, tables)
+    return JobPlan(graph, stages, key_groups, marks, tables, limits or CallLimits())
 
 
 def _timed_stages(
@@ -140,6 +154,16 @@ class _Draft:
     cut: Cut
     streams: Mapping[str, StreamInfo]
     timed: set[int]
+    dead: OutputBinding | None
+
+    @cached_property
+    def traced(self) -> set[str]:
+        return traced_operators(self.operators)
+
+    @cached_property
+    def origins(self) -> dict[str, str]:
+        """The stream of each input."""
+        return {o.name: o.stream for o in self.operators.values() if isinstance(o, Input)}
 
     def partitions(self, operator: Input) -> int:
         info = self.streams.get(operator.stream)
@@ -186,6 +210,7 @@ class _Draft:
         receives = tuple(e for e in exchanges if e.target_stage == index)
         names = [o.name for o in members] + [e.operator for e in receives]
         known = {operator.name for operator in members}
+        dead = self.dead if self.dead is not None and has_dead_letters(members) else None
         return Stage(
             index,
             self.cut.levels[index],
@@ -200,7 +225,8 @@ class _Draft:
                 self._output(o, widths, is_keyed=bool(receives))
                 for o in members
                 if isinstance(o, SendTo)
-            ),
+            )
+            + (() if dead is None else (dead,)),
             sinks=tuple(
                 SinkBinding(o.name, o.sink, self.flows[o.name].schema)
                 for o in members
@@ -209,6 +235,7 @@ class _Draft:
             stores=_stores(members),
             delays={name: delay for name, delay in delays.items() if name in known},
             tables=tuple(dict.fromkeys(t.name for o in members for t in tables_of(o))),
+            origins=() if dead is None else tuple(self.origins.values()),
         )
 
     def _input(self, operator: Input, index: int) -> InputBinding:
@@ -223,6 +250,8 @@ class _Draft:
             tuple(self.schemas[operator.name].names),
             time if index in self.timed else None,
             operator.lateness_ms,
+            list(self.origins).index(operator.name) if operator.name in self.traced else None,
+            operator.ahead_ms,
         )
 
     def _exchange(self, operator: PartitionBy, delays: list[dict[str, int]]) -> Exchange:
@@ -231,6 +260,8 @@ class _Draft:
         columns = list(self.schemas[operator.name])
         if target in self.timed:
             columns += _HIDDEN
+        if operator.name in self.traced:
+            columns += ORIGINS
         return Exchange(
             operator.name,
             source,

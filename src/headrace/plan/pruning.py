@@ -11,6 +11,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from headrace.graph.operators import (
+    DEAD_LETTER,
     Filter,
     FilterMessages,
     FlatMapMessages,
@@ -52,6 +53,8 @@ def prune(
             operator = pruned[name] = _prune_select(operator, flows, wanted)
         for before in operator.inputs:
             needed[before] |= _reads(operator, flows[before], wanted)
+            if operator.on_error == DEAD_LETTER:
+                needed[before] |= set(flows[before].keys) & set(flows[before].schema.names)
     schemas = {}
     for name, flow in flows.items():
         keep = set(flow.schema.names) if isinstance(operators[name], _WHOLE) else needed[name]

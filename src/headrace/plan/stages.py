@@ -3,7 +3,9 @@
 Frozen data, made by ``planner`` from a graph and the schemas of its inputs, read by the
 task runtime and the coordinator. Hidden columns carry what operators need beside the
 user's: ``__time`` (event time, int64 ms) and ``__watermark`` (int64 ms, the watermark of
-the record's own input partition just before it), present in stages with ``timed``.
+the record's own input partition just before it), present in stages with ``timed``;
+``__origin`` (int32, of input and partition) and ``__offset`` (int64) of the record that a row
+was made of, present on the way to an operator that makes dead letters.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from headrace.graph.operators import JobGraph, Operator, StoreSpec
 from headrace.graph.sinks import Sink
 
 TIME, WATERMARK = "__time", "__watermark"
+ORIGIN, OFFSET = "__origin", "__offset"
+HIDDEN = (TIME, WATERMARK, ORIGIN, OFFSET)
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,8 @@ class InputBinding:
 
     ``schema`` is the stream's whole; ``columns`` those that operators use. ``time`` is the
     event-time column, ``None`` where no operator of the job needs it; it need not be among
-    ``columns``.
+    ``columns``. ``origin`` is the number of the input in ``Stage.origins`` where its rows say
+    which record they are.
     """
 
     operator: str
@@ -68,6 +73,8 @@ class InputBinding:
     columns: tuple[str, ...]
     time: str | None
     lateness_ms: int
+    origin: int | None = None
+    ahead_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -122,7 +129,8 @@ class Stage:
 
     ``delays`` says how far, in ms, the watermark of what reaches an operator stays behind the
     stage's own, because of windows between: see ``planner``. ``tables`` names the broadcast
-    stores that its operators use.
+    stores that its operators use. ``origins`` are the streams of all inputs of the job, in order,
+    where the stage makes dead letters: by their numbers rows say where they came from.
     """
 
     index: int
@@ -139,6 +147,7 @@ class Stage:
     stores: tuple[StoreSpec, ...] = ()
     delays: dict[str, int] = field(default_factory=dict)
     tables: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -153,6 +162,19 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class CallLimits:
+    """Bounds of one call of a user's function.
+
+    Args:
+        timeout_s: how long it may take; ``None``: for ever.
+        rows: how many messages it may make of one.
+    """
+
+    timeout_s: float | None = None
+    rows: int | None = None
+
+
+@dataclass(frozen=True)
 class JobPlan:
     """All stages of a job, in level order, and what must not change under old state."""
 
@@ -161,6 +183,7 @@ class JobPlan:
     key_groups: int
     fingerprint: dict[str, str]
     tables: tuple[TableBinding, ...] = ()
+    limits: CallLimits = CallLimits()
 
     @property
     def sinks(self) -> tuple[SinkBinding, ...]:

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import InvalidInputError
+from headrace.errors import FunctionResultError, InvalidInputError
 
 
 def message_type(name: str, schema: pa.Schema) -> type[msgspec.Struct]:
@@ -60,7 +60,7 @@ def from_messages(messages: Sequence[Any], schema: pa.Schema, operator: str) -> 
         operator: its name, for errors.
 
     Raises:
-        InvalidInputError: a value of another kind, or one that does not fit its column.
+        FunctionResultError: a value of another kind, or one that does not fit its column.
     """
     rows = _rows(messages, schema.names, operator)
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
@@ -72,7 +72,7 @@ def from_messages(messages: Sequence[Any], schema: pa.Schema, operator: str) -> 
             arrays.append(pa.array(values, field.type))
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError) as error:
             found = next((v for v in values if not _fits(v, field.type)), values[0])
-            raise InvalidInputError(
+            raise FunctionResultError(
                 f"operator {operator!r} returned {found!r} for column {field.name!r}; "
                 f"expected {field.type}",
                 operator=operator,
@@ -134,9 +134,9 @@ def _row(message: Any, names: list[str], operator: str) -> tuple[Any, ...]:
     raise _unfit(message, names, operator)
 
 
-def _unfit(message: Any, names: list[str], operator: str) -> InvalidInputError:
+def _unfit(message: Any, names: list[str], operator: str) -> FunctionResultError:
     found = "None" if message is None else f"a {type(message).__name__} {message!r}"
-    return InvalidInputError(
+    return FunctionResultError(
         f"operator {operator!r} returned {found:.200}; expected a message with columns {names}",
         operator=operator,
     )

@@ -115,17 +115,23 @@ def event_times(column: pa.Array, origin: str) -> npt.NDArray[np.int64]:
     if column.null_count:
         at = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
         raise InvalidInputError(f"event time of {origin} is null in row {at} of the batch")
-    if pa.types.is_timestamp(kind):
-        if kind.unit in ("us", "ns"):
-            column = pc.floor_temporal(column, unit="millisecond")
-        column = column.cast(pa.timestamp("ms", tz=kind.tz)).cast(pa.int64())
-    times: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
+    times: npt.NDArray[np.int64] = as_milliseconds(column).to_numpy()
     if len(times) and (times.min() < 0 or times.max() >= MAX_EVENT_TIME_MS):
         at = int(np.flatnonzero((times < 0) | (times >= MAX_EVENT_TIME_MS))[0])
         raise InvalidInputError(
             f"event time of {origin} is {int(times[at])} ms in row {at}, outside 1970 to 9999"
         )
     return times.astype(np.int64, copy=False)
+
+
+def as_milliseconds(column: pa.Array) -> pa.Array:
+    """Return integers (milliseconds) or timestamps as int64 milliseconds, nulls kept."""
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        if kind.unit in ("us", "ns"):
+            column = pc.floor_temporal(column, unit="millisecond")
+        column = column.cast(pa.timestamp("ms", tz=kind.tz))
+    return column.cast(pa.int64())
 
 
 def schema_to_text(schema: pa.Schema) -> str:

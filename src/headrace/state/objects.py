@@ -41,6 +41,21 @@ class _Missing:
 _MISSING: Any = _Missing()
 
 
+_ABSENT: Any = object()
+_FIXED = frozenset((int, str, bytes, float, bool, type(None)))
+
+
+class Held(NamedTuple):
+    """What ``ObjectStore.hold`` saw of one key."""
+
+    values: dict[Any, Any]
+    changes: dict[Any, bytes]
+    key: Any
+    value: Any
+    is_encoded: bool
+    changed: bytes | None
+
+
 class _Group(NamedTuple):
     """What is known of one key group: values, changed keys, and encodings of all of these."""
 
@@ -132,6 +147,30 @@ class ObjectStore:
         """Delete a key; deleting what is not there is fine."""
         self._has_deletes = True
         self.put(key, _MISSING)
+
+    def hold(self, key: Any) -> Held:
+        """Return what a key has now, so that ``restore`` can bring it back.
+
+        The value is encoded where user code could change it in place.
+        """
+        kind = type(key)
+        if not (kind is int or kind is str or kind is bytes):
+            key = self._ident(key)
+        value = self._values.get(key, _ABSENT)
+        is_open = value is not _ABSENT and value is not _MISSING and type(value) not in _FIXED
+        kept = self._encode(value) if is_open else value
+        return Held(self._values, self._changed, key, kept, is_open, self._changed.get(key))
+
+    def restore(self, held: Held) -> None:
+        """Bring back what ``hold`` saw."""
+        if held.value is _ABSENT:
+            held.values.pop(held.key, None)
+        else:
+            held.values[held.key] = self._decode(held.value) if held.is_encoded else held.value
+        if held.changed is None:
+            held.changes.pop(held.key, None)
+        else:
+            held.changes[held.key] = held.changed
 
     def __contains__(self, key: object) -> bool:
         """Say whether a key has a value."""

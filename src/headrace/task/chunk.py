@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from headrace.plan.stages import TIME, WATERMARK
+from headrace.plan.dead_letters import PARTITION_BITS
+from headrace.plan.stages import HIDDEN, OFFSET, ORIGIN, TIME, WATERMARK
 
 Ints = npt.NDArray[np.int64]
 Groups = npt.NDArray[np.uint16]
+Sources = npt.NDArray[np.int32]
+
+UNKNOWN = -1
+"""The source of a row that was not made of one record."""
+
+
+@dataclass(frozen=True)
+class Origins:
+    """The record that each row was made of: its source (``source_of``) and its offset."""
+
+    sources: Sources
+    offsets: Ints
 
 
 @dataclass(frozen=True)
@@ -20,13 +34,15 @@ class Chunk:
     """User columns, and for each row its event time, watermark and key group.
 
     ``times`` and ``watermarks`` (int64 ms, shape (n,)) are present in timed stages;
-    ``groups`` (uint16, shape (n,)) in keyed ones. Rows of one key are in arrival order.
+    ``groups`` (uint16, shape (n,)) in keyed ones; ``origins`` where an operator makes dead
+    letters. Rows of one key are in arrival order.
     """
 
     batch: pa.RecordBatch
     times: Ints | None = None
     watermarks: Ints | None = None
     groups: Groups | None = None
+    origins: Origins | None = None
 
     @property
     def rows(self) -> int:
@@ -51,21 +67,33 @@ class Chunk:
         """Return the rows where ``keep`` is true."""
         return self if keep.all() else self._pick(self.batch.filter(pa.array(keep)), keep)
 
+    def part(self, begin: int, end: int) -> Chunk:
+        """Return the rows from ``begin`` to before ``end``."""
+        return self._pick(self.batch.slice(begin, end - begin), slice(begin, end))
+
     def derive(self, batch: pa.RecordBatch, rows: Ints) -> Chunk:
         """Return a new batch whose row i came from row ``rows[i]`` of this chunk."""
         return self._pick(batch, rows)
 
-    def _pick(self, batch: pa.RecordBatch, index: npt.NDArray[np.generic]) -> Chunk:
+    def _pick(self, batch: pa.RecordBatch, index: npt.NDArray[np.generic] | slice) -> Chunk:
         return Chunk(
             batch,
             None if self.times is None else self.times[index],
             None if self.watermarks is None else self.watermarks[index],
             None if self.groups is None else self.groups[index],
+            None
+            if self.origins is None
+            else Origins(self.origins.sources[index], self.origins.offsets[index]),
         )
 
     def to_exchange(self, schema: pa.Schema) -> pa.RecordBatch:
         """Return the columns of an exchange schema, hidden ones included."""
-        hidden = {TIME: self.times, WATERMARK: self.watermarks}
+        hidden: dict[str, Any] = {TIME: self.times, WATERMARK: self.watermarks}
+        if ORIGIN in schema.names:
+            known = self.origins or Origins(
+                np.full(self.rows, UNKNOWN, np.int32), np.full(self.rows, UNKNOWN, np.int64)
+            )
+            hidden |= {ORIGIN: known.sources, OFFSET: known.offsets}
         arrays = [
             pa.array(hidden[name]) if name in hidden else self.batch.column(name)
             for name in schema.names
@@ -73,13 +101,21 @@ class Chunk:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def source_of(origin: int, partition: int) -> int:
+    """Return the number that stands for a partition of an input in ``Origins``."""
+    return origin << PARTITION_BITS | partition
+
+
 def from_exchange(batch: pa.RecordBatch, groups: Groups) -> Chunk:
     """Read what ``to_exchange`` made."""
     names = batch.schema.names
     times = batch.column(TIME).to_numpy() if TIME in names else None
     watermarks = batch.column(WATERMARK).to_numpy() if WATERMARK in names else None
-    users = [name for name in names if name not in (TIME, WATERMARK)]
-    return Chunk(batch.select(users), times, watermarks, groups)
+    origins = None
+    if ORIGIN in names:
+        origins = Origins(batch.column(ORIGIN).to_numpy(), batch.column(OFFSET).to_numpy())
+    users = [name for name in names if name not in HIDDEN]
+    return Chunk(batch.select(users), times, watermarks, groups, origins)
 
 
 def split_groups(groups: Groups) -> list[tuple[int, int, int]]:

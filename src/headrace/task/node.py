@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
 from headrace.task.chunk import Chunk
+
+if TYPE_CHECKING:
+    from headrace.task.dead_letters import Guard
 
 
 class Node:
     """One operator of one task.
+
+    ``guard`` takes the rows that it refuses; without one, they fail the epoch.
 
     Called by one thread. Within an epoch ``push`` is called any number of times, then
     ``advance`` once, after that of all nodes before it.
@@ -18,6 +24,7 @@ class Node:
         self.name = name
         self.targets: list[Node] = []
         self.counts: Counter[str] = Counter()
+        self.guard: Guard | None = None
 
     def push(self, chunk: Chunk) -> None:
         """Take rows; never called with none."""

@@ -18,10 +18,10 @@ from headrace.plan.stages import OutputBinding
 from headrace.records.frame import encode_frame
 from headrace.records.keys import encode_columns, key_groups
 from headrace.records.schema import event_times, normalise
+from headrace.task.calls import name_operator
 from headrace.task.chunk import Chunk
 from headrace.task.node import Node
 from headrace.task.orders import FileRef, OutputPart
-from headrace.task.stateless import name_operator
 
 FRAME_ROWS = 1 << 20
 

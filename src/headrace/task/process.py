@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -10,20 +11,31 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import HeadraceError, InvalidInputError
+from headrace.errors import CallTimeoutError, HeadraceError, InvalidInputError
+from headrace.plan.stages import CallLimits
 from headrace.records.keys import encode_columns
 from headrace.records.messages import columns_to_lists, from_messages, message_type, to_messages
 from headrace.records.schema import MAX_EVENT_TIME_MS
 from headrace.state.broadcast.lookup import BroadcastStore
 from headrace.state.objects import ObjectStore
 from headrace.state.remote import RemoteStore
+from headrace.task.calls import (
+    Overdue,
+    UserFunctionError,
+    name_operator,
+    overdue_error,
+    time_limit,
+)
 from headrace.task.chunk import Chunk, Groups, split_groups
+from headrace.task.dead_letters import Refused
 from headrace.task.node import Node
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK
-from headrace.task.stateless import UserFunctionError, name_operator
+from headrace.task.stateless import NO_LIMITS, too_many
 from headrace.task.timers import Timer, Timers
+from headrace.task.undo import LaterTimers, Undo, UndoStore
 
 NO_GROUP = -1
+NO_CEILING = 1 << 62
 LATER_LIMIT = 2_000
 """From so many ``get_later`` on they are waited for before the next messages."""
 
@@ -49,6 +61,8 @@ class Turn:
         stores: by the name that the user declared, remote ones included.
         timers: of the operator; ``None`` where there is no key.
         tables: broadcast stores, by name.
+        limits: of each call.
+        undo: takes back what a call changed that fails, where only its message is lost.
     """
 
     def __init__(
@@ -57,8 +71,12 @@ class Turn:
         stores: Mapping[str, ObjectStore | RemoteStore],
         timers: Timers | None,
         tables: Mapping[str, BroadcastStore] | None = None,
+        limits: CallLimits = NO_LIMITS,
+        undo: Undo | None = None,
     ) -> None:
         self.task, self.stores, self.timers = task, dict(stores), timers
+        self.limits, self.undo = limits, undo
+        self.ceiling = NO_CEILING if limits.rows is None else limits.rows
         self.tables = dict(tables or {})
         self.later: list[Later] = []
         self.epoch = 0
@@ -72,6 +90,7 @@ class Turn:
         self.times: Sequence[int] | None = None
         self.timer: Timer | None = None
         self.has_on_timer = False
+        self.operator = ""
 
     def enter(self, group: int) -> None:
         """Make a key group the current one, for stores and timers."""
@@ -79,10 +98,24 @@ class Turn:
         for store in self.stores.values():
             store.enter(group)
 
+    def count(self, operator: str) -> None:
+        """See whether one message or timer has made too many; ``ceiling`` says when to look."""
+        limit = self.limits.rows
+        assert limit is not None
+        own = len(self.rows) - bisect_left(self.rows, self.row)
+        if own > limit:
+            raise too_many(operator, limit)
+        self.ceiling = len(self.rows) + limit - own
+
+    def drop_since(self, emitted: int) -> None:
+        """Forget what was emitted since there were so many."""
+        del self.messages[emitted:], self.rows[emitted:]
+
     def take(self) -> tuple[list[Any], list[int]]:
         """Take what was emitted, and the row each message came from."""
         taken = self.messages, self.rows
         self.messages, self.rows = [], []
+        self.ceiling = NO_CEILING if self.limits.rows is None else self.limits.rows
         return taken
 
 
@@ -95,7 +128,8 @@ class Context:
     """
 
     def __init__(self, turn: Turn) -> None:
-        self._turn, self._stores = turn, {**turn.stores, **turn.tables}
+        stores = turn.stores if turn.undo is None else turn.undo.stores
+        self._turn, self._stores = turn, {**stores, **turn.tables}
 
     @property
     def task(self) -> int:
@@ -172,7 +206,7 @@ class Context:
             raise InvalidInputError(f"store {name!r} is local: use get, which does not wait")
         turn.later.append(Later(store, key, then, default, turn.row, turn.group))
 
-    def _found(self, name: str) -> ObjectStore | RemoteStore | BroadcastStore:
+    def _found(self, name: str) -> ObjectStore | UndoStore | RemoteStore | BroadcastStore:
         try:
             return self._stores[name]
         except KeyError:
@@ -192,6 +226,8 @@ class Context:
         turn = self._turn
         turn.messages.append(message)
         turn.rows.append(turn.row)
+        if len(turn.rows) > turn.ceiling:
+            turn.count(turn.operator)
 
     def set_timer(self, at: int | datetime.datetime, name: str = "", *, wall: bool = False) -> None:
         """Have ``on_timer`` called once the watermark (or the wall clock) reaches ``at``.
@@ -211,8 +247,9 @@ class Context:
         moment, key = _moment(at), self._key_values()
         self._timers().cancel(self._turn.group, moment, name, key, wall=wall)
 
-    def _timers(self) -> Timers:
-        timers = self._turn.timers
+    def _timers(self) -> Timers | LaterTimers:
+        turn = self._turn
+        timers = turn.timers if turn.undo is None else turn.undo.timers
         if timers is None:
             raise InvalidInputError(
                 "timers need a key: put partition_by before process, and keep its columns"
@@ -261,6 +298,7 @@ class ProcessNode(Node):
         self._user = self._call(factory)
         self._on_timer = getattr(self._user, "on_timer", None)
         turn.has_on_timer = self._on_timer is not None
+        turn.operator = name
         if hasattr(self._user, "open"):
             self._open()
 
@@ -269,6 +307,8 @@ class ProcessNode(Node):
         if self._timers is not None:
             self._turn.enter(NO_GROUP)
         self._call(lambda: self._user.open(self._context))
+        if self._turn.undo is not None:
+            self._turn.undo.keep()
         if self._turn.take()[0]:
             raise InvalidInputError(
                 f"operator {self.name!r} emitted in open(), which would be sent again at each "
@@ -292,10 +332,20 @@ class ProcessNode(Node):
         self._load_remote(chunk.batch)
         if chunk.groups is None:
             starts = range(0, len(messages), LATER_LIMIT)
-            self._run(messages, [(0, at, min(at + LATER_LIMIT, len(messages))) for at in starts])
+            runs = [(0, at, min(at + LATER_LIMIT, len(messages))) for at in starts]
         else:
             self._prefetch(key_columns, chunk.groups)
-            self._run(messages, split_groups(chunk.groups))
+            runs = split_groups(chunk.groups)
+        turn.row = 0
+        try:
+            with time_limit(turn.limits.timeout_s, lambda: (turn.row, len(turn.later))):
+                if self.guard is None:
+                    self._run(messages, runs)
+                else:
+                    self.guard.take(chunk, self._run_each(messages, runs))
+        except Overdue as error:
+            met = messages[turn.row]
+            raise overdue_error(self.name, turn.limits.timeout_s, error, met) from error
         self._flush(chunk)
 
     def _prefetch(self, columns: pa.RecordBatch, groups: Groups) -> None:
@@ -315,7 +365,6 @@ class ProcessNode(Node):
 
     def _run(self, messages: list[Any], runs: list[tuple[int, int, int]]) -> None:
         turn, context, process = self._turn, self._context, self._user.process
-        turn.row = 0
         try:
             for group, start, stop in runs:
                 turn.enter(group)
@@ -330,6 +379,37 @@ class ProcessNode(Node):
             raise
         except Exception as error:
             raise UserFunctionError.of(self.name, error, messages[turn.row]) from error
+
+    def _run_each(self, messages: list[Any], runs: list[tuple[int, int, int]]) -> list[Refused]:
+        """Call ``process`` for each row, and take back what it did where it raises."""
+        turn, refused = self._turn, []
+        for group, start, stop in runs:
+            turn.enter(group)
+            for row in range(start, stop):
+                turn.row = row
+                call = partial(self._user.process, messages[row], self._context)
+                error = self._tried(call, messages[row], "message")
+                if error is not None:
+                    refused.append(Refused(row, error))
+        return refused
+
+    def _tried(self, call: Callable[[], Any], met: object, what: str) -> InvalidInputError | None:
+        """Make a call that counts as a whole or not at all; return the error of one that failed."""
+        turn = self._turn
+        emitted, undo = len(turn.rows), turn.undo
+        assert undo is not None
+        try:
+            self._call(call, met, what)
+            if len(turn.rows) > emitted:
+                self._to_batch(turn.messages[emitted:])
+        except CallTimeoutError:
+            raise
+        except InvalidInputError as error:
+            turn.drop_since(emitted)
+            undo.take_back()
+            return error
+        undo.keep()
+        return None
 
     def _answer(self) -> None:
         """Wait for what was asked for, and call those who asked, each as its message."""
@@ -358,14 +438,12 @@ class ProcessNode(Node):
 
     def _fire(self, timers: Iterator[Timer]) -> None:
         turn = self._turn
-        assert self._on_timer is not None
         earliest = max(turn.watermark, 0)
         try:
             for timer in timers:
                 turn.timer = timer
                 turn.enter(timer.group)
-                self._call(partial(self._on_timer, timer, self._context), timer)
-                self._call(self._answer, timer)
+                self._ring(timer)
                 messages, _ = turn.take()
                 if messages:
                     at = min(max(timer.at, earliest), MAX_EVENT_TIME_MS - 1)
@@ -375,6 +453,23 @@ class ProcessNode(Node):
                     self.emit(Chunk(self._to_batch(messages), times, past, groups))
         finally:
             turn.timer = None
+
+    def _ring(self, timer: Timer) -> None:
+        """Call ``on_timer``, and those who asked for values in it."""
+        assert self._on_timer is not None
+        turn = self._turn
+        call, guard = partial(self._on_timer, timer, self._context), self.guard
+        try:
+            with time_limit(turn.limits.timeout_s, lambda: len(turn.later)):
+                if guard is None:
+                    self._call(call, timer)
+                    self._call(self._answer, timer)
+                    return
+                error = self._tried(call, timer, "timer")
+        except Overdue as overdue:
+            raise overdue_error(self.name, turn.limits.timeout_s, overdue, timer) from overdue
+        if error is not None:
+            guard.take_lost(error, timer.key)
 
     def _flush(self, chunk: Chunk) -> None:
         messages, rows = self._turn.take()
@@ -390,14 +485,14 @@ class ProcessNode(Node):
             )
         return from_messages(messages, self._schema, self.name)
 
-    def _call(self, call: Callable[[], Any], timer: Timer | None = None) -> Any:
+    def _call(self, call: Callable[[], Any], met: object = None, what: str = "timer") -> Any:
         try:
             return call()
         except HeadraceError as error:
             name_operator(error, self.name)
             raise
         except Exception as error:
-            raise UserFunctionError.of(self.name, error, timer, "timer") from error
+            raise UserFunctionError.of(self.name, error, met, what) from error
 
     def deadlines(self) -> tuple[int | None, int | None]:
         """Return when the next timers are due."""

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from headrace.bus.bus import Bus
 from headrace.clock import Clock
 from headrace.errors import (
+    CallTimeoutError,
     CorruptDataError,
     HeadraceError,
     NotOwnerError,
@@ -59,14 +60,15 @@ from headrace.task.outputs import OutputWriter
 from headrace.task.remotes import RemoteStores
 from headrace.task.sinks import write_sinks
 from headrace.task.source import SourceReader
-from headrace.task.stage_task import StageTask, store_specs
+from headrace.task.stage_task import StageTask, Surroundings, store_specs
 from headrace.task.tables import Tables
 
 _Task = tuple[str, int]
 
 # A database that a disk refused to write stays closed to writes until it is opened again, and
-# a file that was put right is seen by whoever opens it anew. What is lost with them comes back.
-_CLOSING = (UnavailableError, NotOwnerError, CorruptDataError, OSError)
+# a file that was put right is seen by whoever opens it anew; a call that took too long was ended
+# anywhere, in the midst of a store's own steps, too. What is lost with them comes back.
+_CLOSING = (UnavailableError, NotOwnerError, CorruptDataError, CallTimeoutError, OSError)
 
 
 class _Size(NamedTuple):
@@ -393,9 +395,10 @@ class _Attempt:
         if runtime is None:
             if kept is not None:
                 kept.task.close()
-            groups = self._plan.key_groups
-            remotes = RemoteStores(self._order.job, self._host.clock)
-            runtime = StageTask(stage, task.task, task.groups, groups, state, remotes, self._tables)
+            plan, job = self._plan, self._order.job
+            around = Surroundings(job, plan.key_groups, plan.limits, self._host.bus)
+            remotes = RemoteStores(job, self._host.clock)
+            runtime = StageTask(stage, task.task, task.groups, around, state, remotes, self._tables)
         self._built.append(runtime)
         before = self._order.watermarks_before.get(stage.name, NO_WATERMARK)
         runtime.begin(self._order.epoch, self._order.time_ms, before)
@@ -410,7 +413,13 @@ class _Attempt:
             binding = bindings[wanted.operator]
             stream = self._host.bus.stream(binding.stream)
             reader = SourceReader(
-                stream, binding, wanted, timed=stage.timed, max_bytes=self._order.range_bytes
+                stream,
+                binding,
+                wanted,
+                timed=stage.timed,
+                max_bytes=self._order.range_bytes,
+                wall_ms=self._order.time_ms,
+                guard=runtime.input_guards.get(wanted.operator),
             )
             for chunk in reader.chunks(self._should_stop):
                 runtime.push(wanted.operator, chunk)

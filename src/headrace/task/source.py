@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.bus.bus import Stream
+from headrace.errors import EventTimeError, InvalidInputError
+from headrace.graph.durations import duration_text
 from headrace.plan.stages import InputBinding
-from headrace.records.schema import event_times
-from headrace.task.chunk import Chunk
+from headrace.records.schema import MAX_EVENT_TIME_MS, as_milliseconds, event_times
+from headrace.task.chunk import Chunk, Ints, Origins, source_of
+from headrace.task.dead_letters import Guard, Refused, without
 from headrace.task.orders import NO_WATERMARK, InputRange, Reached
 
 CHUNK_ROWS = 1 << 16
@@ -25,6 +31,8 @@ class SourceReader:
         wanted: the range.
         timed: whether later operators need event times.
         max_bytes: reading ends early after about so many bytes of the columns.
+        wall_ms: the epoch's wall clock.
+        guard: takes the records whose event time cannot be; without one they are an error.
     """
 
     def __init__(
@@ -35,9 +43,13 @@ class SourceReader:
         *,
         timed: bool,
         max_bytes: int | None = None,
+        wall_ms: int = 0,
+        guard: Guard | None = None,
     ) -> None:
         self._stream, self._binding, self._range = stream, binding, wanted
-        self._max_bytes = max_bytes
+        self._max_bytes, self._guard = max_bytes, guard
+        ahead = binding.ahead_ms
+        self._latest = MAX_EVENT_TIME_MS - 1 if ahead is None else wall_ms + ahead
         self._timed = timed and binding.time is not None
         self._next = wanted.start
         self._max_time = wanted.max_time
@@ -72,21 +84,84 @@ class SourceReader:
 
     def _chunk(self, batches: list[pa.RecordBatch]) -> Chunk:
         batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-        self._next += batch.num_rows
-        user = batch.select(list(self._binding.columns))
+        first, self._next = self._next, self._next + batch.num_rows
+        chunk = Chunk(batch.select(list(self._binding.columns)), origins=self._origins(first))
         if self._binding.time is None:
-            return Chunk(user)
-        where = f"stream {self._binding.stream!r} partition {self._range.partition}"
-        times = event_times(batch.column(self._binding.time), where)
+            return chunk
+        column = batch.column(self._binding.time)
+        times = self._plain_times(column)
+        if times is None:
+            refused = self._refused(column, first)
+            chunk = self._left(chunk, refused)
+            gone = pa.array([one.row for one in refused])
+            kept = column.filter(pc.invert(pc.is_in(pa.array(range(len(column))), gone)))
+            times = event_times(kept, self._where)
         highest = np.maximum.accumulate(np.concatenate([[self._max_time], times]))
         self._max_time = int(highest[-1])
         if not self._timed:
-            return Chunk(user)
+            return chunk
         before = highest[:-1]
         none = before == NO_WATERMARK
         watermarks = np.where(none, NO_WATERMARK, before - self._binding.lateness_ms)
-        return Chunk(user, times, watermarks)
+        return replace(chunk, times=times, watermarks=watermarks)
+
+    @property
+    def _where(self) -> str:
+        return f"stream {self._binding.stream!r} partition {self._range.partition}"
+
+    def _origins(self, first: int) -> Origins | None:
+        if self._binding.origin is None:
+            return None
+        rows = self._next - first
+        source = source_of(self._binding.origin, self._range.partition)
+        return Origins(np.full(rows, source, np.int32), np.arange(first, first + rows))
+
+    def _plain_times(self, column: pa.Array) -> Ints | None:
+        """Return event times that all can be, or ``None``."""
+        try:
+            times = event_times(column, self._where)
+        except InvalidInputError:
+            return None
+        is_ahead = self._binding.ahead_ms is not None and bool((times > self._latest).any())
+        return None if is_ahead else times
+
+    def _refused(self, column: pa.Array, first: int) -> list[Refused]:
+        """Find the records whose event time cannot be."""
+        return [
+            Refused(row, self._error(at, first + row))
+            for row, at in enumerate(as_milliseconds(column).to_pylist())
+            if at is None or not 0 <= at <= self._latest
+        ]
+
+    def _left(self, chunk: Chunk, refused: list[Refused]) -> Chunk:
+        if self._guard is None:
+            raise refused[0].error
+        self._guard.take(chunk, refused)
+        return without(chunk, refused)
+
+    def _error(self, at: int | None, offset: int) -> EventTimeError:
+        if at is None:
+            said = "is null"
+        elif 0 <= at < MAX_EVENT_TIME_MS:
+            assert self._binding.ahead_ms is not None
+            ahead = duration_text(self._binding.ahead_ms)
+            said = f"is {_moment(at)}, more than {ahead} ahead of the clock"
+        else:
+            said = f"is {at} ms, outside 1970 to 9999"
+        return EventTimeError(
+            f"event time {self._binding.time!r} of {self._where} offset {offset} {said}; put such "
+            f"records right where they are made, or set them aside: g.input(..., "
+            'on_error="dead_letter")',
+            operator=self._binding.operator,
+            stream=self._binding.stream,
+            partition=self._range.partition,
+            offset=offset,
+        )
 
     def reached(self) -> Reached:
         """Return where reading stopped, and the highest event time seen so far."""
         return Reached(self._range.operator, self._range.partition, self._next, self._max_time)
+
+
+def _moment(at: int) -> str:
+    return datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="seconds")

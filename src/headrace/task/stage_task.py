@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
+from headrace.bus.bus import Bus
 from headrace.errors import InternalError
 from headrace.graph.operators import (
     COLUMNAR,
+    DEAD_LETTER,
+    FAIL,
     Filter,
     FilterMessages,
     FlatMapMessages,
@@ -30,7 +33,8 @@ from headrace.graph.operators import (
     StoreSpec,
     TumblingWindow,
 )
-from headrace.plan.stages import Exchange, Stage
+from headrace.plan.dead_letters import DEAD
+from headrace.plan.stages import CallLimits, Exchange, Stage
 from headrace.records.layout import TableLayout
 from headrace.state.broadcast import BroadcastStore, BroadcastTable
 from headrace.state.objects import ObjectStore
@@ -39,6 +43,7 @@ from headrace.state.task_state import TaskState
 from headrace.task.aggregation import Aggregation
 from headrace.task.chunk import Chunk
 from headrace.task.columnar_partials import ColumnarPartials, partial_layout
+from headrace.task.dead_letters import DeadLetters, Guard
 from headrace.task.exchange import ExchangeWriter
 from headrace.task.join import JoinNode
 from headrace.task.node import Node
@@ -56,6 +61,7 @@ from headrace.task.stateless import (
     SelectNode,
 )
 from headrace.task.timers import Timers
+from headrace.task.undo import Undo
 from headrace.task.windows import PeriodicNode, RunningNode, WindowNode
 
 
@@ -118,6 +124,23 @@ def timer_store(operator: Process) -> str:
     return f"{operator.name}.timers"
 
 
+@dataclass(frozen=True)
+class Surroundings:
+    """What is the same for all tasks of a job in a process.
+
+    Args:
+        job: its name.
+        key_groups: of the job.
+        limits: of calls of the user's functions.
+        bus: where records are read again that become dead letters.
+    """
+
+    job: str
+    key_groups: int
+    limits: CallLimits
+    bus: Bus
+
+
 class StageTask:
     """Runs the operators of a stage for one task; kept by a worker between epochs.
 
@@ -125,7 +148,7 @@ class StageTask:
         stage: the stage.
         task: number of the task.
         groups: its key groups, first and after last; unused for source tasks.
-        key_groups: number of key groups of the job.
+        around: what it has in common with the other tasks.
         state: its stores, caught up; ``None`` where the stage has none.
         remotes: opens its remote stores.
         tables: the broadcast stores of the process, at the epoch's offsets.
@@ -136,22 +159,40 @@ class StageTask:
         stage: Stage,
         task: int,
         groups: tuple[int, int],
-        key_groups: int,
+        around: Surroundings,
         state: TaskState | None,
         remotes: RemoteStores,
         tables: Mapping[str, BroadcastTable] | None = None,
     ) -> None:
         self._stage, self.task, self._groups = stage, task, groups
-        self._key_groups, self._state, self._remotes = key_groups, state, remotes
+        self._around, self._key_groups = around, around.key_groups
+        self._state, self._remotes = state, remotes
         self._tables = dict(tables or {})
         self._keys = stage.receives[0].keys if stage.receives else ()
+        self._dead, self._letters = self._dead_letters()
         self.nodes: dict[str, Node] = {}
+        self._input_counts: Counter[str] = Counter()
+        self.input_guards: dict[str, Guard] = {}
         for operator in stage.operators:
             if not self._is_entry(operator):
                 self.nodes[operator.name] = self._build(operator)
+            elif operator.on_error != FAIL:
+                self.input_guards[operator.name] = self._guard(operator, self._input_counts)
         for exchange in stage.sends:
-            self.nodes[exchange.operator] = ExchangeNode(exchange, key_groups)
+            self.nodes[exchange.operator] = ExchangeNode(exchange, self._key_groups)
         self._entries = self._connect()
+
+    def _dead_letters(self) -> tuple[OutputNode | None, DeadLetters | None]:
+        binding = next((o for o in self._stage.outputs if o.operator == DEAD), None)
+        if binding is None:
+            return None, None
+        output = OutputNode(DEAD, binding, self.task)
+        around, origins = self._around, self._stage.origins
+        return output, DeadLetters(around.job, self._keys, origins, around.bus, output.push)
+
+    def _guard(self, operator: Operator, counts: Counter[str]) -> Guard:
+        letters = self._letters if operator.on_error == DEAD_LETTER else None
+        return Guard(operator.name, counts, letters)
 
     def _is_entry(self, operator: Operator) -> bool:
         received = {exchange.operator for exchange in self._stage.receives}
@@ -177,7 +218,13 @@ class StageTask:
         return self._stage.schemas[operator.inputs[0]]
 
     def _build(self, operator: Operator) -> Node:
-        name, schemas = operator.name, self._stage.schemas
+        node = self._made(operator)
+        if operator.on_error != FAIL:
+            node.guard = self._guard(operator, node.counts)
+        return node
+
+    def _made(self, operator: Operator) -> Node:
+        name, schemas, limits = operator.name, self._stage.schemas, self._around.limits
         match operator:
             case Select():
                 return SelectNode(name, operator.expressions, schemas[name])
@@ -194,10 +241,12 @@ class StageTask:
                     source=self._source_schema(operator),
                     schema=schemas[name],
                     uses=operator.uses,
+                    limits=limits,
                 )
             case MapBatches():
                 assert operator.function is not None
-                return MapBatchesNode(name, operator.function, schemas[name], operator.uses)
+                schema = schemas[name]
+                return MapBatchesNode(name, operator.function, schema, operator.uses, limits)
             case Merge():
                 return ForwardNode(name, schemas[name])
             case SendTo():
@@ -278,11 +327,13 @@ class StageTask:
             spec.name: BroadcastStore(spec.name, self._tables[spec.name], spec.origin)
             for spec in operator.tables
         }
+        own = _short_names(operator, stores)
+        undo = None if operator.on_error == FAIL else Undo(own, timers)
         assert operator.factory is not None
         return ProcessNode(
             operator.name,
             operator.factory,
-            Turn(self.task, _short_names(operator, stores), timers, tables),
+            Turn(self.task, own, timers, tables, self._around.limits, undo),
             source=source,
             schema=operator.returns,
             uses=operator.uses,
@@ -298,6 +349,9 @@ class StageTask:
             watermark: of the stage, at the end of the last epoch.
         """
         self._remotes.begin()
+        self._input_counts.clear()
+        if self._letters is not None:
+            self._letters.begin(epoch, wall_ms)
         for name, node in self.nodes.items():
             node.counts.clear()
             if isinstance(node, ProcessNode):
@@ -324,7 +378,8 @@ class StageTask:
 
     def outputs(self) -> list[OutputNode]:
         """Return the outputs."""
-        return [node for node in self.nodes.values() if isinstance(node, OutputNode)]
+        nodes = [node for node in self.nodes.values() if isinstance(node, OutputNode)]
+        return nodes if self._dead is None else [*nodes, self._dead]
 
     def sinks(self) -> list[SinkNode]:
         """Return what is sent to receivers outside."""
@@ -342,7 +397,7 @@ class StageTask:
 
     def counts(self) -> dict[str, int]:
         """Return what the nodes counted in this epoch."""
-        total: Counter[str] = Counter()
+        total = Counter(self._input_counts)
         for node in self.nodes.values():
             total.update(node.counts)
         if self._state is not None:

@@ -70,6 +70,7 @@ class TestDriver:
         background: makes what a slot's process merges files in; at once when left out.
         durability: as the setting ``state.durability``; of ``backup`` copies are made by
             ``copy`` only, when the test wants one.
+        job_settings: further settings of the section ``job``, such as ``call_timeout_s``.
     """
 
     __test__ = False
@@ -92,6 +93,7 @@ class TestDriver:
         durability: str = "epoch",
         keep_epochs: int = 100,
         start: str = "earliest",
+        job_settings: Mapping[str, Any] | None = None,
     ) -> None:
         self._job, self._slots, self._hosts = job, slots, hosts
         self._background = background
@@ -100,7 +102,9 @@ class TestDriver:
         self.clock = ManualClock(seed=seed)
         self.settings = Settings(
             home=self.home,
-            job=JobSettings(tasks=tasks, key_groups=key_groups, start=start),
+            job=JobSettings(
+                tasks=tasks, key_groups=key_groups, start=start, **(job_settings or {})
+            ),
             epoch=EpochSettings(max_rows=max_rows, max_bytes=max_bytes),
             state=StateSettings(
                 dir=self.state_dir(0),

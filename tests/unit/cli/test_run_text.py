@@ -178,6 +178,8 @@ def test_the_end_is_a_line_and_an_object(progress: Progress) -> None:
         "rows": 1500,
         "output_rows": 1400,
         "late_rows": 2,
+        "dropped": 0,
+        "dead_letters": 0,
         "seconds": 12.0,
         "busy_seconds": 0.5,
         "rows_per_s": 3000,

@@ -103,5 +103,5 @@ def test_a_column_that_is_no_event_time_is_told() -> None:
     stream = open_bus("memory:", clock=ManualClock()).create(StreamSpec("in", 1, SCHEMA))
     stream.append(0, pa.table({"n": [-7], "at": [1]}, SCHEMA))
     own = reader(stream, 0, 1, time="n")
-    with pytest.raises(InvalidInputError, match="event time of stream 'in' partition 0 is -7 ms"):
+    with pytest.raises(InvalidInputError, match="stream 'in' partition 0 offset 0 is -7 ms"):
         list(own.chunks(never))

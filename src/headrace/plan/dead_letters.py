@@ -1,0 +1,86 @@
+"""Dead letters in a plan: the stream they go to, and which rows keep where they came from.
+
+A row that an operator refuses is kept with the record of the stream that it was made of. So
+rows on their way to an operator with ``on_error="dead_letter"`` carry their origin, in two
+hidden columns where they pass a ``partition_by``; no others do, and those of aggregates have
+none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import pyarrow as pa
+
+from headrace.graph.operators import (
+    DEAD_LETTER,
+    Input,
+    JobGraph,
+    Operator,
+    RunningAggregate,
+    TumblingWindow,
+)
+from headrace.plan.stages import OFFSET, ORIGIN, OutputBinding, StreamInfo
+
+DEAD = "__dead"
+"""Stands for an operator's name in the binding of the stream of dead letters."""
+
+PARTITION_BITS = 16
+
+ORIGINS = [pa.field(ORIGIN, pa.int32()), pa.field(OFFSET, pa.int64())]
+
+DEAD_SCHEMA = pa.schema(
+    [
+        ("at", pa.timestamp("us", tz="UTC")),
+        ("job", pa.string()),
+        ("epoch", pa.int64()),
+        ("operator", pa.string()),
+        ("code", pa.string()),
+        ("kind", pa.string()),
+        ("message", pa.string()),
+        ("stream", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("key", pa.string()),
+        ("is_original", pa.bool_()),
+        ("record", pa.binary()),
+    ]
+)
+
+
+def dead_stream(job: str, chosen: str | None = None) -> str:
+    """Return the stream of a job's dead letters: the one chosen, else its own."""
+    return chosen or f"{job}.dead"
+
+
+def has_dead_letters(operators: Iterable[Operator]) -> bool:
+    """Say whether any operator makes dead letters."""
+    return any(operator.on_error == DEAD_LETTER for operator in operators)
+
+
+def traced_operators(operators: Mapping[str, Operator]) -> set[str]:
+    """Return the operators whose rows have to know the record that they were made of."""
+    traced: set[str] = set()
+    for operator in reversed(list(operators.values())):
+        is_source = isinstance(operator, Input)
+        if operator.on_error == DEAD_LETTER:
+            traced |= {operator.name} if is_source else set(operator.inputs)
+        if operator.name in traced and not isinstance(operator, RunningAggregate | TumblingWindow):
+            traced |= set(operator.inputs)
+    return traced
+
+
+def dead_binding(
+    graph: JobGraph, stream: str, streams: Mapping[str, StreamInfo], mistakes: list[str]
+) -> OutputBinding | None:
+    """Return the output that dead letters go to; ``None`` where no operator makes any."""
+    if not has_dead_letters(graph.operators):
+        return None
+    head = f"dead letters go to stream {stream!r}"
+    if stream in {operator.stream for operator in graph.operators if isinstance(operator, Input)}:
+        mistakes.append(f"{head}, which is also an input: set job.dead_letters to another")
+    info = streams.get(stream)
+    if info is not None and not info.schema.equals(DEAD_SCHEMA):
+        mistakes.append(f"{head}, which holds other columns: set job.dead_letters to another")
+    partitions = 1 if info is None else info.partitions
+    return OutputBinding(DEAD, stream, partitions, DEAD_SCHEMA, (), "at")
