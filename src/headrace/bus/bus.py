@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.bus.settings import StreamSettings
-from headrace.bus.spec import Appended, OffsetBatch, Producer, StreamSpec
+from headrace.bus.spec import Appended, OffsetBatch, Producer, StreamSpec, check_name
 from headrace.errors import InvalidInputError
 from headrace.records.keys import encode_columns, key_groups
 from headrace.records.schema import normalise
@@ -278,7 +278,7 @@ class Bus(ABC):
 
     @abstractmethod
     def stream(self, name: str) -> Stream:
-        """Return a stream.
+        """Return a stream, by its name or by the alias that stands for it now.
 
         Raises:
             InvalidInputError: there is none; names those that are near.
@@ -287,6 +287,52 @@ class Bus(ABC):
     @abstractmethod
     def names(self) -> list[str]:
         """Return the names of all streams, sorted."""
+
+    @abstractmethod
+    def aliases(self) -> dict[str, str]:
+        """Return the stream that each alias stands for."""
+
+    def alias(self, alias: str, stream: str) -> str | None:
+        """Let another name stand for a stream from now on, durably and in one step.
+
+        Who opened a stream by the alias before goes on with the one that it was then.
+
+        Args:
+            alias: may be new, or stand for another stream; no stream has this name.
+            stream: exists.
+
+        Returns:
+            The stream that it stood for before.
+
+        Raises:
+            InvalidInputError: a name that cannot be, is that of a stream, or of none.
+        """
+        check_name(alias)
+        names = self.names()
+        if alias in names:
+            raise InvalidInputError(
+                f"{alias!r} is a stream and cannot be an alias too; use another name", stream=alias
+            )
+        if stream not in names:
+            raise unknown_stream(stream, names)
+        before = self.aliases().get(alias)
+        self._set_alias(alias, stream)
+        return before
+
+    def unalias(self, alias: str) -> None:
+        """Remove an alias; the stream stays.
+
+        Raises:
+            InvalidInputError: there is none of this name.
+        """
+        known = self.aliases()
+        if alias not in known:
+            raise InvalidInputError(f"no alias {alias!r}; found {sorted(known)[:10]}")
+        self._set_alias(alias, None)
+
+    @abstractmethod
+    def _set_alias(self, alias: str, stream: str | None) -> None:
+        """Let an alias stand for a stream, or remove it; all was checked."""
 
     @abstractmethod
     def close(self) -> None:
@@ -309,6 +355,15 @@ def unknown_stream(name: str, names: Sequence[str]) -> InvalidInputError:
     )
     how = f'headrace bus create {name} --schema "column:type,..."'
     return InvalidInputError(f"no stream {name!r}; {there} to create it: {how}", stream=name)
+
+
+def alias_taken(name: str, stream: str) -> InvalidInputError:
+    """Return the error for a new stream with the name of an alias."""
+    return InvalidInputError(
+        f"{name!r} is an alias of stream {stream!r} and cannot name a new stream; use another "
+        "name, or remove the alias",
+        stream=name,
+    )
 
 
 def check_same(stream: Stream, expected: StreamSpec, exist_ok: bool) -> None:

@@ -6,8 +6,9 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from headrace.bus.aliases import AliasFiles
 from headrace.bus.bell import FolderWatch
-from headrace.bus.bus import Bus, Stream, check_same, unknown_stream
+from headrace.bus.bus import Bus, Stream, alias_taken, check_same, unknown_stream
 from headrace.bus.file_log import FileLog, Flusher, OpenLogs
 from headrace.bus.log import Log, Parts
 from headrace.bus.log_stream import LogStream
@@ -94,6 +95,8 @@ class FileBus(Bus):
         self.maps = SegmentMaps(self.parts.files, self.parts.settings.open_segments)
         self.open_logs = OpenLogs(self.parts.settings.open_partitions)
         self._folder = self.root / "streams"
+        parts = self.parts
+        self._aliases = AliasFiles(self.root / "aliases", parts.files, parts.clock)
         self._lock = threading.Lock()
         self._streams: dict[str, FileStream] = {}
         self._watch: FolderWatch | None = None
@@ -109,6 +112,8 @@ class FileBus(Bus):
         folder = self._folder / spec.name
         with self._lock:
             self._check_open()
+            if (target := self._aliases.target(spec.name)) is not None:
+                raise alias_taken(spec.name, target)
             self.root.mkdir(parents=True, exist_ok=True, mode=0o700)  # records are the owner's
             for partition in range(spec.partitions):
                 (folder / partition_name(partition)).mkdir(parents=True, exist_ok=True)
@@ -124,7 +129,21 @@ class FileBus(Bus):
         """Return a stream; see ``Bus.stream``."""
         with self._lock:
             self._check_open()
+            if name not in self._streams and not (self._folder / name / "stream.json").exists():
+                name = self._aliases.target(name) or name
             return self._open(name)
+
+    def aliases(self) -> dict[str, str]:
+        """Return the stream that each alias stands for."""
+        self._check_open()
+        return self._aliases.all()
+
+    def _set_alias(self, alias: str, stream: str | None) -> None:
+        self._check_open()
+        if stream is None:
+            self._aliases.remove(alias)
+        else:
+            self._aliases.set(alias, stream)
 
     def names(self) -> list[str]:
         """Return the names of all streams, sorted."""
@@ -165,7 +184,8 @@ class FileBus(Bus):
         try:
             return _spec_from_json(self.parts.files.read(path), str(path))
         except (FileNotFoundError, NotADirectoryError):
-            raise unknown_stream(name, self._names()) from None
+            known = [*self._names(), *self._aliases.all()]
+            raise unknown_stream(name, sorted(known)) from None
 
     def _names(self) -> list[str]:
         names = self.parts.files.names(self._folder)

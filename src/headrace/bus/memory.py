@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from headrace.bus.bus import Bus, Stream, check_same, unknown_stream
+from headrace.bus.bus import Bus, Stream, alias_taken, check_same, unknown_stream
 from headrace.bus.entries import ENTRY, Entry, EntryTable, View
 from headrace.bus.log import Draft, Log, Parts, Place
 from headrace.bus.log_stream import LogStream
@@ -99,12 +99,15 @@ class MemoryBus(Bus):
         self._parts = Parts(settings or BusOptions(), clock or SystemClock(), Files(sync=False))
         self._lock = threading.Lock()
         self._streams: dict[str, LogStream] = {}
+        self._aliases: dict[str, str] = {}
         self._is_closed = False
 
     def create(self, spec: StreamSpec, *, exist_ok: bool = False) -> Stream:
         """Create a stream; see ``Bus.create``."""
         with self._lock:
             self._check_open()
+            if spec.name in self._aliases:
+                raise alias_taken(spec.name, self._aliases[spec.name])
             found = self._streams.get(spec.name)
             if found is not None:
                 check_same(found, spec, exist_ok)
@@ -121,15 +124,28 @@ class MemoryBus(Bus):
         """Return a stream; see ``Bus.stream``."""
         with self._lock:
             self._check_open()
-            if name not in self._streams:
-                raise unknown_stream(name, sorted(self._streams))
-            return self._streams[name]
+            real = self._aliases.get(name, name)
+            if real not in self._streams:
+                raise unknown_stream(name, sorted([*self._streams, *self._aliases]))
+            return self._streams[real]
 
     def names(self) -> list[str]:
         """Return the names of all streams, sorted."""
         with self._lock:
             self._check_open()
             return sorted(self._streams)
+
+    def aliases(self) -> dict[str, str]:
+        """Return the stream that each alias stands for."""
+        with self._lock:
+            self._check_open()
+            return dict(self._aliases)
+
+    def _set_alias(self, alias: str, stream: str | None) -> None:
+        with self._lock:
+            self._aliases.pop(alias, None)
+            if stream is not None:
+                self._aliases[alias] = stream
 
     def close(self) -> None:
         """Forget all streams."""

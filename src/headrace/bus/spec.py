@@ -19,6 +19,19 @@ MAX_PARTITIONS = 65_536
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
+def check_name(name: str) -> None:
+    """Refuse what cannot name a stream.
+
+    Raises:
+        InvalidInputError: too long, empty, or with other characters.
+    """
+    if not _NAME.fullmatch(name):
+        raise InvalidInputError(
+            f"{name!r} cannot name a stream; use up to 200 letters, digits, '.', '_' "
+            "or '-', beginning with a letter or digit"
+        )
+
+
 @dataclass(frozen=True)
 class StreamSpec:
     """A stream: a named, partitioned, durable, ordered log of rows of one schema.
@@ -42,11 +55,7 @@ class StreamSpec:
 
     def __post_init__(self) -> None:
         """Check everything, and bring the schema into stored form."""
-        if not _NAME.fullmatch(self.name):
-            raise InvalidInputError(
-                f"{self.name!r} cannot name a stream; use up to 200 letters, digits, '.', '_' "
-                "or '-', beginning with a letter or digit"
-            )
+        check_name(self.name)
         if not 1 <= self.partitions <= MAX_PARTITIONS:
             raise InvalidInputError(
                 f"found {self.partitions} partitions, expected 1 to {MAX_PARTITIONS}",

@@ -341,6 +341,16 @@ class Coordinator:
         """Read partitions that were added to the inputs, from their beginning."""
         self._plan = with_partitions(self._plan, {name: len(e) for name, e in ends.items()})
 
+    def _with_added(self, state: JobState, ends: Mapping[str, Sequence[int]]) -> JobState:
+        """The state with positions of what was added to the inputs since: at its beginning."""
+        added = {}
+        for binding in (b for stage in self._plan.stages for b in stage.inputs):
+            held = state.inputs.get(binding.operator, {})
+            if len(held) < len(ends[binding.stream]):
+                begins = enumerate(self._bus.stream(binding.stream).begins())
+                added[binding.operator] = {p: InputPosition(begin) for p, begin in begins} | held
+        return msgspec.structs.replace(state, inputs={**state.inputs, **added}) if added else state
+
     def _table_streams(self) -> dict[str, Stream]:
         """The streams of broadcast stores, by the store's name."""
         return {
@@ -425,6 +435,7 @@ class Coordinator:
         ends = self.ends()
         self._widen(ends)
         check_ends(self._plan, state, ends)
+        state = self._with_added(state, ends)
         ranges = plan_ranges(self._plan, state, ends, self._max_rows)
         check_kept(ranges, self._streams_of_inputs())
         ended = not ranges and at_end(self._plan, state)

@@ -19,6 +19,7 @@ from headrace.coordinator.epoch import Runner
 from headrace.coordinator.history import load_state
 from headrace.coordinator.hosting import host_identity
 from headrace.coordinator.manifest import JobState
+from headrace.coordinator.naming import with_streams
 from headrace.coordinator.places import STORAGES, places
 from headrace.coordinator.plans import save_plan
 from headrace.coordinator.servers import with_servers
@@ -127,6 +128,7 @@ def make_plan(
     With ``absent_ok`` an input need not exist if its schema is given: enough to look at.
     ``files`` are those of broadcast stores; they are read when left out.
     """
+    graph = with_streams(graph, bus)
     if files is None:
         files = load_table_files(graph, absent_ok=absent_ok)
     held = _held(places(settings, check_job_name(graph.name)).readable)

@@ -49,7 +49,8 @@ class Graph:
         """Read a stream of the bus.
 
         Args:
-            stream: its name.
+            stream: its name, an alias, or a pattern such as ``errors.*`` for all streams that
+                match it when the job is started, all with the same columns.
             time: its event-time column; by default the stream's own, if it has one.
             lateness: how far out of order its records may be; the watermark stays this far
                 behind the highest event time seen in each partition.
@@ -64,7 +65,8 @@ class Graph:
                 ``job.start`` says.
         """
         wrong: list[str] = []
-        if (mistake := name_mistake(stream, "a stream")) is not None:
+        plain = stream.replace("*", "all") if isinstance(stream, str) else stream
+        if (mistake := name_mistake(plain, "a stream")) is not None:
             wrong.append(mistake)
         lateness_ms = attempt(wrong, lambda: duration_ms(lateness, "lateness", least=0), 0)
         ahead_ms = None
@@ -78,7 +80,7 @@ class Graph:
             columns = attempt(wrong, lambda: to_schema(schema), None)
         if columns is not None and time is not None and time not in columns.names:
             wrong.append(f"event time: {unknown_column(time, columns.names)}")
-        chosen = self._ledger.name(wrong, name, str(stream))
+        chosen = self._ledger.name(wrong, name, str(plain))
         site = user_site()
         operator = Input(chosen, (), site, stream, time, lateness_ms, columns, ahead_ms, begin)
         self._ledger.add(with_on_error(wrong, operator, on_error), wrong)

@@ -87,6 +87,8 @@ class Input(Operator):
     ``schema`` may be given so that mistakes are found before a bus is at hand. An event time
     more than ``ahead_ms`` ahead of the epoch's wall clock is an error. ``start`` is where a new
     job begins: ``earliest``, ``latest``, an event time in ms; ``None``: as the settings say.
+    ``stream`` may be a pattern; when the job is planned, an input for each stream takes its place,
+    with its name as ``pattern``.
     """
 
     stream: str = ""
@@ -95,6 +97,7 @@ class Input(Operator):
     schema: pa.Schema | None = None
     ahead_ms: int | None = None
     start: Start | None = None
+    pattern: str = ""
 
 
 @dataclass(frozen=True)
@@ -233,6 +236,11 @@ class JobGraph:
     def operator(self, name: str) -> Operator:
         """Return the operator of that name."""
         return next(operator for operator in self.operators if operator.name == name)
+
+
+def is_pattern(stream: str) -> bool:
+    """Say whether the name of an input's stream stands for all streams that match it."""
+    return "*" in stream
 
 
 def first_starts(graph: JobGraph) -> dict[str, Start]:

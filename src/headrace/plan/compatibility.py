@@ -24,7 +24,12 @@ def changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
     before = {name: json.loads(text) for name, text in old.items()}
     after = {name: json.loads(text) for name, text in new.items()}
     gone = {n: p for n, p in before.items() if n not in after and p["kind"] != SINK}
-    added = {n: p for n, p in after.items() if n not in before and p["kind"] != SINK}
+    patterns = {parts["pattern"] for parts in before.values() if "pattern" in parts}
+    added = {
+        name: parts
+        for name, parts in after.items()
+        if name not in before and parts["kind"] != SINK and parts.get("pattern") not in patterns
+    }
     sentences = []
     for name, parts in before.items():
         if name in after:
@@ -73,6 +78,7 @@ def _differences(name: str, before: dict[str, Any], after: dict[str, Any]) -> li
 
 
 _ADVICE = {
+    "stream": "offsets are of the stream that was read: name it, or let its alias point to it",
     "to": "which epochs a receiver has is kept by the operator's name: give it another with name=",
     "stage": "its state is kept by the names of the partition_by before it: rename these back",
     "partitions": "offsets are kept by partition: use a stream with as many",

@@ -26,6 +26,7 @@ def cut(operators: Mapping[str, Operator], report: Callable[[Operator, str], Non
 
     def find(name: str) -> str:
         while parent[name] != name:
+            parent[name] = parent[parent[name]]  # or 900 streams of a pattern would take long
             name = parent[name]
         return name
 

@@ -39,6 +39,8 @@ def fingerprint(
                 "stream": binding.stream,
                 "partitions": binding.partitions,
             }
+            if binding.pattern:
+                found[binding.operator]["pattern"] = binding.pattern
         for sink in stage.sinks:
             found[sink.operator] = {"kind": SINK, "to": sink.sink.identity}
         for operator in stage.operators:

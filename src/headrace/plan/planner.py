@@ -252,6 +252,7 @@ class _Draft:
             operator.lateness_ms,
             list(self.origins).index(operator.name) if operator.name in self.traced else None,
             operator.ahead_ms,
+            pattern=operator.pattern,
         )
 
     def _exchange(self, operator: PartitionBy, delays: list[dict[str, int]]) -> Exchange:

@@ -63,7 +63,7 @@ class InputBinding:
     ``schema`` is the stream's whole; ``columns`` those that operators use. ``time`` is the
     event-time column, ``None`` where no operator of the job needs it; it need not be among
     ``columns``. ``origin`` is the number of the input in ``Stage.origins`` where its rows say
-    which record they are.
+    which record they are. ``pattern`` names the input of a pattern that this is one of.
     """
 
     operator: str
@@ -75,6 +75,7 @@ class InputBinding:
     lateness_ms: int
     origin: int | None = None
     ahead_ms: int | None = None
+    pattern: str = ""
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ class Stage:
     @property
     def name(self) -> str:
         """The name that state is kept under: of the operators that feed the stage."""
-        feeds = [binding.operator for binding in self.inputs]
+        feeds = list(dict.fromkeys(b.pattern or b.operator for b in self.inputs))
         return "+".join(feeds + [exchange.operator for exchange in self.receives])
 
     @property

@@ -488,3 +488,40 @@ class BusContract(ABC):
         assert stream.configure(partitions=2, retain_ms=5).partitions == 2
         with pytest.raises(InvalidInputError, match="found 0 partitions, expected 1 to 65536"):
             stream.configure(partitions=0)
+
+    def test_an_alias_is_swapped_in_one_step(self, bus: Bus, tmp_path: Path) -> None:
+        """Who opens it gets the stream that it stands for at that moment."""
+        first, second = (bus.create(StreamSpec(name, 1, SCHEMA)) for name in ("v1", "v2"))
+        assert None is bus.alias("now", "v1")
+        held = bus.stream("now")
+        held.append(0, rows(0, 1))
+        assert bus.alias("now", "v2") == "v1"
+        bus.stream("now").append(0, rows(1, 2))
+        held.append(0, rows(3, 3))
+        assert (first.ends(), second.ends()) == ([4], [2])
+        assert bus.names() == ["v1", "v2"]
+        with self.reopen(bus, tmp_path / "bus", self.options) as again:
+            assert again.aliases() == {"now": "v2"}
+            assert again.stream("now").spec.name == "v2"
+            again.unalias("now")
+            assert again.aliases() == {}
+            with pytest.raises(InvalidInputError, match="no stream 'now'"):
+                again.stream("now")
+
+    def test_an_alias_that_cannot_be_is_refused(self, bus: Bus) -> None:
+        """A name is of a stream or an alias, and an alias stands for a stream."""
+        bus.create(SPEC)
+        bus.alias("now", "events")
+        with pytest.raises(InvalidInputError, match="'now' is an alias of stream 'events'"):
+            bus.create(StreamSpec("now", 1, SCHEMA))
+        with pytest.raises(InvalidInputError, match="'events' is a stream and cannot be an alias"):
+            bus.alias("events", "events")
+        for wrong in ("now", "never"):
+            with pytest.raises(InvalidInputError, match=f"no stream '{wrong}'"):
+                bus.alias("later", wrong)
+        with pytest.raises(InvalidInputError, match="cannot name a stream"):
+            bus.alias("../now", "events")
+        with pytest.raises(InvalidInputError, match=r"no alias 'later'; found \['now'\]"):
+            bus.unalias("later")
+        with pytest.raises(InvalidInputError, match="no stream 'no'; did you mean 'now'"):
+            bus.stream("no")

@@ -463,3 +463,84 @@ def test_outputs_go_to_as_many_partitions_as_new_rows_should() -> None:
         feed(driver)
         driver.run()
         assert driver.bus.stream("copied").ends() == [30, 10]
+
+
+@hr.job("alarms")
+def alarms(g: hr.Graph) -> None:
+    errors = g.input("errors.*", time="at").partition_by("k")
+    errors.aggregate(name="totals", n=hr.agg.count()).send_to(g.output("out"))
+
+
+def counts_of(driver: TestDriver) -> dict[int, int]:
+    return {row["k"]: row["n"] for row in driver.output("out")}
+
+
+@pytest.mark.parametrize("memory_bus", [True, False])
+def test_a_pattern_reads_all_streams_that_match(memory_bus: bool) -> None:
+    """Each with its own offsets; one that comes later is read from the job's next start on."""
+    columns = {"k": pa.int64(), "at": pa.int64()}
+    with TestDriver(alarms, tasks=2, key_groups=8, memory_bus=memory_bus) as driver:
+        for name, partitions in (("errors.a", 1), ("errors.b", 3), ("warnings.c", 1)):
+            driver.create(name, columns, partitions=partitions, time="at")
+            driver.feed(name, [{"k": 1, "at": 5}], partition=partitions - 1)
+        driver.run()
+        assert counts_of(driver) == {1: 2}
+        driver.create("errors.d", columns, partitions=2, time="at")
+        for at in (1, 2):
+            driver.feed("errors.d", [{"k": 1, "at": at}], partition=1)
+        driver.feed("errors.a", [{"k": 2, "at": 9}])
+        driver.run()
+        assert counts_of(driver) == {1: 2, 2: 1}
+        driver.bus.stream("errors.d").trim(1, 1)
+        driver.crash()
+        driver.run()
+        kept = 2 - driver.bus.stream("errors.d").begins()[1]
+        assert counts_of(driver) == {1: 2 + kept, 2: 1}
+
+
+def test_a_pattern_that_no_stream_matches_is_refused() -> None:
+    with driver_of(alarms) as driver, pytest.raises(InvalidInputError, match=r"no stream matches"):
+        driver.start()
+
+
+def test_a_job_stays_with_the_stream_that_an_alias_stood_for() -> None:
+    """While it runs; at its next start it is refused, for its offsets are of the other one."""
+
+    @hr.job("copies")
+    def copies(g: hr.Graph) -> None:
+        g.input("now").send_to(g.output("then"))
+
+    with TestDriver(copies) as driver:
+        for name in ("v1", "v2", "old", "new"):
+            driver.create(name, COLUMNS)
+            driver.feed(name, [{"k": ord(name[0]), "v": 0}])
+        driver.bus.alias("now", "v1")
+        driver.bus.alias("then", "old")
+        driver.run()
+        driver.bus.alias("now", "v2")
+        driver.bus.alias("then", "new")
+        driver.feed("v1", [{"k": 7, "v": 0}])
+        driver.run()
+        assert [row["k"] for row in driver.output("old")] == [ord("o"), ord("v"), 7]
+        driver.crash()
+        with pytest.raises(InvalidInputError, match=r"stream was v1, is now v2; offsets are of"):
+            driver.start()
+        driver.bus.alias("now", "v1")
+        driver.feed("v1", [{"k": 8, "v": 0}])
+        driver.run()
+        assert [row["k"] for row in driver.output("then")] == [ord("n"), 8]
+
+
+def test_a_broadcast_store_names_no_alias() -> None:
+    """It could be swapped in the middle of an epoch."""
+    small = hr.broadcast("small", stream="now", key="k")
+
+    @hr.job("joined")
+    def joined(g: hr.Graph) -> None:
+        g.input("in").join_table(small, on="k").send_to(g.output("out"))
+
+    with driver_of(joined) as driver:
+        driver.create("v1", COLUMNS)
+        driver.bus.alias("now", "v1")
+        with pytest.raises(InvalidInputError, match="'now', which is an alias; name its stream"):
+            driver.start()
