@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli import bus_append, bus_changes
 from headrace.cli.options import Home, Json, StreamName, open_home_bus, settings_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.bus.bus import Stream
-
 app = typer.Typer(name="bus", help="Create, fill and look at streams.", no_args_is_help=True)
-BATCH_ROWS = 50_000
+app.command()(bus_append.append)
+app.command()(bus_changes.describe)
+app.command()(bus_changes.trim)
 
 
 @app.command()
@@ -86,84 +87,6 @@ def _schema(words: str | None, like: Path | None) -> pa.Schema:
 
 
 @app.command()
-def append(
-    name: StreamName,
-    files: Annotated[
-        list[str],
-        typer.Argument(metavar="FILE", help="Files, or - for stdin.", show_default=False),
-    ],
-    form: Annotated[
-        Literal["jsonl", "csv", "parquet"] | None,
-        typer.Option("--format", help="Default: by the file's suffix; stdin is JSON lines."),
-    ] = None,
-    partition: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Append here, whatever the key. Default: by key, else the shortest partition.",
-            show_default=False,
-        ),
-    ] = None,
-    skip: Annotated[int, typer.Option(min=0, help="Rows of the first file to leave out.")] = 0,
-    batch_rows: Annotated[
-        int, typer.Option(min=1, help="Rows that become visible together.")
-    ] = BATCH_ROWS,
-    home: Home = None,
-) -> None:
-    """Append rows of files, typed by the stream's schema.
-
-    JSON lines, CSV with a header, or Parquet. A row that does not fit ends the command;
-    nothing of its batch is appended.
-    """
-    from headrace.cli.row_files import check_there, format_of, read_rows
-    from headrace.cli.words import count_text
-    from headrace.errors import InvalidInputError
-
-    with open_home_bus(settings_of(home)) as bus:
-        stream = bus.stream(name)
-        forms = [format_of(file, form) for file in files]
-        check_there(files)
-        total = 0
-        for file, found in zip(files, forms, strict=True):
-            done = 0
-            left_out, skip = skip, 0
-            try:
-                for rows in read_rows(
-                    file, found, stream.spec, batch_rows=batch_rows, skip=left_out
-                ):
-                    _append(stream, rows.batch, partition)
-                    done, total = rows.behind, total + rows.batch.num_rows
-            except InvalidInputError as error:
-                raise _with_next_move(error, file, done) from error
-        typer.echo(f"{count_text(total, 'row')} appended to {name}")
-
-
-def _append(stream: Stream, batch: pa.RecordBatch, partition: int | None) -> None:
-    if partition is None and stream.spec.key:
-        stream.append_rows(batch)
-        return
-    if partition is None:
-        ends = stream.ends()
-        partition = ends.index(min(ends))
-    stream.append(partition, batch)
-
-
-def _with_next_move(error: Exception, file: str, done: int) -> Exception:
-    from headrace.cli.words import count_text
-    from headrace.errors import HeadraceError, InvalidInputError
-
-    assert isinstance(error, HeadraceError)
-    told = str(error).rstrip(".")
-    stop = "" if told.endswith("?") else ";"
-    if not done:
-        return InvalidInputError(f"{told}{stop} nothing of it was appended")
-    again = "" if file == "-" else f"; once it is right, go on with --skip {done}"
-    return InvalidInputError(
-        f"{told}{stop} {count_text(done, 'row')} before its batch were appended{again}"
-    )
-
-
-@app.command()
 def tail(
     name: StreamName,
     start: Annotated[
@@ -188,6 +111,10 @@ def tail(
             show_default=False,
         ),
     ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option("--where", metavar="SQL", help='Such as "n > 3".', show_default=False),
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more rows.")] = False,
     as_json: Json = False,
     home: Home = None,
@@ -198,7 +125,7 @@ def tail(
 
     with open_home_bus(settings_of(home)) as bus:
         stream = bus.stream(name)
-        tailed = Tail(stream, partition)
+        tailed = Tail(stream, partition, where)
         is_wide = follow or not sys.stdout.isatty()
         printer = (
             JsonRows()

@@ -1,7 +1,8 @@
 """How a failed command ends: one message on the screen, its story in a file, an exit code.
 
 0 done, 1 the user's mistake, 2 wrong usage (from typer), 3 unavailable, 4 not the owner,
-5 corrupt data, 70 a fault of Headrace, 130 interrupted, 141 nobody reads the output.
+5 corrupt data, 6 done but for lines set aside, 70 a fault of Headrace, 130 interrupted,
+141 nobody reads the output.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from headrace.errors import (
     UnavailableError,
 )
 
-MISTAKE, UNAVAILABLE, NOT_OWNER, CORRUPT = 1, 3, 4, 5
+MISTAKE, UNAVAILABLE, NOT_OWNER, CORRUPT, SET_ASIDE = 1, 3, 4, 5, 6
 INTERNAL, INTERRUPTED, NO_READER = 70, 130, 141
 
 _CODES: tuple[tuple[type[HeadraceError], int], ...] = (
@@ -63,6 +64,8 @@ def show(error: BaseException, details: Path | None, console: Console | None = N
     console.soft_wrap = not console.is_terminal  # a log or a pipe has no edge to break lines at
     text = Text.assemble((f"error {code_of(error)}: ", "bold red"), (message(error), "red"))
     console.print(text)
+    if isinstance(error, HeadraceError) and error.advice:
+        console.print(Text(f"next: {error.advice}"))
     if details is not None:
         console.print(Text(f"details: {_near(details)}", style="dim"))
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from headrace.bus.bus import Stream
+from headrace.cli.start_places import read_time
+from headrace.cli.state_lookup import matching
 from headrace.errors import InvalidInputError
 from headrace.records.schema import event_times
 
 DEFAULT_ROWS = 10
 _WAIT_S = 0.5
 _CHUNK_ROWS = 1000
+_OFFSET = "_offset"
 
 
 class Tailed(NamedTuple):
@@ -30,13 +35,14 @@ class Tail:
     Args:
         stream: to read.
         partition: the only one to read; ``None``: all.
+        where: a condition in SQL on the columns, which rows have to meet.
 
     Raises:
         InvalidInputError: there is no such partition.
     """
 
-    def __init__(self, stream: Stream, partition: int | None) -> None:
-        self._stream = stream
+    def __init__(self, stream: Stream, partition: int | None, where: str | None = None) -> None:
+        self._stream, self._where = stream, where
         count = stream.spec.partitions
         if partition is not None and partition >= count:
             raise InvalidInputError(
@@ -68,69 +74,84 @@ class Tail:
             most = None
             at = {p: ends[p] for p in self._partitions}
         else:
-            at = {p: self._place(p, start) for p in self._partitions}
+            at = self.places(start, "--from")
         if start is not None or follow:
             yield from self._onward(at, most, follow)
 
     def _last(self, most: int, ends: list[int]) -> list[Tailed]:
         begins = self._stream.begins()
-        found = [
-            row
-            for p in self._partitions
-            for row in self._read(p, max(begins[p], ends[p] - most), ends[p])
-        ]
+        found: list[Tailed] = []
+        for p in self._partitions:
+            first = begins[p] if self._where else max(begins[p], ends[p] - most)
+            found += deque(self._read(p, first, ends[p]), most)
         return _ordered(found)[max(0, len(found) - most) :]
 
     def _onward(self, at: dict[int, int], most: int | None, follow: bool) -> Iterator[list[Tailed]]:
         while most is None or most > 0:
             ends = self._stream.ends()
             limit = _CHUNK_ROWS if most is None else min(most, _CHUNK_ROWS)
-            found = _ordered(
-                [row for p in self._partitions for row in self._read(p, at[p], ends[p], limit)]
-            )[:limit]
-            for row in found:
-                at[row.partition] = row.offset + 1
+            stops = {p: min(ends[p], at[p] + limit) for p in self._partitions}
+            read = {p: list(self._read(p, at[p], stops[p])) for p in self._partitions}
+            found = _ordered([row for rows in read.values() for row in rows])[:limit]
+            shown = Counter(row.partition for row in found)
+            for p, rows in read.items():
+                at[p] = rows[shown[p]].offset if shown[p] < len(rows) else max(at[p], stops[p])
             if found:
                 most = None if most is None else most - len(found)
                 yield found
+            elif any(at[p] < ends[p] for p in self._partitions):
+                continue
             elif follow:
                 self._stream.wait(ends, _WAIT_S)
             else:
                 return
 
-    def _read(
-        self, partition: int, start: int, stop: int, most: int | None = None
-    ) -> Iterator[Tailed]:
+    def _read(self, partition: int, start: int, stop: int) -> Iterator[Tailed]:
         time = self._stream.spec.time
         if start >= stop:
             return
-        for first, batch in self._stream.read(partition, start, stop, max_rows=most):
+        for first, whole in self._stream.read(partition, start, stop):
+            offsets: Sequence[int] = range(first, first + whole.num_rows)
+            batch = whole
+            if self._where is not None:
+                numbered = whole.append_column(_OFFSET, pa.array(offsets, pa.int64()))
+                kept = next(matching([numbered], self._where), None)
+                if kept is None:
+                    continue
+                batch = kept
+                offsets = batch.column(_OFFSET).to_pylist()
+                batch = batch.select(whole.schema.names)
             times = None if time is None else event_times(batch.column(time), "the stream")
             for index, row in enumerate(batch.to_pylist()):
                 at = None if times is None else int(times[index])
-                yield Tailed(partition, first + index, at, row)
+                yield Tailed(partition, offsets[index], at, row)
 
-    def _place(self, partition: int, start: str) -> int:
+    def places(self, start: str, option: str) -> dict[int, int]:
+        """Return the offset that a word means in each partition.
+
+        Args:
+            start: ``earliest``, ``latest``, an offset, a time.
+            option: that it was given to.
+
+        Raises:
+            InvalidInputError: it cannot be read, or is not in the stream.
+        """
+        return {p: self._place(p, start, option) for p in self._partitions}
+
+    def _place(self, partition: int, start: str, option: str) -> int:
         begin, end = self._stream.begins()[partition], self._stream.ends()[partition]
         if start in ("earliest", "latest"):
             return begin if start == "earliest" else end
         if start.isdecimal():
-            return self._offset(partition, int(start), begin, end)
-        try:
-            at = datetime.fromisoformat(start)
-        except ValueError:
-            raise InvalidInputError(
-                f"--from {start!r} cannot be read; expected earliest, latest, an offset, or a "
-                "time such as 2013-01-31T05:15"
-            ) from None
-        zoned = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-        return self._stream.offset_at(partition, int(zoned.timestamp() * 1000))
+            return self._offset(partition, int(start), begin, end, option)
+        at = read_time(start, option, "earliest, latest, an offset, or a time")
+        return self._stream.offset_at(partition, at)
 
-    def _offset(self, partition: int, offset: int, begin: int, end: int) -> int:
+    def _offset(self, partition: int, offset: int, begin: int, end: int, option: str) -> int:
         if len(self._partitions) > 1:
             raise InvalidInputError(
-                f"--from {offset} is an offset, which is of one partition; add --partition, from 0 "
-                f"to {len(self._partitions) - 1}"
+                f"{option} {offset} is an offset, which is of one partition; add --partition, from "
+                f"0 to {len(self._partitions) - 1}"
             )
         if not begin <= offset <= end:
             raise InvalidInputError(

@@ -1,0 +1,115 @@
+"""What ``bus describe`` says of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from headrace.bus.bus import Bus
+from headrace.cli.listing import describe
+from headrace.cli.words import size_text, time_text
+from headrace.clock import Clock
+from headrace.config import Settings
+from headrace.coordinator.job_list import job_names, view_job
+
+
+def describe_stream(settings: Settings, bus: Bus, name: str, clock: Clock) -> dict[str, Any]:
+    """Return all that is known of a stream, ready for JSON.
+
+    Args:
+        settings: where jobs are.
+        bus: has the stream.
+        name: of the stream.
+        clock: for looking at jobs.
+    """
+    stream = bus.stream(name)
+    found = describe(bus, stream.spec.name)
+    begins, ends = stream.begins(), stream.ends()
+    ranges = [stream.time_range(p) for p in range(stream.spec.partitions)]
+    views = [view_job(settings, job, bus, clock) for job in job_names(settings)]
+    span_ms = (found["last_ms"] or 0) - (found["first_ms"] or 0)
+    return {
+        **found,
+        "rows_per_s": round(found["rows"] * 1000 / span_ms, 3) if span_ms > 0 else None,
+        "settings": asdict(stream.settings),
+        "ends": [
+            {
+                "partition": p,
+                "begin": begins[p],
+                "end": ends[p],
+                "first_ms": times and times[0],
+                "last_ms": times and times[1],
+            }
+            for p, times in enumerate(ranges)
+        ],
+        "readers": [
+            {
+                "job": view.job,
+                "status": view.status,
+                "input": one.operator,
+                "lag": one.lag,
+                "watermark_ms": one.watermark_ms,
+            }
+            for view in views
+            for one in view.inputs
+            if one.stream in (name, stream.spec.name)
+        ],
+        "writers": [view.job for view in views if name in view.outputs],
+    }
+
+
+def show_stream(found: dict[str, Any], console: Console | None = None) -> None:
+    """Print what ``describe_stream`` returns."""
+    console = console or Console(highlight=False, soft_wrap=True)
+    size, rate = found["bytes"], found["rows_per_s"]
+    facts = {
+        "stream": found["name"],
+        "rows": f"{found['rows']:,}" + ("" if size is None else f", {size_text(size)}"),
+        "columns": ", ".join(f"{name} {kind}" for name, kind in found["columns"].items()),
+        "key": ", ".join(found["key"]) or "-",
+        "event time": found["time"] or "-",
+        "rate": "-" if rate is None else f"{rate:,.6g} rows a second of event time",
+        "settings": ", ".join(f"{k} {v}" for k, v in found["settings"].items() if v) or "default",
+        "written by": ", ".join(found["writers"]) or "-",
+    }
+    for name, value in facts.items():
+        console.print(f"{name:<12} {value}")
+    parts = [
+        (
+            str(part["partition"]),
+            f"{part['begin']:,}",
+            f"{part['end']:,}",
+            time_text(part["first_ms"]),
+            time_text(part["last_ms"]),
+        )
+        for part in found["ends"]
+    ]
+    titles = ("partition", "begin", "end", "first event (UTC)", "last event (UTC)")
+    _table(console, titles, parts)
+    readers = [
+        (
+            one["job"],
+            one["input"],
+            one["status"],
+            "-" if one["lag"] is None else f"{one['lag']:,}",
+            time_text(one["watermark_ms"]),
+        )
+        for one in found["readers"]
+    ]
+    if readers:
+        _table(console, ("reader", "input", "status", "lag", "watermark (UTC)"), readers)
+
+
+def _table(console: Console, titles: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    console.print()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in titles:
+        is_number = title in ("begin", "end", "lag")
+        table.add_column(title, no_wrap=True, justify="right" if is_number else "left")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)

@@ -1,0 +1,246 @@
+"""Makes batches of the lines of JSON and CSV: columns at once, and row by row where one is bad."""
+
+from __future__ import annotations
+
+import csv
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from headrace.bus.spec import StreamSpec
+from headrace.cli.bad_lines import BadLine
+from headrace.cli.column_reader import ColumnReader
+from headrace.cli.line_source import LineSource
+from headrace.cli.row_types import RowReader, UnfitRowError
+from headrace.errors import InvalidInputError
+from headrace.records.schema import event_times
+
+_BOM = b"\xef\xbb\xbf"
+_QUOTED_LINES = 1_000_000
+"""Lines that one quoted field may go over, before it is taken for a quote that nothing ends."""
+
+
+class Chunk(NamedTuple):
+    """Rows of a file as bytes, each with the number of its last line."""
+
+    lines: list[bytes]
+    numbers: Sequence[int]
+
+    def after(self, skip: int) -> Chunk:
+        """Return the rows behind the first ones."""
+        return Chunk(self.lines[skip:], self.numbers[skip:]) if skip else self
+
+
+class _Row(NamedTuple):
+    number: int
+    data: bytes
+    value: Any
+
+
+class TextLines(ABC):
+    """Rows of one file.
+
+    Args:
+        name: of the file, for errors.
+        spec: of the stream.
+        on_bad: takes each row that does not fit; ``None``: it is an error.
+    """
+
+    def __init__(
+        self, name: str, spec: StreamSpec, on_bad: Callable[[BadLine], None] | None
+    ) -> None:
+        self.name, self.spec, self._on_bad = name, spec, on_bad
+        self.rows, self.columns = RowReader(spec), ColumnReader(spec)
+
+    @abstractmethod
+    def chunks(self, source: LineSource, most: int) -> Iterator[Chunk]:
+        """Yield the rows of the file, ``most`` at a time unless the input pauses."""
+
+    @abstractmethod
+    def fast(self, chunk: Chunk) -> pa.RecordBatch | None:
+        """Return the rows as columns; ``None`` where each has to be looked at."""
+
+    @abstractmethod
+    def value(self, data: bytes) -> Any:
+        """Return one row.
+
+        Raises:
+            InvalidInputError: it does not fit.
+        """
+
+    def batch(self, chunk: Chunk) -> pa.RecordBatch:
+        """Return the rows of a chunk that fit.
+
+        Raises:
+            InvalidInputError: one does not, and nobody takes it; with its line.
+        """
+        made = self.fast(chunk) if chunk.lines else None
+        if made is not None and first_bad_time(made, self.spec) is None:
+            return made
+        rows = []
+        for number, data in zip(chunk.numbers, chunk.lines, strict=True):
+            try:
+                rows.append(_Row(number, data, self.value(data)))
+            except InvalidInputError as error:
+                self._bad(number, data, error)
+        while True:
+            try:
+                made = self.rows.batch([row.value for row in rows])
+                bad = first_bad_time(made, self.spec)
+            except UnfitRowError as error:
+                bad = error
+            if bad is None:
+                return made
+            row = rows.pop(bad.row)
+            self._bad(row.number, row.data, bad)
+
+    def _bad(self, number: int, data: bytes, error: InvalidInputError) -> None:
+        if self._on_bad is None:
+            raise InvalidInputError(f"{self.name} line {number}: {error.message}") from error
+        self._on_bad(BadLine(number, error.message, data))
+
+
+class JsonLines(TextLines):
+    """A JSON object a line; blank lines do not count."""
+
+    def chunks(self, source: LineSource, most: int) -> Iterator[Chunk]:
+        """Yield the rows of the file."""
+        first = 1
+        for lines in source.chunks(most):
+            numbers: Sequence[int] = range(first, first + len(lines))
+            first += len(lines)
+            blank = [at for at, line in enumerate(lines) if not line or line.isspace()]
+            if blank:
+                skip = set(blank)
+                numbers = [n for at, n in enumerate(numbers) if at not in skip]
+                lines = [line for at, line in enumerate(lines) if at not in skip]  # noqa: PLW2901
+            if lines:
+                yield Chunk(lines, numbers)
+
+    def fast(self, chunk: Chunk) -> pa.RecordBatch | None:
+        """Return the rows as columns, if nothing is special about them."""
+        return self.columns.from_json(chunk.lines)
+
+    def value(self, data: bytes) -> Any:
+        """Return one row."""
+        return self.rows.from_json(data)
+
+
+class CsvLines(TextLines):
+    """CSV with a header; a quoted field may go over several lines."""
+
+    _header: tuple[str, ...] = ()
+
+    def chunks(self, source: LineSource, most: int) -> Iterator[Chunk]:
+        """Yield the rows of the file behind its header.
+
+        Raises:
+            InvalidInputError: a column of the header is not in the stream.
+        """
+        held: list[bytes] = []
+        first, has_header = 1, False
+        for lines in source.chunks(most):
+            held += lines
+            is_open = sum(line.count(b'"') for line in held) % 2 == 1
+            if is_open and len(held) < _QUOTED_LINES:
+                continue
+            records, first, held = self._records(held, first), first + len(held), []
+            if not has_header and records:
+                self._take_header(records.pop(0))
+                has_header = True
+            if records:
+                yield Chunk([data for _, data in records], [number for number, _ in records])
+        if held:
+            raise InvalidInputError(
+                f"{self.name} line {first + len(held)}: unexpected end of data: a quoted field of "
+                "a line before is not closed"
+            )
+
+    def _records(self, lines: list[bytes], first: int) -> list[tuple[int, bytes]]:
+        """Join the lines of quoted fields; blank lines do not count."""
+        records: list[tuple[int, bytes]] = []
+        part: list[bytes] = []
+        for number, line in enumerate(lines, first):
+            plain = line.removesuffix(b"\r")
+            if not part and not plain:
+                continue
+            part.append(line if b'"' in line or part else plain)
+            whole = b"\n".join(part) if len(part) > 1 else part[0]
+            if whole.count(b'"') % 2 == 0:
+                records.append((number, whole))
+                part = []
+        if part:
+            records.append((first + len(lines) - 1, b"\n".join(part)))
+        return records
+
+    def _take_header(self, record: tuple[int, bytes]) -> None:
+        number, data = record
+        found = self._fields(data.removeprefix(_BOM))
+        unknown = [column for column in found if column not in self.spec.schema.names]
+        if unknown:
+            raise InvalidInputError(
+                f"{self.name} line {number}: found columns {unknown} in the header, "
+                f"expected {', '.join(self.spec.schema.names)}"
+            )
+        doubled = sorted({column for column in found if found.count(column) > 1})
+        if doubled:
+            raise InvalidInputError(
+                f"{self.name} line {number}: found columns {doubled} in the header more than once"
+            )
+        self._header = tuple(found)
+
+    def fast(self, chunk: Chunk) -> pa.RecordBatch | None:
+        """Return the rows as columns, unless a field is quoted."""
+        if any(b'"' in line for line in chunk.lines):
+            return None
+        return self.columns.from_csv(chunk.lines, self._header)
+
+    def value(self, data: bytes) -> Any:
+        """Return one row."""
+        fields = self._fields(data)
+        if len(fields) != len(self._header):
+            raise InvalidInputError(
+                f"found {len(fields)} fields, expected {len(self._header)} as in the header"
+            )
+        return self.rows.from_words(dict(zip(self._header, fields, strict=True)))
+
+    def _fields(self, data: bytes) -> list[str]:
+        try:
+            text = io.StringIO(data.decode("utf-8"), newline="")
+            found = list(csv.reader(text, strict=True))
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise InvalidInputError(str(error)) from error
+        if len(found) > 1:
+            raise InvalidInputError(
+                "found a quote inside of a field that does not begin with one; expected the field "
+                'in quotes, with each quote in it doubled: "5"" pipe"'
+            )
+        return found[0] if found else []
+
+
+def first_bad_time(batch: pa.RecordBatch, spec: StreamSpec) -> UnfitRowError | None:
+    """Return the first event time that the bus would refuse; ``None``: there is none."""
+    if spec.time is None:
+        return None
+    column = batch.column(spec.time)
+    if _has_times(column):
+        return None
+    low, high = 0, len(column)
+    while high - low > 1:  # halve the rows until one is left: event_times is what decides
+        middle = (low + high) // 2
+        low, high = (middle, high) if _has_times(column.slice(low, middle - low)) else (low, middle)
+    value = column[low].as_py()
+    return UnfitRowError(
+        f"event time {spec.time!r}: found {value}, expected a time from 1970 to 9999", low
+    )
+
+
+def _has_times(column: pa.Array) -> bool:
+    try:
+        event_times(column, "the stream")
+    except InvalidInputError:
+        return False
+    return True

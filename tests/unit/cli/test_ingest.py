@@ -1,0 +1,195 @@
+"""``bus append`` with lines that do not fit and columns that are guessed; ``bus describe``."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.cli.commands import done, headrace, refused
+
+import headrace as hr
+from headrace.bus.spec import StreamSpec
+from headrace.cli.column_reader import ColumnReader
+from headrace.cli.row_types import RowReader
+from headrace.cli.schema_text import schema_from_words
+from headrace.testing.driver import TestDriver
+
+SCHEMA = "id:int64,at:timestamp,name:string,ok:bool,x:float64"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def stream() -> str:
+    done("bus", "create", "s", "--schema", SCHEMA, "--time", "at", "--key", "id")
+    return "s"
+
+
+def tailed(name: str, *words: object) -> list[dict[str, Any]]:
+    out = done("bus", "tail", name, "--json", "-n", 1000, *words)
+    return [json.loads(line)["row"] for line in out.splitlines()]
+
+
+def set_aside(*words: object, stdin: str | bytes) -> tuple[str, str]:
+    ran = headrace("bus", "append", *words, "--on-bad", "dead-letter", stdin=stdin)
+    assert ran.code == 6
+    return ran.out, ran.err
+
+
+def test_lines_that_do_not_fit_go_aside_with_their_bytes(stream: str) -> None:
+    text = '{"id":1,"at":1000}\n{"id":"x","at":1000}\n\nno json\n{"id":2,"at":2000}\n{"id":3}\n'
+    out, err = set_aside(stream, "-", stdin=text)
+    assert out == "2 rows appended to s\n"
+    assert "3 lines did not fit and went to s.dead; look at them with: headrace bus tail" in err
+    assert [row["id"] for row in tailed(stream)] == [1, 2]
+    dead = tailed("s.dead")
+    assert [(row["file"], row["line"]) for row in dead] == [("stdin", n) for n in (2, 4, 6)]
+    assert dead[0]["message"] == "column 'id': found \"x\", expected int64"
+    assert base64.b64decode(dead[1]["bytes"]) == b"no json"
+
+
+def test_bytes_that_are_no_text_are_kept(stream: str) -> None:
+    set_aside(stream, "-", stdin=b'{"id":1,"at":1,"name":"\xff"}\n{"id":2,"at":2}\n')
+    assert [row["id"] for row in tailed(stream)] == [2]
+
+
+def test_lines_of_csv_go_aside_too(stream: str, tmp_path: Path) -> None:
+    file = tmp_path / "o.csv"
+    file.write_text(
+        'id,at,name\n1,1000,a\nx,1000,b\n3,1000\n4,1000,"c\nd"\n5,99999999999999999,e\n'
+    )
+    out, _ = set_aside(stream, file, stdin="")
+    assert out == "2 rows appended to s\n"
+    assert [(row["id"], row["name"]) for row in tailed(stream)] == [(1, "a"), (4, "c\nd")]
+    assert [row["line"] for row in tailed("s.dead")] == [3, 4, 7]
+
+
+def test_a_quote_inside_of_a_field_loses_nothing(stream: str, tmp_path: Path) -> None:
+    file = tmp_path / "o.csv"
+    file.write_text('id,at,name\n1,1000,5" pipe\n2,1000,6" pipe\n3,1000,c\n')
+    told = refused("bus", "append", stream, file)
+    assert "line 3: found a quote inside of a field that does not begin with one" in told
+
+
+def test_nothing_bad_is_success(stream: str) -> None:
+    text = '{"id":1,"at":1000}\n'
+    assert done("bus", "append", stream, "-", "--on-bad", "dead-letter", stdin=text)
+    assert "s.dead" not in done("bus", "ls")
+
+
+def test_columns_are_guessed_from_json() -> None:
+    rows = [
+        {"id": 1, "at": "2013-01-31T05:15:00Z", "p": 1, "n": None, "l": [1]},
+        {"id": 2, "at": "2013-01-31T05:16:00Z", "p": 1.5, "n": None, "l": []},
+    ]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    words = ("--infer", "--time", "at", "--key", "id", "--partitions", 2)
+    assert done("bus", "append", "new", "-", *words, stdin=text) == "2 rows appended to new\n"
+    found = json.loads(done("bus", "describe", "new", "--json"))
+    assert found["columns"] == {
+        "id": "int64", "at": "timestamp", "p": "float64", "n": "string", "l": "list<int64>",
+    }  # fmt: skip
+    assert (found["time"], found["key"], found["partitions"]) == ("at", ["id"], 2)
+    assert sorted(row["p"] for row in tailed("new")) == [1.0, 1.5]
+    assert done("bus", "append", "new", "-", "--infer", stdin=text) == "2 rows appended to new\n"
+
+
+def test_columns_are_guessed_from_csv_and_parquet(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,name,on\n1,x,true\n2,y,false\n")
+    done("bus", "append", "a", tmp_path / "a.csv", "--infer")
+    assert tailed("a") == [
+        {"id": 1, "name": "x", "on": True}, {"id": 2, "name": "y", "on": False},
+    ]  # fmt: skip
+    pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "b.parquet")
+    done("bus", "append", "b", tmp_path / "b.parquet", "--infer")
+    assert [row["n"] for row in tailed("b")] == [1, 2]
+
+
+def test_what_cannot_be_guessed_is_told() -> None:
+    assert "stdin is empty" in refused("bus", "append", "n", "-", "--infer", stdin="\n")
+    told = refused("bus", "append", "n", "-", "--infer", stdin="no json\n")
+    assert "its columns cannot be guessed" in told
+    assert "no stream 'n'" in refused("bus", "append", "n", "-", stdin="{}\n")
+
+
+JSON_VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**65), 2**65),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(["", "x", "2013-01-31T05:15:00", "2013-01-31T05:15:00.123456+02:00", "1"]),
+    st.lists(st.integers(0, 3), max_size=2),
+)
+
+
+@given(
+    st.lists(
+        st.dictionaries(st.sampled_from(["id", "at", "name", "ok", "x"]), JSON_VALUES),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_columns_at_once_are_what_rows_are(rows: list[dict[str, Any]]) -> None:
+    """What the quick way takes, the careful way takes as well, and makes the same of it."""
+    spec = StreamSpec("s", 1, schema_from_words(SCHEMA))
+    lines = [json.dumps(row).encode() for row in rows]
+    quick = ColumnReader(spec).from_json(lines)
+    if quick is not None:
+        reader = RowReader(spec)
+        assert quick.equals(reader.batch([reader.from_json(line) for line in lines]))
+
+
+def test_tail_filters_by_a_condition(stream: str) -> None:
+    text = "".join(json.dumps({"id": n, "at": n * 1000, "x": n / 2}) + "\n" for n in range(3000))
+    done("bus", "append", stream, "-", stdin=text)
+    assert [row["id"] for row in tailed(stream, "--where", "x > 1490", "-n", 3)] == [
+        2997, 2998, 2999,
+    ]  # fmt: skip
+    found = tailed(stream, "--where", "id % 1000 = 7", "--from", "earliest")
+    assert [row["id"] for row in found] == [7, 1007, 2007]
+    assert [row["id"] for row in tailed(stream, "--where", "_offset = 5")] == [5]
+    assert tailed(stream, "--where", "id < 0", "--from", "earliest") == []
+    told = refused("bus", "tail", stream, "--where", "nope > 1")
+    assert "--where 'nope > 1'" in told
+
+
+def test_trim_drops_what_is_asked_for(stream: str) -> None:
+    done("bus", "append", stream, "-", stdin='{"id":1,"at":1000}\n')
+    found = json.loads(done("bus", "trim", stream, "--before", "latest", "--json"))
+    assert found["name"] == "s"
+    assert found["begins"] in ([0], [1])
+    assert "row" in done("bus", "trim", stream)
+    told = refused("bus", "trim", stream, "--before", "soon")
+    assert "--before 'soon' cannot be read" in told
+
+
+@hr.job("shop")
+def shop(g: Any) -> None:
+    g.input("orders", time="at").filter(lambda order: True).send_to(g.output("seen"))
+
+
+def test_describe_tells_who_reads(home: Path) -> None:
+    with TestDriver(shop, home=home, memory_bus=False) as driver:
+        driver.create("orders", {"id": pa.int64(), "at": pa.int64()}, partitions=2, time="at")
+        driver.feed("orders", [{"id": 1, "at": 1000}, {"id": 2, "at": 3000}], partition=0)
+        driver.run()
+        driver.feed("orders", [{"id": 3, "at": 5000}], partition=1)
+        found = json.loads(done("bus", "describe", "orders", "--json"))
+        assert [(part["begin"], part["end"]) for part in found["ends"]] == [(0, 2), (0, 1)]
+        assert found["rows_per_s"] == 0.75
+        assert [(one["job"], one["lag"]) for one in found["readers"]] == [("shop", 1)]
+        assert json.loads(done("bus", "describe", "seen", "--json"))["writers"] == ["shop"]
+        text = done("bus", "describe", "orders")
+        assert "rows         3" in text
+        assert "shop" in text
