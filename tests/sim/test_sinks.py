@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -94,3 +97,65 @@ def test_plain_readers_see_whole_epochs_after_every_crash(point: str, tmp_path: 
         rows = sum(pl.read_parquet(path).height for path in folder.glob("*/*.parquet"))
         assert rows == sum(fed.values())
         check(folder, "parquet", fed)
+
+
+@pytest.mark.parametrize("merge_epochs", [None, 3])
+def test_readers_beside_the_job_see_whole_epochs_and_no_row_twice(
+    merge_epochs: int | None, tmp_path: Path
+) -> None:
+    """A reader that never pauses sees what it has seen, and more; never a part of an epoch."""
+    folder, each = tmp_path / "out", 21
+    merging: dict[str, Any] = (
+        {} if merge_epochs is None else {"merge_bytes": 1 << 30, "merge_epochs": merge_epochs}
+    )
+    fed: Counter[str] = Counter()
+    seen: list[int] = []
+    over = threading.Event()
+
+    def read() -> None:
+        last = False
+        while not last:
+            last = over.is_set()
+            files = hr.sinks.committed_files(folder)
+            rows = [row for path in files for row in pl.read_parquet(path).rows()]
+            assert len(set(rows)) == len(rows)
+            seen.append(len(rows))
+            if merge_epochs is None:
+                plain = [pl.read_parquet(path).height for path in folder.glob("*/*.parquet")]
+                seen.append(sum(plain))
+
+    with TestDriver(job(hr.sinks.parquet(folder, **merging)), tasks=3) as driver:
+        driver.create("in", {"user": pa.string()}, partitions=2, key=["user"])
+        driver.start()
+        with ThreadPoolExecutor(1) as pool:
+            reader = pool.submit(read)
+            for _ in range(20):
+                feed(driver, fed, each)
+                driver.run()
+            over.set()
+            reader.result()
+    assert seen == sorted(seen)
+    assert all(rows % each == 0 for rows in seen)
+    check(folder, "parquet", fed)
+
+
+def test_a_host_lost_behind_its_copy_sends_what_came_after_it_again(tmp_path: Path) -> None:
+    """What the copy has is there once; a later epoch at least once, under another lineage."""
+    folder = tmp_path / "out"
+    with TestDriver(job(hr.sinks.parquet(folder)), durability="backup(30s)") as driver:
+        driver.create("in", {"user": pa.string()}, partitions=2, key=["user"])
+        fed: Counter[str] = Counter()
+        feed(driver, fed, 14)
+        driver.run()
+        driver.copy()
+        feed(driver, fed, 7)
+        driver.run()
+        driver.crash(lose_hosts=[0])
+        [lease] = driver.home.glob("**/lease.json")
+        os.utime(lease, (0, 0))  # its driver has been silent for long
+        driver.run()
+    found = pl.concat([pl.read_parquet(path) for path in hr.sinks.committed_files(folder)])
+    times = Counter(found.rows())
+    assert {n for (_, number), n in times.items() if number <= 2} == {1}
+    assert {n for (_, number), n in times.items() if number == 3} == {2}
+    assert len(times) == 21

@@ -171,8 +171,8 @@ class StateSettings(Section):
     disk_wait_s: float | None = Field(
         None,
         ge=0,
-        description="how long a job waits for room on a full disk before it fails; "
-        "none: until it is stopped",
+        description="how long a job waits for room on a full disk, or for a sink that is away, "
+        "before it fails; none: until it is stopped",
     )
     keep_unused_s: float = Field(
         86_400.0,

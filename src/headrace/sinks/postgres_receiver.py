@@ -23,6 +23,7 @@ _OPTIONS = {
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
     "application_name": "headrace",
 }
 _COLUMNS = """
