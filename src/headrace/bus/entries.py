@@ -154,6 +154,10 @@ class View(NamedTuple):
         return self.entry(int(found[0])) if len(found) else None
 
 
+_NONE: Entries = np.zeros(0, ENTRY)
+_NO_OFFSETS: Int64s = np.zeros(0, np.int64)
+
+
 class EntryTable:
     """All entries of a partition, grown at the end by one thread at a time."""
 
@@ -162,9 +166,7 @@ class EntryTable:
         self.begin = 0
         self.next_offset = 0
         self.sequences: dict[bytes, int] = {}
-        self._entries: Entries = np.zeros(64, ENTRY)
-        self._nexts: Int64s = np.zeros(64, np.int64)
-        self._latest: Int64s = np.zeros(64, np.int64)
+        self._entries, self._nexts, self._latest = _NONE, _NO_OFFSETS, _NO_OFFSETS
 
     def start_at(self, offset: int) -> None:
         """Set where the first append is expected."""

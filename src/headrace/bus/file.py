@@ -35,7 +35,7 @@ class FileStream(LogStream):
 
         def make_log(partition: int) -> FileLog:
             return FileLog(
-                folder / partition_name(partition),
+                Path(f"{folder}/{partition_name(partition)}"),
                 partition,
                 bus.parts,
                 maps=bus.maps,

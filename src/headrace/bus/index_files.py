@@ -51,17 +51,21 @@ class IndexFiles:
         self.trimmed_in = -1
         self._start = 0
         self._end_seen = 0
+        self._prefix = f"{folder}/index-"
+        self._path = -1, folder
         self._files = files
         self._lock = threading.Lock()
 
     @property
     def path(self) -> Path:
         """The index file that is read now."""
-        return self.path_of(self.number)
+        if self._path[0] != self.number:
+            self._path = self.number, self.path_of(self.number)
+        return self._path[1]
 
     def path_of(self, number: int) -> Path:
         """Return the path of an index file."""
-        return self.folder / f"index-{number:06d}.log"
+        return Path(f"{self._prefix}{number:06d}.log")
 
     def refresh(self) -> None:
         """Read the entries that came since the last call.
