@@ -17,8 +17,12 @@ Message text is not contract; the class and ``fields`` are.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
+
+_ADVISES = re.compile(r"[;?] ?|: headrace ")
+"""Messages name the next move after a semicolon, or by a command."""
 
 
 class HeadraceError(Exception):
@@ -31,11 +35,17 @@ class HeadraceError(Exception):
     """
 
     code: ClassVar[str] = "HR000"
+    move: ClassVar[str] = ""  # what to do; said where the message does not say it better
 
     def __init__(self, message: str, **fields: Any) -> None:
         super().__init__(message)
         self.message = message
         self.fields = {name: value for name, value in fields.items() if value is not None}
+
+    @property
+    def advice(self) -> str:
+        """What to do, where the message does not say it itself; else empty."""
+        return "" if _ADVISES.search(self.message) else self.move
 
     def __str__(self) -> str:
         """Return the message followed by the fields that it does not already hold."""
@@ -62,6 +72,7 @@ class InvalidInputError(HeadraceError, ValueError):
     """A graph, setting, argument or record that cannot work. Fix it and run again."""
 
     code = "HR100"
+    move = "put right what the message names, and run it again"
 
 
 class GraphError(InvalidInputError):
@@ -73,6 +84,7 @@ class GraphError(InvalidInputError):
     """
 
     code = "HR101"
+    move = "put these lines right, and look at the plan with: headrace explain MODULE:JOB"
 
     def __init__(self, job: str, problems: Sequence[str]) -> None:
         lines = "\n".join(f"  {number}. {text}" for number, text in enumerate(problems, 1))
@@ -90,45 +102,53 @@ class FunctionResultError(InvalidInputError):
     """A user's function returned None, other columns or types, or another number of rows."""
 
     code = "HR110"
+    move = "let it return what was expected, or set such records aside with on_error="
 
 
 class CallTimeoutError(InvalidInputError):
     """A user's function had not returned after ``job.call_timeout_s``. Let it end sooner."""
 
     code = "HR111"
+    move = "let it end sooner, or raise job.call_timeout_s"
 
 
 class EventTimeError(InvalidInputError):
     """A record's event time is null, before 1970, after 9999, or too far ahead."""
 
     code = "HR112"
+    move = "put such records right where they are made, or set them aside with on_error="
 
 
 class UnavailableError(HeadraceError):
     """Something outside does not answer. Try again, within a deadline."""
 
     code = "HR200"
+    move = "try again; headrace doctor tells what does not answer"
 
 
 class NotOwnerError(HeadraceError):
     """Another driver or attempt owns the work. Stop; a retry can never succeed."""
 
     code = "HR300"
+    move = "stop; headrace jobs ls tells who runs the job"
 
 
 class CorruptDataError(HeadraceError):
     """Bytes that do not match their checksum or format. Rebuild from what is intact."""
 
     code = "HR400"
+    move = "rebuild from what is intact; headrace jobs describe JOB tells what is kept"
 
 
 class ClosedError(HeadraceError, RuntimeError):
     """Used after close. Fix the program."""
 
     code = "HR500"
+    move = "open it again, and close it when all is done"
 
 
 class InternalError(HeadraceError, AssertionError):
     """A broken invariant of Headrace itself. Report it with its fields."""
 
     code = "HR900"
+    move = "report it with the details"

@@ -56,11 +56,18 @@ def load_plan(root: Path, digest: str, files: Files) -> JobPlan:
 
     Raises:
         CorruptDataError: the file does not match the digest; nothing of it was loaded.
+        InvalidInputError: a module that the user's functions need is not there.
     """
     data = files.read(root / "plans" / digest)
     if hashlib.blake2b(data, digest_size=16).hexdigest() != digest:
         raise CorruptDataError(f"plan {digest} does not match its digest", file=digest)
-    plan = cloudpickle.loads(data)
+    try:
+        plan = cloudpickle.loads(data)
+    except ImportError as error:
+        raise InvalidInputError(
+            f"the job's code cannot be loaded in a worker: {error}; install the module where the "
+            "executors run, or put it beside the job's file in a folder that they reach"
+        ) from error
     if not isinstance(plan, JobPlan):
         raise CorruptDataError(f"plan {digest} is a {type(plan).__name__}", file=digest)
     return plan

@@ -23,6 +23,7 @@ class UserFunctionError(InvalidInputError):
     """A user's function raised. Fix it; nothing of the epoch became visible."""
 
     code = "HR102"
+    move = 'mend the function, or set such records aside with on_error="dead_letter"'
 
     @classmethod
     def of(
