@@ -9,7 +9,21 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from headrace.cli import bench, bus, config, demo, dlq, doctor, explain, jobs, run, state, version
+from headrace.cli import (
+    bench,
+    bus,
+    config,
+    demo,
+    dev,
+    dlq,
+    doctor,
+    explain,
+    init,
+    jobs,
+    run,
+    state,
+    version,
+)
 from headrace.cli.failures import NO_READER, exit_code, record, show
 from headrace.cli.options import forget_home, home_of_failure
 
@@ -42,6 +56,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+app.command()(init.init)
+app.command()(dev.dev)
 app.command()(run.run)
 app.command()(explain.explain)
 app.add_typer(bus.app)
