@@ -1,0 +1,36 @@
+"""Click counting without sessions: clicks and visitors' marks of each page in each minute.
+
+    headrace bus append clicks clicks.jsonl --infer --time at --key page
+    headrace run click_counts.py --bounded
+    headrace bus tail page_minutes
+
+It reads the stream ``clicks`` and sends to two others:
+
+    page_minutes   clicks of each page in each minute of event time, and the slowest of them
+    page_totals    clicks of each page so far, at the end of each hour
+
+Nobody has to say when a visit begins or ends: a click counts where its time belongs, also
+when it comes late, by up to ten seconds out of order and up to five minutes after its window.
+"""
+
+import headrace as hr
+
+
+def is_person(click: object) -> bool:
+    """Leave out what programs do that say so."""
+    return "bot" not in click.agent.lower()  # type: ignore[attr-defined]
+
+
+@hr.job("click-counts")
+def click_counts(g: hr.Graph) -> None:
+    clicks = g.input("clicks", time="at", lateness="10s").filter(is_person, uses=["agent"])
+    by_page = clicks.partition_by("page")
+    by_page.window(
+        hr.tumbling("1m", grace="5m"),
+        name="minutes",
+        clicks=hr.agg.count(),
+        slowest_ms=hr.agg.max("load_ms"),
+    ).send_to(g.output("page_minutes"))
+    by_page.aggregate(every="1h", name="totals", clicks=hr.agg.count()).send_to(
+        g.output("page_totals")
+    )

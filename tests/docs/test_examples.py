@@ -1,0 +1,82 @@
+"""The examples do what their first lines say, and stay short."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headrace.cli.targets import find_job
+from headrace.testing.driver import TestDriver
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+MINUTE = 60_000
+
+
+def example(name: str) -> TestDriver:
+    return TestDriver(find_job(str(EXAMPLES[0].parent / name)))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=[path.stem for path in EXAMPLES])
+def test_an_example_has_fewer_than_eighty_lines(path: Path) -> None:
+    assert len(path.read_text().splitlines()) < 80
+
+
+def test_word_count() -> None:
+    with example("word_count.py") as driver:
+        driver.create("lines", {"text": pa.string(), "at": pa.int64()}, time="at")
+        driver.feed("lines", [{"text": "To be, or not to be", "at": 1}, {"text": "to", "at": 2}])
+        driver.run()
+        driver.feed("lines", [{"text": "be quick", "at": 3}])
+        driver.finish()
+        latest = {row["word"]: row["times"] for row in driver.output("words")}
+    assert latest == {"to": 3, "be": 3, "or": 1, "not": 1, "quick": 1}
+
+
+def click(page: str, at: int, agent: str = "person", load_ms: int = 5) -> dict[str, Any]:
+    return {"page": page, "at": at, "agent": agent, "load_ms": load_ms}
+
+
+def test_click_counts() -> None:
+    columns = {"page": pa.string(), "at": pa.int64(), "agent": pa.string(), "load_ms": pa.int64()}
+    with example("click_counts.py") as driver:
+        driver.create("clicks", columns, time="at", key=["page"])
+        driver.feed("clicks", [click("/", 1), click("/", 2, load_ms=9), click("/a", 3)])
+        driver.feed("clicks", [click("/", 4, agent="Googlebot"), click("/", MINUTE)])
+        driver.feed("clicks", [click("/", 3 * MINUTE), click("/", MINUTE - 1)])  # late, not lost
+        driver.finish()
+        minutes = [(r["page"], r["clicks"], r["slowest_ms"]) for r in driver.output("page_minutes")]
+        totals = {row["page"]: row["clicks"] for row in driver.output("page_totals")}
+    assert sorted(minutes) == [("/", 1, 5), ("/", 1, 5), ("/", 3, 9), ("/a", 1, 5)]
+    assert totals == {"/": 5, "/a": 1}
+
+
+def test_alerting() -> None:
+    columns = {"machine": pa.string(), "degrees": pa.float64(), "at": pa.int64()}
+
+    def reading(machine: str, degrees: float, at: int) -> dict[str, Any]:
+        return {"machine": machine, "degrees": degrees, "at": at}
+
+    with example("alerting.py") as driver:
+        driver.create("readings", columns, time="at", key=["machine"])
+
+        driver.run()
+
+        def alerts(*readings: dict[str, Any]) -> list[tuple[str, str]]:
+            before = Counter((row["machine"], row["kind"]) for row in driver.output("alerts"))
+            for one in readings:
+                driver.feed("readings", [one])
+                driver.run()
+            after = Counter((row["machine"], row["kind"]) for row in driver.output("alerts"))
+            return sorted((after - before).elements())
+
+        assert alerts(reading("a", 90, 0), reading("b", 20, 0), reading("a", 70, 30_000)) == []
+        hot = [reading("a", 90, MINUTE), reading("a", 91, 2 * MINUTE), reading("b", 20, 3 * MINUTE)]
+        assert alerts(*hot) == [("a", "hot")]
+        assert alerts(reading("a", 92, 4 * MINUTE)) == []
+        assert alerts(reading("a", 60, 5 * MINUTE)) == [("a", "well again")]
+        silent = alerts(reading("b", 20, 6 * MINUTE), reading("c", 20, 12 * MINUTE))
+        assert silent == [("a", "silent"), ("b", "silent")]
