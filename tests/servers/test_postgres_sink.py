@@ -23,17 +23,9 @@ from headrace.sinks.postgres import real_url
 from headrace.testing import TestDriver
 from headrace.testing.postgres import PostgresServer
 
-NOT_PASSED = (
-    "bus.",
-    "trim.",
-    "copy.",
-    "rescale.",
-    "set_back.",
-    "slot.merge",
-    "epoch.output_published",
-)
-UNPASSED = (*NOT_PASSED, "sink.merged", "sink.listed")
-POINTS = [point for point in FAULT_POINTS if not point.startswith(UNPASSED)]
+STEPS = ("epoch.", "commit.", "slot.", "sink.")
+NOT_PASSED = ("epoch.output_published", "slot.merge", "sink.merged", "sink.listed")
+POINTS = [p for p in FAULT_POINTS if p.startswith(STEPS) and not p.startswith(NOT_PASSED)]
 ORDERS = pa.schema({"id": pa.int64(), "price": pa.float64(), "gone": pa.bool_()})
 
 

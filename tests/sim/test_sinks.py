@@ -18,8 +18,9 @@ from headrace.faults import FAULT_POINTS
 from headrace.graph.jobs import Job
 from headrace.testing import TestDriver
 
-ONCE_OFF = ("bus.", "copy.", "rescale.", "set_back.", "slot.merge", "epoch.output_published")
-POINTS = [point for point in FAULT_POINTS if not point.startswith(ONCE_OFF)]
+STEPS = ("epoch.", "commit.", "slot.", "sink.")
+NOT_PASSED = ("epoch.output_published", "slot.merge")
+POINTS = [p for p in FAULT_POINTS if p.startswith(STEPS) and not p.startswith(NOT_PASSED)]
 READ: dict[str, Any] = {"parquet": pl.read_parquet, "jsonl": pl.read_ndjson, "csv": pl.read_csv}
 MAKE = {"parquet": hr.sinks.parquet, "jsonl": hr.sinks.json_lines, "csv": hr.sinks.csv}
 
