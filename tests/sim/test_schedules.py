@@ -24,7 +24,9 @@ from headrace.testing.driver import TestDriver
 SCHEDULES = 500
 BATCHES = 25
 FILE_BUS_POINTS = [
-    point for point in FAULT_POINTS if not point.startswith(("copy.", "rescale.", "sink.", "trim."))
+    point
+    for point in FAULT_POINTS
+    if not point.startswith(("copy.", "rescale.", "set_back.", "sink.", "trim."))
 ]
 POINTS = [point for point in FILE_BUS_POINTS if not point.startswith("bus.")]
 JOBS = {
