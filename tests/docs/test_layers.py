@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "headrace"
 LAYERS = [
     "errors", "clock", "faults", "files", "config", "records",
     "graph", "sinks", "bus", "state", "plan", "task", "coordinator", "spark",
-    "bench", "demo", "cli", "testing",
+    "testing", "bench", "demo", "cli",
 ]  # fmt: skip
 ABOVE = {name: set(LAYERS[:index]) | {name} for index, name in enumerate(LAYERS)}
 # The root gathers the public names; the version and the entry point are no layers.
