@@ -79,7 +79,7 @@ class Machine:
 
     def is_live(self, written: int) -> bool:
         ttl_ms = self.layout.ttl_ms
-        return ttl_ms is None or written >= self.now - ttl_ms
+        return ttl_ms is None or written > self.now - ttl_ms
 
     def get(self, wanted: list[tuple[int, Key]]) -> None:
         keys, names = self.request(wanted)

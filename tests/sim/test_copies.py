@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -16,6 +17,7 @@ from headrace.clock import Deadline, SystemClock
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.history import load_state
 from headrace.coordinator.inspection import committed_entries
+from headrace.coordinator.lease import Lease
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.recovery import RecoveryStalledError
 from headrace.errors import (
@@ -505,3 +507,46 @@ def test_slots_of_several_hosts_are_refused(tmp_path: Path) -> None:
         World(driver, random.Random(19))
         with pytest.raises(InvalidInputError, match="its slots are on 2 hosts"):
             driver.start()
+
+
+def test_a_refused_lease_after_the_claim_does_not_end_the_driver(
+    driver: TestDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The generation in job_dir is this driver's own: it is not fenced by itself."""
+    world = World(driver, random.Random(1))
+    world.feed(20)
+    driver.run()
+    assert driver.copy()
+    driver.crash()
+    renew, refusals = Lease.renew, ["once"]
+
+    def full(lease: Lease) -> None:
+        if refusals:
+            refusals.pop()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        renew(lease)
+
+    monkeypatch.setattr(Lease, "renew", full)
+    world.feed(20)
+    driver.run()
+    assert driver.copy()
+    world.feed(20)
+    driver.run()
+
+
+def test_a_job_dir_that_hangs_at_the_start_does_not_stop_a_job_with_storage(
+    driver: TestDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(driver, random.Random(1))
+    world.feed(20)
+    driver.run()
+    driver.crash()
+    hang = threading.Event()
+    monkeypatch.setattr("headrace.coordinator.copier.REACH_S", 0.2)
+    take = Lease.take
+    monkeypatch.setattr(Lease, "take", lambda lease, number: hang.wait() and take(lease, number))
+    world.feed(20)
+    try:
+        driver.run()
+    finally:
+        hang.set()

@@ -147,7 +147,7 @@ class Copier:
             return
         try:
             within(REACH_S, self._take)
-        except OSError as error:
+        except (OSError, UnavailableError) as error:
             self._failed(error)
         if not self._backup.has_local:
             self._restore()

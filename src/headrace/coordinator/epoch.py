@@ -281,6 +281,7 @@ class EpochRun:
             segment=self._segment(task, report),
             merged=merged,
             state_bytes=task.state_bytes,
+            expires=task.expires,
             event_deadline=task.event_deadline,
             wall_deadline=task.wall_deadline,
             host=report.host,

@@ -114,7 +114,11 @@ class Lease:
         }
         log, self.generation = self._log(), generation
         if not log.claim_generation(generation, holder):
-            raise self._fenced(log.newest_generation()[0])
+            # It may be this very driver that has it: what came after the claim had failed.
+            newest, taker = log.newest_generation()
+            own = all(taker.get(name) == holder[name] for name in ("process", "host_id"))
+            if newest != generation or not own:
+                raise self._fenced(newest)
         self._renewed = None
         self.renew()
 

@@ -42,7 +42,7 @@ class TableView(StoreView):
         partials: bool = False,
     ) -> None:
         super().__init__(entry, time_ms, epoch, key_groups, (), partials=partials)
-        self._table = MergedTable(entry.name, sources, time_ms)
+        self._table = MergedTable(entry.name, sources, time_ms, entry.ttl_ms)
 
     def batches(
         self, keys: Range = EVERYTHING, groups: tuple[int, int] = ALL_GROUPS

@@ -20,7 +20,8 @@ class TaskState(msgspec.Struct, frozen=True, omit_defaults=True):
     a store begins with, to be applied one after the other by key groups: none, one, or after
     a change of task count several, which may hold deletions and be of another lineage. After
     them it stands at ``snapshot_epoch`` and ``snapshot_attempt``; ``segments`` are the changes
-    since, in epoch order. ``shape`` changes whenever a merge took effect.
+    since, in epoch order. ``shape`` changes whenever a merge took effect; ``expires`` says that
+    some entries live for a time only.
     """
 
     epoch: int = -1
@@ -31,6 +32,7 @@ class TaskState(msgspec.Struct, frozen=True, omit_defaults=True):
     segments: tuple[SegmentRef, ...] = ()
     shape: int = 0
     state_bytes: int = 0
+    expires: bool = False
     event_deadline: int | None = None
     wall_deadline: int | None = None
     host: str = ""
@@ -60,6 +62,7 @@ class TaskChange(msgspec.Struct, frozen=True, omit_defaults=True):
     segment: SegmentRef | None = None
     merged: Merged | None = None
     state_bytes: int = 0
+    expires: bool = False
     event_deadline: int | None = None
     wall_deadline: int | None = None
     host: str = ""
@@ -72,7 +75,7 @@ def merge_order(task: TaskState, now_ms: int) -> MergeOrder | None:
         task: what is committed for it.
         now_ms: the wall clock of the committed epoch.
     """
-    plan = plan_merge(*_runs(task), task.state_bytes)
+    plan = plan_merge(*_runs(task), task.state_bytes, expires=task.expires)
     if plan is None:
         return None
     files = task.files[plan.begin : plan.end]
@@ -84,12 +87,12 @@ def merge_order(task: TaskState, now_ms: int) -> MergeOrder | None:
 
 def snapshot_reason(task: TaskState) -> SnapshotDecision:
     """Return the figures that decide over a snapshot of a task."""
-    return decide(*_runs(task), task.state_bytes)
+    return decide(*_runs(task), task.state_bytes, expires=task.expires)
 
 
 def state_bytes(task: TaskState) -> int:
     """Return about how much the live entries of a task take, as its files hold them."""
-    return live_bytes(*_runs(task), task.state_bytes)
+    return live_bytes(*_runs(task), task.state_bytes, expires=task.expires)
 
 
 def _runs(task: TaskState) -> tuple[list[Run], list[Run]]:
@@ -119,6 +122,7 @@ def changed(task: TaskState, change: TaskChange) -> TaskState:
     return msgspec.structs.replace(
         task,
         state_bytes=change.state_bytes,
+        expires=change.expires,
         event_deadline=change.event_deadline,
         wall_deadline=change.wall_deadline,
         host=change.host,

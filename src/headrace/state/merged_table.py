@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -25,10 +26,17 @@ class MergedTable:
         store: its name.
         sources: oldest first, where they hold the same key groups.
         now_ms: the wall clock of the epoch, for rows that live for a time.
+        ttl_ms: how long they do now; by default as when the newest file was written.
     """
 
-    def __init__(self, store: str, sources: Sequence[Source], now_ms: int | None = None) -> None:
-        self._now_ms = now_ms
+    def __init__(
+        self,
+        store: str,
+        sources: Sequence[Source],
+        now_ms: int | None = None,
+        ttl_ms: int | None = None,
+    ) -> None:
+        self._now_ms, self._ttl_ms = now_ms, ttl_ms
         held = [source for source in sources if _has(source, store)]
         self._runs: list[Run] = []
         for source in held:
@@ -38,7 +46,12 @@ class MergedTable:
     @property
     def layout(self) -> TableLayout | None:
         """The columns of the table; ``None`` where nothing was ever written."""
-        return self._runs[-1].layout if self._runs else None
+        if not self._runs:
+            return None
+        layout = self._runs[-1].layout
+        if layout.ttl_ms is None or self._ttl_ms is None:
+            return layout
+        return replace(layout, ttl_ms=self._ttl_ms)
 
     @property
     def headers(self) -> list[SegmentHeader]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, overload
@@ -30,6 +30,8 @@ from headrace.state.segment_writer import SegmentWriter
 CHUNK_ROWS = 100_000
 CHUNK_BYTES = 32 << 20
 """What is held at once, about, whichever is less."""
+
+_ROW_BYTES = 16
 
 MOST_COVERED = 4096
 """Positions that a merged file lists; a store that stands before the oldest begins anew."""
@@ -138,7 +140,10 @@ def _header(header: SegmentHeader, readers: Sequence[SegmentReader]) -> SegmentH
 def _merge_table(
     store: str, newest: Section, sources: Sequence[Source], job: MergeJob
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    ttl_ms = {spec.name: spec.ttl_ms for spec in job.stores}
     layout = layout_of(newest)
+    if layout.ttl_ms is not None:  # what holds now, not when the file was written
+        layout = replace(layout, ttl_ms=ttl_ms.get(store) or layout.ttl_ms)
     runs = [run for reader, groups in sources for run in open_runs(reader, store, layout, groups)]
     drop = job.header.kind == SNAPSHOT
     return merged_schema(runs, layout, drop), merge_runs(runs, layout, drop, job.now_ms)
@@ -248,13 +253,13 @@ class SortedKeys(Sequence[bytes]):
 
 
 def _cut(parts: Sequence[Columns], most: int) -> Iterator[list[Columns]]:
-    """Cut what one key group alone makes too large, by keys of its largest part."""
-    total = sum(len(keys) for keys, _ in parts)
-    pivots: list[bytes] = []
-    if total > 2 * most:
-        largest = max((keys for keys, _ in parts), key=len)
-        step = max(1, len(largest) * most // total)
-        pivots = [largest[at].as_py() for at in range(step, len(largest), step)]
+    """Cut what a few key groups alone make too large, by keys of its largest part."""
+    rows = sum(len(keys) for keys, _ in parts)
+    size = sum(keys.nbytes + values.nbytes for keys, values in parts)
+    pivots = _pivots(parts, max(rows // most, size // CHUNK_BYTES))
+    if not pivots:
+        yield list(parts)
+        return
     places = [[bisect_left(SortedKeys(keys), pivot) for pivot in pivots] for keys, _ in parts]
     cuts = [
         list(pairwise([0, *found, len(keys)]))
@@ -267,7 +272,20 @@ def _cut(parts: Sequence[Columns], most: int) -> Iterator[list[Columns]]:
             if begin < end:
                 some.append((keys[begin:end], values[begin:end]))
         if some:
-            yield some
+            # Where another part is heavy between two pivots, it is the largest there.
+            yield from _cut(some, most)
+
+
+def _pivots(parts: Sequence[Columns], count: int) -> list[bytes]:
+    """Return keys that cut the largest part into so many pieces of about one size."""
+    if count < 2:
+        return []
+    keys, values = max(parts, key=lambda part: part[0].nbytes + part[1].nbytes)
+    lengths = [pc.fill_null(pc.binary_length(column), 0).to_numpy() for column in (keys, values)]
+    ends = np.cumsum(lengths[0].astype(np.int64) + lengths[1] + _ROW_BYTES)
+    wanted = ends[-1] * np.arange(1, count) // count
+    places = np.unique(np.searchsorted(ends, wanted) + 1)
+    return [keys[at].as_py() for at in places.tolist() if at < len(keys)]
 
 
 def _newest(parts: Sequence[Columns], *, drop_deleted: bool, least: bytes | None) -> Columns:

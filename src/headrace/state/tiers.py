@@ -53,7 +53,7 @@ def level_of(size: int) -> int:
 
 
 def plan_merge(
-    snapshots: Sequence[Run], segments: Sequence[Run], state_bytes: int
+    snapshots: Sequence[Run], segments: Sequence[Run], state_bytes: int, *, expires: bool = False
 ) -> MergePlan | None:
     """Return what to merge next, ``None`` for nothing.
 
@@ -63,8 +63,9 @@ def plan_merge(
         snapshots: what a store begins with; they are merged together or not at all.
         segments: the changes since, oldest first.
         state_bytes: an estimate of the live entries.
+        expires: whether some of them live for a time only.
     """
-    if decide(snapshots, segments, state_bytes).take:
+    if decide(snapshots, segments, state_bytes, expires=expires).take:
         return MergePlan(0, len(snapshots) + len(segments))
     weights = [*([len(snapshots)] if snapshots else []), *(1 for _ in segments)]
     sizes = [
@@ -97,22 +98,26 @@ def _gathered(levels: Sequence[int], weights: Sequence[int]) -> tuple[int, int] 
     return None
 
 
-def decide(snapshots: Sequence[Run], segments: Sequence[Run], state_bytes: int) -> SnapshotDecision:
+def decide(
+    snapshots: Sequence[Run], segments: Sequence[Run], state_bytes: int, *, expires: bool = False
+) -> SnapshotDecision:
     """Weigh a snapshot of everything against leaving it, by what a rebuild reads."""
     held, changes = sum(run.bytes for run in snapshots), sum(run.bytes for run in segments)
-    live = live_bytes(snapshots, segments, state_bytes)
+    live = live_bytes(snapshots, segments, state_bytes, expires=expires)
     return snapshot_decision(changes, held, live, len(snapshots) + len(segments))
 
 
-def live_bytes(snapshots: Sequence[Run], segments: Sequence[Run], state_bytes: int) -> int:
+def live_bytes(
+    snapshots: Sequence[Run], segments: Sequence[Run], state_bytes: int, *, expires: bool = False
+) -> int:
     """Return about how much a snapshot would hold.
 
     A store's own estimate may be of compressed data, or of memory that it set aside; so what
     cannot have been overwritten since the snapshots counts as live in any case, and no more
-    than what the files hold.
+    than what the files hold. Where entries live for a time only, it may have expired.
     """
     held, changes = sum(run.bytes for run in snapshots), sum(run.bytes for run in segments)
     rows = sum(run.rows for run in snapshots)
     kept = max(0, rows - sum(run.rows for run in segments))
-    untouched = held * kept // rows if rows else 0
+    untouched = held * kept // rows if rows and not expires else 0
     return min(max(state_bytes, untouched), held + changes)

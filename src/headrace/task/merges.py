@@ -25,6 +25,9 @@ from headrace.state.segment import CHANGELOG, SNAPSHOT, SegmentHeader, SegmentIn
 from headrace.task.background import Background, Ticket
 from headrace.task.orders import Merged, MergeOrder, SegmentRef, SlotOrder, TaskOrder
 
+GIVE_UP_EPOCHS = 4
+"""So many epochs after a merge was reported without effect, it is let go of."""
+
 RETRY_EPOCHS = 16
 """So many epochs after a merge failed, such as on a full disk, it is tried again."""
 
@@ -87,6 +90,7 @@ class Merges:
     storage: Path
     _entries: dict[_Key, _Entry] = field(default_factory=dict)
     _failed: dict[_Key, _Failure] = field(default_factory=dict)
+    _reported: dict[_Key, int] = field(default_factory=dict)
     _pid: int = field(default_factory=os.getpid)
 
     def begin(self, order: SlotOrder, task: TaskOrder, stores: Sequence[StoreSpec]) -> bool:
@@ -99,7 +103,9 @@ class Merges:
         self._check_process()
         key = (order.job, task.stage, task.task)
         held = self._entries.get(key)
-        if held is not None and (held.lineage, held.shape) != (order.lineage, task.state.shape):
+        refused = order.epoch > self._reported.get(key, order.epoch) + GIVE_UP_EPOCHS
+        now = (order.lineage, task.state.shape)
+        if held is not None and (refused or (held.lineage, held.shape) != now):
             self._drop(key)
             held = None
         failed = self._failed.get(key)
@@ -173,6 +179,7 @@ class Merges:
             return None
         fault("slot.merge_linked")
         self._failed.pop(key, None)
+        self._reported.setdefault(key, order.epoch)
         merge = held.order
         ref = SegmentRef(
             str(path.relative_to(self.storage)),
@@ -192,6 +199,7 @@ class Merges:
         return failed.message if failed is not None else ""
 
     def _drop(self, key: _Key) -> None:
+        self._reported.pop(key, None)
         self._entries.pop(key).ticket.drop()
 
     def _check_process(self) -> None:

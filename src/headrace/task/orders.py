@@ -207,6 +207,7 @@ class TaskReport(msgspec.Struct, frozen=True):
     wall_deadline: int | None = None
     counts: dict[str, int] = {}
     state_bytes: int = 0
+    expires: bool = False
     overlay_bytes: int = 0
 
 

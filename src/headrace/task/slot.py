@@ -356,6 +356,7 @@ class _Attempt:
             wall_deadline=after.wall_deadline,
             counts=runtime.counts(),
             state_bytes=0 if state is None else state.live_bytes,
+            expires=any(spec.ttl_ms is not None for spec in entry.stage.stores),
             overlay_bytes=after.overlay_bytes,
         )
 

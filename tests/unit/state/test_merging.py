@@ -253,3 +253,19 @@ def test_runs_of_tables_are_merged_too(
     assert held == {k for k in own if model[k] is not None or not is_snapshot}
     found.verify()
     assert found.read("a")[0] == ([b"\0\1k"] if groups[0] <= 1 < groups[1] else [])
+
+
+def test_what_is_held_at_once_is_bounded_in_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few large values among many small ones, in one key group, beside each other or not."""
+    monkeypatch.setattr(merging, "CHUNK_BYTES", 10_000)
+    small = {b"\0\0" + f"{n:06d}".encode(): b"v" for n in range(2000)}
+    large = {b"\0\0" + f"{n:06d}x".encode(): b"w" * 1000 for n in range(700, 800)}
+    sources = [write(tmp_path, 1, {"a": small}), write(tmp_path, 2, {"a": large})]
+    opened = [(SegmentReader(FILES, source.path), source.groups) for source in sources]
+    found: Entries = {}
+    for keys, values in merge_entries("a", opened, drop_deleted=True):
+        assert keys.nbytes + values.nbytes < 4 * 10_000
+        found.update(zip(keys.to_pylist(), values.to_pylist(), strict=True))
+    assert found == {**small, **large}

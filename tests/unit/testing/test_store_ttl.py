@@ -9,6 +9,7 @@ import pytest
 
 import headrace as hr
 from headrace.errors import GraphError, InvalidInputError
+from headrace.task.background import InlineBackground
 from headrace.testing.driver import TestDriver
 
 
@@ -84,3 +85,75 @@ def test_explain_and_the_state_know_of_it() -> None:
 def test_a_life_that_is_none_is_a_mistake_of_the_graph(ttl: Any) -> None:
     with pytest.raises(GraphError, match="ttl of store 'n'"):
         counting(ttl).build()
+
+
+@pytest.mark.parametrize("kind", ["columnar", "rocksdb"])
+def test_a_longer_life_holds_for_what_was_written_before(kind: str) -> None:
+    """Also when merges of old files run after the change; each task sees another key."""
+    is_time = False
+    names = [f"a{n}" for n in range(12)]
+
+    def totals(ttl: str) -> hr.Job:
+        @hr.job("totals")
+        def job(g: hr.Graph) -> None:
+            keyed = g.input("in").partition_by("k")
+            keyed.aggregate(ttl=ttl, store=kind, n=hr.agg.count()).send_to(g.output("out"))
+
+        return job
+
+    def feed(driver: TestDriver, keys: list[str]) -> None:
+        driver.clock.advance(1000)
+        driver.feed("in", [{"k": key} for key in keys])
+        driver.run()
+
+    background = lambda: InlineBackground(lambda: is_time)  # noqa: E731
+    with TestDriver(totals("10s"), tasks=2, slots=1, background=background) as driver:
+        driver.create("in", {"k": pa.string()})
+        for _ in range(6):
+            feed(driver, names)
+        driver.crash()
+        is_time = True
+        driver._job = totals("1h")
+        driver.clock.advance(60_000)
+        for key in "bcdefghi":
+            feed(driver, [key])
+        feed(driver, names)
+        last = {row["k"]: row["n"] for row in driver.output("out")}
+        assert [last[name] for name in names] == [7] * len(names)
+
+
+@pytest.mark.parametrize("kind", ["columnar", "rocksdb", "memory"])
+def test_nothing_is_seen_from_the_end_of_its_life_on(kind: str) -> None:
+    @hr.job("totals")
+    def totals(g: hr.Graph) -> None:
+        keyed = g.input("in").partition_by("k")
+        keyed.aggregate(ttl="10s", store=kind, n=hr.agg.count()).send_to(g.output("out"))
+
+    with TestDriver(totals) as driver:
+        driver.create("in", {"k": pa.string()})
+        for later_ms in (0, 9_999, 10_000):
+            driver.clock.advance(later_ms)
+            driver.feed("in", [{"k": "a"}])
+            driver.run()
+        assert [row["n"] for row in driver.output("out")] == [1, 2, 1]
+
+
+def test_expired_totals_leave_the_disk() -> None:
+    @hr.job("totals")
+    def totals(g: hr.Graph) -> None:
+        keyed = g.input("in").partition_by("k")
+        keyed.aggregate(ttl="10s", n=hr.agg.count()).send_to(g.output("out"))
+
+    with TestDriver(totals, tasks=1, slots=1, keep_epochs=1) as driver:
+        driver.create("in", {"k": pa.string()})
+        for _ in range(2):  # a snapshot stands before they expire
+            driver.feed("in", [{"k": str(n)} for n in range(200_000)])
+            driver.run()
+        before = driver.coordinator.state.tasks
+        for _ in range(30):
+            driver.clock.advance(2000)
+            driver.feed("in", [{"k": "a"}])
+            driver.run()
+        after = driver.coordinator.state.tasks
+        sizes = [sum(r.bytes for t in tasks.values() for r in t.files) for tasks in (before, after)]
+        assert sizes[1] < sizes[0] / 50

@@ -19,7 +19,7 @@ _RESOLUTION = 1 << 32
 
 
 class LiveShare:
-    """Keeps the estimate until the runs have grown or shrunk by an eighth.
+    """Keeps the estimate until the runs have grown or shrunk by an eighth, or time has.
 
     Args:
         layout: of the table.
@@ -29,11 +29,15 @@ class LiveShare:
         self._layout = layout
         self._size = 0
         self._share = 1.0
+        self._asked_ms = 0
 
     def live_bytes(self, runs: Sequence[Run], now_ms: int | None) -> int:
         """Return about how many bytes the live rows of the runs take."""
         size = sum(run.size for run in runs)
-        if abs(size - self._size) > self._size // 8:
+        ttl_ms = self._layout.ttl_ms
+        aged = ttl_ms is not None and (now_ms or 0) - self._asked_ms > ttl_ms // 8
+        if aged or abs(size - self._size) > self._size // 8:
+            self._asked_ms = now_ms or 0
             self._size, self._share = size, _share(runs, self._layout, now_ms)
         return int(size * self._share)
 

@@ -254,7 +254,7 @@ def _unwanted(
     if horizon is not None:
         column = layout.first_key - 1
         written = np.concatenate([numbers(batch.column(column), np.int64) for batch in batches])
-        gone = written < horizon if gone is None else gone | (written < horizon)
+        gone = written <= horizon if gone is None else gone | (written <= horizon)
     return gone if gone is not None and gone.any() else None
 
 

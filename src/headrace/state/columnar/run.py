@@ -183,7 +183,7 @@ class Piece:
             gone = flags(gather(batch.column(batch.num_columns - 1), rows))
         if horizon is not None:
             written = numbers(batch.column(self._layout.first_key - 1), np.int64)
-            expired: Mask = written[rows] < horizon
+            expired: Mask = written[rows] <= horizon
             gone = expired if gone is None else gone | expired
         return gone if gone is not None and gone.any() else None
 
