@@ -10,7 +10,9 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
+from headrace.coordinator.deploy import make_plan
 from headrace.errors import InvalidInputError
+from headrace.plan.explain import explain
 from headrace.task import dead_letters
 from headrace.task.dead_letters import from_record
 from headrace.testing import TestDriver
@@ -305,3 +307,11 @@ def test_nothing_is_carried_where_no_operator_asks_for_it() -> None:
 def test_other_ways_are_refused(on_error: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"on_error=.*expected one of \('fail', 'drop'"):
         job_of("map", on_error, keyed=False).build()
+
+
+def test_the_plan_tells_where_letters_go_and_what_carries_offsets() -> None:
+    with driver_of(job_of("process", "dead_letter", keyed=True)) as driver:
+        text = explain(make_plan(driver._job.build(), driver.bus, driver.settings))
+
+    assert "on error: dead letter to divided.dead" in text
+    assert "event time and watermark; origin, for dead letters" in text
