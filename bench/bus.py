@@ -1,4 +1,5 @@
-"""How fast the file bus is: `python bench/bus.py [--folder DIR] [--rows N]` prints JSON.
+"""How fast the file bus is: `python bench/bus.py [--folder DIR] [--rows N] [--streams N]`
+prints JSON.
 
 Records of 100 bytes: an int64 id, an int64 event time and 84 bytes of padding. The folder
 should be on the disk that is meant; it is emptied afterwards.
@@ -17,8 +18,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+import headrace as hr
 from headrace.bus import BusOptions, FileBus, Fsync, Stream, StreamSpec
 from headrace.clock import SystemClock
+from headrace.config import Settings
+from headrace.coordinator.deploy import make_plan
+from headrace.coordinator.manifest import JobState
+from headrace.coordinator.planning import plan_ranges
+from headrace.files import Files
 
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("padding", pa.binary())])
 BATCH_ROWS = 10_000
@@ -110,11 +117,43 @@ def open_s(root: Path, partitions: int = 1000) -> float:
         return CLOCK.monotonic() - begin
 
 
+def pattern_s(root: Path, streams: int, partitions: int = 30) -> dict[str, float]:
+    """Seconds to plan a job over a pattern of streams, and to plan its first epochs."""
+    files, settings = Files(sync=False), BusOptions(fsync=Fsync.NEVER)
+    with FileBus(root / "bus", settings, files=files) as bus:
+        batch = batch_of(1)
+        for number in range(streams):
+            stream = bus.create(StreamSpec(f"errors.{number}", partitions, SCHEMA, "at"))
+            for partition in range(partitions):
+                stream.append(partition, batch)
+
+    @hr.job("alarms")
+    def alarms(g: hr.Graph) -> None:
+        errors = g.input("errors.*").partition_by("id")
+        errors.aggregate(n=hr.agg.count()).send_to(g.output("alarms"))
+
+    marks = [CLOCK.monotonic()]
+    with FileBus(root / "bus") as bus:
+        plan = make_plan(alarms.build(), bus, Settings(home=root))
+        names = [binding.stream for binding in plan.stages[0].inputs]
+        state = JobState("alarms", "", 1, 0, 0, "", 512, {}, {})
+        marks.append(CLOCK.monotonic())
+        for _ in range(2):
+            ends = {name: bus.stream(name).ends() for name in names}
+            ranges = plan_ranges(plan, state, ends, 1_000_000)
+            assert len(ranges) == streams * partitions
+            marks.append(CLOCK.monotonic())
+    steps = ("job", "first_epoch", "next_epoch")
+    took = zip(steps, marks, marks[1:], strict=False)
+    return {f"pattern_{step}_s": end - begin for step, begin, end in took}
+
+
 def main() -> None:
     """Run everything and print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=None)
     parser.add_argument("--rows", type=int, default=3_000_000)
+    parser.add_argument("--streams", type=int, default=0, help="of a pattern, 30 partitions each")
     given = parser.parse_args()
     root = Path(tempfile.mkdtemp(dir=given.folder))
     results: dict[str, float] = {}
@@ -132,6 +171,8 @@ def main() -> None:
                     results["read_all_rows_per_s"] = read_rate(root, stream.spec.name, None)
         results["append_to_wake_ms_p50"] = wake_ms(root, "one-always")
         results["open_1000_partitions_s"] = open_s(root)
+        if given.streams:
+            results |= pattern_s(root / "pattern", given.streams)
     finally:
         shutil.rmtree(root)
     print(json.dumps({name: float(f"{value:.4g}") for name, value in results.items()}, indent=2))

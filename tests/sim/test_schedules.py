@@ -26,7 +26,7 @@ BATCHES = 25
 FILE_BUS_POINTS = [
     point
     for point in FAULT_POINTS
-    if not point.startswith(("copy.", "rescale.", "set_back.", "sink.", "trim."))
+    if not point.startswith(("copy.", "rescale.", "set_back.", "set_back.", "sink.", "trim."))
 ]
 POINTS = [point for point in FILE_BUS_POINTS if not point.startswith("bus.")]
 JOBS = {

@@ -52,20 +52,20 @@ class IndexFiles:
         self._start = 0
         self._end_seen = 0
         self._prefix = f"{folder}/index-"
-        self._path = -1, folder
         self._files = files
         self._lock = threading.Lock()
 
     @property
     def path(self) -> Path:
         """The index file that is read now."""
-        if self._path[0] != self.number:
-            self._path = self.number, self.path_of(self.number)
-        return self._path[1]
+        return self.path_of(self.number)
 
     def path_of(self, number: int) -> Path:
         """Return the path of an index file."""
-        return Path(f"{self._prefix}{number:06d}.log")
+        return Path(self._name(number))
+
+    def _name(self, number: int) -> str:
+        return f"{self._prefix}{number:06d}.log"  # a job may look at 27,000 in an epoch
 
     def refresh(self) -> None:
         """Read the entries that came since the last call.
@@ -159,9 +159,10 @@ class IndexFiles:
     def _read_new(self, before: int | None = None) -> None:
         begin = self.entries * ENTRY_BYTES
         try:
-            size, data = os.stat(self.path).st_size, b""
+            name = self._name(self.number)
+            size, data = os.stat(name).st_size, b""
             if size > begin:
-                with open(self.path, "rb", buffering=0) as file:
+                with open(name, "rb", buffering=0) as file:
                     data = os.pread(file.fileno(), size - begin, begin)
         except FileNotFoundError as error:
             if any(number > self.number for number in self.files()):
@@ -180,7 +181,7 @@ class IndexFiles:
             )
 
     def _take(self, data: bytes, before: int | None) -> None:
-        origin = str(self.path)
+        origin = self._name(self.number)
         entries = verify(data, self.entries * ENTRY_BYTES, origin, self.partition)
         taken = len(entries)
         if not self.entries and taken:
@@ -196,6 +197,8 @@ class IndexFiles:
 
     def _take_trim(self, header: Entry, entries: Entries) -> Entries:
         """Take what lies between the header and the appends, which are returned."""
+        if not header.rows:
+            return entries
         count, kinds = header.rows, entries["kind"][: header.rows]
         if len(kinds) < count or (kinds[:-1] != CARRIED).any() or (kinds[-1:] != TRIM).any():
             raise CorruptDataError(
@@ -203,10 +206,9 @@ class IndexFiles:
                 f"header, expected {count}, the last one a trim",
                 file=str(self.path),
             )
-        if count:
-            self.table.carry(entries[: count - 1])
-            self.table.trim(int(entries["first_offset"][count - 1]), str(self.path))
-            self.trimmed_in = self.number
+        self.table.carry(entries[: count - 1])
+        self.table.trim(int(entries["first_offset"][count - 1]), str(self.path))
+        self.trimmed_in = self.number
         return entries[count:]
 
     def _check_header(self, header: Entry, before: int | None) -> None:
