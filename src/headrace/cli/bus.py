@@ -19,6 +19,8 @@ app = typer.Typer(name="bus", help="Create, fill and look at streams.", no_args_
 app.command()(bus_append.append)
 app.command()(bus_changes.describe)
 app.command()(bus_changes.trim)
+app.command()(bus_changes.alias)
+app.command()(bus_changes.configure)
 
 
 @app.command()

@@ -1,12 +1,14 @@
-"""``headrace bus describe|trim``: one stream in full, and how much of it is kept."""
+"""``headrace bus describe|trim|alias|configure``: one stream in full, and what may be changed."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
+from headrace.cli.completions import stream_names
 from headrace.cli.options import Home, Json, StreamName, open_home_bus, settings_of
 
 
@@ -59,3 +61,91 @@ def trim(
     else:
         begins = " ".join(map(str, now))
         typer.echo(f"stream {name}: {count_text(gone, 'row')} dropped; it begins at {begins}")
+
+
+def alias(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[ALIAS]", help="The other name.", show_default=False)
+    ] = None,
+    stream: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[STREAM]",
+            help="What it stands for from now on.",
+            show_default=False,
+            autocompletion=stream_names,
+        ),
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove it; the stream stays.")] = False,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """List other names of streams; let one stand for a stream, in one step; remove one."""
+    if (name is not None and (stream is not None) == remove) or (name is None and remove):
+        raise typer.BadParameter("give ALIAS STREAM, or ALIAS --remove, or nothing for a list")
+    with open_home_bus(settings_of(home)) as bus:
+        before = bus.aliases().get(name) if name is not None else None
+        if name is not None and stream is not None:
+            bus.alias(name, stream)
+        elif name is not None:
+            bus.unalias(name)
+        known = bus.aliases()
+    if name is not None and not as_json:
+        was = f", before {before}" if before else ""
+        typer.echo(f"alias {name}: {stream or 'removed'}{was}")
+        return
+    for one, target in sorted(known.items()):
+        pair = {"alias": one, "stream": target}
+        typer.echo(json.dumps(pair) if as_json else f"{one} -> {target}")
+    if not known and not as_json:
+        typer.echo("no aliases; make one with: headrace bus alias ALIAS STREAM")
+
+
+def configure(
+    name: StreamName,
+    retain: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Keep rows so long: 7d, 12h; none.", show_default=False),
+    ] = None,
+    retain_bytes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BYTES", help="Keep so much of each partition; none.", show_default=False
+        ),
+    ] = None,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="That get new rows.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """Change how long a stream keeps its rows, and how many partitions get new ones."""
+    changes: dict[str, int | None] = {}
+    if retain is not None:
+        changes["retain_ms"] = _age_ms(retain)
+    if retain_bytes is not None:
+        changes["retain_bytes"] = _bytes(retain_bytes)
+    if partitions is not None:
+        changes["partitions"] = partitions
+    with open_home_bus(settings_of(home)) as bus:
+        stream = bus.stream(name)
+        found = asdict(stream.configure(**changes) if changes else stream.settings)
+    if as_json:
+        typer.echo(json.dumps({"name": name, **found}))
+    else:
+        told = ", ".join(f"{key} {value}" for key, value in found.items() if value)
+        typer.echo(f"stream {name}: {told or 'keeps everything'}")
+
+
+def _age_ms(text: str) -> int | None:
+    from headrace.graph.durations import duration_ms
+
+    return None if text == "none" else duration_ms(text, "--retain")
+
+
+def _bytes(text: str) -> int | None:
+    if text == "none":
+        return None
+    if not text.isdecimal():
+        raise typer.BadParameter(f"--retain-bytes {text}: expected a whole number, or none")
+    return int(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -104,9 +104,9 @@ def _watch(words: list[str], folders: list[Path]) -> None:
 
     there = [folder.resolve() for folder in folders]
     changes = watchfiles.watch(
-        *there, watch_filter=matters, debounce=_DEBOUNCE_MS, step=_STEP_MS, raise_interrupt=False
+        *there, watch_filter=matters, debounce=_DEBOUNCE_MS, step=_STEP_MS, raise_interrupt=True
     )
-    with _child(words) as start:
+    with suppress(KeyboardInterrupt), _child(words) as start:
         typer.echo(f"watching {there[0]}; Ctrl-C ends", err=True)
         start()
         for found in changes:

@@ -52,10 +52,11 @@ def start_offsets(
     at = None
     if start not in ("earliest", "latest"):
         at = read_time(start, "--from", "earliest, latest, or a time")
+    there = {*bus.names(), *bus.aliases()}
     opened = {
         operator: bus.stream(streams.get(operator, operator))
         for operator in state.inputs
-        if start != "earliest" or single or streams.get(operator, operator) in bus.names()
+        if start != "earliest" or single or streams.get(operator, operator) in there
     }
     found = {operator: _places(stream, start, at) for operator, stream in opened.items()}
     for word in single:

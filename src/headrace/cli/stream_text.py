@@ -31,6 +31,8 @@ def describe_stream(settings: Settings, bus: Bus, name: str, clock: Clock) -> di
     begins, ends = stream.begins(), stream.ends()
     ranges = [stream.time_range(p) for p in range(stream.spec.partitions)]
     views = [view_job(settings, job, bus, clock) for job in job_names(settings)]
+    aliases = bus.aliases()
+    own = {stream.spec.name, *(a for a, target in aliases.items() if target == stream.spec.name)}
     span_ms = (found["last_ms"] or 0) - (found["first_ms"] or 0)
     return {
         **found,
@@ -56,9 +58,10 @@ def describe_stream(settings: Settings, bus: Bus, name: str, clock: Clock) -> di
             }
             for view in views
             for one in view.inputs
-            if one.stream in (name, stream.spec.name)
+            if one.stream in own
         ],
-        "writers": [view.job for view in views if name in view.outputs],
+        "writers": [view.job for view in views if own.intersection(view.outputs)],
+        "aliases": sorted(own - {stream.spec.name}),
     }
 
 
@@ -74,6 +77,7 @@ def show_stream(found: dict[str, Any], console: Console | None = None) -> None:
         "event time": found["time"] or "-",
         "rate": "-" if rate is None else f"{rate:,.6g} rows a second of event time",
         "settings": ", ".join(f"{k} {v}" for k, v in found["settings"].items() if v) or "default",
+        "aliases": ", ".join(found["aliases"]) or "-",
         "written by": ", ".join(found["writers"]) or "-",
     }
     for name, value in facts.items():

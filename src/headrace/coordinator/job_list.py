@@ -127,7 +127,7 @@ def _status(state: JobState, driver: Driver | None) -> Status:
 def _inputs(state: JobState, catalog: Catalog | None, bus: Bus) -> Iterable[InputView]:
     streams = catalog.inputs if catalog is not None else {}
     lateness = catalog.lateness_ms if catalog is not None else {}
-    there = set(bus.names())
+    there = {*bus.names(), *bus.aliases()}
     for operator, positions in state.inputs.items():
         name = streams.get(operator, operator)
         offsets = tuple(positions[p].next_offset for p in sorted(positions))

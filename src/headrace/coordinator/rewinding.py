@@ -89,7 +89,7 @@ def check_readable(target: JobState, streams: Mapping[str, str], bus: Bus) -> No
     Raises:
         InvalidInputError: a stream has dropped records that would be read.
     """
-    there = set(bus.names())
+    there = {*bus.names(), *bus.aliases()}
     for operator, positions in target.inputs.items():
         name = streams.get(operator, operator)
         if name not in there:

@@ -174,6 +174,32 @@ def test_trim_drops_what_is_asked_for(stream: str) -> None:
     assert "--before 'soon' cannot be read" in told
 
 
+def test_another_name_is_swapped_in_one_step(stream: str) -> None:
+    assert "no aliases" in done("bus", "alias")
+    done("bus", "create", "t", "--schema", "n:int64")
+    assert done("bus", "alias", "now", stream) == "alias now: s\n"
+    assert done("bus", "alias", "now", "t") == "alias now: t, before s\n"
+    assert json.loads(done("bus", "alias", "--json")) == {"alias": "now", "stream": "t"}
+    assert json.loads(done("bus", "describe", "t", "--json"))["aliases"] == ["now"]
+    done("bus", "append", "now", "-", stdin='{"n":1}\n')
+    assert tailed("t") == [{"n": 1}]
+    assert "no stream 'u'" in refused("bus", "alias", "now", "u")
+    assert done("bus", "alias", "now", "--remove") == "alias now: removed, before t\n"
+    assert "no alias 'now'" in refused("bus", "alias", "now", "--remove")
+    assert headrace("bus", "alias", "now").code == 2
+
+
+def test_how_long_rows_are_kept_is_configured(stream: str) -> None:
+    told = json.loads(done("bus", "configure", stream, "--retain", "7d", "--json"))
+    assert told["retain_ms"] == 7 * 86_400_000
+    told = json.loads(done("bus", "configure", stream, "--retain-bytes", 5000, "--json"))
+    assert (told["retain_ms"], told["retain_bytes"]) == (7 * 86_400_000, 5000)
+    done("bus", "configure", stream, "--retain", "none", "--retain-bytes", "none")
+    assert done("bus", "configure", stream) == "stream s: keeps everything\n"
+    assert "error HR1" in refused("bus", "configure", stream, "--partitions", 3)  # it has a key
+    assert "--retain" in refused("bus", "configure", stream, "--retain", "soon")
+
+
 @hr.job("shop")
 def shop(g: Any) -> None:
     g.input("orders", time="at").filter(lambda order: True).send_to(g.output("seen"))
