@@ -214,3 +214,37 @@ def test_a_table_needs_a_layout_and_a_changelog(tmp_path: Path) -> None:
         state.table("kv")
     with pytest.raises(InvalidInputError, match="no store 't'"):
         state.store("t")
+
+
+def test_a_merge_is_taken_up_although_nothing_else_was_committed(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    state = opened(tmp_path, SPECS[:1])
+    for name in "abc":
+        run_epoch(state, ledger, name, [1, 2], 1)
+    state.catch_up(ledger.target, ledger)
+    before = len(state.table("t").runs)
+    ledger.merge()
+    state.catch_up(ledger.target, ledger)
+    assert (before, len(state.table("t").runs)) == (3, 1)
+    assert rows(state) == {1: 1, 2: 1}
+    state.close()
+
+
+def test_what_an_earlier_attempt_wrote_is_not_taken_for_a_later_one(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    """The attempt that wins changed only the other store."""
+    state = opened(tmp_path)
+    run_epoch(state, ledger, "a", [1], 1)
+    state.catch_up(ledger.target, ledger)
+    state.begin(2, "lost")
+    put(state, [1], 9)
+    state.written(*ledger.write("lost", state.seal()))
+    state.catch_up(ledger.target, ledger)
+    state.begin(2, "won")
+    path, _ = ledger.write("won", state.seal())
+    ledger.commit(path)
+    state.catch_up(ledger.target, ledger)
+    assert rows(state) == {1: 1}
+    state.close()

@@ -312,6 +312,24 @@ def test_the_registry_keeps_as_many_as_an_epoch_needs(tmp_path: Path) -> None:
     registry.close_all()
 
 
+def test_the_registry_opens_a_task_anew_that_owns_other_key_groups(tmp_path: Path) -> None:
+    registry = Registry()
+    key = ("job", "s", 0)
+
+    def state_of(groups: tuple[int, int]) -> TaskState:
+        folder = tmp_path / f"{groups[0]}-{groups[1]}"
+        name = TaskName("job", "s", 0, groups)
+        return TaskState(name, [StoreSpec("n", "memory")], folder, FILES)
+
+    whole = registry.get(key, lambda: state_of((0, 8)), (0, 8))
+    assert registry.get(key, lambda: state_of((0, 8)), (0, 8)) is whole
+    half = registry.get(key, lambda: state_of((0, 4)), (0, 4))
+    assert half.name.groups == (0, 4)
+    with pytest.raises(ClosedError):
+        whole.begin(1, "a")
+    registry.close_all()
+
+
 def test_a_forked_child_begins_with_an_empty_registry(tmp_path: Path) -> None:
     registry = Registry()
     state = registry.get((JOB, STAGE, 0), lambda: opened(tmp_path / "task"))
