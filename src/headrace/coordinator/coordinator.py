@@ -11,13 +11,16 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from headrace.bus.bus import Bus, Stream
-from headrace.bus.spec import StreamSpec
-from headrace.bus.starts import start_offsets
 from headrace.clock import Clock, Deadline
-from headrace.config.starts import Start
 from headrace.coordinator.catalog import describe_plan, save_catalog
 from headrace.coordinator.commit_log import CommitLog
 from headrace.coordinator.copier import Copier
+from headrace.coordinator.creation import (
+    check_graph,
+    create_outputs,
+    first_positions,
+    task_counts,
+)
 from headrace.coordinator.epoch import EpochRun, MisplacedError, Runner
 from headrace.coordinator.kept import KeptEpochs
 from headrace.coordinator.lineages import begin_lineage
@@ -46,10 +49,8 @@ from headrace.errors import (
     UnavailableError,
 )
 from headrace.faults import fault
-from headrace.graph.operators import first_starts
-from headrace.plan.compatibility import changes
 from headrace.plan.recounting import with_partitions, with_task_counts
-from headrace.plan.stages import InputBinding, JobPlan
+from headrace.plan.stages import JobPlan
 from headrace.state.ownership import StoreHeldError
 
 BASE_EVERY = 64
@@ -133,13 +134,13 @@ class Coordinator:
         """
         self._storage.create()
         exists = self._reign.begin()
-        self._create_outputs()
+        create_outputs(self._plan, self._bus)
         if not exists:
             self._receivers.open()  # a wrong one is told before the job is there
             self._create_job()
         self._adopt()
         self._recount()
-        self._check_graph()
+        check_graph(self.state, self._plan)
         self._receivers.open()
         self._describe()
         self._publish()
@@ -190,29 +191,6 @@ class Coordinator:
         catalog = describe_plan(self._plan)
         save_catalog(root, self.generation, catalog, files, self._clock.new_id())
 
-    def _create_outputs(self) -> None:
-        for stage in self._plan.stages:
-            for output in stage.outputs:
-                spec = StreamSpec(
-                    output.stream, output.partitions, output.schema, output.time, output.keys
-                )
-                self._bus.create(spec, exist_ok=True)
-
-    def _begins(self) -> dict[str, dict[int, InputPosition]]:
-        starts = first_starts(self._plan.graph)
-        return {
-            binding.operator: {
-                partition: InputPosition(begin)
-                for partition, begin in enumerate(self._first_offsets(binding, starts))
-            }
-            for stage in self._plan.stages
-            for binding in stage.inputs
-        }
-
-    def _first_offsets(self, binding: InputBinding, starts: Mapping[str, Start]) -> list[int]:
-        start = starts.get(binding.operator, self._limits.start)
-        return start_offsets(self._bus.stream(binding.stream), start)
-
     def _create_job(self) -> None:
         first = JobState(
             job=self._plan.graph.name,
@@ -224,17 +202,18 @@ class Coordinator:
             durability=self._limits.durability,
             key_groups=self._plan.key_groups,
             fingerprint=self._plan.fingerprint,
-            inputs=self._begins(),
-            task_counts=self._task_counts(),
+            inputs=first_positions(self._plan, self._bus, self._limits.start),
+            task_counts=task_counts(self._plan),
         )
         self._reign.create(first)  # the loser of a race goes on with the winner's
 
     def _adopt(self) -> None:
         """After a reset the graph as it is now counts, as that of a new job does."""
         while not self.state.fingerprint:
+            begins = first_positions(self._plan, self._bus, self._limits.start)
             inputs = {
                 operator: positions | self.state.inputs.get(operator, {})
-                for operator, positions in self._begins().items()
+                for operator, positions in begins.items()
             }
             self._publish()
             self._reign.publish_next(
@@ -243,29 +222,8 @@ class Coordinator:
                     key_groups=self._plan.key_groups,
                     fingerprint=self._plan.fingerprint,
                     inputs=inputs,
-                    task_counts=self._task_counts(),
+                    task_counts=task_counts(self._plan),
                 )
-            )
-
-    def _task_counts(self) -> dict[str, int]:
-        return {stage.name: stage.tasks for stage in self._plan.stages if stage.keyed}
-
-    def _check_graph(self) -> None:
-        found = changes(self.state.fingerprint, self._plan.fingerprint)
-        held, wanted = self.state.task_counts, self._task_counts()
-        found += [
-            f"stage {stage!r}: tasks were {held[stage]}, are now {tasks}; state is kept by task: "
-            f"move it with: headrace jobs rescale {self.state.job} --tasks {tasks}; or set "
-            f"job.tasks back to {held[stage]}"
-            for stage, tasks in wanted.items()
-            if held.get(stage, tasks) != tasks
-        ]
-        if found:
-            lines = "\n".join(f"  {number}. {text}" for number, text in enumerate(found, 1))
-            raise InvalidInputError(
-                f"job {self.state.job!r} has state of epoch {self.state.epoch} that its graph no "
-                f"longer fits:\n{lines}",
-                job=self.state.job,
             )
 
     def end_at_present(self) -> None:

@@ -1,0 +1,73 @@
+"""What a driver does before its first epoch: outputs, the first state, whether the graph fits."""
+
+from __future__ import annotations
+
+from headrace.bus.bus import Bus
+from headrace.bus.spec import StreamSpec
+from headrace.bus.starts import start_offsets
+from headrace.config.starts import Start
+from headrace.coordinator.manifest import InputPosition, JobState
+from headrace.errors import InvalidInputError
+from headrace.graph.operators import first_starts
+from headrace.plan.compatibility import changes
+from headrace.plan.stages import JobPlan
+
+
+def create_outputs(plan: JobPlan, bus: Bus) -> None:
+    """Make the streams that a job sends to, unless they are there."""
+    for stage in plan.stages:
+        for output in stage.outputs:
+            spec = StreamSpec(
+                output.stream, output.partitions, output.schema, output.time, output.keys
+            )
+            bus.create(spec, exist_ok=True)
+
+
+def first_positions(plan: JobPlan, bus: Bus, default: Start) -> dict[str, dict[int, InputPosition]]:
+    """Return where a new job begins in each partition of its inputs.
+
+    Args:
+        plan: of the job.
+        bus: the streams.
+        default: of inputs that do not say.
+    """
+    starts = first_starts(plan.graph)
+    return {
+        binding.operator: {
+            partition: InputPosition(begin)
+            for partition, begin in enumerate(
+                start_offsets(bus.stream(binding.stream), starts.get(binding.operator, default))
+            )
+        }
+        for stage in plan.stages
+        for binding in stage.inputs
+    }
+
+
+def task_counts(plan: JobPlan) -> dict[str, int]:
+    """Return how many tasks share the key groups of each keyed stage."""
+    return {stage.name: stage.tasks for stage in plan.stages if stage.keyed}
+
+
+def check_graph(state: JobState, plan: JobPlan) -> None:
+    """Make sure that a graph can go on from a state.
+
+    Raises:
+        InvalidInputError: it cannot; says all that has changed.
+    """
+    found = changes(state.fingerprint, plan.fingerprint)
+    held = state.task_counts
+    found += [
+        f"stage {stage!r}: tasks were {held[stage]}, are now {tasks}; state is kept by task: "
+        f"move it with: headrace jobs rescale {state.job} --tasks {tasks}; or set "
+        f"job.tasks back to {held[stage]}"
+        for stage, tasks in task_counts(plan).items()
+        if held.get(stage, tasks) != tasks
+    ]
+    if found:
+        lines = "\n".join(f"  {number}. {text}" for number, text in enumerate(found, 1))
+        raise InvalidInputError(
+            f"job {state.job!r} has state of epoch {state.epoch} that its graph no "
+            f"longer fits:\n{lines}",
+            job=state.job,
+        )
