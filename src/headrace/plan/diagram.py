@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from headrace.graph.operators import Input, Operator, SendTo, SendToSink
+from headrace.graph.operators import DEAD_LETTER, Input, Operator, SendTo, SendToSink
+from headrace.plan.dead_letters import DEAD
 from headrace.plan.explain import counted, describe
-from headrace.plan.stages import TIME, WATERMARK, JobPlan, SinkBinding, Stage
+from headrace.plan.stages import HIDDEN, JobPlan, SinkBinding, Stage
 
 
 def mermaid(plan: JobPlan) -> str:
@@ -51,6 +52,9 @@ class _Drawing:
         received = {exchange.operator: exchange for exchange in stage.receives}
         lines = []
         for operator in stage.operators:
+            if operator.on_error == DEAD_LETTER:
+                source = self._nodes.get(operator.name) or self._streams[feeds[operator.name]]
+                lines.append(f"  {source} -. refused .-> {self._streams[outputs[DEAD]]}")
             target = self._nodes.get(operator.name) or self._streams.get(
                 outputs.get(operator.name, "")
             )
@@ -59,8 +63,7 @@ class _Drawing:
             for before in operator.inputs:
                 if before in received:
                     exchange = received[before]
-                    hidden = (TIME, WATERMARK)
-                    sent = ", ".join(n for n in exchange.schema.names if n not in hidden)
+                    sent = ", ".join(n for n in exchange.schema.names if n not in HIDDEN)
                     source = self._source(exchange.source_stage, exchange.upstream)
                     lines.append(f'  {source} == "{_text(sent)}" ==> {target}')
                 else:

@@ -12,6 +12,7 @@ import pytest
 import headrace as hr
 from headrace.coordinator.deploy import make_plan
 from headrace.errors import InvalidInputError
+from headrace.plan.diagram import mermaid
 from headrace.plan.explain import explain
 from headrace.task import dead_letters
 from headrace.task.dead_letters import from_record
@@ -311,7 +312,10 @@ def test_other_ways_are_refused(on_error: Any) -> None:
 
 def test_the_plan_tells_where_letters_go_and_what_carries_offsets() -> None:
     with driver_of(job_of("process", "dead_letter", keyed=True)) as driver:
-        text = explain(make_plan(driver._job.build(), driver.bus, driver.settings))
+        made = make_plan(driver._job.build(), driver.bus, driver.settings)
+        text, drawn = explain(made), mermaid(made)
 
+    assert "-. refused .->" in drawn
+    assert "__offset" not in drawn
     assert "on error: dead letter to divided.dead" in text
     assert "event time and watermark; origin, for dead letters" in text
