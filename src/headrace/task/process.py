@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import datetime
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.errors import CallTimeoutError, HeadraceError, InvalidInputError
-from headrace.plan.stages import CallLimits
 from headrace.records.keys import encode_columns
 from headrace.records.messages import columns_to_lists, from_messages, message_type, to_messages
 from headrace.records.schema import MAX_EVENT_TIME_MS
@@ -30,93 +28,15 @@ from headrace.task.chunk import Chunk, Groups, split_groups
 from headrace.task.dead_letters import Refused
 from headrace.task.node import Node
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK
-from headrace.task.stateless import NO_LIMITS, too_many
 from headrace.task.timers import Timer, Timers
-from headrace.task.undo import LaterTimers, Undo, UndoStore
+from headrace.task.turn import Later, Turn
+from headrace.task.undo import LaterTimers, UndoStore
 
 NO_GROUP = -1
-NO_CEILING = 1 << 62
 LATER_LIMIT = 2_000
 """From so many ``get_later`` on they are waited for before the next messages."""
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-
-
-class Later(NamedTuple):
-    """A value that was asked for, and what is to be called with it."""
-
-    store: RemoteStore
-    key: Any
-    then: Callable[[Any], object]
-    default: Any
-    row: int
-    group: int
-
-
-class Turn:
-    """What is at hand while a processor runs: set by its node, shown by its ``Context``.
-
-    Args:
-        task: number of the task.
-        stores: by the name that the user declared, remote ones included.
-        timers: of the operator; ``None`` where there is no key.
-        tables: broadcast stores, by name.
-        limits: of each call.
-        undo: takes back what a call changed that fails, where only its message is lost.
-    """
-
-    def __init__(
-        self,
-        task: int,
-        stores: Mapping[str, ObjectStore | RemoteStore],
-        timers: Timers | None,
-        tables: Mapping[str, BroadcastStore] | None = None,
-        limits: CallLimits = NO_LIMITS,
-        undo: Undo | None = None,
-    ) -> None:
-        self.task, self.stores, self.timers = task, dict(stores), timers
-        self.limits, self.undo = limits, undo
-        self.ceiling = NO_CEILING if limits.rows is None else limits.rows
-        self.tables = dict(tables or {})
-        self.later: list[Later] = []
-        self.epoch = 0
-        self.wall_ms = 0
-        self.watermark = NO_WATERMARK
-        self.messages: list[Any] = []
-        self.rows: list[int] = []
-        self.row = 0
-        self.group = 0
-        self.keys: Sequence[Any] = ()
-        self.times: Sequence[int] | None = None
-        self.timer: Timer | None = None
-        self.has_on_timer = False
-        self.operator = ""
-
-    def enter(self, group: int) -> None:
-        """Make a key group the current one, for stores and timers."""
-        self.group = group
-        for store in self.stores.values():
-            store.enter(group)
-
-    def count(self, operator: str) -> None:
-        """See whether one message or timer has made too many; ``ceiling`` says when to look."""
-        limit = self.limits.rows
-        assert limit is not None
-        own = len(self.rows) - bisect_left(self.rows, self.row)
-        if own > limit:
-            raise too_many(operator, limit)
-        self.ceiling = len(self.rows) + limit - own
-
-    def drop_since(self, emitted: int) -> None:
-        """Forget what was emitted since there were so many."""
-        del self.messages[emitted:], self.rows[emitted:]
-
-    def take(self) -> tuple[list[Any], list[int]]:
-        """Take what was emitted, and the row each message came from."""
-        taken = self.messages, self.rows
-        self.messages, self.rows = [], []
-        self.ceiling = NO_CEILING if self.limits.rows is None else self.limits.rows
-        return taken
 
 
 class Context:

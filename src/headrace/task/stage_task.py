@@ -50,7 +50,7 @@ from headrace.task.node import Node
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK
 from headrace.task.outputs import OutputNode
 from headrace.task.partial_table import KeyValuePartials, PartialTable
-from headrace.task.process import ProcessNode, Turn
+from headrace.task.process import ProcessNode
 from headrace.task.remotes import REMOTE, RemoteStores
 from headrace.task.sinks import SinkNode
 from headrace.task.stateless import (
@@ -61,6 +61,7 @@ from headrace.task.stateless import (
     SelectNode,
 )
 from headrace.task.timers import Timers
+from headrace.task.turn import Turn
 from headrace.task.undo import Undo
 from headrace.task.windows import PeriodicNode, RunningNode, WindowNode
 
