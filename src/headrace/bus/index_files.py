@@ -30,7 +30,7 @@ from headrace.bus.entries import (
 from headrace.errors import CorruptDataError, UnavailableError
 from headrace.files import Files
 
-RESTARTS = 20
+RESTARTS = 500
 
 
 class _DroppedError(Exception):

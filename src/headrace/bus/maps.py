@@ -42,8 +42,11 @@ class SegmentMaps:
             return data
 
     def _map(self, path: Path, end: int) -> pa.Buffer:
-        size = path.stat().st_size if path.exists() else 0
-        data = self._files.map(path) if size or not path.exists() else pa.py_buffer(b"")
+        try:
+            is_empty = path.stat().st_size == 0
+        except FileNotFoundError:
+            is_empty = False  # to map it tells what is missing
+        data = pa.py_buffer(b"") if is_empty else self._files.map(path)
         if data.size < end:
             raise CorruptDataError(
                 f"{path} is damaged at byte {data.size}: the file ends there, the index "

@@ -10,7 +10,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from headrace.bus import Appended, BusOptions, FileBus, Fsync, Producer, StreamSpec
+from headrace.bus import (
+    Appended,
+    BusOptions,
+    FileBus,
+    Fsync,
+    OffsetGoneError,
+    Producer,
+    StreamSpec,
+)
 from headrace.errors import UnavailableError
 
 SPEC = StreamSpec("s", 1, pa.schema([("id", pa.int64())]))
@@ -158,3 +166,39 @@ def test_the_never_policy_loses_nothing_when_a_process_dies(root):
     assert start(root, program).wait(30) == 9
     assert ids_in(root) == [1, 2]
     assert Fsync("never") == Fsync.NEVER
+
+
+def test_readers_follow_while_others_append_and_trim(root):
+    """Offsets only rise, every row from the beginning on is there, or is said to be gone."""
+    program = """
+    for number in range(400):
+        stream.append(0, rows(*[5 * number + n for n in range(5)]), producer=me, sequence=number)
+        if number % 5 == 4:
+            stream.trim(0, 5 * max(0, number - 20))
+            assert stream.append(0, rows(0), producer=me, sequence=number - 3).duplicate
+    """
+    tiny = "bus = FileBus(sys.argv[1], BusOptions(segment_bytes=2_000, index_entries=7))\n"
+    tiny += 'stream, me = bus.stream("s"), Producer("me", "")\n'
+    text = COMMON + tiny + textwrap.dedent(program)
+    writer = subprocess.Popen([sys.executable, "-c", text, str(root)])
+    begin = end = 0
+    with FileBus(root) as staying:
+        while writer.poll() is None:
+            with FileBus(root) as fresh:
+                for bus in (staying, fresh):
+                    stream = bus.stream("s")
+                    (begins,), (ends,) = stream.begins(), stream.ends()
+                    assert begin <= begins
+                    assert end <= ends
+                    begin, end = begins, ends
+                    try:
+                        parts = list(stream.read(0, begin, end))
+                    except OffsetGoneError:
+                        continue
+                    ids = [n for part in parts for n in part.batch.column("id").to_pylist()]
+                    assert ids == list(range(begin, end))
+        assert writer.returncode == 0
+        stream = staying.stream("s")
+        assert stream.ends() == [2000]
+        assert begin <= stream.begins()[0] <= 5 * 379
+        assert stream.begins()[0] > 0
