@@ -200,14 +200,14 @@ def test_rows_that_were_not_written_for_a_time_are_gone() -> None:
     table.begin(105)
     put(table, [2], [22])
     commit(table)
-    table.begin(110)
+    table.begin(109)
     assert rows(table) == [(1, 1), (2, 22)]
-    table.begin(111)
+    table.begin(110)
     assert rows(table) == [(2, 22)]
     assert len(table.get(keys_of([1, 2])).index) == 1
-    kept = list(merge_runs(table.runs, layout, drop_deleted=False, now_ms=111))
+    kept = list(merge_runs(table.runs, layout, drop_deleted=False, now_ms=110))
     assert sum(batch.num_rows for batch in kept) == 2, "what lies below an expired row stays hidden"
-    whole = list(merge_runs(table.runs, layout, drop_deleted=True, now_ms=111))
+    whole = list(merge_runs(table.runs, layout, drop_deleted=True, now_ms=110))
     assert sum(batch.num_rows for batch in whole) == 1
 
 

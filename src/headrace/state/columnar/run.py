@@ -177,7 +177,7 @@ class Piece:
         return at
 
     def gone(self, rows: Rows, horizon: int | None) -> Mask | None:
-        """Say which rows are deleted, or were written before ``horizon``; ``None``: none."""
+        """Say which rows are deleted, or were written by ``horizon``; ``None``: none."""
         batch, gone = self.batch, None
         if self.info.deleted:
             gone = flags(gather(batch.column(batch.num_columns - 1), rows))
