@@ -41,7 +41,6 @@ class RocksDBSettings:
     memtable_bytes: int = 32 << 20
     block_bytes: int = 4096
 
-
     @classmethod
     def within(cls, cache_bytes: int, write_buffer_bytes: int) -> RocksDBSettings:
         """Return settings of so much memory; a store flushes at a third of the buffers."""
