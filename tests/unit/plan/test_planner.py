@@ -298,6 +298,6 @@ def test_key_of_outputs_is_dropped_with_its_columns() -> None:
         ({"tasks": 9, "key_groups": 8}, "found 9 tasks, expected 1 to 8, the key groups"),
     ],
 )
-def test_numbers_out_of_range_are_refused(options: dict[str, int], message: str) -> None:
+def test_numbers_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         plan(radar.build(), STREAMS, **options)

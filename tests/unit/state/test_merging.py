@@ -260,8 +260,8 @@ def test_what_is_held_at_once_is_bounded_in_bytes(
 ) -> None:
     """A few large values among many small ones, in one key group, beside each other or not."""
     monkeypatch.setattr(merging, "CHUNK_BYTES", 10_000)
-    small = {b"\0\0" + f"{n:06d}".encode(): b"v" for n in range(2000)}
-    large = {b"\0\0" + f"{n:06d}x".encode(): b"w" * 1000 for n in range(700, 800)}
+    small: Entries = {b"\0\0" + f"{n:06d}".encode(): b"v" for n in range(2000)}
+    large: Entries = {b"\0\0" + f"{n:06d}x".encode(): b"w" * 1000 for n in range(700, 800)}
     sources = [write(tmp_path, 1, {"a": small}), write(tmp_path, 2, {"a": large})]
     opened = [(SegmentReader(FILES, source.path), source.groups) for source in sources]
     found: Entries = {}

@@ -61,8 +61,8 @@ def test_totals_do_not_depend_on_epochs_restarts_or_arrival(kind: str, data: Any
     )
     log = data.draw(st.lists(record, max_size=60))
     kinds = st.sampled_from(["columnar", "columnar", "memory"])
-    waits = st.sampled_from([0, 7]), st.sampled_from([0, 12])
-    shape = Shape(columns, *map(data.draw, waits), data.draw(kinds))
+    lateness, grace = data.draw(st.sampled_from([0, 7])), data.draw(st.sampled_from([0, 12]))
+    shape = Shape(columns, lateness, grace, data.draw(kinds))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=4)))
     max_rows = data.draw(st.sampled_from([1, 5, 1000]))
     with pytest.MonkeyPatch.context() as patch, open_driver(shape, max_rows) as driver:
