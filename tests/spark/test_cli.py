@@ -201,7 +201,9 @@ def test_a_mistake_in_a_function_names_operator_line_and_message(
     assert err.startswith("error HR102: operator 'share' raised ZeroDivisionError: ")
     assert "shop.py:13" in err
     assert "Message(customer=7, price=7)" in err
-    assert err.splitlines()[1:] == ["details: .headrace/logs/headrace.log"]
+    move, details = err.splitlines()[1:]
+    assert move.startswith("next: mend the function")
+    assert details == "details: .headrace/logs/headrace.log"
     log = (folder / ".headrace" / "logs" / "headrace.log").read_text()
     assert "in the worker:\nTraceback" in log
 
