@@ -14,10 +14,10 @@ import pytest
 from tests.sim.world import World, _rows, make_job, model
 
 from headrace.clock import Deadline, SystemClock
+from headrace.coordinator.backup.lease import Lease
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.history import load_state
-from headrace.coordinator.inspection import committed_entries
-from headrace.coordinator.lease import Lease
+from headrace.coordinator.inspection.inspection import committed_entries
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.recovery import RecoveryStalledError
 from headrace.errors import (
@@ -542,7 +542,7 @@ def test_a_job_dir_that_hangs_at_the_start_does_not_stop_a_job_with_storage(
     driver.run()
     driver.crash()
     hang = threading.Event()
-    monkeypatch.setattr("headrace.coordinator.copier.REACH_S", 0.2)
+    monkeypatch.setattr("headrace.coordinator.backup.copier.REACH_S", 0.2)
     take = Lease.take
     monkeypatch.setattr(Lease, "take", lambda lease, number: hang.wait() and take(lease, number))
     world.feed(20)

@@ -22,7 +22,7 @@ from headrace.clock import Deadline, SystemClock
 from headrace.config import Settings, load_settings
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.history import load_state
-from headrace.coordinator.inspection import committed_entries
+from headrace.coordinator.inspection.inspection import committed_entries
 from headrace.coordinator.manifest import JobState
 from headrace.files import Files
 from headrace.records.keys import decode_key

@@ -14,7 +14,7 @@ from tests.spark.jobs import counting, model
 from tests.spark.runs import World, run_driver
 
 from headrace.config import Settings
-from headrace.coordinator.places import places
+from headrace.coordinator.backup.places import places
 from headrace.spark.run import run_job
 
 pytestmark = pytest.mark.spark

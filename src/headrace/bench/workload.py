@@ -17,9 +17,9 @@ from headrace.bus.bus import Bus, Stream
 from headrace.bus.spec import StreamSpec
 from headrace.config import Settings
 from headrace.coordinator.deploy import make_plan
-from headrace.coordinator.inspection import committed_entries
+from headrace.coordinator.inspection.inspection import committed_entries
+from headrace.coordinator.inspection.table_rows import table_rows
 from headrace.coordinator.manifest import JobState
-from headrace.coordinator.table_rows import table_rows
 from headrace.files import Files
 from headrace.graph import agg
 from headrace.graph.builder import Graph

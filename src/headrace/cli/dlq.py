@@ -28,7 +28,7 @@ Where = Annotated[
 def ls(as_json: Json = False, home: Home = None) -> None:
     """Count the dead letters by stream, operator and error."""
     from headrace.cli.dlq_text import counted, show_counts
-    from headrace.coordinator.redriving import dead_streams
+    from headrace.coordinator.changes.redriving import dead_streams
 
     settings = settings_of(home)
     with open_home_bus(settings) as bus:
@@ -49,7 +49,7 @@ def show(
     """Print dead letters: the record, where it came from, and why it was refused."""
     from headrace.cli.dlq_text import show_letters
     from headrace.cli.state_lookup import matching
-    from headrace.coordinator.redriving import find_dead_stream, read_letters
+    from headrace.coordinator.changes.redriving import find_dead_stream, read_letters
 
     with open_home_bus(settings_of(home)) as bus:
         stream = bus.stream(find_dead_stream(bus, name))
@@ -73,8 +73,8 @@ def redrive(
     from headrace.cli.dlq_text import show_redriven
     from headrace.cli.failures import MISTAKE
     from headrace.cli.state_lookup import matching
-    from headrace.coordinator.redriving import find_dead_stream, read_letters
-    from headrace.coordinator.redriving import redrive as send_back
+    from headrace.coordinator.changes.redriving import find_dead_stream, read_letters
+    from headrace.coordinator.changes.redriving import redrive as send_back
 
     with open_home_bus(settings_of(home)) as bus:
         found = find_dead_stream(bus, name)

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from headrace.bus.bus import Bus
 from headrace.cli.words import count_text, time_text
-from headrace.coordinator.redriving import LETTER, PLACE, Redriven, read_letters
+from headrace.coordinator.changes.redriving import LETTER, PLACE, Redriven, read_letters
 from headrace.task.dead_letters import from_record
 
 _BY = ("operator", "code", "kind")

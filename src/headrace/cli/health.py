@@ -20,7 +20,7 @@ from headrace.bus.bus import Bus
 from headrace.cli.words import count_text, size_text
 from headrace.clock import Clock
 from headrace.config import Settings
-from headrace.coordinator.job_list import job_names, view_job
+from headrace.coordinator.inspection.job_list import job_names, view_job
 from headrace.errors import HeadraceError
 
 Verdict = Literal["ok", "warn", "fail"]

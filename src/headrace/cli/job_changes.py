@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.bus.bus import Bus
     from headrace.clock import Clock
     from headrace.config import Settings
-    from headrace.coordinator.inspection import JobReader
+    from headrace.coordinator.inspection.inspection import JobReader
     from headrace.coordinator.manifest import JobState
 
 POLL_S = 0.1
@@ -38,7 +38,7 @@ def stop(
     from headrace.cli.jobs_text import stopped_line
     from headrace.clock import Deadline, SystemClock
     from headrace.coordinator.drivers import driver_of
-    from headrace.coordinator.job_list import view_job
+    from headrace.coordinator.inspection.job_list import view_job
     from headrace.errors import InvalidInputError, NotOwnerError, UnavailableError
 
     settings, clock = settings_of(home), SystemClock()
@@ -92,7 +92,7 @@ def reset(
 ) -> None:
     """Begin a job anew, without state: at the begin of its inputs, or elsewhere."""
     from headrace.cli.start_places import start_offsets
-    from headrace.coordinator.rewinding import emptied
+    from headrace.coordinator.changes.rewinding import emptied
 
     def choose(state: JobState, reader: JobReader, bus: Bus, clock: Clock) -> JobState:
         offsets = start_offsets(state, _streams(reader, state), bus, start, offset or [])
@@ -124,7 +124,7 @@ def rewind(
 ) -> None:
     """Take a job back to an epoch that is kept, state and inputs alike."""
     from headrace.cli.start_places import read_time
-    from headrace.coordinator.rewinding import check_readable, epoch_at, rewound
+    from headrace.coordinator.changes.rewinding import check_readable, epoch_at, rewound
 
     is_epoch = to.removeprefix("-").isdecimal()
     time_ms = 0 if is_epoch else read_time(to, "--to", "an epoch, -5, or a time")
@@ -148,8 +148,8 @@ def delete(
 ) -> None:
     """Remove a job with its state; its streams stay."""
     from headrace.clock import SystemClock
-    from headrace.coordinator.inspection import JobReader
-    from headrace.coordinator.removal import remove_job, storages_of
+    from headrace.coordinator.changes.removal import remove_job, storages_of
+    from headrace.coordinator.inspection.inspection import JobReader
     from headrace.coordinator.storage import DriverLock, check_job_name
     from headrace.files import Files
 
@@ -200,10 +200,10 @@ def _set_back(
     choose: Callable[[JobState, JobReader, Bus, Clock], JobState],
 ) -> JobState:
     from headrace.clock import SystemClock
+    from headrace.coordinator.backup.places import newest_of, places
+    from headrace.coordinator.changes.rewinding import set_back
     from headrace.coordinator.deploy import open_copier
-    from headrace.coordinator.inspection import JobReader
-    from headrace.coordinator.places import newest_of, places
-    from headrace.coordinator.rewinding import set_back
+    from headrace.coordinator.inspection.inspection import JobReader
     from headrace.coordinator.storage import DriverLock, check_job_name
     from headrace.files import Files
 
@@ -230,8 +230,8 @@ def _set_back(
 
 def _refuse_elsewhere(settings: Settings, job: str, clock: Clock) -> None:
     """A driver of this host holds the lock, which says so itself."""
+    from headrace.coordinator.backup.places import newest_of
     from headrace.coordinator.drivers import driver_of
-    from headrace.coordinator.places import newest_of
     from headrace.errors import NotOwnerError
 
     driver = driver_of(newest_of(settings, job), settings.jobs_dir / job, job, clock)

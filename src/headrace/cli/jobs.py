@@ -15,7 +15,7 @@ from headrace.cli.options import Config, Home, JobName, Json, Set, open_home_bus
 if TYPE_CHECKING:
     from headrace.clock import Clock
     from headrace.config import Settings
-    from headrace.coordinator.requests import RescaleAnswer
+    from headrace.coordinator.changes.requests import RescaleAnswer
 
 app = typer.Typer(
     name="jobs", help="Look at jobs that exist, and change them.", no_args_is_help=True
@@ -27,7 +27,7 @@ def ls(as_json: Json = False, home: Home = None) -> None:
     """List the jobs: whether they run, how far they are."""
     from headrace.cli.jobs_text import job_json, show_jobs
     from headrace.clock import SystemClock
-    from headrace.coordinator.job_list import job_names, view_job
+    from headrace.coordinator.inspection.job_list import job_names, view_job
 
     settings, clock = settings_of(home), SystemClock()
     with open_home_bus(settings) as bus:
@@ -46,7 +46,7 @@ def describe(job: JobName, as_json: Json = False, home: Home = None) -> None:
     """Tell all that is known of a job."""
     from headrace.cli.jobs_text import job_json, show_job
     from headrace.clock import SystemClock
-    from headrace.coordinator.job_list import view_job
+    from headrace.coordinator.inspection.job_list import view_job
 
     settings = settings_of(home)
     with open_home_bus(settings) as bus:
@@ -83,9 +83,9 @@ def rescale(
 ) -> None:
     """Give a job another number of tasks, while it runs or not; no state is rewritten."""
     from headrace.clock import SystemClock
-    from headrace.coordinator.inspection import JobReader
-    from headrace.coordinator.places import places
-    from headrace.coordinator.rescaling import wanted_counts
+    from headrace.coordinator.backup.places import places
+    from headrace.coordinator.changes.rescaling import wanted_counts
+    from headrace.coordinator.inspection.inspection import JobReader
     from headrace.coordinator.storage import DriverLock, check_job_name
     from headrace.errors import InvalidInputError, NotOwnerError
     from headrace.files import Files
@@ -114,7 +114,7 @@ def rescale(
 
 
 def _ask(root: Path, tasks: int, stage: str | None, wait_s: float, clock: Clock) -> RescaleAnswer:
-    from headrace.coordinator.requests import Requests, RescaleRequest
+    from headrace.coordinator.changes.requests import Requests, RescaleRequest
     from headrace.files import Files
 
     request = RescaleRequest(
@@ -126,9 +126,9 @@ def _ask(root: Path, tasks: int, stage: str | None, wait_s: float, clock: Clock)
 def _do(
     root: Path, job: str, tasks: int, stage: str | None, settings: Settings, clock: Clock
 ) -> RescaleAnswer:
+    from headrace.coordinator.changes.requests import RescaleAnswer
+    from headrace.coordinator.changes.rescale_steps import rescale_stopped
     from headrace.coordinator.deploy import open_copier
-    from headrace.coordinator.requests import RescaleAnswer
-    from headrace.coordinator.rescale_steps import rescale_stopped
     from headrace.files import Files
 
     files = Files()

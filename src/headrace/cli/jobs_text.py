@@ -11,7 +11,7 @@ from rich.table import Table
 from headrace.cli.words import count_text, size_text, time_text
 
 if TYPE_CHECKING:
-    from headrace.coordinator.job_list import InputView, JobView
+    from headrace.coordinator.inspection.job_list import InputView, JobView
 
 
 def job_json(view: JobView) -> dict[str, Any]:

@@ -79,8 +79,8 @@ def _reporter(clock: Clock, *, as_json: bool, verbose: bool) -> Reporter:
 def show_run(job: Job, settings: Settings, bus: Bus, reporter: Reporter, clock: Clock) -> bool:
     """Run a job under a reporter; return whether it was interrupted."""
     from headrace.cli.progress import Progress
+    from headrace.coordinator.changes.rescaling import setting_notice
     from headrace.coordinator.loop import Control
-    from headrace.coordinator.rescaling import setting_notice
     from headrace.graph.operators import Input
     from headrace.spark.run import run_job
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace.cli.progress import Ends, Progress
-    from headrace.coordinator.copier import CopyLag
+    from headrace.coordinator.backup.copier import CopyLag
     from headrace.coordinator.recovery import Recovery
     from headrace.coordinator.summary import EpochSummary
 

@@ -13,8 +13,8 @@ from headrace.cli import state_plan
 from headrace.cli.options import Home, JobName, Json, settings_of
 
 if TYPE_CHECKING:
-    from headrace.coordinator.inspection import JobReader
-    from headrace.coordinator.store_view import StoreView
+    from headrace.coordinator.inspection.inspection import JobReader
+    from headrace.coordinator.inspection.store_view import StoreView
 
 NEGATIVE = {"ignore_unknown_options": True}  # -5 is a number, not an option
 app = typer.Typer(name="state", help="Look into a job's stores.", no_args_is_help=True)
@@ -40,8 +40,8 @@ Partials = Annotated[
 def open_reader(job: str, home: Path | None) -> JobReader:
     """Return the reader of a job below a home."""
     from headrace.clock import SystemClock
-    from headrace.coordinator.inspection import JobReader
-    from headrace.coordinator.places import newest_of
+    from headrace.coordinator.backup.places import newest_of
+    from headrace.coordinator.inspection.inspection import JobReader
     from headrace.coordinator.storage import check_job_name
     from headrace.files import Files
 
@@ -61,7 +61,7 @@ def ls(
 ) -> None:
     """List the stores of a job with their sizes, and the epochs that are kept."""
     from headrace.cli.state_text import show_stores
-    from headrace.coordinator.store_list import summarise
+    from headrace.coordinator.inspection.store_list import summarise
 
     state, kept, stores = summarise(open_reader(job, home), epoch, count=count)
     head = {"epoch": state.epoch, "oldest": kept.oldest, "newest": kept.newest}
@@ -199,7 +199,7 @@ def export(
     """Write a store to a Parquet file, with a column for each part of key and value."""
     from headrace.cli.words import count_text
     from headrace.clock import SystemClock
-    from headrace.coordinator.exporting import export_parquet
+    from headrace.coordinator.inspection.exporting import export_parquet
 
     view = open_reader(job, home).view(store, epoch, partials=partials)
     rows = export_parquet(view.batches(), view.schema, to, SystemClock().new_id())

@@ -21,7 +21,7 @@ from headrace.state.cost_model import (
 )
 
 if TYPE_CHECKING:
-    from headrace.coordinator.state_figures import StateFigures
+    from headrace.coordinator.inspection.state_figures import StateFigures
 
 SIZE_INCHES, DPI = (10.0, 6.2), 120
 _INK, _FAINT, _ACCENT, _PAPER = "#1f2933", "#7b8794", "#c8452f", "#fbfaf7"

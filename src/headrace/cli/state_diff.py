@@ -7,7 +7,7 @@ from collections import Counter
 import typer
 
 from headrace.cli.state_text import cell, json_row, show_rows
-from headrace.coordinator.store_view import Change, StoreView
+from headrace.coordinator.inspection.store_view import Change, StoreView
 
 
 def show_changes(before: StoreView, after: StoreView, *, as_json: bool) -> dict[str, int]:

@@ -13,7 +13,7 @@ from headrace.cli.options import Home, Json, settings_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.coordinator.state_figures import StateFigures
+    from headrace.coordinator.inspection.state_figures import StateFigures
 
 INTERVALS_S = (600.0, 1200.0, 5400.0)
 
@@ -34,9 +34,9 @@ def plan(
 ) -> None:
     """Weigh a changelog against checkpoints with the job's own figures."""
     from headrace.clock import SystemClock
+    from headrace.coordinator.backup.places import newest_of
     from headrace.coordinator.commit_log import FileCommitLog
-    from headrace.coordinator.places import newest_of
-    from headrace.coordinator.state_figures import state_figures
+    from headrace.coordinator.inspection.state_figures import state_figures
     from headrace.coordinator.storage import check_job_name
     from headrace.errors import InvalidInputError
     from headrace.files import Files

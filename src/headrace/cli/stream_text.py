@@ -14,7 +14,7 @@ from headrace.cli.listing import describe
 from headrace.cli.words import size_text, time_text
 from headrace.clock import Clock
 from headrace.config import Settings
-from headrace.coordinator.job_list import job_names, view_job
+from headrace.coordinator.inspection.job_list import job_names, view_job
 
 
 def describe_stream(settings: Settings, bus: Bus, name: str, clock: Clock) -> dict[str, Any]:

@@ -16,9 +16,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from headrace.clock import Clock
+from headrace.coordinator.backup.places import STORAGES
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.history import load_state
-from headrace.coordinator.places import STORAGES
 from headrace.coordinator.storage import DriverLock
 from headrace.errors import HeadraceError, NotOwnerError
 from headrace.files import Files

@@ -12,9 +12,11 @@ import msgspec
 
 from headrace.bus.bus import Bus, Stream
 from headrace.clock import Clock, Deadline
+from headrace.coordinator.backup.copier import Copier
 from headrace.coordinator.catalog import describe_plan, save_catalog
+from headrace.coordinator.changes.requests import Requests, RescaleAnswer
+from headrace.coordinator.changes.rescale_steps import commit_rescale
 from headrace.coordinator.commit_log import CommitLog
-from headrace.coordinator.copier import Copier
 from headrace.coordinator.creation import (
     check_graph,
     create_outputs,
@@ -38,8 +40,6 @@ from headrace.coordinator.planning import (
 from headrace.coordinator.publishing import publish_outputs
 from headrace.coordinator.receivers import Receivers
 from headrace.coordinator.reign import Reign
-from headrace.coordinator.requests import Requests, RescaleAnswer
-from headrace.coordinator.rescale_steps import commit_rescale
 from headrace.coordinator.storage import JobStorage
 from headrace.coordinator.summary import EpochLimits, EpochSummary, rows_behind
 from headrace.errors import (

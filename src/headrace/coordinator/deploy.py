@@ -11,16 +11,16 @@ from headrace.clock import Clock, SystemClock
 from headrace.config import Settings
 from headrace.config.durability import Durability
 from headrace.config.starts import read_start
-from headrace.coordinator.backup import Backup
+from headrace.coordinator.backup.backup import Backup
+from headrace.coordinator.backup.copier import Copier
+from headrace.coordinator.backup.places import STORAGES, places
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.coordinator import Coordinator
-from headrace.coordinator.copier import Copier
 from headrace.coordinator.epoch import Runner
 from headrace.coordinator.history import load_state
 from headrace.coordinator.hosting import host_identity
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.naming import with_streams
-from headrace.coordinator.places import STORAGES, places
 from headrace.coordinator.plans import save_plan
 from headrace.coordinator.servers import with_servers
 from headrace.coordinator.storage import JobStorage, check_job_name

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headrace.clock import Clock
+from headrace.coordinator.backup.lease import LEASE_S, Lease
 from headrace.coordinator.commit_log import FileCommitLog
-from headrace.coordinator.lease import LEASE_S, Lease
 from headrace.coordinator.storage import is_alive
 from headrace.files import Files
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from headrace.bus.bus import Bus
 from headrace.clock import Clock
+from headrace.coordinator.backup.copying import FileCopier, named_files
 from headrace.coordinator.collector import record_storage
 from headrace.coordinator.commit_log import CommitLog, FileCommitLog
-from headrace.coordinator.copying import FileCopier, named_files
 from headrace.coordinator.history import load_state
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.plans import load_plan

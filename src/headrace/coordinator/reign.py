@@ -7,8 +7,8 @@ import os
 import msgspec
 
 from headrace.clock import Clock
+from headrace.coordinator.backup.copier import Copier
 from headrace.coordinator.commit_log import PRUNE_MARGIN, CommitLog
-from headrace.coordinator.copier import Copier
 from headrace.coordinator.history import load_state, newest_base
 from headrace.coordinator.manifest import (
     FORMAT,

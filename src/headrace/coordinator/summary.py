@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.config.starts import EARLIEST, Start
-from headrace.coordinator.copier import CopyLag
+from headrace.coordinator.backup.copier import CopyLag
 from headrace.coordinator.epoch import EpochRun
 from headrace.coordinator.manifest import InputPosition, JobState
 from headrace.plan.stages import JobPlan

@@ -15,10 +15,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace.config import Settings
+from headrace.coordinator.backup.places import places
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.loop import Control
 from headrace.coordinator.patience import Patience
-from headrace.coordinator.places import places
 from headrace.coordinator.summary import EpochSummary
 from headrace.errors import UnavailableError
 from headrace.spark.runner import first_line

@@ -16,15 +16,15 @@ from headrace.bus.bus import Bus
 from headrace.bus.options import BusOptions
 from headrace.clock import SystemClock
 from headrace.config import Settings
+from headrace.coordinator.backup.copier import Copier
+from headrace.coordinator.backup.lease import Lease
+from headrace.coordinator.backup.places import places
 from headrace.coordinator.coordinator import Coordinator
-from headrace.coordinator.copier import Copier
 from headrace.coordinator.deploy import Deployment, deploy
 from headrace.coordinator.hosting import stop_file
-from headrace.coordinator.lease import Lease
 from headrace.coordinator.loop import Control, drive
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.patience import Patience
-from headrace.coordinator.places import places
 from headrace.coordinator.recovery import Recovery, RecoveryWatch, watching
 from headrace.coordinator.storage import DriverLock
 from headrace.coordinator.summary import EpochSummary

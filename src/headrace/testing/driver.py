@@ -22,16 +22,16 @@ from headrace.bus.bus import Bus
 from headrace.bus.options import BusOptions, Fsync
 from headrace.bus.spec import StreamSpec
 from headrace.config import EpochSettings, JobSettings, Settings, StateSettings
+from headrace.coordinator.backup.copier import Copier, CopyStatus
+from headrace.coordinator.backup.places import places
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.coordinator import Coordinator
-from headrace.coordinator.copier import Copier, CopyStatus
 from headrace.coordinator.deploy import deploy
 from headrace.coordinator.history import load_state
 from headrace.coordinator.hosting import open_host
-from headrace.coordinator.inspection import committed_entries
-from headrace.coordinator.places import places
+from headrace.coordinator.inspection.inspection import committed_entries
+from headrace.coordinator.inspection.table_rows import table_rows
 from headrace.coordinator.summary import EpochSummary
-from headrace.coordinator.table_rows import table_rows
 from headrace.errors import InvalidInputError
 from headrace.faults import injected
 from headrace.files import Files

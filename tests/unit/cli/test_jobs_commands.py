@@ -16,8 +16,8 @@ from tests.unit.cli.commands import done, refused
 
 import headrace as hr
 from headrace.clock import SystemClock
+from headrace.coordinator.changes.removal import storages_of
 from headrace.coordinator.drivers import driver_of
-from headrace.coordinator.removal import storages_of
 from headrace.coordinator.storage import DriverLock
 from headrace.testing.driver import TestDriver
 

@@ -15,7 +15,7 @@ from headrace.cli.progress import Progress
 from headrace.cli.reporters import JsonReporter, QuietReporter, Reporter, TerminalReporter
 from headrace.cli.run_text import epoch_json, epoch_line
 from headrace.clock import SystemClock
-from headrace.coordinator.copier import CopyLag
+from headrace.coordinator.backup.copier import CopyLag
 from headrace.coordinator.recovery import Recovery
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
+from headrace.coordinator.backup.places import STORAGES
 from headrace.coordinator.collector import DELETED, collect
-from headrace.coordinator.places import STORAGES
 from headrace.files import Files
 from headrace.testing import TestDriver
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.coordinator import inspection
 from headrace.coordinator.history import newest_base
-from headrace.coordinator.inspection import JobReader
+from headrace.coordinator.inspection import inspection
+from headrace.coordinator.inspection.inspection import JobReader
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.files import Files
 from headrace.records.keys import decode_key

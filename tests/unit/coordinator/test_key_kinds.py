@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.coordinator.key_kinds import are_alike
+from headrace.coordinator.inspection.key_kinds import are_alike
 from headrace.records.keys import decode_key, encode_key
 
 VALUES = st.one_of(

@@ -9,9 +9,9 @@ import pytest
 from tests.sim.test_copies import expire_lease
 from tests.sim.world import World, make_job
 
-from headrace.coordinator.requests import Requests, RescaleRequest
-from headrace.coordinator.rescale_steps import rescale_stopped
-from headrace.coordinator.rescaling import setting_notice, wanted_counts
+from headrace.coordinator.changes.requests import Requests, RescaleRequest
+from headrace.coordinator.changes.rescale_steps import rescale_stopped
+from headrace.coordinator.changes.rescaling import setting_notice, wanted_counts
 from headrace.errors import InvalidInputError, NotOwnerError, UnavailableError
 from headrace.files import Files
 from headrace.testing.driver import TestDriver

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from headrace.clock import Clock, Deadline
-from headrace.coordinator.backup import Backup
-from headrace.coordinator.lease import RENEW_S
+from headrace.coordinator.backup.backup import Backup
+from headrace.coordinator.backup.lease import RENEW_S
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.recovery import RecoveryStalledError
 from headrace.errors import HeadraceError, NotOwnerError, UnavailableError

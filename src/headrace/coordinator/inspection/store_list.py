@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.coordinator.inspection import JobReader, Kept
+from headrace.coordinator.inspection.inspection import JobReader, Kept
+from headrace.coordinator.inspection.store_view import StoreView
 from headrace.coordinator.manifest import JobState
-from headrace.coordinator.store_view import StoreView
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from pathlib import Path
 import msgspec
 
 from headrace.clock import Clock
+from headrace.coordinator.backup.copying import FileCopier
+from headrace.coordinator.backup.lease import Lease
 from headrace.coordinator.catalog import load_catalog, save_catalog
 from headrace.coordinator.commit_log import FileCommitLog
-from headrace.coordinator.copying import FileCopier
 from headrace.coordinator.history import load_state
-from headrace.coordinator.lease import Lease
 from headrace.coordinator.manifest import JobState, base_manifest, encode_manifest
 from headrace.coordinator.storage import FOLDERS, JobStorage
 from headrace.errors import CorruptDataError, UnavailableError

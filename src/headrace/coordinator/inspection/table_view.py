@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.coordinator.catalog import StoreEntry
-from headrace.coordinator.store_rows import StoreRows
-from headrace.coordinator.store_view import EVERYTHING, Entry, Range, StoreView
+from headrace.coordinator.inspection.store_rows import StoreRows
+from headrace.coordinator.inspection.store_view import EVERYTHING, Entry, Range, StoreView
 from headrace.records.keys import encode_columns, encode_key, encode_value, hash_key, key_groups
 from headrace.records.layout import CLUSTER, HASH
 from headrace.state.columnar.keys import ALL_HASHES, HashRange, hash_range

@@ -8,10 +8,10 @@ from pathlib import Path
 from headrace.bus.bus import Bus
 from headrace.clock import Clock
 from headrace.config import Settings
+from headrace.coordinator.backup.places import STORAGES
 from headrace.coordinator.collector import collect
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.history import load_state
-from headrace.coordinator.places import STORAGES
 from headrace.coordinator.publishing import publish_outputs
 from headrace.errors import HeadraceError
 from headrace.files import Files

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.coordinator.inspection import open_sources
+from headrace.coordinator.inspection.inspection import open_sources
 from headrace.coordinator.manifest import JobState
 from headrace.files import Files
 from headrace.state.merged_table import MergedTable

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from headrace.coordinator.catalog import StoreEntry
-from headrace.coordinator.key_kinds import are_alike
-from headrace.coordinator.store_rows import StoreRows
+from headrace.coordinator.inspection.key_kinds import are_alike
+from headrace.coordinator.inspection.store_rows import StoreRows
 from headrace.errors import InvalidInputError
 from headrace.records.keys import decode_key, encode_key
 from headrace.records.schema import schema_from_text

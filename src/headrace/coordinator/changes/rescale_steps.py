@@ -7,13 +7,13 @@ from pathlib import Path
 
 from headrace.bus.bus import Bus
 from headrace.clock import Clock
+from headrace.coordinator.backup.copier import Copier
+from headrace.coordinator.changes.rescaling import rescaled, wanted_counts
 from headrace.coordinator.commit_log import FileCommitLog
-from headrace.coordinator.copier import Copier
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.publishing import publish_outputs
 from headrace.coordinator.receivers import check_confirmed
 from headrace.coordinator.reign import Reign
-from headrace.coordinator.rescaling import rescaled, wanted_counts
 from headrace.errors import InvalidInputError
 from headrace.faults import fault
 from headrace.files import Files

@@ -13,9 +13,9 @@ from headrace.clock import Clock
 from headrace.coordinator.catalog import Catalog, StoreEntry, load_catalog
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.history import load_state
+from headrace.coordinator.inspection.store_view import StoreView
+from headrace.coordinator.inspection.table_view import TableView
 from headrace.coordinator.manifest import JobState
-from headrace.coordinator.store_view import StoreView
-from headrace.coordinator.table_view import TableView
 from headrace.errors import CorruptDataError, InvalidInputError, UnavailableError
 from headrace.files import Files
 from headrace.graph.operators import COLUMNAR

@@ -15,9 +15,9 @@ import msgspec
 
 from headrace.bus.bus import Bus
 from headrace.clock import Clock
+from headrace.coordinator.backup.copier import Copier
 from headrace.coordinator.commit_log import FileCommitLog
-from headrace.coordinator.copier import Copier
-from headrace.coordinator.inspection import JobReader
+from headrace.coordinator.inspection.inspection import JobReader
 from headrace.coordinator.lineages import begin_lineage
 from headrace.coordinator.manifest import InputPosition, JobState
 from headrace.coordinator.publishing import publish_outputs

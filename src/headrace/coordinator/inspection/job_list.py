@@ -13,11 +13,11 @@ from typing import Literal
 from headrace.bus.bus import Bus
 from headrace.clock import Clock
 from headrace.config import Settings
+from headrace.coordinator.backup.places import STORAGES, newest_of
 from headrace.coordinator.catalog import Catalog, load_catalog
 from headrace.coordinator.drivers import Driver, driver_of
-from headrace.coordinator.inspection import JobReader
+from headrace.coordinator.inspection.inspection import JobReader
 from headrace.coordinator.manifest import JobState
-from headrace.coordinator.places import STORAGES, newest_of
 from headrace.coordinator.storage import check_job_name
 from headrace.errors import CorruptDataError
 from headrace.files import Files

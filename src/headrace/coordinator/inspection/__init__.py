@@ -1,0 +1,1 @@
+"""What is known of jobs and their state from files alone, while they run and afterwards."""
