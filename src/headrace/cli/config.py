@@ -49,7 +49,7 @@ def ls(
     home: Home = None,
 ) -> None:
     """List all settings with their values and where these come from."""
-    from headrace.cli.state_text import show_rows
+    from headrace.cli.state.text import show_rows
     from headrace.config import setting_keys
 
     settings = settings_of(home, config, overrides)

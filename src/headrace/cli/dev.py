@@ -14,7 +14,7 @@ import typer
 from headrace.cli.options import Json, Target
 
 if TYPE_CHECKING:
-    from headrace.cli.trial import Shown
+    from headrace.cli.running.trial import Shown
 
 _DEBOUNCE_MS, _STEP_MS, _END_S = 100, 50, 5
 
@@ -63,8 +63,8 @@ def _folders(target: str, files: dict[str, Path]) -> list[Path]:
 
 
 def _run(target: str, files: dict[str, Path], rows: int, *, as_json: bool) -> None:
+    from headrace.cli.running.trial import try_job
     from headrace.cli.targets import find_job
-    from headrace.cli.trial import try_job
     from headrace.clock import SystemClock
 
     clock = SystemClock()
@@ -77,7 +77,7 @@ def _run(target: str, files: dict[str, Path], rows: int, *, as_json: bool) -> No
 
 
 def _show(shown: Shown, *, as_json: bool) -> None:
-    from headrace.cli.tailing_text import LineRows, TableRows
+    from headrace.cli.bus.tailing_text import LineRows, TableRows
     from headrace.cli.words import count_text
 
     name = shown.spec.name

@@ -48,7 +48,7 @@ def show(
 ) -> None:
     """Print dead letters: the record, where it came from, and why it was refused."""
     from headrace.cli.dlq_text import show_letters
-    from headrace.cli.state_lookup import matching
+    from headrace.cli.state.lookup import matching
     from headrace.coordinator.changes.redriving import find_dead_stream, read_letters
 
     with open_home_bus(settings_of(home)) as bus:
@@ -72,7 +72,7 @@ def redrive(
     """
     from headrace.cli.dlq_text import show_redriven
     from headrace.cli.failures import MISTAKE
-    from headrace.cli.state_lookup import matching
+    from headrace.cli.state.lookup import matching
     from headrace.coordinator.changes.redriving import find_dead_stream, read_letters
     from headrace.coordinator.changes.redriving import redrive as send_back
 

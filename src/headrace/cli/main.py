@@ -11,7 +11,6 @@ from typer.core import TyperGroup
 
 from headrace.cli import (
     bench,
-    bus,
     config,
     demo,
     dev,
@@ -19,13 +18,14 @@ from headrace.cli import (
     doctor,
     explain,
     init,
-    jobs,
-    run,
-    state,
     version,
 )
+from headrace.cli.bus import commands as bus
 from headrace.cli.failures import NO_READER, exit_code, record, show
+from headrace.cli.jobs import commands as jobs
 from headrace.cli.options import forget_home, home_of_failure
+from headrace.cli.running import run
+from headrace.cli.state import commands as state
 
 
 class Commands(TyperGroup):

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 from tests.unit.cli.test_run_text import SUMMARY, state_at
 
-from headrace.cli.progress import Progress
-from headrace.cli.reporters import JsonReporter, QuietReporter, Reporter, TerminalReporter
-from headrace.cli.run_text import epoch_json, epoch_line
+from headrace.cli.running.progress import Progress
+from headrace.cli.running.reporters import JsonReporter, QuietReporter, Reporter, TerminalReporter
+from headrace.cli.running.run_text import epoch_json, epoch_line
 from headrace.clock import SystemClock
 from headrace.coordinator.backup.copier import CopyLag
 from headrace.coordinator.recovery import Recovery

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from headrace.cli.progress import Progress
-from headrace.cli.run_text import end_json, end_line, epoch_json, epoch_line, live_table
+from headrace.cli.running.progress import Progress
+from headrace.cli.running.run_text import end_json, end_line, epoch_json, epoch_line, live_table
 from headrace.cli.words import count_text, rate_text, seconds_text, size_text, time_text
 from headrace.coordinator.manifest import InputPosition, JobState
 from headrace.coordinator.summary import EpochSummary

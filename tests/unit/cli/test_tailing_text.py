@@ -10,8 +10,8 @@ import pyarrow as pa
 from rich.console import Console
 
 from headrace.bus.spec import StreamSpec
-from headrace.cli.tailing import Tailed
-from headrace.cli.tailing_text import TableRows, cell
+from headrace.cli.bus.tailing import Tailed
+from headrace.cli.bus.tailing_text import TableRows, cell
 
 SPEC = StreamSpec("s", 1, pa.schema([("id", pa.int64()), ("note", pa.string())]))
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from headrace.bus.bus import Stream
-from headrace.cli.start_places import read_time
-from headrace.cli.state_lookup import matching
+from headrace.cli.running.starts import read_time
+from headrace.cli.state.lookup import matching
 from headrace.errors import InvalidInputError
 from headrace.records.schema import event_times
 

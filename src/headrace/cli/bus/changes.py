@@ -14,7 +14,7 @@ from headrace.cli.options import Home, Json, StreamName, open_home_bus, settings
 
 def describe(name: StreamName, as_json: Json = False, home: Home = None) -> None:
     """Tell all that is known of a stream: partitions, times, rates, and who reads it."""
-    from headrace.cli.stream_text import describe_stream, show_stream
+    from headrace.cli.bus.stream_text import describe_stream, show_stream
     from headrace.clock import SystemClock
 
     settings = settings_of(home)
@@ -44,7 +44,7 @@ def trim(
     home: Home = None,
 ) -> None:
     """Drop the oldest rows of a stream, whole segments at a time."""
-    from headrace.cli.tailing import Tail
+    from headrace.cli.bus.tailing import Tail
     from headrace.cli.words import count_text
 
     with open_home_bus(settings_of(home)) as bus:

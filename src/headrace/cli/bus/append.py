@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.bus.bus import Stream
-    from headrace.cli.line_source import LineSource
+    from headrace.cli.ingest.line_source import LineSource
 
 BATCH_ROWS = 50_000
 
@@ -67,9 +67,9 @@ def append(  # noqa: PLR0913, PLR0917 - one for each option
     nothing of its batch is appended; or it goes to NAME.dead, and the others are appended.
     """
     from headrace.bus.spec import StreamSpec
-    from headrace.cli.bad_lines import BadLines
-    from headrace.cli.line_source import LineSource
-    from headrace.cli.row_files import check_there, format_of, open_lines, read_rows
+    from headrace.cli.ingest.bad_lines import BadLines
+    from headrace.cli.ingest.line_source import LineSource
+    from headrace.cli.ingest.row_files import check_there, format_of, open_lines, read_rows
     from headrace.cli.words import count_text
     from headrace.clock import SystemClock
     from headrace.errors import InvalidInputError
@@ -120,7 +120,7 @@ def append(  # noqa: PLR0913, PLR0917 - one for each option
 
 
 def _columns(file: str, form: str, source: LineSource | None) -> pa.Schema:
-    from headrace.cli.infer import inferred
+    from headrace.cli.ingest.infer import inferred
     from headrace.errors import InvalidInputError
 
     if source is not None:

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from headrace.bus.spec import StreamSpec
-from headrace.cli.bad_lines import BadLine
-from headrace.cli.column_reader import ColumnReader
-from headrace.cli.line_source import LineSource
-from headrace.cli.row_types import RowReader, UnfitRowError
+from headrace.cli.ingest.bad_lines import BadLine
+from headrace.cli.ingest.column_reader import ColumnReader
+from headrace.cli.ingest.line_source import LineSource
+from headrace.cli.ingest.row_types import RowReader, UnfitRowError
 from headrace.errors import InvalidInputError
 from headrace.records.schema import event_times
 

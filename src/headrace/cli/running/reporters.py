@@ -18,7 +18,7 @@ from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.segment import ControlType
 
-from headrace.cli.run_text import (
+from headrace.cli.running.run_text import (
     end_json,
     end_line,
     epoch_json,
@@ -30,7 +30,7 @@ from headrace.cli.run_text import (
 from headrace.cli.words import rate_text
 
 if TYPE_CHECKING:
-    from headrace.cli.progress import Ends, Progress
+    from headrace.cli.running.progress import Ends, Progress
     from headrace.clock import Clock
     from headrace.coordinator.recovery import Recovery
     from headrace.coordinator.summary import EpochSummary

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headrace.bus.spec import StreamSpec
-from headrace.cli.infer import inferred
-from headrace.cli.line_source import LineSource
-from headrace.cli.row_files import format_of, open_lines, read_rows
-from headrace.cli.tailing import Tail, Tailed
+from headrace.cli.bus.tailing import Tail, Tailed
+from headrace.cli.ingest.infer import inferred
+from headrace.cli.ingest.line_source import LineSource
+from headrace.cli.ingest.row_files import format_of, open_lines, read_rows
 from headrace.coordinator.table_files import broadcast_specs
 from headrace.errors import InvalidInputError
 from headrace.graph.jobs import Job

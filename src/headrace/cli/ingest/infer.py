@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.json as arrow_json
 
-from headrace.cli.line_source import LineSource
+from headrace.cli.ingest.line_source import LineSource
 from headrace.errors import InvalidInputError
 
 _UTC = pa.timestamp("us", tz="UTC")

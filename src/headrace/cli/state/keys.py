@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from headrace.cli.schema_text import words_of_type
+from headrace.cli.ingest.schema_text import words_of_type
 from headrace.errors import InvalidInputError
 
 

@@ -16,7 +16,7 @@ from headrace.cli.options import Config, Home, Json, Set, Target, open_home_bus,
 
 if TYPE_CHECKING:
     from headrace.bus.bus import Bus
-    from headrace.cli.reporters import Reporter
+    from headrace.cli.running.reporters import Reporter
     from headrace.clock import Clock
     from headrace.config import Settings
     from headrace.coordinator.coordinator import Coordinator
@@ -67,7 +67,7 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
 
 
 def _reporter(clock: Clock, *, as_json: bool, verbose: bool) -> Reporter:
-    from headrace.cli.reporters import JsonReporter, QuietReporter, TerminalReporter
+    from headrace.cli.running.reporters import JsonReporter, QuietReporter, TerminalReporter
 
     if as_json:
         return JsonReporter(clock)
@@ -78,7 +78,7 @@ def _reporter(clock: Clock, *, as_json: bool, verbose: bool) -> Reporter:
 
 def show_run(job: Job, settings: Settings, bus: Bus, reporter: Reporter, clock: Clock) -> bool:
     """Run a job under a reporter; return whether it was interrupted."""
-    from headrace.cli.progress import Progress
+    from headrace.cli.running.progress import Progress
     from headrace.coordinator.changes.rescaling import setting_notice
     from headrace.coordinator.loop import Control
     from headrace.graph.operators import Input

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from headrace.bus.bus import Bus
 from headrace.bus.file import FileBus
-from headrace.cli.schema_text import words_of_type
+from headrace.cli.ingest.schema_text import words_of_type
 from headrace.cli.words import size_text, time_text
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace.bus.bus import Bus
-from headrace.cli.listing import describe
+from headrace.cli.bus.listing import describe
 from headrace.cli.words import size_text, time_text
 from headrace.clock import Clock
 from headrace.config import Settings

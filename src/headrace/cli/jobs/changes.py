@@ -35,7 +35,7 @@ def stop(
     home: Home = None,
 ) -> None:
     """Let a running job end its epoch and stop; nothing is lost."""
-    from headrace.cli.jobs_text import stopped_line
+    from headrace.cli.jobs.text import stopped_line
     from headrace.clock import Deadline, SystemClock
     from headrace.coordinator.drivers import driver_of
     from headrace.coordinator.inspection.job_list import view_job
@@ -91,7 +91,7 @@ def reset(
     home: Home = None,
 ) -> None:
     """Begin a job anew, without state: at the begin of its inputs, or elsewhere."""
-    from headrace.cli.start_places import start_offsets
+    from headrace.cli.running.starts import start_offsets
     from headrace.coordinator.changes.rewinding import emptied
 
     def choose(state: JobState, reader: JobReader, bus: Bus, clock: Clock) -> JobState:
@@ -123,7 +123,7 @@ def rewind(
     home: Home = None,
 ) -> None:
     """Take a job back to an epoch that is kept, state and inputs alike."""
-    from headrace.cli.start_places import read_time
+    from headrace.cli.running.starts import read_time
     from headrace.coordinator.changes.rewinding import check_readable, epoch_at, rewound
 
     is_epoch = to.removeprefix("-").isdecimal()
@@ -242,7 +242,7 @@ def _refuse_elsewhere(settings: Settings, job: str, clock: Clock) -> None:
 
 
 def _told(state: JobState, what: str, more: dict[str, object], *, as_json: bool) -> None:
-    from headrace.cli.jobs_text import placed_line
+    from headrace.cli.jobs.text import placed_line
 
     if as_json:
         typer.echo(json.dumps({"job": state.job, "epoch": state.epoch, **more}))

@@ -6,7 +6,7 @@ from collections import Counter
 
 import typer
 
-from headrace.cli.state_text import cell, json_row, show_rows
+from headrace.cli.state.text import cell, json_row, show_rows
 from headrace.coordinator.inspection.store_view import Change, StoreView
 
 

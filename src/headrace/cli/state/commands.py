@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli import state_plan
 from headrace.cli.options import Home, JobName, Json, settings_of
+from headrace.cli.state import plan
 
 if TYPE_CHECKING:
     from headrace.coordinator.inspection.inspection import JobReader
@@ -60,7 +60,7 @@ def ls(
     home: Home = None,
 ) -> None:
     """List the stores of a job with their sizes, and the epochs that are kept."""
-    from headrace.cli.state_text import show_stores
+    from headrace.cli.state.text import show_stores
     from headrace.coordinator.inspection.store_list import summarise
 
     state, kept, stores = summarise(open_reader(job, home), epoch, count=count)
@@ -95,8 +95,8 @@ def get(
     home: Home = None,
 ) -> None:
     """Print the rows of one key; 1 when there are none."""
-    from headrace.cli.state_lookup import find
-    from headrace.cli.state_text import show_batches
+    from headrace.cli.state.lookup import find
+    from headrace.cli.state.text import show_batches
     from headrace.errors import InvalidInputError
 
     view = open_reader(job, home).view(store, epoch, partials=partials)
@@ -146,8 +146,8 @@ def scan(  # noqa: PLR0913, PLR0917 - one for each option
     home: Home = None,
 ) -> None:
     """Print rows of a store, by key group and key."""
-    from headrace.cli.state_lookup import key_range, limited, matching
-    from headrace.cli.state_text import show_batches
+    from headrace.cli.state.lookup import key_range, limited, matching
+    from headrace.cli.state.text import show_batches
 
     view = open_reader(job, home).view(store, epoch, partials=partials)
     keys = key_range(view, prefix or [], low or [], high or [])
@@ -168,7 +168,7 @@ def diff(
     home: Home = None,
 ) -> None:
     """Print what changed in a store between two epochs."""
-    from headrace.cli.state_diff import show_changes
+    from headrace.cli.state.diff import show_changes
 
     reader = open_reader(job, home)
     before = reader.view(store, first, partials=partials)
@@ -210,4 +210,4 @@ def export(
         typer.echo(f"{count_text(rows, 'row')} of {view.entry.name} at epoch {view.epoch} in {to}")
 
 
-app.command()(state_plan.plan)
+app.command()(plan.plan)

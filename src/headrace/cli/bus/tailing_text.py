@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.bus.spec import StreamSpec
-from headrace.cli.tailing import Tailed
+from headrace.cli.bus.tailing import Tailed
 from headrace.cli.words import time_text
 
 

@@ -47,7 +47,7 @@ def plan(
     log = FileCommitLog(root, Files(sync=False), SystemClock())
     found = state_figures(log, job, epochs)
     if chart is not None:
-        from headrace.cli.state_chart import draw_figure
+        from headrace.cli.state.chart import draw_figure
 
         draw_figure(found, chart)
     if as_json:

@@ -12,7 +12,7 @@ from headrace.cli.words import count_text, rate_text, seconds_text, size_text, t
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headrace.cli.progress import Ends, Progress
+    from headrace.cli.running.progress import Ends, Progress
     from headrace.coordinator.backup.copier import CopyLag
     from headrace.coordinator.recovery import Recovery
     from headrace.coordinator.summary import EpochSummary

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli import bus_append, bus_changes
+from headrace.cli.bus import append, changes
 from headrace.cli.options import Home, Json, StreamName, open_home_bus, settings_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 app = typer.Typer(name="bus", help="Create, fill and look at streams.", no_args_is_help=True)
-app.command()(bus_append.append)
-app.command()(bus_changes.describe)
-app.command()(bus_changes.trim)
-app.command()(bus_changes.alias)
-app.command()(bus_changes.configure)
+app.command()(append.append)
+app.command()(changes.describe)
+app.command()(changes.trim)
+app.command()(changes.alias)
+app.command()(changes.configure)
 
 
 @app.command()
@@ -54,7 +54,7 @@ def create(
 ) -> None:
     """Create a stream."""
     from headrace.bus.spec import StreamSpec
-    from headrace.cli.schema_text import words_of_schema
+    from headrace.cli.ingest.schema_text import words_of_schema
     from headrace.cli.words import count_text
 
     keys = tuple(part.strip() for part in key.split(",")) if key else ()
@@ -67,7 +67,7 @@ def create(
 
 
 def _schema(words: str | None, like: Path | None) -> pa.Schema:
-    from headrace.cli.schema_text import schema_from_words
+    from headrace.cli.ingest.schema_text import schema_from_words
     from headrace.errors import InvalidInputError
 
     if (words is None) == (like is None):
@@ -122,8 +122,8 @@ def tail(
     home: Home = None,
 ) -> None:
     """Print rows of a stream."""
-    from headrace.cli.tailing import Tail
-    from headrace.cli.tailing_text import JsonRows, LineRows, TableRows
+    from headrace.cli.bus.tailing import Tail
+    from headrace.cli.bus.tailing_text import JsonRows, LineRows, TableRows
 
     with open_home_bus(settings_of(home)) as bus:
         stream = bus.stream(name)
@@ -141,7 +141,7 @@ def tail(
 @app.command()
 def ls(as_json: Json = False, home: Home = None) -> None:
     """List the streams with their sizes and times."""
-    from headrace.cli.listing import describe, table
+    from headrace.cli.bus.listing import describe, table
 
     settings = settings_of(home)
     with open_home_bus(settings) as bus:

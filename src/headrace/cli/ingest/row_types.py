@@ -18,7 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.bus.spec import StreamSpec
-from headrace.cli.schema_text import words_of_type
+from headrace.cli.ingest.schema_text import words_of_type
 from headrace.errors import InvalidInputError
 
 _AT: Final = re.compile(r"(?P<reason>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)

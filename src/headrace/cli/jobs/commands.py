@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli import job_changes
+from headrace.cli.jobs import changes
 from headrace.cli.options import Config, Home, JobName, Json, Set, open_home_bus, settings_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ app = typer.Typer(
 @app.command()
 def ls(as_json: Json = False, home: Home = None) -> None:
     """List the jobs: whether they run, how far they are."""
-    from headrace.cli.jobs_text import job_json, show_jobs
+    from headrace.cli.jobs.text import job_json, show_jobs
     from headrace.clock import SystemClock
     from headrace.coordinator.inspection.job_list import job_names, view_job
 
@@ -44,7 +44,7 @@ def ls(as_json: Json = False, home: Home = None) -> None:
 @app.command()
 def describe(job: JobName, as_json: Json = False, home: Home = None) -> None:
     """Tell all that is known of a job."""
-    from headrace.cli.jobs_text import job_json, show_job
+    from headrace.cli.jobs.text import job_json, show_job
     from headrace.clock import SystemClock
     from headrace.coordinator.inspection.job_list import view_job
 
@@ -57,10 +57,10 @@ def describe(job: JobName, as_json: Json = False, home: Home = None) -> None:
         show_job(view)
 
 
-app.command()(job_changes.stop)
-app.command()(job_changes.reset)
-app.command(context_settings=job_changes.NEGATIVE)(job_changes.rewind)
-app.command()(job_changes.delete)
+app.command()(changes.stop)
+app.command()(changes.reset)
+app.command(context_settings=changes.NEGATIVE)(changes.rewind)
+app.command()(changes.delete)
 
 
 @app.command()

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from headrace.cli.state_keys import free_key, typed_key
+from headrace.cli.state.keys import free_key, typed_key
 from headrace.coordinator.inspection.store_view import EVERYTHING, Range, StoreView
 from headrace.errors import InvalidInputError
 from headrace.records.keys import encode_key, key_group

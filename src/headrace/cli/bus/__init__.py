@@ -1,0 +1,1 @@
+"""``headrace bus``: streams made, filled, looked at and changed."""

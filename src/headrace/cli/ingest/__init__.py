@@ -1,0 +1,1 @@
+"""Rows out of files and pipes, typed by a stream's schema."""

@@ -1,0 +1,1 @@
+"""``headrace state``: what the stores of a job hold, and what keeping it costs."""
