@@ -55,7 +55,7 @@ def main(options: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         options: ``rows``, ``ids``, ``store``, ``path``, ``tasks``, ``key``, ``whole``,
-            ``epoch_rows``, ``compare``, ``loop`` and ``home``; those left out have the defaults
+            ``epoch_rows``, ``compare``, ``loop``, ``master`` and ``home``; those left out have the defaults
             of the command.
 
     Returns:
@@ -77,6 +77,7 @@ def main(options: Mapping[str, Any]) -> dict[str, Any]:
         "key": options.get("key") or "int",
         "whole": bool(options.get("whole")),
         "epoch_rows": int(options.get("epoch_rows") or EPOCH_ROWS),
+        "master": options.get("master") or MASTER,
     }
     messages = random_ids(rows, ids)
     shutil.rmtree(home, ignore_errors=True)
@@ -84,7 +85,7 @@ def main(options: Mapping[str, Any]) -> dict[str, Any]:
         found = measure(home / "readwrite", messages, tasks=tasks, **chosen)
         compared: dict[str, float] = {}
         if options.get("compare"):
-            compared = compare(home / "pyspark", messages, MASTER)
+            compared = compare(home / "pyspark", messages, chosen["master"])
     finally:
         shutil.rmtree(home, ignore_errors=True)
     keyed = [rate for way, rate in compared.items() if way != NATIVE]
@@ -100,7 +101,6 @@ def main(options: Mapping[str, Any]) -> dict[str, Any]:
         "epochs": len(found.epochs),
         "tasks": tasks,
         **chosen,
-        "master": MASTER,
         "sum_of_counts": found.total,
     }
 
@@ -116,6 +116,7 @@ def measure(  # noqa: PLR0913 - each is a knob of the command
     key: str = "int",
     whole: bool = False,
     epoch_rows: int = EPOCH_ROWS,
+    master: str = MASTER,
 ) -> Measured:
     """Feed the messages to a new bus, count them, and check the counts.
 
@@ -129,9 +130,11 @@ def measure(  # noqa: PLR0913 - each is a knob of the command
         key: ``int`` or ``string``.
         whole: send whole messages through ``partition_by``.
         epoch_rows: messages of an epoch, at most.
+        master: of Spark.
     """
+    max_rows = min(epoch_rows, len(messages) // 2)
     settings = bench_settings(
-        home, tasks=tasks, loop=loop, max_rows=min(epoch_rows, len(messages) // 2), bounded=True
+        home, tasks=tasks, loop=loop, max_rows=max_rows, bounded=True, master=master
     )
     work = counting_job(path, store, whole=whole)
     clock = SystemClock()
@@ -153,12 +156,18 @@ def measure(  # noqa: PLR0913 - each is a knob of the command
 
 
 def bench_settings(
-    home: Path, *, tasks: int = 4, loop: str = "direct", max_rows: int, bounded: bool
+    home: Path,
+    *,
+    tasks: int = 4,
+    loop: str = "direct",
+    max_rows: int,
+    bounded: bool,
+    master: str = MASTER,
 ) -> Settings:
-    """Return the settings of a run on two cores."""
+    """Return the settings of a run, on two cores unless the master says otherwise."""
     values = {
         "home": home,
-        "spark.master": MASTER,
+        "spark.master": master,
         "spark.loop": loop,
         "job.tasks": tasks,
         "job.bounded": str(bounded).lower(),

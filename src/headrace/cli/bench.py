@@ -45,6 +45,9 @@ def readwrite(  # noqa: PLR0913, PLR0917 - one for each option
         Literal["direct", "query"],
         typer.Option(help="Drive epochs by a loop, or by a Structured Streaming query."),
     ] = "direct",
+    master: Annotated[
+        str, typer.Option(help="Of Spark; local-cluster[2,1,2048]: two executors of one core.")
+    ] = "local[2]",
     as_json: Json = False,
     home: Home = None,
 ) -> None:
@@ -63,6 +66,7 @@ def readwrite(  # noqa: PLR0913, PLR0917 - one for each option
             "epoch_rows": epoch_rows,
             "compare": compare,
             "loop": loop,
+            "master": master,
             "home": settings_of(home).home,
         }
     )
