@@ -55,8 +55,8 @@ def main(options: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         options: ``rows``, ``ids``, ``store``, ``path``, ``tasks``, ``key``, ``whole``,
-            ``epoch_rows``, ``compare``, ``loop``, ``master`` and ``home``; those left out have the defaults
-            of the command.
+            ``epoch_rows``, ``compare``, ``loop``, ``master`` and ``home``; those left out have the
+            defaults of the command.
 
     Returns:
         ``rows_per_s`` (steady), ``epoch_ms_p50``, ``state_bytes`` (live after the run),
