@@ -27,7 +27,7 @@ from headrace.state.task_state import BACKENDS, BackendFactory
 from headrace.task.background import Background, ThreadBackground
 from headrace.task.merges import Merges
 from headrace.task.orders import SlotOrder
-from headrace.task.slot import SlotHost
+from headrace.task.slot_host import SlotHost
 from headrace.task.tables import Tables
 
 

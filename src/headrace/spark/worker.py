@@ -57,7 +57,8 @@ def slot_main(slots: Iterable[WorkerSettings]) -> Iterator[bytes]:
     """
     from pyspark import TaskContext
 
-    from headrace.task.slot import release, run_slot
+    from headrace.task.slot import run_slot
+    from headrace.task.slot_host import release
 
     for settings in slots:
         context = TaskContext.get()

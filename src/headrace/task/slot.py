@@ -7,16 +7,11 @@ advance them. 3. Write exchange files, one changelog segment for all tasks, outp
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.bus.bus import Bus
-from headrace.clock import Clock
 from headrace.errors import (
     CallTimeoutError,
     CorruptDataError,
@@ -25,24 +20,20 @@ from headrace.errors import (
     UnavailableError,
 )
 from headrace.faults import fault
-from headrace.files import Files
-from headrace.plan.stages import Exchange, JobPlan, Stage
+from headrace.plan.stages import Exchange, Stage
 from headrace.records.keys import group_range
 from headrace.state.broadcast.table import BroadcastTable
 from headrace.state.chain import SegmentSource
-from headrace.state.columnar.table import TableChanges
 from headrace.state.follower import TaskName
 from headrace.state.ownership import Owner
 from headrace.state.position import Position, Target
 from headrace.state.recovery import FOLDER as RECOVERY
 from headrace.state.recovery import RecoveryLog
-from headrace.state.registry import Registry
 from headrace.state.segment import CHANGELOG, header_at
-from headrace.state.segment_writer import SegmentWriter
 from headrace.state.task_state import TaskState
+from headrace.task.changelog import Changed, Size, TaskId, write_changes
 from headrace.task.exchange import ExchangeReader
 from headrace.task.failures import describe_failure
-from headrace.task.merges import Merges
 from headrace.task.orders import (
     NO_WATERMARK,
     ExchangeFile,
@@ -52,30 +43,20 @@ from headrace.task.orders import (
     Reached,
     SlotOrder,
     SlotReport,
-    StateTarget,
     TaskOrder,
     TaskReport,
 )
 from headrace.task.outputs import OutputWriter
 from headrace.task.remotes import RemoteStores
 from headrace.task.sinks import write_sinks
+from headrace.task.slot_host import KeptTask, SlotHost
 from headrace.task.source import SourceReader
 from headrace.task.stage_task import StageTask, Surroundings, store_specs
-from headrace.task.tables import Tables
-
-_Task = tuple[str, int]
 
 # A database that a disk refused to write stays closed to writes until it is opened again, and
 # a file that was put right is seen by whoever opens it anew; a call that took too long was ended
 # anywhere, in the midst of a store's own steps, too. What is lost with them comes back.
 _CLOSING = (UnavailableError, NotOwnerError, CorruptDataError, CallTimeoutError, OSError)
-
-
-class _Size(NamedTuple):
-    """One task's part of a file."""
-
-    bytes: int = 0
-    rows: int = 0
 
 
 class _Ready(NamedTuple):
@@ -101,66 +82,6 @@ class _After(NamedTuple):
             *entry.runtime.deadlines(),
             (0 if entry.state is None else entry.state.overlay_bytes) + entry.runtime.overlay_bytes,
         )
-
-
-@dataclass(frozen=True)
-class KeptTask:
-    """A task's nodes after an epoch, and what must have been committed for them to go on."""
-
-    task: StageTask
-    plan: str
-    lineage: str
-    epoch: int
-    expected: tuple[int, str]
-    state: TaskState | None
-
-    def fits(self, order: SlotOrder, task: TaskOrder, state: TaskState | None) -> bool:
-        """Say whether what the nodes hold in memory is what the manifest says."""
-        committed: StateTarget = task.state
-        same = self.plan == order.plan and self.lineage == order.lineage
-        return (
-            same
-            and self.state is state
-            and self.epoch < order.epoch
-            and (committed.epoch, committed.attempt) == self.expected
-        )
-
-
-@dataclass(frozen=True)
-class SlotHost:
-    """What a process gives the slots that run in it.
-
-    Args:
-        files, clock, bus: where bytes, time and streams come from.
-        storage: the job's storage, which all hosts reach.
-        state_dir: of this host.
-        host: identity of ``state_dir``.
-        plans: returns the plan of a digest.
-        segments: returns the committed segments, for stores that are behind.
-        registry: the stores that this process has open.
-        runtimes: the tasks that this process has built, by job, stage and task.
-        merges: what this process merges beside the epochs.
-        tables: the broadcast stores that this process holds.
-        should_stop: says that the driver of a generation wants its epoch to end early.
-        mend: puts a good copy in the place of a damaged committed file, where there is one.
-        adopt_bytes: from this size on an output part gets a file of its own.
-    """
-
-    files: Files
-    clock: Clock
-    bus: Bus
-    storage: Path
-    state_dir: Path
-    host: str
-    plans: Callable[[str], JobPlan]
-    segments: Callable[[SlotOrder], SegmentSource]
-    registry: Registry
-    runtimes: dict[tuple[str, str, int], KeptTask]
-    merges: Merges
-    tables: Tables
-    should_stop: Callable[[int], bool]
-    mend: Callable[[SlotOrder, Path], bool]
-    adopt_bytes: int = 4 << 20
 
 
 def run_slot(order: SlotOrder, host: SlotHost) -> SlotReport:
@@ -202,16 +123,6 @@ def _attempt(order: SlotOrder, host: SlotHost, attempt: str) -> SlotReport:
     except Exception:
         running.abandon()
         raise
-
-
-def release(host: SlotHost) -> None:
-    """Close the tasks and stores that a process keeps, so that another one may open them."""
-    for kept in host.runtimes.values():
-        with contextlib.suppress(HeadraceError):  # of the user's close(): the task is over
-            kept.task.close()
-    host.runtimes.clear()
-    host.merges.close()
-    host.registry.close_all()
 
 
 class _Attempt:
@@ -325,7 +236,7 @@ class _Attempt:
     def _report(
         self,
         entry: _Ready,
-        sizes: dict[_Task, _Size],
+        sizes: dict[TaskId, Size],
         merged: Merged | None,
         after: _After,
         reached: list[Reached],
@@ -466,44 +377,16 @@ class _Attempt:
             files.append(ExchangeFile(node.exchange.operator, task.task, name, size, rows))
         return files
 
-    def _write_segment(self, ready: list[_Ready]) -> tuple[FileRef | None, dict[_Task, _Size]]:
+    def _write_segment(self, ready: list[_Ready]) -> tuple[FileRef | None, dict[TaskId, Size]]:
         changed = [
-            (entry.order, entry.state, changes)
+            Changed(entry.order, entry.state, changes)
             for entry in ready
             if entry.state is not None and (changes := entry.state.seal())
         ]
         if not changed:
             return None, {}
-        writer, name = self._segment_writer()
-        groups = self._plan.key_groups
-        for task, _, changes in changed:
-            for store, own in changes.items():
-                if isinstance(own, TableChanges):
-                    rows = (own.schema, own.batches)
-                    writer.add_table(task.stage, task.task, store, *rows, groups)
-                else:
-                    writer.add(task.stage, task.task, store, *own)
-        file, sizes = self._close_segment(writer, name, self._order.epoch)
-        for _, state, _ in changed:
-            state.written(self._host.storage / name, file.checksum)
-        return file, sizes
-
-    def _segment_writer(self) -> tuple[SegmentWriter, str]:
-        order = self._order
-        name = f"segment/{self._stem}.seg"
+        order, groups = self._order, self._plan.key_groups
         position = Position(order.lineage, order.epoch, self._id)
         header = header_at(CHANGELOG, order.job, position, order.generation, self._id)
-        return SegmentWriter(self._host.files, self._host.storage / name, header), name
-
-    def _close_segment(
-        self, writer: SegmentWriter, name: str, epoch: int
-    ) -> tuple[FileRef, dict[_Task, _Size]]:
-        info = writer.close()
-        self._host.files.sync_folder((self._host.storage / name).parent)
-        sizes: dict[_Task, _Size] = {}
-        for section in info.sections:
-            task = (section.stage, section.task)
-            held = sizes.get(task, _Size())
-            size = section.end - section.begin
-            sizes[task] = _Size(held.bytes + size, held.rows + section.rows)
-        return FileRef(name, info.bytes, epoch, self._id, info.checksum), sizes
+        name = f"segment/{self._stem}.seg"
+        return write_changes(self._host.files, self._host.storage, name, header, changed, groups)

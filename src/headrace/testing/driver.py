@@ -41,7 +41,7 @@ from headrace.records.layout import DELETED, HASH, WRITTEN
 from headrace.records.schema import normalise_schema
 from headrace.state.expiry import bare
 from headrace.task.background import Background, InlineBackground
-from headrace.task.slot import SlotHost
+from headrace.task.slot_host import SlotHost
 from headrace.testing.clock import ManualClock
 from headrace.testing.local_runner import LocalRunner, SlotCrash
 

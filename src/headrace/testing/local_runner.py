@@ -12,7 +12,8 @@ from typing import Literal
 from headrace.coordinator.placement import Slot
 from headrace.errors import UnavailableError
 from headrace.task.orders import SlotOrder, SlotReport
-from headrace.task.slot import SlotHost, release, run_slot
+from headrace.task.slot import run_slot
+from headrace.task.slot_host import SlotHost, release
 
 
 class SlotCrash(BaseException):  # not an Exception: nothing may catch it but the runner
