@@ -10,7 +10,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from headrace.spark.located import SLOT_VARIABLE, SlotRDD, executors
+from headrace.spark.located import SLOT_VARIABLE, SlotRDD, executors, in_driver
 
 pytestmark = pytest.mark.spark
 
@@ -48,6 +48,15 @@ def test_executors_of_local_mode_are_the_driver(spark: SparkSession) -> None:
     assert found.identity == "driver"
     assert found.location == found.host
     assert found.cores == 2
+
+
+@pytest.mark.parametrize(
+    ("master", "is_in_driver"),
+    [("local", True), ("local[2,4]", True), ("local-cluster[2,1,1024]", False), ("yarn", False)],
+)
+def test_a_local_cluster_has_executors(master: str, is_in_driver: bool) -> None:
+    """Slots of a local-cluster are placed on its executors, one by one."""
+    assert in_driver(master) == is_in_driver
 
 
 def test_slots_answer_in_the_order_asked(rdd: SlotRDD) -> None:

@@ -44,9 +44,14 @@ def executors(context: SparkContext) -> list[Executor]:
         if summary.isActive():
             found.append(Executor(summary.id(), host, summary.totalCores()))
     remote = [executor for executor in found if executor.identity != "driver"]
-    if remote or not str(context.master).startswith("local"):
+    if remote or not in_driver(str(context.master)):
         return sorted(remote, key=lambda executor: int(executor.identity))
     return found
+
+
+def in_driver(master: str) -> bool:
+    """Whether tasks run in the driver's own process: a ``local-cluster`` has executors."""
+    return master == "local" or master.startswith("local[")
 
 
 class SlotRDD:

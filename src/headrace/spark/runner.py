@@ -17,7 +17,7 @@ from headrace.clock import Clock, Deadline, SystemClock
 from headrace.coordinator.epoch import MisplacedError
 from headrace.coordinator.placement import Slot
 from headrace.errors import HeadraceError, UnavailableError
-from headrace.spark.located import Executor, SlotRDD, executors
+from headrace.spark.located import Executor, SlotRDD, executors, in_driver
 from headrace.spark.worker import ORDERS_PROPERTY, WorkerSettings, slot_main
 from headrace.task.orders import SlotOrder, SlotReport, decode_report, encode
 
@@ -120,7 +120,7 @@ class SparkRunner:
 
     @property
     def _is_local(self) -> bool:
-        return str(self._context.master).startswith("local")
+        return in_driver(str(self._context.master))
 
     def _check_placement(self, level: int) -> None:
         """Notice executors that have gone, and between epochs those that have come.
