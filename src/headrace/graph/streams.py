@@ -11,47 +11,36 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import polars as pl
-
 from headrace.graph.aggregates import Aggregate
 from headrace.graph.arguments import (
     TABLE_KINDS,
-    Keys,
     attempt,
     check_kind,
     checked_aggregates,
-    checked_function,
     checked_stores,
     checked_uses,
-    is_function,
-    returned,
     shown,
-    with_on_error,
 )
 from headrace.graph.durations import Duration, duration_ms
-from headrace.graph.ledger import Ledger, Output, SinkOutput
+from headrace.graph.ledger import Output, SinkOutput
 from headrace.graph.operators import (
     FAIL,
-    Filter,
-    FilterMessages,
-    FlatMapMessages,
     JoinTable,
-    MapBatches,
-    MapMessages,
-    Merge,
     Operator,
     PartitionBy,
     Process,
     RunningAggregate,
-    Select,
     SendTo,
     SendToSink,
     StoreSpec,
     TumblingWindow,
 )
-from headrace.graph.signatures import name_of, process_mistakes, returns_nothing
+from headrace.graph.route_steps import RouteSteps
+from headrace.graph.row_steps import RowSteps
+from headrace.graph.signatures import process_mistakes
 from headrace.graph.sinks import Sink
 from headrace.graph.sites import user_site
+from headrace.graph.steps import BY
 from headrace.graph.tables import (
     JOIN_WAYS,
     BroadcastSpec,
@@ -80,164 +69,8 @@ def tumbling(size: Duration, grace: Duration = "0s") -> Tumbling:
     return Tumbling(size, grace)
 
 
-# State is kept under the names of these operators. A derived one begins with the input or the
-# stateful operator before it, so that what is put in between renames no state.
-_STATEFUL = ("aggregate", "window", "process")
-_BY = "by_"
-
-
-class Stream:
+class Stream(RowSteps, RouteSteps):
     """What leaves one operator; each method adds the next operator and returns its stream."""
-
-    def __init__(self, ledger: Ledger, name: str, keys: Keys, anchor: str) -> None:
-        self._ledger = ledger
-        self.name = name
-        self.keys = keys
-        self._anchor = anchor
-
-    def _add(
-        self,
-        kind: str,
-        name: str | None,
-        make: Callable[[str, list[str]], Operator],
-        keys: Keys,
-        on_error: str = FAIL,
-    ) -> Stream:
-        wrong: list[str] = []
-        holds_state = kind in _STATEFUL or kind.startswith(_BY)
-        before = self._anchor if holds_state else self.name
-        chosen = self._ledger.name(wrong, name, f"{before}.{kind}")
-        anchor = chosen if holds_state else self._anchor
-        operator = with_on_error(wrong, make(chosen, wrong), on_error)
-        self._ledger.add(operator, wrong)
-        return Stream(self._ledger, chosen, keys, anchor)
-
-    def map(
-        self,
-        *what: Callable[[Any], Any] | pl.Expr | str,
-        returns: Any = None,
-        uses: Sequence[str] | None = None,
-        name: str | None = None,
-        on_error: str = FAIL,
-    ) -> Stream:
-        """Make one message of each message.
-
-        Args:
-            *what: one function from a message to a message; or Polars expressions and names
-                of columns, each of which makes one column of the result.
-            returns: columns of a function's result: a schema, a dict of names and types, or a
-                record class; by default the function's return annotation.
-            uses: the columns a function reads; its message has only these. Default: all.
-            name: of the operator.
-            on_error: ``fail``, ``drop`` or ``dead_letter``: of a message it raises on.
-        """
-        site = user_site()
-
-        def make(chosen: str, wrong: list[str]) -> Operator:
-            if len(what) == 1 and is_function(what[0]):
-                function: Any = what[0]
-                schema = returned(wrong, "map", function, returns)
-                columns = checked_function(wrong, "map", function, uses)
-                return MapMessages(chosen, (self.name,), site, function, schema, columns)
-            if returns is not None or uses is not None:
-                wrong.append("returns= and uses= are for functions; expressions tell their own")
-            expressions = [pl.col(part) if isinstance(part, str) else part for part in what]
-            bad = [part for part in expressions if not isinstance(part, pl.Expr)]
-            if bad or not expressions:
-                found = ", ".join(shown(part) for part in bad) or "nothing"
-                wrong.append(f"map takes one function, or expressions and columns; found {found}")
-            good = tuple(part for part in expressions if isinstance(part, pl.Expr))
-            return Select(chosen, (self.name,), site, good, tuple(map(str, good)))
-
-        return self._add("map", name, make, self.keys, on_error)
-
-    def flat_map(
-        self,
-        function: Callable[[Any], Any],
-        returns: Any = None,
-        uses: Sequence[str] | None = None,
-        name: str | None = None,
-        on_error: str = FAIL,
-    ) -> Stream:
-        """Make any number of messages of each message.
-
-        Args:
-            function: from a message to an iterable of messages.
-            returns: columns of a message of the result; default: ``T`` of the return
-                annotation ``Iterable[T]``.
-            uses: the columns the function reads. Default: all.
-            name: of the operator.
-            on_error: ``fail``, ``drop`` or ``dead_letter``: of a message it raises on.
-        """
-        site = user_site()
-
-        def make(chosen: str, wrong: list[str]) -> Operator:
-            columns = checked_function(wrong, "flat_map", function, uses)
-            schema = returned(wrong, "flat_map", function, returns, many=True)
-            return FlatMapMessages(chosen, (self.name,), site, function, schema, columns)
-
-        return self._add("flat_map", name, make, self.keys, on_error)
-
-    def filter(
-        self,
-        condition: Callable[[Any], Any] | pl.Expr,
-        uses: Sequence[str] | None = None,
-        name: str | None = None,
-        on_error: str = FAIL,
-    ) -> Stream:
-        """Keep the messages for which a condition is true.
-
-        Args:
-            condition: a function of a message, or a Polars expression; null drops.
-            uses: the columns a function reads. Default: all.
-            name: of the operator.
-            on_error: ``fail``, ``drop`` or ``dead_letter``: of a message it raises on.
-        """
-        site = user_site()
-
-        def make(chosen: str, wrong: list[str]) -> Operator:
-            if isinstance(condition, pl.Expr):
-                if uses is not None:
-                    wrong.append("uses= is for functions; an expression tells its own columns")
-                return Filter(chosen, (self.name,), site, condition, str(condition))
-            columns = checked_function(wrong, "filter", condition, uses)
-            if returns_nothing(condition):
-                wrong.append(f"function {name_of(condition)} never returns a value: add a return")
-            return FilterMessages(chosen, (self.name,), site, condition, columns)
-
-        return self._add("filter", name, make, self.keys, on_error)
-
-    def map_batches(
-        self,
-        function: Callable[[pl.DataFrame], pl.DataFrame],
-        returns: Any = None,
-        uses: Sequence[str] | None = None,
-        name: str | None = None,
-        on_error: str = FAIL,
-    ) -> Stream:
-        """Make a Polars frame of each Polars frame, row for row.
-
-        How rows are cut into frames is not defined: use it for work on rows, not over them.
-
-        Args:
-            function: from a frame to a frame of as many rows in the same order.
-            returns: columns of the result.
-            uses: the columns the function reads; its frame has only these. Default: all.
-            name: of the operator.
-            on_error: ``fail``, ``drop`` or ``dead_letter``: of a message it raises on.
-        """
-        site = user_site()
-
-        def make(chosen: str, wrong: list[str]) -> Operator:
-            columns = checked_function(wrong, "map_batches", function, uses)
-            schema = None
-            if returns is None:
-                wrong.append("map_batches needs returns=, the columns of its result")
-            else:
-                schema = attempt(wrong, lambda: to_schema(returns), None)
-            return MapBatches(chosen, (self.name,), site, function, schema, columns)
-
-        return self._add("map_batches", name, make, self.keys, on_error)
 
     def partition_by(self, *columns: str, name: str | None = None) -> Stream:
         """Send each message to the task that owns its key; what follows may keep state.
@@ -256,45 +89,8 @@ class Stream:
                 wrong.append(f"partition_by names a column twice in {list(keys)}")
             return PartitionBy(chosen, (self.name,), site, keys)
 
-        kind = re.sub(r"[^A-Za-z0-9._-]", "-", _BY + "_".join(keys))
+        kind = re.sub(r"[^A-Za-z0-9._-]", "-", BY + "_".join(keys))
         return self._add(kind, name, make, keys)
-
-    def merge(self, *others: Stream, name: str | None = None) -> Stream:
-        """Read several streams with the same columns as one.
-
-        Args:
-            *others: streams of the same graph, partitioned in the same way as this one.
-            name: of the operator.
-        """
-        site = user_site()
-
-        def make(chosen: str, wrong: list[str]) -> Operator:
-            if not others:
-                wrong.append("merge takes at least one other stream")
-            names = [self.name]
-            for other in others:
-                mistake = self._merge_mistake(other, names)
-                if mistake is None:
-                    names.append(other.name)
-                else:
-                    wrong.append(mistake)
-            return Merge(chosen, tuple(names), site)
-
-        return self._add("merge", name, make, self.keys)
-
-    def _merge_mistake(self, other: object, names: Sequence[str]) -> str | None:
-        if not isinstance(other, Stream):
-            return f"merge takes streams; found {shown(other)}"
-        if other._ledger is not self._ledger:  # noqa: SLF001 - of the same class
-            return f"stream {other.name!r} belongs to another graph"
-        if other.name in names:
-            return f"stream {other.name!r} is merged with itself"
-        if other.keys != self.keys:
-            return (
-                f"stream {self.name!r} is {_keyed(self.keys)}, but {other.name!r} is "
-                f"{_keyed(other.keys)}; partition both by the same columns"
-            )
-        return None
 
     def aggregate(
         self,
@@ -464,10 +260,6 @@ class Stream:
             return SendTo(chosen, (self.name,), site, target.stream, target.partitions)
 
         self._add(f"to_{'output' if target is None else target.label}", name, make, self.keys)
-
-
-def _keyed(keys: Keys) -> str:
-    return "not partitioned" if keys is None else f"partitioned by {list(keys)}"
 
 
 def _as_output(value: object) -> Output | SinkOutput | None:
