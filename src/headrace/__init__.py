@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from headrace.graph.ledger import Output
     from headrace.graph.remote import Remote
     from headrace.graph.stores import store
-    from headrace.graph.streams import Stream, tumbling
+    from headrace.graph.streams import Stream
     from headrace.graph.tables import broadcast
+    from headrace.graph.windows import tumbling
     from headrace.task.process import Context
     from headrace.task.timers import Timer
 
@@ -64,7 +65,7 @@ _HOMES = {
     "lit": "polars",
     "sinks": "headrace.sinks",
     "store": "headrace.graph.stores",
-    "tumbling": "headrace.graph.streams",
+    "tumbling": "headrace.graph.windows",
 }
 
 

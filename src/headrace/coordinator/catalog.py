@@ -16,7 +16,7 @@ import pyarrow as pa
 from headrace.errors import CorruptDataError
 from headrace.files import Files
 from headrace.graph.aggregates import Aggregate
-from headrace.graph.operators import Process, RunningAggregate, StoreSpec, TumblingWindow
+from headrace.graph.operators import Process, RunningAggregate, StoreSpec, WindowAggregate
 from headrace.plan.stages import JobPlan, Stage
 from headrace.records.schema import schema_to_text
 from headrace.state.value_types import JSON, describe
@@ -103,11 +103,9 @@ def _stores(stage: Stage) -> list[StoreEntry]:
     keys = schema_to_text(pa.schema([first.schema.field(key) for key in sent]))
     entries = []
     for operator in stage.operators:
-        if isinstance(operator, RunningAggregate | TumblingWindow):
+        if isinstance(operator, RunningAggregate | WindowAggregate):
             source = stage.schemas[operator.inputs[0]]
-            is_window = isinstance(operator, TumblingWindow)
-            width = operator.size_ms if isinstance(operator, TumblingWindow) else operator.every_ms
-            form: Form = "windows" if is_window else "totals" if width is None else "periodic"
+            form, width = _form(operator)
             entries.append(
                 StoreEntry(
                     operator.store.name,
@@ -117,7 +115,7 @@ def _stores(stage: Stage) -> list[StoreEntry]:
                     form,
                     keys,
                     aggregates=tuple(_aggregate(n, a, source) for n, a in operator.aggregates),
-                    width_ms=width or 0,
+                    width_ms=width,
                     ttl_ms=operator.store.ttl_ms,
                 )
             )
@@ -128,6 +126,13 @@ def _stores(stage: Stage) -> list[StoreEntry]:
             name = timer_store(operator)
             entries.append(StoreEntry(name, stage.name, operator.name, kind, "timers", keys))
     return entries
+
+
+def _form(operator: RunningAggregate | WindowAggregate) -> tuple[Form, int]:
+    """What its rows are, and the length of a bucket."""
+    if isinstance(operator, WindowAggregate):
+        return "windows", operator.window.width_ms
+    return ("totals", 0) if operator.every_ms is None else ("periodic", operator.every_ms)
 
 
 def _values(spec: StoreSpec, stage: Stage, operator: Process, keys: str) -> StoreEntry:

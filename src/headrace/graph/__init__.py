@@ -9,7 +9,8 @@ from headrace.graph.jobs import Job, job
 from headrace.graph.ledger import Output
 from headrace.graph.operators import JobGraph
 from headrace.graph.stores import store
-from headrace.graph.streams import Stream, Tumbling, tumbling
+from headrace.graph.streams import Stream
+from headrace.graph.windows import Tumbling, Window, tumbling
 
 __all__ = [
     "Aggregate",
@@ -19,6 +20,7 @@ __all__ = [
     "Output",
     "Stream",
     "Tumbling",
+    "Window",
     "job",
     "store",
     "tumbling",

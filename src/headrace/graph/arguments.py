@@ -16,6 +16,7 @@ from headrace.graph.signatures import call_mistake, name_of
 from headrace.graph.sites import user_names
 from headrace.graph.tables import BroadcastSpec
 from headrace.graph.types import returned_schema, to_schema
+from headrace.graph.windows import Tumbling, Window
 
 STORE_KINDS = ("rocksdb", "memory")
 TABLE_KINDS = ("columnar", "rocksdb", "memory")
@@ -122,6 +123,15 @@ def checked_aggregates(
         elif name in taken:
             wrong.append(f"aggregate {name!r} has the name of a column of {method}; rename it")
     return tuple((n, a) for n, a in aggregates.items() if isinstance(a, Aggregate))
+
+
+def checked_window(wrong: list[str], window: object) -> Window:
+    """Check what says which messages belong together, and return it or a stand-in."""
+    if isinstance(window, Window):
+        wrong += window.mistakes
+        return window
+    wrong.append(f'window takes a window such as hr.tumbling("1h"); found {shown(window)}')
+    return Tumbling(1)
 
 
 def check_kind(

@@ -15,13 +15,13 @@ from headrace.graph.operators import (
     SendTo,
     SendToSink,
     Site,
-    TumblingWindow,
+    WindowAggregate,
 )
 from headrace.graph.sinks import Sink
 from headrace.graph.tables import BroadcastSpec
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
-_ENDS = (SendTo, SendToSink, RunningAggregate, TumblingWindow, Process)
+_ENDS = (SendTo, SendToSink, RunningAggregate, WindowAggregate, Process)
 
 
 @dataclass(frozen=True)

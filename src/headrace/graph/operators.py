@@ -18,6 +18,7 @@ from headrace.graph.aggregates import Aggregate
 from headrace.graph.remote import Remote
 from headrace.graph.sinks import Sink
 from headrace.graph.tables import BroadcastSpec
+from headrace.graph.windows import Tumbling, Window
 from headrace.records.layout import TableLayout
 
 
@@ -177,11 +178,10 @@ class RunningAggregate(Operator):
 
 
 @dataclass(frozen=True)
-class TumblingWindow(Operator):
-    """``window(tumbling(...))``: totals per key and event-time window, emitted at its close."""
+class WindowAggregate(Operator):
+    """``window``: totals per key and window, emitted at its close."""
 
-    size_ms: int = 0
-    grace_ms: int = 0
+    window: Window = field(default_factory=lambda: Tumbling(1))
     aggregates: tuple[tuple[str, Aggregate], ...] = ()
     store: StoreSpec = field(default_factory=lambda: StoreSpec(""))
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from headrace.graph.aggregates import Aggregate
@@ -19,6 +18,7 @@ from headrace.graph.arguments import (
     checked_aggregates,
     checked_stores,
     checked_uses,
+    checked_window,
     shown,
 )
 from headrace.graph.durations import Duration, duration_ms
@@ -33,7 +33,7 @@ from headrace.graph.operators import (
     SendTo,
     SendToSink,
     StoreSpec,
-    TumblingWindow,
+    WindowAggregate,
 )
 from headrace.graph.route_steps import RouteSteps
 from headrace.graph.row_steps import RowSteps
@@ -49,24 +49,7 @@ from headrace.graph.tables import (
     taken_columns,
 )
 from headrace.graph.types import to_schema
-
-
-@dataclass(frozen=True)
-class Tumbling:
-    """Windows of one size that follow each other without a gap; made by ``tumbling``."""
-
-    size: Duration
-    grace: Duration = "0s"
-
-
-def tumbling(size: Duration, grace: Duration = "0s") -> Tumbling:
-    """Cut event time into windows of one size, beginning at 1970-01-01 UTC.
-
-    Args:
-        size: such as ``"1h"``, or a timedelta.
-        grace: how long after its end, by the watermark, a window still takes records.
-    """
-    return Tumbling(size, grace)
+from headrace.graph.windows import Window
 
 
 class Stream(RowSteps, RouteSteps):
@@ -130,7 +113,7 @@ class Stream(RowSteps, RouteSteps):
 
     def window(
         self,
-        window: Tumbling,
+        window: Window,
         store: str = "columnar",
         name: str | None = None,
         **aggregates: Aggregate,
@@ -149,13 +132,13 @@ class Stream(RowSteps, RouteSteps):
         site = user_site()
 
         def make(chosen: str, wrong: list[str]) -> Operator:
-            size, grace = _window_ms(wrong, window)
-            taken = {"window_start", "window_end"}
+            shape = checked_window(wrong, window)
+            taken = set(shape.heads)
             kept = checked_aggregates(wrong, "window", aggregates, self.keys, taken)
             check_kind(wrong, chosen, store, TABLE_KINDS)
             self._ledger.claim_stores(wrong, chosen, [chosen])
             spec = StoreSpec(chosen, store)
-            return TumblingWindow(chosen, (self.name,), site, size, grace, kept, spec)
+            return WindowAggregate(chosen, (self.name,), site, shape, kept, spec)
 
         return self._add("window", name, make, self.keys)
 
@@ -264,11 +247,3 @@ class Stream(RowSteps, RouteSteps):
 
 def _as_output(value: object) -> Output | SinkOutput | None:
     return value if isinstance(value, Output | SinkOutput) else None
-
-
-def _window_ms(wrong: list[str], window: object) -> tuple[int, int]:
-    if not isinstance(window, Tumbling):
-        wrong.append(f'window takes hr.tumbling("1h"); found {shown(window)}')
-        return 0, 0
-    size = attempt(wrong, lambda: duration_ms(window.size, "window size"), 0)
-    return size, attempt(wrong, lambda: duration_ms(window.grace, "grace", least=0), 0)

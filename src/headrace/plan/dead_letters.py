@@ -18,7 +18,7 @@ from headrace.graph.operators import (
     JobGraph,
     Operator,
     RunningAggregate,
-    TumblingWindow,
+    WindowAggregate,
 )
 from headrace.plan.stages import OFFSET, ORIGIN, OutputBinding, StreamInfo
 
@@ -65,7 +65,7 @@ def traced_operators(operators: Mapping[str, Operator]) -> set[str]:
         is_source = isinstance(operator, Input)
         if operator.on_error == DEAD_LETTER:
             traced |= {operator.name} if is_source else set(operator.inputs)
-        if operator.name in traced and not isinstance(operator, RunningAggregate | TumblingWindow):
+        if operator.name in traced and not isinstance(operator, RunningAggregate | WindowAggregate):
             traced |= set(operator.inputs)
     return traced
 

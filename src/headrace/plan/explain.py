@@ -26,7 +26,7 @@ from headrace.graph.operators import (
     SendTo,
     SendToSink,
     StoreSpec,
-    TumblingWindow,
+    WindowAggregate,
 )
 from headrace.graph.remote import shown_url
 from headrace.graph.signatures import name_of
@@ -131,9 +131,9 @@ def describe(operator: Operator) -> list[str]:
             return [f"{kind} with {name_of(operator.function)}{used}"]
         case Merge():
             return [f"merge of {_listed(operator.inputs)}"]
-        case TumblingWindow():
-            grace = f", grace {duration_text(operator.grace_ms)}" if operator.grace_ms else ""
-            head = f"window of {duration_text(operator.size_ms)}{grace}"
+        case WindowAggregate(window=window):
+            grace = f", grace {duration_text(window.grace_ms)}" if window.grace_ms else ""
+            head = f"{window.text()}{grace}"
             return [head, *_aggregates(operator), _store(operator.store)]
         case RunningAggregate():
             every = operator.every_ms
@@ -168,7 +168,7 @@ def _join(operator: JoinTable) -> list[str]:
     ]
 
 
-def _aggregates(operator: RunningAggregate | TumblingWindow) -> list[str]:
+def _aggregates(operator: RunningAggregate | WindowAggregate) -> list[str]:
     return [f"{name} = {aggregate.describe()}" for name, aggregate in operator.aggregates]
 
 

@@ -16,7 +16,7 @@ from headrace.graph.operators import (
     Process,
     RunningAggregate,
     StoreSpec,
-    TumblingWindow,
+    WindowAggregate,
 )
 from headrace.plan.inference import Flow
 from headrace.plan.stages import Stage
@@ -54,15 +54,15 @@ def fingerprint(
 
 
 def _describe(operator: Operator) -> dict[str, Any] | None:
-    if isinstance(operator, RunningAggregate | TumblingWindow):
+    if isinstance(operator, RunningAggregate | WindowAggregate):
         described = {
-            "kind": "window" if isinstance(operator, TumblingWindow) else "aggregate",
+            "kind": "window" if isinstance(operator, WindowAggregate) else "aggregate",
             "aggregates": [f"{name} = {a.describe()}" for name, a in operator.aggregates],
             "types": [str(getattr(a, "type", "")) for _, a in operator.aggregates],
             "stores": [_store(operator.store)],
         }
-        if isinstance(operator, TumblingWindow):
-            described["size"] = duration_text(operator.size_ms)
+        if isinstance(operator, WindowAggregate):
+            described |= operator.window.describe()
         elif operator.every_ms is not None:
             described["every"] = duration_text(operator.every_ms)
         return described

@@ -30,8 +30,9 @@ from headrace.graph.operators import (
     Select,
     SendTo,
     SendToSink,
-    TumblingWindow,
+    WindowAggregate,
 )
+from headrace.graph.windows import Tumbling
 from headrace.plan.expressions import Resolved
 from headrace.plan.stages import StreamInfo
 from headrace.plan.tables import TableBinder, TableFile, join_mistakes, joined
@@ -118,7 +119,7 @@ class Inference:
                 return self._join_table(operator, before)
             case Merge():
                 return self._merge(operator)
-            case RunningAggregate() | TumblingWindow():
+            case RunningAggregate() | WindowAggregate():
                 return self._aggregate(operator, before)
             case SendToSink():
                 for text in operator.sink.column_mistakes(before.schema) if operator.sink else ():
@@ -304,12 +305,13 @@ class Inference:
         time = first.time if len({flow.time for flow in flows}) == 1 else None
         return Flow(first.schema, first.keys, lost, untimed, time)
 
-    def _aggregate(self, operator: RunningAggregate | TumblingWindow, before: Flow) -> Flow | None:
-        is_window = isinstance(operator, TumblingWindow)
-        needs_time = is_window or getattr(operator, "every_ms", None) is not None
+    def _aggregate(self, operator: RunningAggregate | WindowAggregate, before: Flow) -> Flow | None:
+        window = operator.window if isinstance(operator, WindowAggregate) else None
+        is_periodic = isinstance(operator, RunningAggregate) and operator.every_ms is not None
+        needs_time = is_periodic if window is None else window.is_timed
         good = self._need_key(operator, before, needed=True)
         if needs_time and before.untimed:
-            what = "window" if is_window else "aggregate(every=...)"
+            what = "aggregate(every=...)" if is_periodic else "window"
             source = before.untimed[0]
             hint = f'give g.input({source!r}, time="...")'
             text = f"{what} needs event time, which input {source!r} has not: {hint}"
@@ -326,12 +328,10 @@ class Inference:
         if not good:
             return None
         self.operators[operator.name] = replace(operator, aggregates=tuple(bound))
-        heads: list[str] = []
-        size = None
-        if isinstance(operator, TumblingWindow):
-            heads, size = ["window_start", "window_end"], operator.size_ms
-        elif needs_time:
-            heads = ["at"]
+        heads = ["at"] if is_periodic else []
+        size = window.size_ms if isinstance(window, Tumbling) else None
+        if window is not None:
+            heads = list(window.heads)
         time = heads[0] if heads else None
         if size is not None and before.time == "window_start" and before.window_ms == size:
             # The start of a window of the same size is that of the window it falls into.

@@ -33,7 +33,7 @@ from headrace.graph.operators import (
     SendTo,
     SendToSink,
     StoreSpec,
-    TumblingWindow,
+    WindowAggregate,
 )
 from headrace.plan.cutting import Cut, cut
 from headrace.plan.dead_letters import (
@@ -117,7 +117,7 @@ def _timed_stages(
     """The stages whose rows carry event time and watermark: they or later ones need them."""
     timed = set()
     for operator in operators.values():
-        is_timed = isinstance(operator, TumblingWindow)
+        is_timed = isinstance(operator, WindowAggregate) and operator.window.is_timed
         if isinstance(operator, RunningAggregate):
             is_timed = operator.every_ms is not None
         elif isinstance(operator, Process):
@@ -285,7 +285,7 @@ class _Draft:
                 reaching[operator.name] = leaving[operator.inputs[0]]
             elif not is_feed and self.cut.stage_of[operator.name] == index:
                 lag = max((leaving[name] for name in operator.inputs), default=0)
-                grace = operator.grace_ms if isinstance(operator, TumblingWindow) else 0
+                grace = operator.window.grace_ms if isinstance(operator, WindowAggregate) else 0
                 reaching[operator.name] = lag
                 leaving[operator.name] = lag + grace
         return reaching
@@ -314,7 +314,7 @@ class _Draft:
 def _stores(members: list[Operator]) -> tuple[StoreSpec, ...]:
     stores: list[StoreSpec] = []
     for operator in members:
-        if isinstance(operator, RunningAggregate | TumblingWindow):
+        if isinstance(operator, RunningAggregate | WindowAggregate):
             stores.append(operator.store)
         elif isinstance(operator, Process):
             stores += operator.stores

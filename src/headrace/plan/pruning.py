@@ -26,7 +26,7 @@ from headrace.graph.operators import (
     Select,
     SendTo,
     SendToSink,
-    TumblingWindow,
+    WindowAggregate,
 )
 from headrace.plan.expressions import Resolved, broadcast
 from headrace.plan.inference import Flow
@@ -82,7 +82,7 @@ def _reads(operator: Operator, before: Flow, wanted: set[str]) -> set[str]:
             return wanted
         case JoinTable():
             return (wanted & everything) | set(operator.on)
-        case RunningAggregate() | TumblingWindow():
+        case RunningAggregate() | WindowAggregate():
             read = {column for _, a in operator.aggregates for column in a.columns()}
             return read | set(before.keys)
         case Process():

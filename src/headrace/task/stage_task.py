@@ -31,8 +31,9 @@ from headrace.graph.operators import (
     SendTo,
     SendToSink,
     StoreSpec,
-    TumblingWindow,
+    WindowAggregate,
 )
+from headrace.graph.windows import Tumbling
 from headrace.plan.dead_letters import DEAD
 from headrace.plan.stages import CallLimits, Exchange, Stage
 from headrace.records.layout import TableLayout
@@ -91,7 +92,7 @@ def store_specs(stage: Stage) -> list[StoreSpec]:
     layouts = {
         operator.store.name: _layout(stage, operator)
         for operator in stage.operators
-        if isinstance(operator, RunningAggregate | TumblingWindow)
+        if isinstance(operator, RunningAggregate | WindowAggregate)
         and operator.store.kind == COLUMNAR
     }
     local = [spec for spec in stage.stores if spec.kind != REMOTE]
@@ -103,7 +104,7 @@ def store_specs(stage: Stage) -> list[StoreSpec]:
     return specs
 
 
-def _layout(stage: Stage, operator: RunningAggregate | TumblingWindow) -> TableLayout:
+def _layout(stage: Stage, operator: RunningAggregate | WindowAggregate) -> TableLayout:
     source = stage.schemas[operator.inputs[0]]
     aggregation = Aggregation(operator.name, operator.aggregates, source)
     keys = _key_schema(stage, operator)
@@ -116,8 +117,8 @@ def _key_schema(stage: Stage, operator: Operator) -> pa.Schema:
     return pa.schema([source.field(key) for key in stage.receives[0].keys])
 
 
-def _has_buckets(operator: RunningAggregate | TumblingWindow) -> bool:
-    return isinstance(operator, TumblingWindow) or operator.every_ms is not None
+def _has_buckets(operator: RunningAggregate | WindowAggregate) -> bool:
+    return isinstance(operator, WindowAggregate) or operator.every_ms is not None
 
 
 def timer_store(operator: Process) -> str:
@@ -255,7 +256,7 @@ class StageTask:
                 return OutputNode(name, binding, self.task)
             case SendToSink():
                 return SinkNode(name, next(s for s in self._stage.sinks if s.operator == name))
-            case RunningAggregate() | TumblingWindow():
+            case RunningAggregate() | WindowAggregate():
                 return self._build_aggregate(operator)
             case Process():
                 return self._build_process(operator)
@@ -265,7 +266,7 @@ class StageTask:
                 raise InternalError(f"partition_by {name!r} is no operator of its stage")
         raise InternalError(f"operator {name!r} of unknown kind {type(operator).__name__}")
 
-    def _build_aggregate(self, operator: RunningAggregate | TumblingWindow) -> Node:
+    def _build_aggregate(self, operator: RunningAggregate | WindowAggregate) -> Node:
         source = self._source_schema(operator)
         aggregation = Aggregation(operator.name, operator.aggregates, source)
         common = (
@@ -276,15 +277,17 @@ class StageTask:
             self._key_groups,
         )
         delay_ms = self._stage.delays.get(operator.name, 0)
-        if isinstance(operator, TumblingWindow):
-            size_ms, grace_ms = operator.size_ms, operator.grace_ms
+        if isinstance(operator, WindowAggregate):
+            window = operator.window
+            assert isinstance(window, Tumbling)
+            size_ms, grace_ms = window.size_ms, window.grace_ms
             return WindowNode(*common, size_ms=size_ms, grace_ms=grace_ms, delay_ms=delay_ms)
         if operator.every_ms is not None:
             return PeriodicNode(*common, size_ms=operator.every_ms, grace_ms=0, delay_ms=delay_ms)
         return RunningNode(*common)
 
     def _partial_table(
-        self, operator: RunningAggregate | TumblingWindow, aggregation: Aggregation
+        self, operator: RunningAggregate | WindowAggregate, aggregation: Aggregation
     ) -> PartialTable[Any]:
         assert self._state is not None
         if operator.store.kind == COLUMNAR:

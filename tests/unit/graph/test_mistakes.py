@@ -167,7 +167,7 @@ STEPS: dict[str, tuple[Callable[[hr.Stream], Any], str]] = {
     ),
     "window that is none": (
         lambda s: s.partition_by("customer").window("1h", n=hr.agg.count()),  # type: ignore[arg-type]
-        """window takes hr.tumbling("1h"); found '1h' (str)""",
+        """window takes a window such as hr.tumbling("1h"); found '1h' (str)""",
     ),
     "negative grace": (
         lambda s: s.partition_by("customer").window(

@@ -31,8 +31,9 @@ from headrace.graph.operators import (
     Select,
     SendTo,
     StoreSpec,
-    TumblingWindow,
+    WindowAggregate,
 )
+from headrace.graph.windows import Tumbling
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -153,11 +154,10 @@ def test_keyed_operators_hold_their_settings() -> None:
         store=StoreSpec("daily", "memory"),
     )
     hour = datetime.timedelta(hours=1)
-    assert kept(lambda s: s.window(hr.tumbling(hour, grace="90s"), n=n)) == TumblingWindow(
+    assert kept(lambda s: s.window(hr.tumbling(hour, grace="90s"), n=n)) == WindowAggregate(
         f"{name}.window",
         (name,),
-        size_ms=3_600_000,
-        grace_ms=90_000,
+        window=Tumbling(3_600_000, grace_ms=90_000),
         aggregates=(("n", n),),
         store=StoreSpec(f"{name}.window", "columnar"),
     )
