@@ -3,9 +3,9 @@
     python bench/memory.py [--mb 100] [--times 10] [--store rocksdb] [--out docs/benchmarks]
 
 Runs the job with so much state, and with ten times as much, under the same settings: caches and
-buffers of 32 MiB each. The resident memory of the larger Python worker, without what is mapped
-from files, is sampled four times a second, while all ids are written once and then random ones as
-often again.
+buffers of 32 MiB each. Both runs have the same messages, but for their ids: all ids are written
+once, then random ones. The resident memory of the larger Python worker, without what is mapped
+from files, is sampled four times a second.
 """
 
 from __future__ import annotations
@@ -47,14 +47,16 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=10)
     parser.add_argument("--store", choices=STORES, action="append")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--messages", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.child:
-        print(json.dumps(watched(chosen.store[0], chosen.mb)))
+        print(json.dumps(watched(chosen.store[0], chosen.mb, chosen.messages)))
         return
     stores = {}
     for store in chosen.store or STORES:
-        small, large = (alone(store, chosen.mb * times) for times in (1, chosen.times))
+        messages = 2 * ids_of(store, chosen.mb * chosen.times)
+        small, large = (alone(store, chosen.mb * times, messages) for times in (1, chosen.times))
         stores[store] = {
             "small": small,
             "large": large,
@@ -76,21 +78,22 @@ def without_samples(one: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def alone(store: str, megabytes: int) -> dict[str, Any]:
+def alone(store: str, megabytes: int, messages: int) -> dict[str, Any]:
     """Run in a process of its own, whose workers have no memory of another run."""
     command = [sys.executable, __file__, "--child", "--store", store, "--mb", str(megabytes)]
+    command += ["--messages", str(messages)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def watched(store: str, megabytes: int) -> dict[str, Any]:
+def watched(store: str, megabytes: int, messages: int) -> dict[str, Any]:
     home = Path(tempfile.mkdtemp(prefix="headrace-memory-"))
     columnar = store == "columnar"
     limits = LIMITS | ({"epoch__max_rows": 1_000_000} if columnar else {})
     settings = settings_of(home, **limits)
     count = ids_of(store, megabytes)
     ids = np.arange(1, count + 1)
-    again = np.random.default_rng(5).integers(1, count + 1, count)
+    again = np.random.default_rng(5).integers(1, count + 1, messages - count)
     state = {"bytes": 0}
     samples: list[tuple[float, int, int]] = []
     done = threading.Event()

@@ -128,9 +128,9 @@ def _ratio(
         values.append(value)
     ratio = values[0] / values[1]
     if how == "lost":
-        return f"{(1 - ratio) * 100:.0f} %"
+        return f"{round((1 - ratio) * 100)} %"
     if how == "added":
-        return f"{(ratio - 1) * 100:.0f} %"
+        return f"{round((ratio - 1) * 100)} %"
     return f"{ratio:,.0f} times" if ratio >= 10 else f"{ratio:.2f} times"
 
 
