@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from headrace.errors import InvalidInputError
 from headrace.records.keys import encode_columns, key_groups
 from headrace.records.schema import normalise
 
+ADD_COLUMN = 'headrace bus configure {} --add-column "NAME:TYPE"'
 NEVER = 2**63 - 1
 FOLLOW_CHECK_S = 0.2
 
@@ -102,6 +103,28 @@ class Stream(ABC):
 
         Raises:
             InvalidInputError: an unknown name, or a value that cannot be.
+        """
+
+    @abstractmethod
+    def evolve(self, schema: pa.Schema, defaults: Mapping[str, Any] | None = None) -> StreamSpec:
+        """Add columns to the stream, or make some wider, durably and in one step.
+
+        Nothing is rewritten: rows that were appended before, and rows that are appended without
+        an added column, have its default. A type may become one that holds all of its values,
+        such as int64 for int32; not that of a key column or of the event time. Whoever reads
+        columns by name goes on as before; all processes follow with their next call.
+
+        Args:
+            schema: every column that there is, in any order, and those to add.
+            defaults: what older rows have in added columns: a number, text or truth value;
+                null where nothing is said.
+
+        Returns:
+            The stream as it is since.
+
+        Raises:
+            InvalidInputError: a column is left out, or its type changed to one that does not
+                hold its values; what to do instead.
         """
 
     @abstractmethod
@@ -197,7 +220,7 @@ class Stream(ABC):
         Returns:
             The answer of each partition that got rows.
         """
-        rows = normalise(batch, self.spec.schema)
+        rows = self._fitted(batch)
         if not rows.num_rows:
             return {}
         return {
@@ -225,6 +248,10 @@ class Stream(ABC):
                 present.tolist(), begins.tolist(), counts.tolist(), strict=True
             )
         ]
+
+    def _fitted(self, batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
+        """Return a batch in the schema of the stream."""
+        return normalise(batch, self.spec.schema)
 
     @abstractmethod
     def _targets(self, producer: Producer | None, sequence: int | None) -> int:
@@ -366,10 +393,13 @@ def alias_taken(name: str, stream: str) -> InvalidInputError:
     )
 
 
-def check_same(stream: Stream, expected: StreamSpec, exist_ok: bool) -> None:
+def check_same(
+    stream: Stream, expected: StreamSpec, schemas: Sequence[pa.Schema], exist_ok: bool
+) -> None:
     """Raise unless ``create`` may answer a stream that is there already.
 
-    As many partitions are right as it has, or was created with, or gives new rows to.
+    As many partitions are right as it has, or was created with, or gives new rows to; and each
+    schema that it has had.
     """
     found = stream.spec
     if not exist_ok:
@@ -385,10 +415,11 @@ def check_same(stream: Stream, expected: StreamSpec, exist_ok: bool) -> None:
         )
     for what in ("schema", "time", "key"):
         there, wanted = getattr(found, what), getattr(expected, what)
-        if there != wanted:
+        if there != wanted and not (what == "schema" and wanted in schemas):
+            more = "" if what != "schema" else f", add columns: {ADD_COLUMN.format(found.name)}"
             raise InvalidInputError(
                 f"stream {found.name!r} exists with another {what}: found {_plain(there)}, "
-                f"expected {_plain(wanted)}; use its {what}, or another name",
+                f"expected {_plain(wanted)}; use its {what}{more}, or another name",
                 stream=found.name,
             )
 

@@ -122,7 +122,8 @@ class FileBus(Bus):
                 for parent in (self._folder, self.root):
                     self.parts.files.sync_folder(parent)
             else:
-                check_same(self._open(spec.name), spec, exist_ok)
+                there = self._open(spec.name)
+                check_same(there, spec, there.schemas.all, exist_ok)
             return self._open(spec.name)
 
     def stream(self, name: str) -> Stream:

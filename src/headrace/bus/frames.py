@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from headrace.bus.entries import NO_TIME, Entry, View
 from headrace.bus.log import Log
+from headrace.bus.schemas import Schemas, Version
 from headrace.bus.spec import OffsetBatch, StreamSpec
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.records.frame import iterate_frames, read_frame
@@ -17,14 +18,15 @@ from headrace.records.schema import event_times
 
 
 class Wanted(NamedTuple):
-    """What a read asks for: offsets, and column indices (all when ``None``)."""
+    """What a read asks for: offsets, and column indices (all when ``None``) of a schema."""
 
     start: int
     stop: int
+    version: Version
     columns: Sequence[int] | None = None
 
 
-def read_entry(log: Log, entry: Entry, schema: pa.Schema, wanted: Wanted) -> Iterator[OffsetBatch]:
+def read_entry(log: Log, entry: Entry, schemas: Schemas, wanted: Wanted) -> Iterator[OffsetBatch]:
     """Yield the wanted rows of one append.
 
     Raises:
@@ -36,7 +38,7 @@ def read_entry(log: Log, entry: Entry, schema: pa.Schema, wanted: Wanted) -> Ite
     for frame in iterate_frames(data, entry.position, end, origin):
         following = first + frame.rows
         if following > wanted.start and first < wanted.stop:
-            batch = read_frame(data, frame, schema, origin, wanted.columns)
+            batch = schemas.read(data, frame, origin, wanted.columns, wanted.version)
             if batch.num_rows != frame.rows:
                 break
             skip = max(0, wanted.start - first)
@@ -54,14 +56,14 @@ def read_entry(log: Log, entry: Entry, schema: pa.Schema, wanted: Wanted) -> Ite
         )
 
 
-def read_range(log: Log, view: View, schema: pa.Schema, wanted: Wanted) -> Iterator[OffsetBatch]:
+def read_range(log: Log, view: View, schemas: Schemas, wanted: Wanted) -> Iterator[OffsetBatch]:
     """Yield the wanted rows, which the view must hold, in order."""
     index = view.locate(wanted.start)
     while index < len(view.nexts) and wanted.start < wanted.stop:
         entry = view.entry(index)
         if entry.first_offset >= wanted.stop:
             return
-        yield from read_entry(log, entry, schema, wanted)
+        yield from read_entry(log, entry, schemas, wanted)
         index += 1
 
 
@@ -101,7 +103,11 @@ class Survey(NamedTuple):
 
 
 def survey(
-    data: pa.Buffer, ranges: Sequence[tuple[int, int]], spec: StreamSpec, origin: str
+    data: pa.Buffer,
+    ranges: Sequence[tuple[int, int]],
+    spec: StreamSpec,
+    schemas: Schemas,
+    origin: str,
 ) -> Survey:
     """Verify the frame headers of ranges of a file, and sum them up.
 
@@ -116,27 +122,28 @@ def survey(
                 f"range {begin} to {end} is not in {origin}, which has {data.size} bytes"
             )
         for frame in iterate_frames(data, begin, end, origin):
-            if frame.end > end or len(frame.parts) != 2 * (len(spec.schema) + 1):
+            schema = schemas.schema(frame.version, origin)
+            if frame.end > end or len(frame.parts) != 2 * (len(schema) + 1):
                 raise InvalidInputError(
                     f"range {begin} to {end} of {origin}: the frame at {frame.position} ends at "
                     f"{frame.end} and has {len(frame.parts) // 2 - 1} columns; expected whole "
-                    f"frames of {len(spec.schema)} columns"
+                    f"frames of {len(schema)} columns"
                 )
             rows += frame.rows
             if spec.time is not None and frame.rows:
-                column = [spec.schema.get_field_index(spec.time)]
-                batch = read_frame(data, frame, spec.schema, origin, column)
+                batch = read_frame(data, frame, schema, origin, [schema.names.index(spec.time)])
                 found = event_times(batch.column(0), origin)
                 times += [int(found.min()), int(found.max())]
     return Survey(rows, min(times, default=NO_TIME), max(times, default=NO_TIME))
 
 
-def first_at(log: Log, entry: Entry, spec: StreamSpec, time_ms: int) -> int:
+def first_at(log: Log, entry: Entry, spec: StreamSpec, schemas: Schemas, time_ms: int) -> int:
     """Return the offset of the first row of an append at or after an event time."""
     assert spec.time is not None
-    column = [spec.schema.get_field_index(spec.time)]
-    everything = Wanted(entry.first_offset, entry.first_offset + entry.rows, column)
-    for found in read_entry(log, entry, spec.schema, everything):
+    version = schemas.newest
+    column = [version.schema.names.index(spec.time)]
+    everything = Wanted(entry.first_offset, entry.first_offset + entry.rows, version, column)
+    for found in read_entry(log, entry, schemas, everything):
         late = event_times(found.batch.column(0), spec.name) >= time_ms
         if late.any():
             return found.first_offset + int(np.argmax(late))

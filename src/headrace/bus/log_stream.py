@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,13 @@ from headrace.bus.entries import NO_PRODUCER, NO_TIME
 from headrace.bus.frames import Wanted, first_at, first_larger, limited, read_range, survey
 from headrace.bus.log import Draft, Log, Parts
 from headrace.bus.retention import offset_gone
+from headrace.bus.schemas import Schemas, Version, changes_to
 from headrace.bus.settings import SettingsStore, StreamSettings
 from headrace.bus.spec import Appended, OffsetBatch, Producer, StreamSpec
 from headrace.clock import Deadline
 from headrace.errors import ClosedError, InvalidInputError
 from headrace.records.frame import encode_frame
-from headrace.records.schema import event_times, normalise
+from headrace.records.schema import event_times
 
 MAX_SEQUENCE = 2**63 - 1
 
@@ -53,6 +54,7 @@ class LogStream(Stream):
         self._growing = threading.Lock()
         self._parts = parts
         self._settings = settings
+        self.schemas = Schemas(spec.name, spec.schema, lambda: self.settings)
         self._bell = Bell()
         self._turns = itertools.count()
         self._is_listening = self._is_closed = False
@@ -70,7 +72,7 @@ class LogStream(Stream):
         log = self._log(partition)
         name, number = _stamp(producer, sequence)
         try:
-            rows = normalise(batch, self.spec.schema)
+            rows, version = self.schemas.fitted(batch)
             if not rows.num_rows:
                 end = log.view().next_offset
                 return Appended(end, end, False)
@@ -79,7 +81,8 @@ class LogStream(Stream):
         except InvalidInputError as error:
             error.fields.update(stream=self.spec.name, partition=partition)
             raise
-        appended = log.append(encode_frame(rows), Draft(rows.num_rows, first, last, name, number))
+        draft = Draft(rows.num_rows, first, last, name, number)
+        appended = log.append(encode_frame(rows, version), draft)
         self._bell.ring()
         return appended
 
@@ -100,7 +103,7 @@ class LogStream(Stream):
         except FileNotFoundError as error:
             raise InvalidInputError(f"no file {path} to append", stream=self.spec.name) from error
         parts = [(0, data.size)] if ranges is None else [r for r in ranges if r[0] != r[1]]
-        found = survey(data, parts, self.spec, str(path))
+        found = survey(data, parts, self.spec, self.schemas, str(path))
         if not found.rows:
             end = log.view().next_offset
             return Appended(end, end, False)
@@ -126,7 +129,13 @@ class LogStream(Stream):
         total = max(settings.counts(self.created.partitions))
         added = [self._make_log(partition) for partition in range(len(self._logs), total)]
         self._logs = [*self._logs, *added]
-        self.spec = replace(self.created, partitions=len(self._logs))
+        self.schemas.follow(settings.columns)
+        self.spec = replace(
+            self.created,
+            partitions=len(self._logs),
+            schema=self.schemas.newest.schema,
+            added=tuple(self.schemas.defaults.items()),
+        )
         self._known = settings
         if self._is_listening:
             self._listen_to(added)
@@ -155,6 +164,16 @@ class LogStream(Stream):
                 "partition, and be read before earlier ones. Create a stream with as many, and "
                 "swap an alias to it"
             )
+
+    def evolve(self, schema: pa.Schema, defaults: Mapping[str, Any] | None = None) -> StreamSpec:
+        """Add columns to the stream, or make some wider; see ``Stream.evolve``."""
+        while True:
+            before = self.settings
+            changes = changes_to(self.spec, schema, defaults or {})
+            after = replace(before, columns=(*before.columns, *changes))
+            if not changes or self._settings.publish(before, after):
+                _ = self.settings
+                return self.spec
 
     def _prepare(self, partitions: int) -> None:
         """Make room for partitions, before the settings tell of them."""
@@ -193,6 +212,7 @@ class LogStream(Stream):
     ) -> Iterator[OffsetBatch]:
         """Yield the rows of [start, stop) in order; see ``Stream.read``."""
         log = self._log(partition)
+        _ = self.settings  # which columns there are by now
         view = log.view()
         end = view.next_offset if stop is None else stop
         if 0 <= start < view.begin:
@@ -206,8 +226,9 @@ class LogStream(Stream):
             )
         if max_rows is not None:
             end = min(end, start + max_rows)
-        wanted = Wanted(start, end, self._indices(columns))
-        found = read_range(log, view, self.spec.schema, wanted)
+        version = self.schemas.newest
+        wanted = Wanted(start, end, version, self._indices(columns, version))
+        found = read_range(log, view, self.schemas, wanted)
         return found if max_bytes is None else limited(found, max_bytes)
 
     def offset_at(self, partition: int, time_ms: int) -> int:
@@ -222,7 +243,7 @@ class LogStream(Stream):
         index = view.locate_time(time_ms)
         if index == len(view.latest):
             return view.next_offset
-        return first_at(log, view.entry(index), self.spec, time_ms)
+        return first_at(log, view.entry(index), self.spec, self.schemas, time_ms)
 
     def time_range(self, partition: int) -> tuple[int, int] | None:
         """Return the least and greatest event time in ms; ``None`` when empty or untimed."""
@@ -316,10 +337,13 @@ class LogStream(Stream):
         times = event_times(rows.column(self.spec.time), f"stream {self.spec.name!r}")
         return int(times.min()), int(times.max())
 
-    def _indices(self, columns: Sequence[str] | None) -> list[int] | None:
+    def _fitted(self, batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
+        return self.schemas.fitted(batch)[0]
+
+    def _indices(self, columns: Sequence[str] | None, version: Version) -> list[int] | None:
         if columns is None:
             return None
-        names = self.spec.schema.names
+        names = version.schema.names
         unknown = [name for name in columns if name not in names]
         if unknown:
             raise InvalidInputError(

@@ -110,7 +110,7 @@ class MemoryBus(Bus):
                 raise alias_taken(spec.name, self._aliases[spec.name])
             found = self._streams.get(spec.name)
             if found is not None:
-                check_same(found, spec, exist_ok)
+                check_same(found, spec, found.schemas.all, exist_ok)
                 return found
             clock, settings = self._parts.clock, MemorySettings()
 

@@ -1,4 +1,4 @@
-"""What may be changed of a stream while it is in use: how long its rows are kept.
+"""What may be changed of a stream while it is in use: how long rows are kept, and its columns.
 
 ``StreamSettings`` is plain frozen data. ``SettingsFiles`` keeps it in numbered files of the
 stream's folder, ``MemorySettings`` in memory; in both, of two who change it at once one wins.
@@ -9,19 +9,21 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from xxhash import xxh3_64_hexdigest
 
+from headrace.bus.schemas import ColumnChange
 from headrace.bus.spec import MAX_PARTITIONS
 from headrace.clock import Clock
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.files import Files
 
 FORMAT = 1
+_BY_OTHERS = ("partitions_before", "columns")
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,14 @@ class StreamSettings:
         partitions: how many of them new rows go to, the first ones; ``None``: all that the
             stream was created with. Others stay, and are read to their end.
         partitions_before: what ``partitions`` was before; not to be set.
+        columns: how the schema was changed since the stream was created; by ``evolve``.
     """
 
     retain_ms: int | None = None
     retain_bytes: int | None = None
     partitions: int | None = None
     partitions_before: tuple[int, ...] = ()
+    columns: tuple[ColumnChange, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot work."""
@@ -77,7 +81,7 @@ class StreamSettings:
         Raises:
             InvalidInputError: a name or a value that cannot be.
         """
-        known = [field.name for field in fields(StreamSettings)][:-1]
+        known = [field.name for field in fields(StreamSettings) if field.name not in _BY_OTHERS]
         unknown = sorted(set(changes) - set(known))
         if unknown:
             raise InvalidInputError(f"unknown stream settings {unknown}; expected some of {known}")
@@ -85,6 +89,11 @@ class StreamSettings:
         if self.partitions is not None and changes.get("partitions", 0) != self.partitions:
             before += (self.partitions,) if "partitions" in changes else ()
         return replace(self, **changes, partitions_before=before)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the settings as JSON."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        return found | {"columns": [change.to_plain() for change in self.columns]}
 
 
 class SettingsStore(ABC):
@@ -173,8 +182,10 @@ class SettingsFiles(SettingsStore):
 
 
 def _to_json(number: int, settings: StreamSettings) -> bytes:
-    content = {"format": FORMAT, "number": number, "settings": asdict(settings)}
-    return signed_json(content)
+    plain = settings.plain()
+    if not settings.columns:
+        del plain["columns"]  # versions that do not know of it may read the others
+    return signed_json({"format": FORMAT, "number": number, "settings": plain})
 
 
 def _from_json(data: bytes, number: int, origin: str) -> StreamSettings:
@@ -183,14 +194,16 @@ def _from_json(data: bytes, number: int, origin: str) -> StreamSettings:
         raise CorruptDataError(
             f"{origin} is damaged: it is file {content['number']}, expected {number}", file=origin
         )
-    unknown = set(content["settings"]) - {field.name for field in fields(StreamSettings)}
+    given = content["settings"]
+    unknown = set(given) - {field.name for field in fields(StreamSettings)}
     if unknown:
         raise InvalidInputError(
             f"{origin} has settings {sorted(unknown)} that this version does not know; upgrade "
             "headrace",
             file=origin,
         )
-    return StreamSettings(**content["settings"])
+    columns = tuple(map(ColumnChange.from_plain, given.pop("columns", ())))
+    return StreamSettings(**given, columns=columns)
 
 
 def signed_json(content: Mapping[str, Any]) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from xxhash import xxh3_128_digest
@@ -42,6 +42,8 @@ class StreamSpec:
         schema: columns; kept in stored form (``headrace.records.schema``).
         time: the event-time column, int64 milliseconds or a timestamp; ``None`` for none.
         key: columns whose values place a row in a partition; may be empty.
+        added: columns that were added since the stream was created, with what older rows have
+            in them; not to be given.
 
     Raises:
         InvalidInputError: one of these does not hold.
@@ -52,6 +54,7 @@ class StreamSpec:
     schema: pa.Schema
     time: str | None = None
     key: tuple[str, ...] = ()
+    added: tuple[tuple[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
         """Check everything, and bring the schema into stored form."""

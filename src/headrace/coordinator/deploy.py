@@ -109,8 +109,11 @@ def stream_infos(graph: JobGraph, bus: Bus, *, absent_ok: bool = False) -> dict[
 
 def _info(bus: Bus, stream: str) -> StreamInfo:
     found = bus.stream(stream)
-    spec, written = found.spec, found.settings.counts(found.created.partitions)[0]
-    return StreamInfo(spec.schema, spec.partitions, spec.time, spec.key, written)
+    settings = found.settings
+    spec, written = found.spec, settings.counts(found.created.partitions)[0]
+    version = len(settings.columns)
+    place = (spec.time, spec.key, written, version, spec.added)
+    return StreamInfo(spec.schema, spec.partitions, *place)
 
 
 def make_plan(

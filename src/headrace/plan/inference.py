@@ -36,6 +36,8 @@ from headrace.graph.windows import Tumbling
 from headrace.plan.expressions import Resolved
 from headrace.plan.stages import StreamInfo
 from headrace.plan.tables import TableBinder, TableFile, join_mistakes, joined
+from headrace.records.evolution import is_wider
+from headrace.records.type_words import words_of_schema
 
 MOMENT = pa.timestamp("us", tz="UTC")
 _NO_KEY = (pa.types.is_nested, pa.types.is_decimal, pa.types.is_duration)
@@ -355,7 +357,7 @@ class Inference:
             info = self.streams.get(operator.stream)
             other = first.setdefault(operator.stream, operator)
             if info is not None:
-                differ = _differences(info.schema, schema)
+                differ = _output_differences(operator.stream, info, schema)
                 if differ:
                     text = f"stream {operator.stream!r} exists with other columns: {differ}"
                     self.report(operator, text)
@@ -381,6 +383,27 @@ def _follow(
         lost = operator.name
     time = before.time if before.time is not None and is_kept(before.time) else None
     return replace(before, schema=schema, lost=lost, time=time)
+
+
+def _output_differences(stream: str, info: StreamInfo, found: pa.Schema) -> str:
+    """Say how columns that are sent differ from those of a stream that was there before.
+
+    Columns that were added to it may be missing, and types may be narrower than its own.
+    """
+    added = dict(info.added)
+    expected = []
+    for column in info.schema:
+        at = found.get_field_index(column.name)
+        if at >= 0 and is_wider(found.field(at).type, column.type):
+            expected.append(found.field(at))
+        elif at >= 0 or column.name not in added:
+            expected.append(column)
+    differ = _differences(pa.schema(expected), found)
+    new = [column for column in found if column.name not in info.schema.names]
+    if not new or any(name not in found.names for name in pa.schema(expected).names):
+        return differ
+    words = words_of_schema(pa.schema(new))
+    return f'{differ}; add it: headrace bus configure {stream} --add-column "{words}"'
 
 
 def _differences(expected: pa.Schema, found: pa.Schema, *, extra_allowed: bool = False) -> str:

@@ -304,8 +304,16 @@ class _Draft:
         keys = flow.keys if is_keyed and flow.lost is None else ()
         if info is not None:
             width = info.written or info.partitions
+            defaults = tuple(one for one in info.added if one[0] not in flow.schema.names)
             return OutputBinding(
-                operator.name, operator.stream, width, info.schema, keys, info.time
+                operator.name,
+                operator.stream,
+                width,
+                info.schema,
+                keys,
+                info.time,
+                info.version,
+                defaults,
             )
         width = widths[operator.stream]
         return OutputBinding(operator.name, operator.stream, width, flow.schema, keys, flow.time)

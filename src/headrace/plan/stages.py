@@ -11,6 +11,7 @@ was made of, present on the way to an operator that makes dead letters.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
@@ -26,7 +27,8 @@ HIDDEN = (TIME, WATERMARK, ORIGIN, OFFSET)
 class StreamInfo:
     """What the planner needs to know of a stream that exists on the bus.
 
-    ``written`` is how many of the partitions new rows go to; 0: all.
+    ``written`` is how many of the partitions new rows go to; 0: all. ``version`` is the number of
+    the schema, ``added`` are the columns that were added since it was created, with their defaults.
     """
 
     schema: pa.Schema
@@ -34,6 +36,8 @@ class StreamInfo:
     time: str | None = None
     key: tuple[str, ...] = ()
     written: int = 0
+    version: int = 0
+    added: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,11 @@ class Exchange:
 
 @dataclass(frozen=True)
 class OutputBinding:
-    """A ``send_to`` bound to its stream; ``keys`` place rows, empty: by task."""
+    """A ``send_to`` bound to its stream; ``keys`` place rows, empty: by task.
+
+    ``schema`` is the stream's, of number ``version``; ``defaults`` are for the columns of it that
+    the job does not make, since they were added to the stream.
+    """
 
     operator: str
     stream: str
@@ -107,6 +115,8 @@ class OutputBinding:
     schema: pa.Schema
     keys: tuple[str, ...] = ()
     time: str | None = None
+    version: int = 0
+    defaults: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)

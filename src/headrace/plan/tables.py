@@ -85,7 +85,11 @@ class TableBinder:
         if wrong:
             return None
         time = None if stream is None else stream.time
-        values = [name for name in schema.names if name not in (*spec.key, time)]
+        # Rows from before a column was added have its default in it: that deletes no less.
+        filled = (
+            () if stream is None else [name for name, value in stream.added if value is not None]
+        )
+        values = [name for name in schema.names if name not in (*spec.key, *filled, time)]
         return TableBinding(
             spec.name,
             spec.key,

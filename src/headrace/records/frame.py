@@ -9,7 +9,7 @@ narrow read of a wide stream stays narrow. Layout, little endian, from a multipl
 ``u32`` header size   whole header, a multiple of 64
 ``u64`` body size     the Arrow IPC record batch message, padded to 64
 ``u64`` rows
-``u32`` columns, 0
+``u32 u32``           columns, number of their schema
 ``u64 u64`` ...       for the message's metadata, then each column: bytes, xxh3
 zeros                 up to 8 bytes before the end of the header
 ``u64`` checksum      xxh3 of the header up to here
@@ -42,10 +42,16 @@ class Frame(NamedTuple):
     end: int
     rows: int
     parts: tuple[int, ...]
+    version: int = 0
 
 
-def encode_frame(batch: pa.RecordBatch) -> list[bytes | pa.Buffer]:
-    """Return the chunks of a frame, to be written one after the other."""
+def encode_frame(batch: pa.RecordBatch, version: int = 0) -> list[bytes | pa.Buffer]:
+    """Return the chunks of a frame, to be written one after the other.
+
+    Args:
+        batch: the rows.
+        version: the number of their schema, where what they belong to has had several.
+    """
     message = batch.serialize()
     padding = bytes(-message.size % ALIGNMENT)
     cuts = _column_starts(message, batch.schema)
@@ -61,7 +67,7 @@ def encode_frame(batch: pa.RecordBatch) -> list[bytes | pa.Buffer]:
     used = _FIXED.size + 8 * len(fields) + _SUM.size
     size = -(-used // ALIGNMENT) * ALIGNMENT
     body = message.size + len(padding)
-    head = _FIXED.pack(MAGIC, size, body, batch.num_rows, batch.num_columns, 0)
+    head = _FIXED.pack(MAGIC, size, body, batch.num_rows, batch.num_columns, version)
     head += struct.pack(f"<{len(fields)}Q", *fields) + bytes(size - used)
     return [head + _SUM.pack(xxh3_64_intdigest(head)), message, padding]
 
@@ -92,7 +98,7 @@ def read_header(data: pa.Buffer, position: int, origin: str) -> Frame:
     view = memoryview(data)
     if position + _FIXED.size > len(view):
         raise _damaged(origin, position, "the file ends inside a frame header")
-    magic, size, body, rows, columns, _ = _FIXED.unpack_from(view, position)
+    magic, size, body, rows, columns, version = _FIXED.unpack_from(view, position)
     fields = 2 * (columns + 1)
     least = _FIXED.size + 8 * fields + _SUM.size
     if magic != MAGIC or position + size + body > len(view) or size < least:
@@ -101,7 +107,7 @@ def read_header(data: pa.Buffer, position: int, origin: str) -> Frame:
     if xxh3_64_intdigest(view[position:summed]) != _SUM.unpack_from(view, summed)[0]:
         raise _damaged(origin, position, "the frame header does not match its checksum")
     parts = struct.unpack_from(f"<{fields}Q", view, position + _FIXED.size)
-    return Frame(position, position + size, position + size + body, rows, parts)
+    return Frame(position, position + size, position + size + body, rows, parts, version)
 
 
 def read_frame(

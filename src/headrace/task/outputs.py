@@ -15,6 +15,7 @@ import pyarrow as pa
 from headrace.errors import InvalidInputError
 from headrace.files import Bytes, Files
 from headrace.plan.stages import OutputBinding
+from headrace.records.evolution import with_defaults
 from headrace.records.frame import encode_frame
 from headrace.records.keys import encode_columns, key_groups
 from headrace.records.schema import event_times, normalise
@@ -42,7 +43,9 @@ class OutputNode(Node):
     def push(self, chunk: Chunk) -> None:
         """Keep the rows."""
         self.counts["out"] += chunk.rows
-        batch = normalise(chunk.batch, self.binding.schema)
+        binding = self.binding
+        batch = with_defaults(chunk.batch, binding.schema, dict(binding.defaults))
+        batch = normalise(batch, binding.schema)
         if self.binding.time is not None:
             # After the commit, when the bus looks at them, it would be too late to refuse.
             self._check_times(batch.column(self.binding.time))
@@ -102,7 +105,7 @@ class OutputWriter:
         """Take a node's rows and return where each part will be."""
         parts = []
         for partition, batch in node.take():
-            frame = encode_frame(batch)
+            frame = encode_frame(batch, node.binding.version)
             size = sum(len(piece) for piece in frame)
             stream, rows = node.binding.stream, batch.num_rows
             if size >= self._adopt:

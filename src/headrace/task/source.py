@@ -14,6 +14,7 @@ from headrace.bus.bus import Stream
 from headrace.errors import EventTimeError, InvalidInputError
 from headrace.graph.durations import duration_text
 from headrace.plan.stages import InputBinding
+from headrace.records.evolution import as_planned
 from headrace.records.schema import MAX_EVENT_TIME_MS, as_milliseconds, event_times
 from headrace.task.chunk import Chunk, Ints, Origins, source_of
 from headrace.task.dead_letters import Guard, Refused, without
@@ -84,6 +85,7 @@ class SourceReader:
 
     def _chunk(self, batches: list[pa.RecordBatch]) -> Chunk:
         batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        batch = as_planned(batch, self._binding.schema, self._binding.stream)
         first, self._next = self._next, self._next + batch.num_rows
         chunk = Chunk(batch.select(list(self._binding.columns)), origins=self._origins(first))
         if self._binding.time is None:

@@ -16,6 +16,7 @@ from headrace.bus.bus import Bus
 from headrace.errors import CorruptDataError, InternalError
 from headrace.files import Files
 from headrace.plan.stages import JobPlan, TableBinding
+from headrace.records.evolution import as_planned
 from headrace.records.schema import normalise
 from headrace.state.broadcast.table import BroadcastTable
 
@@ -86,8 +87,8 @@ class Tables:
         for partition, (have, want) in enumerate(zip(table.offsets, upto, strict=True)):
             if want > have:
                 parts = stream.read(partition, have, want, columns=columns)
-                rows = pa.Table.from_batches([part.batch for part in parts])
-                news[partition] = normalise(rows), want
+                rows = normalise(pa.Table.from_batches([part.batch for part in parts]))
+                news[partition] = as_planned(rows, binding.schema, name), want
         table.apply(news)
 
     def _read_file(self, binding: TableBinding) -> pa.RecordBatch:

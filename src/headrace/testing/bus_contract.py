@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from headrace.errors import ClosedError, CorruptDataError, InvalidInputError
 from headrace.faults import injected
 from headrace.files import Files
 from headrace.records.frame import encode_frame
+from headrace.testing.evolution_contract import EvolutionContract
 
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("name", pa.string())])
 SPEC = StreamSpec("events", 2, SCHEMA, "at", ("id",))
@@ -65,16 +65,8 @@ class CrashError(Exception):
     """Raised by a hook where a process would have died."""
 
 
-class BusContract(ABC):
+class BusContract(EvolutionContract):
     """The contract of a bus; subclasses give ``open_bus`` and ``reopen``."""
-
-    @abstractmethod
-    def open_bus(self, folder: Path, options: BusOptions) -> Bus:
-        """Return a bus without streams, in a folder of its own."""
-
-    @abstractmethod
-    def reopen(self, bus: Bus, folder: Path, options: BusOptions) -> Bus:
-        """Return a bus over the same streams that knows only what is durable."""
 
     options = BusOptions(batch_bytes=100_000, record_bytes=20_000, adopt_bytes=4096)
 

@@ -36,6 +36,7 @@ from headrace.errors import InvalidInputError
 from headrace.faults import injected
 from headrace.files import Files
 from headrace.graph.jobs import Job
+from headrace.records.evolution import default_values
 from headrace.records.keys import decode_key
 from headrace.records.layout import DELETED, HASH, WRITTEN
 from headrace.records.schema import normalise_schema
@@ -167,14 +168,14 @@ class TestDriver:
     ) -> None:
         """Append records; by key where the stream has one and no partition is named.
 
-        A column that a row leaves out is null.
+        A column that a row leaves out is null; one that was added to the stream has its default.
 
         Raises:
             InvalidInputError: a column that the stream does not have, or a value that does
                 not fit.
         """
         target = self.bus.stream(stream)
-        table = rows if isinstance(rows, pa.Table) else _table(list(rows), target.spec.schema)
+        table = rows if isinstance(rows, pa.Table) else _table(list(rows), target.spec)
         if partition is None:
             target.append_rows(table)
             return
@@ -345,14 +346,15 @@ class TestDriver:
         self.close()
 
 
-def _table(rows: list[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+def _table(rows: list[Mapping[str, Any]], spec: StreamSpec) -> pa.Table:
+    schema, added = spec.schema, default_values(spec.schema, dict(spec.added))
     unknown = sorted({name for row in rows for name in row} - set(schema.names))
     if unknown:
         raise InvalidInputError(
             f"rows have columns {unknown} that the stream has not; expected {schema.names}"
         )
     try:
-        return pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
+        return pa.Table.from_pylist([{**added, **row} for row in rows], schema=schema)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise InvalidInputError(f"rows do not fit the columns of the stream: {error}") from error
 

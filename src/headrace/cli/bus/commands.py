@@ -54,8 +54,8 @@ def create(
 ) -> None:
     """Create a stream."""
     from headrace.bus.spec import StreamSpec
-    from headrace.cli.ingest.schema_text import words_of_schema
     from headrace.cli.words import count_text
+    from headrace.records.type_words import words_of_schema
 
     keys = tuple(part.strip() for part in key.split(",")) if key else ()
     spec = StreamSpec(name, partitions, _schema(schema, like), time, keys)

@@ -10,8 +10,8 @@ from rich.table import Table
 
 from headrace.bus.bus import Bus
 from headrace.bus.file import FileBus
-from headrace.cli.ingest.schema_text import words_of_type
 from headrace.cli.words import size_text, time_text
+from headrace.records.type_words import words_of_type
 
 
 def describe(bus: Bus, name: str) -> dict[str, Any]:

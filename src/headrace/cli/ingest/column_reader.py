@@ -31,8 +31,9 @@ class ColumnReader:
 
     def __init__(self, spec: StreamSpec) -> None:
         self._spec = spec
-        self._fits_json = all(_is_plain(field.type, lists=True) for field in spec.schema)
-        self._fits_csv = all(_is_plain(field.type, lists=False) for field in spec.schema)
+        is_null = all(default is None for _, default in spec.added)  # what is left out
+        self._fits_json = is_null and all(_is_plain(f.type, lists=True) for f in spec.schema)
+        self._fits_csv = is_null and all(_is_plain(f.type, lists=False) for f in spec.schema)
 
     def from_json(self, lines: Sequence[bytes]) -> pa.RecordBatch | None:
         """Return JSON lines as a batch; ``None`` where a look at each row is needed.

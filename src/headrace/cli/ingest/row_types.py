@@ -18,8 +18,9 @@ import msgspec
 import pyarrow as pa
 
 from headrace.bus.spec import StreamSpec
-from headrace.cli.ingest.schema_text import words_of_type
 from headrace.errors import InvalidInputError
+from headrace.records.evolution import default_values
+from headrace.records.type_words import words_of_type
 
 _AT: Final = re.compile(r"(?P<reason>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`")
@@ -32,13 +33,14 @@ class RowReader:
 
     Args:
         spec: of the stream. Its event-time column must be in each row; what else is left
-            out is null.
+            out is null, or what an added column has in older rows.
     """
 
     def __init__(self, spec: StreamSpec) -> None:
         self._spec = spec
         fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
         rename = {}
+        added = default_values(spec.schema, dict(spec.added))
         # A row without its event time must fail, so that column comes first, without a default.
         self._order = sorted(
             range(len(spec.schema)), key=lambda i: spec.schema[i].name != spec.time
@@ -48,7 +50,8 @@ class RowReader:
             kind = _python_type(field.type)
             own = f"f{index}"
             rename[own] = field.name
-            fields.append((own, kind) if field.name == spec.time else (own, kind | None, None))
+            given = (own, kind | None, added.get(field.name))
+            fields.append((own, kind) if field.name == spec.time else given)
         self._type = msgspec.defstruct(
             "Row", fields, rename=rename, forbid_unknown_fields=True, gc=False
         )

@@ -8,25 +8,8 @@ import re
 import pyarrow as pa
 
 from headrace.errors import InvalidInputError
+from headrace.records.type_words import TYPES
 
-_TYPES = {
-    "bool": pa.bool_(),
-    "int8": pa.int8(),
-    "int16": pa.int16(),
-    "int32": pa.int32(),
-    "int64": pa.int64(),
-    "uint8": pa.uint8(),
-    "uint16": pa.uint16(),
-    "uint32": pa.uint32(),
-    "uint64": pa.uint64(),
-    "float32": pa.float32(),
-    "float64": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "duration": pa.duration("us"),
-}
 _OTHER_NAMES = {
     "boolean": "bool",
     "int": "int64",
@@ -63,20 +46,6 @@ def schema_from_words(text: str) -> pa.Schema:
     return pa.schema(fields)
 
 
-def words_of_type(kind: pa.DataType) -> str:
-    """Return a stored type in the words that ``schema_from_words`` reads."""
-    if pa.types.is_list(kind):
-        return f"list<{words_of_type(kind.value_type)}>"
-    if pa.types.is_decimal(kind):
-        return f"decimal({kind.precision},{kind.scale})"
-    return next((name for name, known in _TYPES.items() if known == kind), str(kind))
-
-
-def words_of_schema(schema: pa.Schema) -> str:
-    """Return a schema in the words that ``schema_from_words`` reads."""
-    return ",".join(f"{field.name}:{words_of_type(field.type)}" for field in schema)
-
-
 def _type(column: str, text: str) -> pa.DataType:
     text = text.lower().replace(" ", "")
     if listed := _LIST.fullmatch(text):
@@ -84,11 +53,11 @@ def _type(column: str, text: str) -> pa.DataType:
     if decimal := _DECIMAL.fullmatch(text):
         return _decimal(column, int(decimal[1]), int(decimal[2]))
     name = _OTHER_NAMES.get(text, text)
-    if name in _TYPES:
-        return _TYPES[name]
-    near = difflib.get_close_matches(text, [*_TYPES, *_OTHER_NAMES], 1)
+    if name in TYPES:
+        return TYPES[name]
+    near = difflib.get_close_matches(text, [*TYPES, *_OTHER_NAMES], 1)
     hint = f"did you mean {near[0]}? " if near else ""
-    known = ", ".join([*_TYPES, "decimal(P,S)", "list<TYPE>"])
+    known = ", ".join([*TYPES, "decimal(P,S)", "list<TYPE>"])
     raise InvalidInputError(
         f"--schema: column {column!r} has unknown type {text!r}; {hint}known are {known}"
     )

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from headrace.cli.ingest.schema_text import words_of_type
 from headrace.errors import InvalidInputError
+from headrace.records.type_words import words_of_type
 
 
 def typed_key(words: Sequence[str], schema: pa.Schema) -> tuple[Any, ...]:

@@ -1,0 +1,129 @@
+"""How columns of stored rows may change: which types are wider, and what older rows have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.errors import InvalidInputError
+
+_MANTISSA_BITS = {32: 24, 64: 53}
+_TAKES: tuple[tuple[Callable[[pa.DataType], bool], Any], ...] = (
+    (pa.types.is_boolean, bool),
+    (pa.types.is_integer, int),
+    (pa.types.is_floating, int | float),
+    (pa.types.is_decimal, int | str),
+    (pa.types.is_string, str),
+    (pa.types.is_binary, str),
+    (pa.types.is_temporal, str),
+)
+
+
+def is_wider(old: pa.DataType, new: pa.DataType) -> bool:
+    """Say whether each value of a type is also one of another type, which can hold more."""
+    types = pa.types
+    if types.is_integer(old) and types.is_integer(new):
+        signed = types.is_signed_integer(new)
+        if types.is_signed_integer(old) and not signed:
+            return False
+        return bool(new.bit_width > old.bit_width)
+    if types.is_integer(old) and types.is_floating(new):
+        return old.bit_width <= _MANTISSA_BITS.get(new.bit_width, 0)
+    if types.is_floating(old) and types.is_floating(new):
+        return bool(new.bit_width > old.bit_width)
+    if types.is_decimal(old) and types.is_decimal(new):
+        whole = new.precision - new.scale >= old.precision - old.scale
+        return whole and new.scale >= old.scale and new != old
+    return False
+
+
+def default_scalar(column: str, kind: pa.DataType, default: Any) -> pa.Scalar:
+    """Return what rows without a column have in it.
+
+    Args:
+        column: its name, for the error.
+        kind: its type.
+        default: null, a number, a truth value, or text; text also for times and dates.
+
+    Raises:
+        InvalidInputError: it is none of these, or does not fit the type.
+    """
+    if default is None:
+        return pa.scalar(None, kind)
+    if any(test(kind) and isinstance(default, takes) for test, takes in _TAKES):
+        try:
+            # A cast refuses what it would have to cut off; to make a scalar of a type does not.
+            made = pa.scalar(default).cast(kind)
+        except (pa.ArrowException, OverflowError):
+            pass
+        else:
+            if not isinstance(default, float) or math.isfinite(default):
+                return made
+    raise InvalidInputError(
+        f"column {column!r} cannot have the default {default!r:.100}: expected one of {kind}, as a "
+        "number, truth value or text, such as 2013-01-31T05:15:00Z; or none, which is null"
+    )
+
+
+def with_defaults(
+    batch: pa.RecordBatch | pa.Table, schema: pa.Schema, defaults: Mapping[str, Any]
+) -> pa.RecordBatch | pa.Table:
+    """Return a batch with those columns of a schema that it lacks and that have a default.
+
+    Args:
+        batch: columns in any order.
+        schema: has the types of the columns.
+        defaults: by column; others stay missing.
+    """
+    for name, default in defaults.items():
+        if name not in batch.schema.names:
+            field = schema.field(name)
+            batch = batch.append_column(field, repeated(name, field.type, default, batch.num_rows))
+    return batch
+
+
+def default_values(schema: pa.Schema, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return defaults as Python values of the columns' types."""
+    return {
+        name: default_scalar(name, schema.field(name).type, default).as_py()
+        for name, default in defaults.items()
+    }
+
+
+def repeated(column: str, kind: pa.DataType, default: Any, rows: int) -> pa.Array:
+    """Return a column of a default; shape (rows,)."""
+    if default is None:
+        return pa.nulls(rows, kind)
+    return pa.repeat(default_scalar(column, kind, default), rows)
+
+
+def as_planned(batch: pa.RecordBatch, schema: pa.Schema, stream: str) -> pa.RecordBatch:
+    """Return columns in the types that a job was planned with, should they be wider by now.
+
+    Args:
+        batch: some columns of the stream.
+        schema: the stream's when the job was planned.
+        stream: its name, for the error.
+
+    Raises:
+        InvalidInputError: a value that the narrower type cannot hold.
+    """
+    for index, field in enumerate(batch.schema):
+        at = schema.get_field_index(field.name)
+        planned = field if at < 0 else schema.field(at)
+        if planned.type.equals(field.type):
+            continue
+        try:
+            column = batch.column(index).cast(planned.type)
+        except pa.ArrowInvalid as error:
+            raise InvalidInputError(
+                f"column {field.name!r} of stream {stream!r} was made wider since this job was "
+                f"started, to {field.type}, and has values that {planned.type} cannot hold; start "
+                "the job again: it then takes the wider type",
+                stream=stream,
+            ) from error
+        batch = batch.set_column(index, planned, column)
+    return batch
