@@ -223,7 +223,7 @@ def verified_json(data: bytes, origin: str, expected: int) -> dict[str, Any]:
         content: dict[str, Any] = msgspec.json.decode(data)
         checksum = content.pop("checksum")
         is_good = checksum == xxh3_64_hexdigest(msgspec.json.encode(content))
-    except (msgspec.DecodeError, AttributeError, KeyError, TypeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, AttributeError, KeyError, TypeError) as error:
         raise CorruptDataError(f"{origin} is damaged: it cannot be read", file=origin) from error
     if not is_good:
         raise CorruptDataError(f"{origin} is damaged: its checksum does not match", file=origin)

@@ -13,30 +13,39 @@ from headrace.errors import CorruptDataError
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("at", pa.int64()), ("name", pa.string()), ("tags", pa.list_(pa.int32()))]
 )
+NOTED = SCHEMA.append(pa.field("note", pa.string()))
 OPTIONS = BusOptions(fsync=Fsync.NEVER, segment_bytes=2000)
 ME = Producer("me", "")
 APPENDS = 10
+EVOLVED = 9
 
 
 def rows(number: int) -> list[dict[str, Any]]:
     """Return the rows of an append, some of them with nulls."""
+    note = "-" if number < EVOLVED else "new"
     return [
         {"id": 3 * number + n, "at": 1000 + n, "name": None if n == 1 else "né", "tags": [n] * n}
+        | {"note": note}
         for n in range(3)
     ]
 
 
 class Small:
-    """A stream of two segments, trimmed once, with sequences: all kinds of index entries."""
+    """A stream of two segments, trimmed once, with sequences: all kinds of index entries.
+
+    The last append has a column that was added before it, with a default for the others.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         with FileBus(root, OPTIONS) as bus:
             stream = bus.create(StreamSpec("s", 1, SCHEMA, "at", ("id",)))
             for number in range(APPENDS):
+                if number == EVOLVED:
+                    stream.evolve(NOTED, {"note": "-"})
                 stream.append(
                     0,
-                    pa.RecordBatch.from_pylist(rows(number), SCHEMA),
+                    pa.RecordBatch.from_pylist(rows(number), stream.spec.schema),
                     producer=ME,
                     sequence=number,
                 )
@@ -45,11 +54,12 @@ class Small:
         folder = root / "streams" / "s" / "p-00000"
         self.indexes = sorted(folder.glob("index-*.log"))
         self.segments = sorted(folder.glob("*.seg"))
+        (self.settings,) = folder.parent.glob("settings-*.json")
 
-    def read(self) -> list[dict[str, Any]]:
+    def read(self, columns: list[str] | None = None) -> list[dict[str, Any]]:
         with FileBus(self.root, OPTIONS) as bus:
             stream = bus.stream("s")
-            found = stream.read(0, stream.begins()[0])
+            found = stream.read(0, stream.begins()[0], columns=columns)
             return [row for part in found for row in part.batch.to_pylist()]
 
 
@@ -75,6 +85,28 @@ def test_the_stream_has_all_there_is_to_damage(small):
     assert small.begin == 12
     assert (len(small.indexes), len(small.segments)) == (2, 2)
     assert expected(small) == small.read()
+
+
+def test_all_damage_of_the_settings_that_tell_of_columns_is_found(small):
+    good = small.settings.read_bytes()
+    for damage in (flipped, cut):
+        for at in range(len(good)):
+            small.settings.write_bytes(damage(good, at))
+            with pytest.raises(CorruptDataError, match=str(small.settings)):
+                small.read()
+
+
+def test_lost_settings_are_found_by_the_rows_that_need_them(small):
+    small.settings.unlink()
+    with pytest.raises(CorruptDataError, match="rows of schema 1, but the settings of stream 's'"):
+        small.read()
+
+
+def test_one_column_is_read_from_rows_that_have_it_and_rows_that_have_not(small):
+    wanted = [{"note": row["note"]} for row in expected(small)]
+    assert wanted == small.read(["note"])
+    old = [{"id": row["id"]} for row in expected(small)]
+    assert old == small.read(["id"])
 
 
 @pytest.mark.parametrize("damage", [flipped, cut])
