@@ -45,7 +45,8 @@ FAULT_POINTS: dict[str, str] = {
     "copy.file_written": "a file is copied under a temporary name and verified, not yet linked",
     "copy.file_linked": "a file of the copy has its name",
     "copy.files_done": "all files that the state names are in job_dir, its manifest is not",
-    "copy.published": "the manifest is in job_dir, nothing is swept there",
+    "copy.published": "the manifest is in job_dir, where another driver may have taken over",
+    "copy.confirmed": "no other driver had taken over by then, nothing is swept in job_dir",
     "copy.swept": "the copy is over",
 }
 

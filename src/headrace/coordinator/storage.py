@@ -115,6 +115,12 @@ class JobStorage:
         return [path for path in self.root.glob("*/.*.tmp") if _age(path, now) > LEFT_S]
 
 
+def generation_of(name: str) -> int | None:
+    """Return the generation that a file of an epoch was made in; ``None`` for other names."""
+    found = _NAME.search(name)
+    return None if found is None else int(found[2])
+
+
 def check_job_name(name: str) -> str:
     """Return a job's name if it can name a folder.
 

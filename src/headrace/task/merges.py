@@ -205,7 +205,8 @@ class Merges:
     def _check_process(self) -> None:
         # After a fork the merges and their files belong to the parent.
         if self._pid != os.getpid():
-            self._entries, self._pid = {}, os.getpid()
+            self._entries, self._failed, self._reported = {}, {}, {}
+            self._pid = os.getpid()
 
     def close(self) -> None:
         """Stop and forget everything, and let no thread behind."""

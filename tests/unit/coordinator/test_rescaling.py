@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.sim.test_copies import expire_lease
+from tests.sim.copies import expire_lease
 from tests.sim.world import World, make_job
 
 from headrace.coordinator.changes.requests import Requests, RescaleRequest

@@ -9,8 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.coordinator.task_files import TaskChange, TaskState, can_replace, changed
-from headrace.task.orders import Merged, SegmentRef
+from headrace.coordinator.task_files import (
+    TaskChange,
+    TaskState,
+    can_replace,
+    changed,
+    merge_order,
+)
+from headrace.task.orders import Merged, MergeOrder, SegmentRef
 
 
 def segment(first: int, last: int | None = None, name: str = "") -> SegmentRef:
@@ -70,6 +76,36 @@ def test_what_a_rescale_left_goes_together() -> None:
     after = changed(task, TaskChange(merged=merge(task, 0, 2)))
     assert paths(after) == ["mleft-right", "s8"]
     assert (after.snapshot_epoch, after.snapshot_attempt) == (6, "a6")
+
+
+def test_some_of_what_a_rescale_left_is_never_replaced() -> None:
+    """Also when the merged file says that it stands where the rescale does."""
+    several = (segment(1, 4, "left"), segment(2, 6, "right"))
+    task = held(8, snapshots=several)
+    stands = msgspec.structs.replace(several[0], path="m", epoch=6, attempt="a6")
+    assert not can_replace(task, Merged(stands, ("left",), snapshot=True))
+    assert can_replace(task, Merged(stands, ("left", "right"), snapshot=True))
+
+
+def test_what_a_rescale_left_is_merged_to_stand_where_the_rescale_does() -> None:
+    """Its files are of other tasks' epochs; a store that has applied them all is at its epoch."""
+    several = tuple(segment(epoch, name=f"of-task-{epoch}") for epoch in (1, 2, 3, 4))
+    task = TaskState(9, "lineage", several, 9, "lineage", shape=3)
+    order = merge_order(task, now_ms=7)
+    assert order is not None
+    assert (order.sources, order.snapshot, order.now_ms) == (several, True, 7)
+    assert (order.epoch, order.attempt) == (9, "lineage")
+    ref = SegmentRef("m", 9, order.epoch, order.attempt, 1, 4, 4, 1)
+    after = changed(task, TaskChange(merged=Merged(ref, paths_of(order), snapshot=True)))
+    assert paths(after) == ["m"]
+    assert (after.snapshot_epoch, after.snapshot_attempt, after.shape) == (9, "lineage", 4)
+    later = merge_order(changed(task, TaskChange(segment(10))), now_ms=7)
+    assert later is not None
+    assert (len(later.sources), later.epoch, later.attempt) == (5, 10, "a10")
+
+
+def paths_of(order: MergeOrder) -> tuple[str, ...]:
+    return tuple(source.path for source in order.sources)
 
 
 BEFORE = held(2, 4, 6, 8)

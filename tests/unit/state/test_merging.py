@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -188,14 +189,20 @@ def test_the_same_files_give_the_same_bytes(tmp_path: Path) -> None:
 LAYOUT = TableLayout(pa.schema([("k", pa.int64())]), pa.schema([("v", pa.int64())]))
 
 
-def write_table(folder: Path, epoch: int, rows: dict[int, int | None]) -> SourceFile:
+def write_table(
+    folder: Path,
+    epoch: int,
+    rows: dict[int, int | None],
+    layout: TableLayout = LAYOUT,
+    now_ms: int = 0,
+) -> SourceFile:
     """A segment with a run of a table, in which some rows delete."""
-    table = ColumnarTable(LAYOUT)
-    table.begin(0)
+    table = ColumnarTable(layout)
+    table.begin(now_ms)
     for wanted in (True, False):
         own = [key for key, value in rows.items() if (value is None) is wanted]
         if own:
-            keys = TableKeys.of(LAYOUT, pa.record_batch({"k": pa.array(own, pa.int64())}))
+            keys = TableKeys.of(layout, pa.record_batch({"k": pa.array(own, pa.int64())}))
             if wanted:
                 table.delete(keys)
             else:
@@ -207,6 +214,12 @@ def write_table(folder: Path, epoch: int, rows: dict[int, int | None]) -> Source
     writer.add_table("stage", 0, "t", changes.schema, changes.batches, 8)
     writer.add("stage", 0, "a", [b"\0\1k"], [b"v"])
     return SourceFile(path, writer.close().checksum, GROUPS)
+
+
+def table_keys(found: SegmentReader, layout: TableLayout = LAYOUT) -> set[int]:
+    """The keys of the rows, deletions included."""
+    pieces = [piece for run in open_runs(found, "t", layout) for piece in run.pieces]
+    return {key for piece in pieces for key in piece.keys[0].to_pylist()}
 
 
 def _values(keys: TableKeys, rows: dict[int, int | None]) -> pa.RecordBatch:
@@ -237,12 +250,7 @@ def test_runs_of_tables_are_merged_too(
         sources.append(source._replace(groups=groups))
         model.update(rows)
     found = merge(folder, sources, SNAPSHOT if is_snapshot else CHANGELOG)
-    held = {
-        key
-        for run in open_runs(found, "t", LAYOUT)
-        for piece in run.pieces
-        for key in piece.keys[0].to_pylist()
-    }
+    held = table_keys(found)
     wanted = hash_range(*groups, 8)
     every = TableKeys.of(LAYOUT, pa.record_batch({"k": pa.array(sorted(model), pa.int64())}))
     own = {
@@ -253,6 +261,25 @@ def test_runs_of_tables_are_merged_too(
     assert held == {k for k in own if model[k] is not None or not is_snapshot}
     found.verify()
     assert found.read("a")[0] == ([b"\0\1k"] if groups[0] <= 1 < groups[1] else [])
+
+
+def test_what_had_expired_leaves_a_snapshot_of_a_table_and_nothing_else(tmp_path: Path) -> None:
+    """By the wall clock that the order names, and the time to live that the store has now."""
+    timed = replace(LAYOUT, ttl_ms=90)
+    old = write_table(tmp_path, 1, {1: 1, 2: 2}, timed, now_ms=100)
+    new = write_table(tmp_path, 2, {2: 3, 3: 4}, timed, now_ms=150)
+
+    def left(kind: str, now_ms: int, ttl_ms: int | None = None) -> set[int]:
+        specs = (StoreSpec("t", "columnar", ttl_ms=ttl_ms),)
+        path = tmp_path / f"{kind}-{now_ms}-{ttl_ms}"
+        made = MergeJob(path, header(kind, 9), "stage", 0, specs, (old, new), now_ms)
+        return table_keys(SegmentReader(FILES, merge_files(made, FILES).path), timed)
+
+    assert left(CHANGELOG, 1000) == {1, 2, 3}
+    assert left(SNAPSHOT, 189) == {1, 2, 3}
+    assert left(SNAPSHOT, 190) == {2, 3}
+    assert left(SNAPSHOT, 240) == set()
+    assert left(SNAPSHOT, 240, ttl_ms=91) == {2, 3}
 
 
 def test_what_is_held_at_once_is_bounded_in_bytes(

@@ -18,10 +18,12 @@ from headrace.clock import Deadline, SystemClock
 from headrace.errors import CorruptDataError
 from headrace.faults import injected
 from headrace.files import Bytes, Files
+from headrace.state.rocksdb import RocksDBBackend
 from headrace.state.segment_reader import SegmentReader
 from headrace.task.background import InlineBackground, ThreadBackground
-from headrace.task.merges import RETRY_EPOCHS
+from headrace.task.merges import GIVE_UP_EPOCHS, RETRY_EPOCHS
 from headrace.testing import TestDriver
+from headrace.testing.processes import wait_until
 
 
 class Last:
@@ -328,5 +330,73 @@ def test_a_damaged_source_is_put_right_from_the_copy(opened: Open) -> None:
     path.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
     fill(driver, 1)
     assert path.read_bytes() == whole
+    fill(driver, 1)
+    assert _task(driver).shape == 1
+
+
+def test_a_merge_that_the_driver_refuses_is_let_go_of(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A while later another one is made, of the files as they are then, and that one counts."""
+    driver = opened()
+    fill(driver, 4)
+    made: list[str] = []
+    with monkeypatch.context() as refusing, injected(made.append):
+        refusing.setattr("headrace.coordinator.epoch.can_replace", lambda task, merged: False)
+        fill(driver, 1)
+        (first,) = temporary(driver)
+        fill(driver, GIVE_UP_EPOCHS)
+        assert temporary(driver) == [first]
+        assert made.count("slot.merge_written") == 1
+        fill(driver, GIVE_UP_EPOCHS)
+        (second,) = temporary(driver)
+        assert second != first
+        assert made.count("slot.merge_written") == 2
+    assert _task(driver).shape == 0
+    fill(driver, 1)
+    assert _task(driver).shape == 1
+    driver.crash(lose_hosts=[0])
+    fill(driver, 1)
+    assert driver.store("last") == dict.fromkeys(range(10), 1)
+
+
+def test_a_store_is_written_to_disk_when_its_snapshot_begins(opened: Open, tmp_path: Path) -> None:
+    """So a process that is killed later finds it at the snapshot, and reads only what follows."""
+    driver = opened("rocksdb", background=lambda: InlineBackground(lambda: False))
+    fill(driver, 5)
+    (stores,) = driver.state_dir(0).glob("last/*/rocksdb")
+    names = sorted(["last", "p.timers"])
+    scope = "last/{}/{}-{}".format(*stores.parent.name.split("-"))
+    reached: set[int] = set()
+
+    def has_reached() -> bool:
+        """Open what is on disk as it would be found after a kill."""
+        copy = tmp_path / driver.clock.new_id()
+        shutil.copytree(stores, copy, ignore=shutil.ignore_patterns("LOCK"))
+        backend = RocksDBBackend(copy, names, scope)
+        if backend.position is not None:
+            reached.add(backend.position.epoch)
+        backend.close()
+        return 4 in reached
+
+    wait_until(has_reached, Deadline(SystemClock(), 20), f"epoch 4 on disk, found {reached}")
+
+
+def test_merges_of_the_process_before_a_fork_are_left_to_it(opened: Open) -> None:
+    """Both may end: the child removes no file of its parent, which goes on with its merge."""
+    is_done = False
+    driver = opened(background=lambda: InlineBackground(lambda: is_done))
+    fill(driver, 5)
+    merges = driver.runner.host(0).merges
+    is_done = True
+    (entry,) = merges._entries.values()
+    assert merges.background.look(entry.ticket)
+    (left,) = temporary(driver)
+    child = os.fork()
+    if child == 0:
+        merges.close()
+        os._exit(len(merges._entries))
+    assert os.waitpid(child, 0)[1] == 0
+    assert left.exists()
     fill(driver, 1)
     assert _task(driver).shape == 1

@@ -19,8 +19,8 @@ from headrace.coordinator.catalog import load_catalog, save_catalog
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.history import load_state
 from headrace.coordinator.manifest import JobState, base_manifest, encode_manifest
-from headrace.coordinator.storage import FOLDERS, JobStorage
-from headrace.errors import CorruptDataError, UnavailableError
+from headrace.coordinator.storage import FOLDERS, JobStorage, generation_of
+from headrace.errors import CorruptDataError, NotOwnerError, UnavailableError
 from headrace.faults import fault
 from headrace.files import Files
 
@@ -77,7 +77,10 @@ class Backup:
 
         1. Make sure of the folder and of the lease. 2. Copy every file that the state names
         and the copy lacks, each verified. 3. Make sure of the lease again. 4. Publish the
-        state as a base manifest. 5. Sweep what neither it nor the copy before names.
+        state as a base manifest. 5. Make sure of the lease once more: a driver that took over
+        before has not seen this manifest, so it is taken back. 6. Sweep what neither it nor
+        the copy before names. Whoever takes over from here on begins with this copy, and
+        what it makes is of a later generation, which no sweep of this driver touches.
 
         Args:
             state: after the epoch; its files must stay until this returns.
@@ -104,6 +107,12 @@ class Backup:
         self._drop_newer(log, state)
         log.publish(state.epoch, _as_copy(state))
         fault("copy.published")
+        try:
+            self.lease.check()
+        except NotOwnerError:
+            self._drop(log, state.epoch)
+            raise
+        fault("copy.confirmed")
         named = state.files() | (before.files() if before is not None else set())
         kept = {state.epoch, *([before.epoch] if before is not None else [])}
         self._sweep(named, kept)
@@ -111,36 +120,51 @@ class Backup:
         return copied
 
     def copied(self) -> JobState | None:
-        """Return the state that the newest copy is of; ``None`` without one that can be read."""
-        try:
-            return load_state(FileCommitLog(self.remote, self._files, self._clock))
-        except CorruptDataError:  # a new copy takes the place of one that nobody can read
-            return None
+        """Return the state that the newest copy is of; ``None`` without one that can be read.
+
+        A new copy takes the place of one that nobody can read.
+        """
+        return _state_at(FileCommitLog(self.remote, self._files, self._clock))
+
+    def is_overtaken(self) -> bool:
+        """Say whether the copy is of a driver after the last one that committed here.
+
+        One of another host that took a generation, and copied nothing, has overtaken nobody:
+        what it may have committed is on its own disk, and this storage is the newest elsewhere.
+        """
+        copied = self.copied()
+        own = _state_at(FileCommitLog(self.local, self._files, self._clock))
+        return copied is not None and (own is None or copied.generation > own.generation)
 
     def _drop_newer(self, log: FileCommitLog, state: JobState) -> None:
         """Remove what a driver that was fenced meanwhile still published above this epoch."""
         for epoch in log.epochs():
-            if epoch >= state.epoch and not self._is_copy_of(log, epoch, state):
-                self._files.remove(self.remote / "manifests" / f"{epoch:012d}.json")
+            found = _state_at(log, epoch)
+            if epoch >= state.epoch and (found is None or found.copy_of != state.digest):
+                self._drop(log, epoch)
 
-    def _is_copy_of(self, log: FileCommitLog, epoch: int, state: JobState) -> bool:
-        try:
-            found = load_state(log, epoch)
-        except CorruptDataError:
-            return False
-        return found is not None and found.copy_of == state.digest
+    def _drop(self, log: FileCommitLog, epoch: int) -> None:
+        """Remove the manifest of a copy, unless a driver after this one made it."""
+        found = _state_at(log, epoch)
+        if found is None or found.generation <= self.lease.generation:
+            self._files.remove(self.remote / "manifests" / f"{epoch:012d}.json")
 
     def _sweep(self, named: set[str], kept: set[int]) -> None:
         """Remove what earlier copies held, and what copies that did not end left behind."""
         for folder in FOLDERS:
-            for name in self._files.names(self.remote / folder):
-                if f"{folder}/{name}" not in named:
-                    self._files.remove(self.remote / folder / name)
-            for path in (self.remote / folder).glob(".*.tmp"):
-                self._files.remove(path)
-        for name in self._files.names(self.remote / "manifests"):
-            if int(name.removesuffix(".json")) not in kept:
-                self._files.remove(self.remote / "manifests" / name)
+            inside = self.remote / folder
+            found = {path.name for path in inside.glob(".*.tmp")} | set(self._files.names(inside))
+            for name in found:
+                if f"{folder}/{name}" not in named and self._is_swept(name):
+                    self._files.remove(inside / name)
+        log = FileCommitLog(self.remote, self._files, self._clock)
+        for epoch in log.epochs():
+            if epoch not in kept:
+                self._drop(log, epoch)
+
+    def _is_swept(self, name: str) -> bool:
+        made_by = generation_of(name)
+        return made_by is None or made_by <= self.lease.generation
 
     def restore(self, beat: Callable[[int], None]) -> JobState | None:
         """Begin the storage from the newest copy; ``None`` when there is none.
@@ -177,6 +201,14 @@ class Backup:
     def has_local(self) -> bool:
         """Say whether the storage holds a committed epoch."""
         return bool(self._files.names(self.local / "manifests"))
+
+
+def _state_at(log: FileCommitLog, epoch: int | None = None) -> JobState | None:
+    """Return the state after an epoch, or the newest; ``None`` where nobody can read it."""
+    try:
+        return load_state(log, epoch)
+    except CorruptDataError:
+        return None
 
 
 def _as_copy(state: JobState) -> bytes:

@@ -105,7 +105,7 @@ class Copier:
     def take_home(self) -> int:
         """Make sure that this host may drive the job; returns the generation to go above.
 
-        A storage that another host has overtaken is thrown away.
+        A storage that the copy of another host has overtaken is thrown away.
 
         Raises:
             NotOwnerError: a driver of another host is alive.
@@ -113,7 +113,7 @@ class Copier:
         """
         backup = self._backup
         try:
-            newest, is_mine = within(REACH_S, self._look)
+            newest, is_overtaken = within(REACH_S, self._look)
         except (OSError, UnavailableError) as error:
             if not backup.has_local:
                 raise UnavailableError(
@@ -123,7 +123,7 @@ class Copier:
                 ) from error
             self._failed(error)
             return 0
-        if newest and not is_mine:
+        if is_overtaken:
             backup.discard()
         return newest
 
@@ -132,7 +132,8 @@ class Copier:
         if backup.remote.exists():
             backup.lease.refuse_others()
         backup.attach()
-        return backup.lease.newest()
+        newest, is_mine = backup.lease.newest()
+        return newest, bool(newest) and not is_mine and backup.is_overtaken()
 
     def begin(self, generation: int) -> None:
         """Take the generation in job_dir too, then restore the storage if it is missing here.
@@ -197,7 +198,7 @@ class Copier:
             raise NotOwnerError(
                 f"job {self._backup.job!r} was taken over by generation {newest} of another host "
                 f"while {self._backup.remote} did not answer; this driver stops, and its next "
-                "start goes on from the other's copy",
+                "start goes on from the other's copy, if there is one by then",
                 job=self._backup.job,
             )
         self._take()

@@ -1,0 +1,215 @@
+"""Who drives a job with a copy: two hosts, their leases, and what is left of either."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.sim.copies import (
+    begun,
+    check_at_least_once,
+    copied,
+    die_at,
+    expire_lease,
+    job_dir,
+    lose_host,
+    on_another_host,
+    open_driver,
+)
+from tests.sim.world import World, make_job
+
+from headrace.coordinator.backup.lease import Lease
+from headrace.errors import InvalidInputError, NotOwnerError
+from headrace.faults import injected
+from headrace.files import Files
+from headrace.testing.driver import DriverCrash, TestDriver
+
+
+def test_a_second_host_is_refused_while_the_first_lives(tmp_path: Path) -> None:
+    """Its lease says so; once it has run out, the newer host takes over and fences the older."""
+    home = tmp_path / "home"
+    with open_driver(home) as first:
+        world = begun(first, 11)
+        second = on_another_host(first)
+        with pytest.raises(NotOwnerError, match=r"driven by process \d+ on host"):
+            second.start()
+        expire_lease(first)
+        second.start()
+        assert second.coordinator.state.counts["in"] == 60
+        world.feed(60)
+        first.advance()  # it has not looked at job_dir again yet
+        first.copy()
+        with pytest.raises(NotOwnerError, match="taken over by generation"):
+            first.advance(force=True)
+        second.finish()
+        second.copy()
+        check_at_least_once(world, second)
+        second.crash()
+        expire_lease(second)
+        first.crash()
+        first.start()
+        assert first.coordinator.state.counts == copied(second).counts
+        assert first.coordinator.state.ended
+
+
+def test_slots_of_several_hosts_are_refused(tmp_path: Path) -> None:
+    """A prefix over the disks of several hosts would not be consistent."""
+    home = tmp_path / "home"
+    job = make_job("memory")
+    with TestDriver(job, tasks=3, hosts=2, home=home, durability="backup(30s)") as driver:
+        World(driver, random.Random(19))
+        with pytest.raises(InvalidInputError, match="its slots are on 2 hosts"):
+            driver.start()
+
+
+def test_a_refused_lease_after_the_claim_does_not_end_the_driver(
+    driver: TestDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The generation in job_dir is this driver's own: it is not fenced by itself."""
+    world = World(driver, random.Random(1))
+    world.feed(20)
+    driver.run()
+    assert driver.copy()
+    driver.crash()
+    renew, refusals = Lease.renew, ["once"]
+
+    def full(lease: Lease) -> None:
+        if refusals:
+            refusals.pop()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        renew(lease)
+
+    monkeypatch.setattr(Lease, "renew", full)
+    world.feed(20)
+    driver.run()
+    assert driver.copy()
+    world.feed(20)
+    driver.run()
+
+
+class StandsStill(Files):
+    """Does something else before it removes the first file of the copy."""
+
+    meanwhile: Callable[[], None] | None = None
+
+    def remove(self, path: Path) -> None:
+        meanwhile = self.meanwhile
+        if meanwhile is not None and "jobs" in path.parts and not path.name.startswith("."):
+            self.meanwhile = None
+            meanwhile()
+        super().remove(path)
+
+
+@pytest.mark.parametrize(
+    "point", ["copy.files_done", "commit.written", "copy.published", "copy.confirmed", "a removal"]
+)
+def test_a_driver_that_stood_still_removes_nothing_of_its_successor(
+    tmp_path: Path, point: str
+) -> None:
+    """It wakes in the midst of its copying, after another host has taken over and copied."""
+    with open_driver(tmp_path / "home", keep_epochs=0) as first:
+        first._files = files = StandsStill(sync=False)
+        world = begun(first, 22)
+        for _ in range(4):
+            world.feed(30)
+            first.advance()
+            first.copy()
+        for _ in range(8):
+            world.feed(10)
+            first.advance()
+        second = on_another_host(first)
+        is_over = False
+
+        def take_over(name: str) -> None:
+            nonlocal is_over
+            if name == point and not is_over:
+                is_over = True
+                expire_lease(first)
+                for _ in range(2):
+                    world.feed(30)
+                    second.advance()
+                    second.copy()
+
+        files.meanwhile = lambda: take_over("a removal")
+        with injected(take_over):
+            first.copy()
+        assert is_over
+        first.copy()  # at the latest here it finds out
+        with pytest.raises(NotOwnerError, match="taken over by generation"):
+            first.advance(force=True)
+        state = copied(second)
+        assert state.copy_of == second.coordinator.state.digest
+        assert all((job_dir(second) / path).exists() for path in state.files())
+        lose_host(second)
+        second.start()
+        assert second.coordinator.state.counts == state.counts
+        second.finish()
+        check_at_least_once(world, second)
+
+
+def test_a_host_that_died_before_it_drove_has_overtaken_nobody(tmp_path: Path) -> None:
+    """It had taken a generation; where the job was driven, nothing is lost and nothing doubled."""
+    with open_driver(tmp_path / "home") as first:
+        world = begun(first, 23)
+        world.feed(60)
+        first.advance()
+        ahead = first.coordinator.state
+        first.crash()
+        expire_lease(first)
+        second = on_another_host(first)
+        with injected(die_at("copy.file_linked")), pytest.raises(DriverCrash):
+            second.start()
+        second.crash()
+        expire_lease(first)
+        first.start()
+        state = first.coordinator.state
+        assert (state.epoch, state.lineage) == (ahead.epoch, ahead.lineage)
+        first.finish()
+        world.check()
+
+
+def test_a_host_that_copied_nothing_is_overtaken_itself(tmp_path: Path) -> None:
+    """What it committed was on its own disk alone; the older storage is the newest elsewhere."""
+    with open_driver(tmp_path / "home") as first:
+        world = begun(first, 24)
+        world.feed(60)
+        first.advance()
+        ahead = first.coordinator.state
+        first.crash()
+        expire_lease(first)
+        second = on_another_host(first)
+        world.feed(30)
+        second.run()
+        second.crash()
+        expire_lease(first)
+        first.start()
+        assert first.coordinator.state.epoch == ahead.epoch
+        first.run()
+        first.copy()
+        first.crash()
+        expire_lease(first)
+        second.start()
+        assert second.coordinator.state.counts == copied(first).counts
+        second.finish()
+        check_at_least_once(world, second)
+
+
+def test_a_host_steps_back_to_what_another_has_copied(tmp_path: Path) -> None:
+    with open_driver(tmp_path / "home") as first:
+        world = begun(first, 25)
+        world.feed(60)
+        first.advance()
+        first.crash()
+        expire_lease(first)
+        second = on_another_host(first)
+        second.start()
+        second.copy()
+        second.crash()
+        expire_lease(first)
+        first.start()
+        assert first.coordinator.state.counts["in"] == 60
+        first.finish()
+        check_at_least_once(world, first)
