@@ -19,7 +19,10 @@ from headrace.clock import Clock
 from headrace.coordinator.backup.places import STORAGES
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.history import load_state
+from headrace.coordinator.identity import host_identity
+from headrace.coordinator.planning import task_name
 from headrace.coordinator.storage import DriverLock
+from headrace.coordinator.task_files import TaskState
 from headrace.errors import HeadraceError, NotOwnerError
 from headrace.files import Files
 from headrace.records.keys import group_range
@@ -43,16 +46,18 @@ def collect(state_dir: Path, files: Files, clock: Clock, keep_s: float) -> list[
     """Remove what has not been needed for ``keep_s`` seconds; returns the folders that went.
 
     A job is gone when its folder is no longer in a job_dir that is there, or holds a file
-    ``DELETED``. Of a job that is there, tasks are gone whose key groups no task has now. What
-    cannot be judged, such as when job_dir does not answer, stays; so does what is open.
+    ``DELETED``. Of a job that is there, tasks are gone whose key groups no task has now, and
+    those that run on another host. What cannot be judged, such as when job_dir does not
+    answer, stays; so does what is open.
     """
     with _alone(state_dir) as is_alone:
         if not is_alone:
             return []
         for path in state_dir.glob(f"**/{_TRASH}*"):
             shutil.rmtree(path, ignore_errors=True)
+        host = host_identity(state_dir, clock, files)
         jobs = _jobs(state_dir, files)
-        found = [path for folder in jobs for path in _unneeded(folder, files, clock)]
+        found = [path for folder in jobs for path in _unneeded(folder, host, files, clock)]
         found += [path for path in _storages(state_dir, files) if (path / DELETED).exists()]
         return [path for path in found if _is_due(path, clock, keep_s) and _remove(path, clock)]
 
@@ -81,14 +86,14 @@ def _storages(state_dir: Path, files: Files) -> list[Path]:
     return [folder / name for name in files.names(folder)]
 
 
-def _unneeded(folder: Path, files: Files, clock: Clock) -> list[Path]:
+def _unneeded(folder: Path, host: str, files: Files, clock: Clock) -> list[Path]:
     """Return the folder of a job that is gone, or those of its tasks that are."""
     storage = Path(_text(folder / RECORD))
     try:
         if (storage / DELETED).exists() or (storage.parent.is_dir() and not storage.exists()):
             return [folder]
         _needed(folder)
-        wanted = _task_folders(storage, files, clock)
+        wanted = _task_folders(storage, host, files, clock)
     except (OSError, HeadraceError):
         return []
     gone = []
@@ -100,8 +105,8 @@ def _unneeded(folder: Path, files: Files, clock: Clock) -> list[Path]:
     return gone
 
 
-def _task_folders(storage: Path, files: Files, clock: Clock) -> set[str] | None:
-    """Return the names of the folders of the tasks that a job has now; ``None``: not known."""
+def _task_folders(storage: Path, host: str, files: Files, clock: Clock) -> set[str] | None:
+    """Return the names of the folders of the tasks that a host has now; ``None``: not known."""
     if not files.names(storage / "manifests"):
         return None
     state = load_state(FileCommitLog(storage, files, clock))
@@ -111,6 +116,7 @@ def _task_folders(storage: Path, files: Files, clock: Clock) -> set[str] | None:
         "{}-{}-{}".format(stage, *group_range(task, count, state.key_groups))
         for stage, count in state.task_counts.items()
         for task in range(count)
+        if state.tasks.get(task_name(stage, task), TaskState()).host in ("", host)
     }
 
 

@@ -18,7 +18,7 @@ from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.epoch import Runner
 from headrace.coordinator.history import load_state
-from headrace.coordinator.hosting import host_identity
+from headrace.coordinator.identity import host_identity
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.naming import with_streams
 from headrace.coordinator.plans import save_plan

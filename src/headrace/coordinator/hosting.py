@@ -11,6 +11,7 @@ from headrace.coordinator.backup.copying import FileCopier, named_files
 from headrace.coordinator.collector import record_storage
 from headrace.coordinator.commit_log import CommitLog, FileCommitLog
 from headrace.coordinator.history import load_state
+from headrace.coordinator.identity import host_identity
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.plans import load_plan
 from headrace.coordinator.task_files import TaskState
@@ -180,15 +181,3 @@ def open_host(  # noqa: PLR0913 - each is a part of its own, by name
 def stop_file(storage: Path, generation: int) -> Path:
     """Return the file whose presence asks the slots of a generation to end their epoch."""
     return storage / f"stop-{generation:08d}"
-
-
-def host_identity(state_dir: Path, clock: Clock, files: Files) -> str:
-    """Return the identity of a host's state directory, made at its first use.
-
-    What has to be found again is the disk with the stores, not the machine's name.
-    """
-    state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path = state_dir / "host-id"
-    if not path.exists():
-        files.publish(path, clock.new_id().encode(), clock.new_id())
-    return files.read(path).decode()

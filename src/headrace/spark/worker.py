@@ -111,10 +111,10 @@ def _host(settings: WorkerSettings) -> Any:
         from headrace.coordinator.hosting import open_host
         from headrace.files import Files
         from headrace.state.options import RocksDBSettings
+        from headrace.task.slot_host import release
 
         for kept in _hosts.values():
-            kept.merges.close()
-            kept.registry.close_all()
+            release(kept)
         _hosts.clear()
         _hosts[key] = open_host(
             storage=Path(settings.storage),

@@ -101,6 +101,26 @@ def test_tasks_of_other_key_groups_go(driver: TestDriver) -> None:
     assert tasks(driver) == own
 
 
+def test_tasks_that_moved_to_another_host_go(tmp_path: Path) -> None:
+    """A host that came back after a while, and another one that has its tasks for good."""
+    with TestDriver(counted, tasks=4, slots=2, hosts=2, home=tmp_path) as driver:
+        driver.create("events", {"id": pa.int64()})
+        driver.feed("events", [{"id": n} for n in range(50)])
+        driver.run()
+        own = tasks(driver)
+        assert 0 < len(own) < 4
+        folder = driver.state_dir(0) / "counted"
+        elsewhere = [path for path in (driver.state_dir(1) / "counted").iterdir() if path.is_dir()]
+        driver.crash()
+        for path in elsewhere:
+            shutil.copytree(path, folder / path.name)
+        assert sorted(path.name for path in elsewhere) == sorted(later(driver))
+        assert tasks(driver) == own
+        driver.feed("events", [{"id": 1}])
+        driver.run()
+        assert later(driver) == []
+
+
 def test_what_is_needed_again_is_no_longer_marked(driver: TestDriver) -> None:
     driver.crash()
     away = driver.storage.rename(driver.home / "away")

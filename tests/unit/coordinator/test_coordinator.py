@@ -15,7 +15,8 @@ from headrace.bus.address import open_bus
 from headrace.bus.retention import OffsetGoneError
 from headrace.clock import SystemClock
 from headrace.coordinator.failures import slot_error
-from headrace.coordinator.hosting import host_identity, stop_file
+from headrace.coordinator.hosting import stop_file
+from headrace.coordinator.identity import host_identity
 from headrace.coordinator.loop import Control, drive, wait_for_news
 from headrace.coordinator.plans import load_plan, save_plan
 from headrace.coordinator.summary import EpochSummary
