@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 from headrace.cli.completions import setting_names
 from headrace.cli.options import Config, Home, Json, Set, settings_of
+from headrace.cli.screen import show_json, show_table
 
 if TYPE_CHECKING:
     from headrace.config import Explanation
@@ -35,7 +35,10 @@ def explain(
 ) -> None:
     """Say what a setting is, its value, and where that comes from."""
     found = settings_of(home, config, overrides).explain(key)
-    typer.echo(json.dumps(asdict(found)) if as_json else str(found))
+    if as_json:
+        show_json(asdict(found))
+    else:
+        typer.echo(str(found))
 
 
 @app.command()
@@ -49,7 +52,6 @@ def ls(
     home: Home = None,
 ) -> None:
     """List all settings with their values and where these come from."""
-    from headrace.cli.state.text import show_rows
     from headrace.config import setting_keys
 
     settings = settings_of(home, config, overrides)
@@ -59,10 +61,9 @@ def ls(
     if changed:
         found = [one for one in found if one.source != "default"]
     if as_json:
-        for one in found:
-            typer.echo(json.dumps(asdict(one)))
+        show_json(*map(asdict, found))
     elif found:
-        show_rows(["setting", "value", "from", "default"], [_row(one) for one in found])
+        show_table(["setting", "value", "from", "default"], [_row(one) for one in found])
     else:
         typer.echo("all settings are as by default")
 

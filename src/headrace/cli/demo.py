@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.console import Console
 
 from headrace.cli.failures import INTERNAL, INTERRUPTED
-from headrace.cli.options import Home, settings_of
+from headrace.cli.options import Home, Json, settings_of
+from headrace.cli.screen import show_json
+
+if TYPE_CHECKING:
+    from headrace.demo.run import DemoResult
 
 
 def demo(
@@ -15,13 +21,25 @@ def demo(
         Literal["stream", "bounded"],
         typer.Option(help="Follow the flights as they are appended, or run over all of them."),
     ] = "stream",
+    as_json: Json = False,
     home: Home = None,
 ) -> None:
     """Run the job "delay radar" on a year of real flights; ends by itself."""
     from headrace.demo.run import run_demo
 
-    result = run_demo(mode, settings_of(home).home)
+    console = Console(stderr=as_json, highlight=False)
+    result = run_demo(mode, settings_of(home).home, console=console)
+    if as_json:
+        show_json(_object(result))
     if result.interrupted:
         raise typer.Exit(INTERRUPTED)
     if not all(comparison.is_equal for comparison in result.comparisons):
         raise typer.Exit(INTERNAL)
+
+
+def _object(result: DemoResult) -> dict[str, Any]:
+    told = asdict(result)
+    for name in ("home", "chart"):
+        told[name] = told[name] and str(told[name])
+    equal = [{**asdict(one), "is_equal": one.is_equal} for one in result.comparisons]
+    return {**told, "comparisons": equal}

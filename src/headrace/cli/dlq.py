@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.options import Home, Json, open_home_bus, settings_of
+from headrace.cli.options import Home, Json, Where, open_home_bus, settings_of
 
 app = typer.Typer(
     name="dlq", help="Look at dead letters, and send their records back.", no_args_is_help=True
@@ -16,12 +16,10 @@ Letters = Annotated[
     str,
     typer.Argument(metavar="NAME", help="A job, or a stream of dead letters.", show_default=False),
 ]
-Where = Annotated[
-    str | None,
-    typer.Option(
-        "--where", metavar="SQL", help="Such as \"operator = 'parse'\".", show_default=False
-    ),
+Count = Annotated[
+    int, typer.Option("-n", metavar="LETTERS", min=0, help="The last so many; 0: all.")
 ]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be appended.")]
 
 
 @app.command()
@@ -40,9 +38,7 @@ def ls(as_json: Json = False, home: Home = None) -> None:
 def show(
     name: Letters,
     where: Where = None,
-    rows: Annotated[
-        int, typer.Option("-n", metavar="LETTERS", min=0, help="The last so many; 0: all.")
-    ] = 10,
+    letters: Count = 10,
     as_json: Json = False,
     home: Home = None,
 ) -> None:
@@ -53,16 +49,14 @@ def show(
 
     with open_home_bus(settings_of(home)) as bus:
         stream = bus.stream(find_dead_stream(bus, name))
-        show_letters(matching(read_letters(stream), where), rows, as_json=as_json)
+        show_letters(matching(read_letters(stream), where), letters, as_json=as_json)
 
 
 @app.command()
 def redrive(
     name: Letters,
     where: Where = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be appended.")
-    ] = False,
+    dry_run: DryRun = False,
     as_json: Json = False,
     home: Home = None,
 ) -> None:

@@ -9,10 +9,9 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from headrace.bus.bus import Bus
+from headrace.cli.screen import show_json, show_table
 from headrace.cli.words import count_text, time_text
 from headrace.coordinator.changes.redriving import LETTER, PLACE, Redriven, read_letters
 from headrace.task.dead_letters import from_record
@@ -44,24 +43,14 @@ def _entry(name: str, letter: dict[str, Any]) -> dict[str, Any]:
 def show_counts(entries: Sequence[dict[str, Any]], *, as_json: bool) -> None:
     """Print the counts of dead letters."""
     if as_json:
-        for entry in entries:
-            typer.echo(msgspec.json.encode(entry).decode())
+        show_json(*entries)
         return
     if not entries:
         typer.echo('no dead letters; operators make them that have on_error="dead_letter"')
         return
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 200  # a pipe has no edge at which names may be cut
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("stream", "operator", "error"):
-        table.add_column(title, no_wrap=True)
-    for title in ("letters", "redrivable"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for title in ("first (UTC)", "last (UTC)"):
-        table.add_column(title, no_wrap=True)
-    for entry in entries:
-        table.add_row(
+    numbers = ("letters", "redrivable")
+    rows = [
+        [
             entry["stream"],
             entry["operator"],
             f"{entry['code']} {entry['kind']}",
@@ -69,8 +58,11 @@ def show_counts(entries: Sequence[dict[str, Any]], *, as_json: bool) -> None:
             f"{entry['redrivable']:,}",
             time_text(entry["first_ms"]),
             time_text(entry["last_ms"]),
-        )
-    console.print(table)
+        ]
+        for entry in entries
+    ]
+    titles = ("stream", "operator", "error", *numbers, "first (UTC)", "last (UTC)")
+    show_table(titles, rows, right=numbers)
 
 
 def show_letters(batches: Iterable[pa.RecordBatch], limit: int, *, as_json: bool) -> None:
@@ -117,8 +109,7 @@ def _cell(value: Any) -> str:
 def show_redriven(name: str, done: Redriven, *, dry_run: bool, as_json: bool) -> None:
     """Print what became of the letters."""
     if as_json:
-        told = {"stream": name, "dry_run": dry_run, **msgspec.to_builtins(done)}
-        typer.echo(msgspec.json.encode(told).decode())
+        show_json({"stream": name, "dry_run": dry_run, **msgspec.to_builtins(done)})
         return
     word = "would be appended" if dry_run else "appended"
     for stream, count in done.appended.items():

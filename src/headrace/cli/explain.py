@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.options import Config, Home, Set, Target, open_home_bus, settings_of
+from headrace.cli.options import Config, Home, Json, Set, Target, open_home_bus, settings_of
+from headrace.cli.screen import show_json
 
 
 def explain(
@@ -14,6 +15,7 @@ def explain(
     mermaid: Annotated[bool, typer.Option("--mermaid", help="Draw it for Mermaid.")] = False,
     config: Config = None,
     overrides: Set = None,
+    as_json: Json = False,
     home: Home = None,
 ) -> None:
     """Print the levels, stages, tasks and stores of a job."""
@@ -22,12 +24,19 @@ def explain(
     from headrace.coordinator.deploy import make_plan
     from headrace.plan.diagram import mermaid as draw
     from headrace.plan.explain import explain as tell
+    from headrace.plan.objects import plan_object
 
+    if mermaid and as_json:
+        raise typer.BadParameter("give either --mermaid or --json")
     settings = settings_of(home, config, overrides)
     job = find_job(target)
     with open_home_bus(settings) as bus:
         plan = make_plan(job.build(), bus, settings, absent_ok=True)
-    typer.echo((draw(plan) if mermaid else tell(plan)).rstrip("\n"))
-    if not mermaid:
-        durability = Durability.parse(settings.state.durability)
-        typer.echo(f"\ndurability {durability}: {durability.promise}")
+    durability = Durability.parse(settings.state.durability)
+    if as_json:
+        promise = {"durability": str(durability), "promise": durability.promise}
+        show_json({**plan_object(plan), **promise})
+    elif mermaid:
+        typer.echo(draw(plan).rstrip("\n"))
+    else:
+        typer.echo(f"{tell(plan)}\ndurability {durability}: {durability.promise}")

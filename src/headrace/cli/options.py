@@ -55,8 +55,37 @@ StreamName = Annotated[
     ),
 ]
 
+Where = Annotated[
+    str | None,
+    typer.Option(
+        "--where",
+        metavar="SQL",
+        help="A condition on the columns, such as \"n > 3 and shop = 'x'\".",
+        show_default=False,
+    ),
+]
+TimeColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--time", metavar="COLUMN", help="Event-time column of a new stream.", show_default=False
+    ),
+]
+KeyColumns = Annotated[
+    str | None,
+    typer.Option(
+        "--key",
+        metavar="COLUMN,...",
+        help="Columns that choose the partition in a new stream.",
+        show_default=False,
+    ),
+]
 
 _home: ContextVar[Path | None] = ContextVar("home of the running command", default=None)
+
+
+def column_names(words: str | None) -> tuple[str, ...]:
+    """Return the columns that ``--key`` names."""
+    return tuple(part.strip() for part in words.split(",")) if words else ()
 
 
 def settings_of(

@@ -7,16 +7,22 @@ from importlib import metadata
 
 import typer
 
+from headrace.cli.options import Json
+from headrace.cli.screen import show_json
 
-def version() -> None:
+
+def version(as_json: Json = False) -> None:
     """Print the versions of Headrace and of what it runs on."""
     names = ("headrace", "pyspark", "pyarrow", "polars", "rocksdict")
-    parts = [f"{name} {_installed(name)}" for name in names]
-    typer.echo(", ".join([*parts, f"python {platform.python_version()}"]))
+    found = {name: _installed(name) for name in names} | {"python": platform.python_version()}
+    if as_json:
+        show_json(found)
+    else:
+        typer.echo(", ".join(f"{name} {told or 'not installed'}" for name, told in found.items()))
 
 
-def _installed(name: str) -> str:
+def _installed(name: str) -> str | None:
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
-        return "not installed"
+        return None

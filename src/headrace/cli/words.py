@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 _FIRST_MS, _END_MS = 0, 253_402_300_800_000
 
 
-def time_text(ms: int | None) -> str:
+def time_text(ms: int | None, *, with_ms: bool = True) -> str:
     """Return an event time as UTC; ``-`` when there is none or it is no time of the calendar."""
     if ms is None or not _FIRST_MS <= ms < _END_MS:
         return "-"
     stamp = datetime.fromtimestamp(ms // 1000, UTC)
-    part = f".{ms % 1000:03d}" if ms % 1000 else ""
+    part = f".{ms % 1000:03d}" if with_ms and ms % 1000 else ""
     return f"{stamp:%Y-%m-%d %H:%M:%S}{part}"
 
 
@@ -31,15 +31,15 @@ def rate_text(rows: float, seconds: float) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """Return a duration: ``0.4 s``, ``12 s``, ``3 min 5 s``, ``2 h 4 min``."""
+    """Return a duration: ``0.4 s``, ``12 s``, ``3 min 5 s``, ``10 min``, ``2 h 4 min``."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    large, small = ("min", "s") if whole < 3600 else ("h", "min")
+    count, rest = divmod(whole if whole < 3600 else whole // 60, 60)
+    return f"{count} {large} {rest} {small}" if rest else f"{count} {large}"
 
 
 def count_text(number: int, noun: str) -> str:

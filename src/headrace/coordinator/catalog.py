@@ -65,8 +65,16 @@ class StoreEntry(msgspec.Struct, frozen=True):
     in_files: bool = True
 
 
+class SinkEntry(msgspec.Struct, frozen=True):
+    """One sink: the operator that sends to it, where rows go, and what readers can rely on."""
+
+    operator: str
+    identity: str
+    promise: str
+
+
 class Catalog(msgspec.Struct, frozen=True):
-    """The stores of a job, by stage and operator; its streams.
+    """The stores of a job, by stage and operator; its streams and sinks.
 
     ``inputs`` names the stream of each input operator, ``lateness_ms`` what it waits for.
     """
@@ -77,13 +85,14 @@ class Catalog(msgspec.Struct, frozen=True):
     inputs: dict[str, str] = {}
     lateness_ms: dict[str, int] = {}
     outputs: tuple[str, ...] = ()
+    sinks: tuple[SinkEntry, ...] = ()
 
 
 _DECODER = msgspec.json.Decoder(Catalog)
 
 
 def describe_plan(plan: JobPlan) -> Catalog:
-    """Return the stores and the streams of a plan."""
+    """Return the stores, the streams and the sinks of a plan."""
     stores = [entry for stage in plan.stages if stage.keyed for entry in _stores(stage)]
     inputs = [binding for stage in plan.stages for binding in stage.inputs]
     outputs = {output.stream for stage in plan.stages for output in stage.outputs}
@@ -94,6 +103,7 @@ def describe_plan(plan: JobPlan) -> Catalog:
         {binding.operator: binding.stream for binding in inputs},
         {binding.operator: binding.lateness_ms for binding in inputs},
         tuple(sorted(outputs)),
+        tuple(SinkEntry(b.operator, b.sink.identity, b.sink.promise) for b in plan.sinks),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Protocol
 from headrace.coordinator.failures import slot_error
 from headrace.coordinator.manifest import (
     FORMAT,
+    SINK_ROWS,
     InputPosition,
     JobState,
     Manifest,
@@ -316,6 +317,13 @@ class EpochRun:
         others = ("cache.", "remote.")
         return {name: n for name, n in self.counts.items() if not name.startswith(others)}
 
+    def _sent(self) -> Counter[str]:
+        """The rows that each sink gets."""
+        sent: Counter[str] = Counter()
+        for part in self.sinks:
+            sent[SINK_ROWS + part.operator] += part.rows
+        return sent
+
     def manifest(self) -> Manifest:
         """Return the epoch as a delta manifest."""
         return Manifest(
@@ -333,7 +341,7 @@ class EpochRun:
             tasks=self.tasks,
             outputs=tuple(self.outputs),
             sinks=tuple(self.sinks),
-            counts={**self._lasting_counts(), "in": self.rows_read()},
+            counts={**self._lasting_counts(), **self._sent(), "in": self.rows_read()},
             ended=self.ended,
             kept_from=self.kept_from,
         )

@@ -17,6 +17,8 @@ from headrace.errors import CorruptDataError
 from headrace.task.orders import NO_WATERMARK, OutputPart, SinkPart
 
 FORMAT = 2
+SINK_ROWS = "sink."
+"""What the counts of rows begin with that a sink was sent; its operator follows."""
 
 
 class InputPosition(msgspec.Struct, frozen=True, array_like=True):

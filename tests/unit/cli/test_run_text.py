@@ -9,14 +9,16 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from headrace.cli.running.live import Screen, live_table
 from headrace.cli.running.progress import Progress
-from headrace.cli.running.run_text import end_json, end_line, epoch_json, epoch_line, live_table
+from headrace.cli.running.run_text import end_json, end_line, epoch_json, epoch_line
 from headrace.cli.words import count_text, rate_text, seconds_text, size_text, time_text
 from headrace.coordinator.manifest import InputPosition, JobState
 from headrace.coordinator.summary import EpochSummary
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK
 
 NOON = 1_357_041_600_000
+WIDE, NARROW = Screen(110, 24), Screen(80, 24)
 SUMMARY = EpochSummary(
     epoch=7,
     rows=1500,
@@ -55,6 +57,13 @@ def progress() -> Progress:
     return begun
 
 
+def shown(progress: Progress, ends: dict[str, list[int]], screen: Screen) -> list[str]:
+    console = Console(file=io.StringIO(), width=screen.width)
+    console.print(live_table(progress, ends, 103.0, screen))
+    assert isinstance(console.file, io.StringIO)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
 def test_an_epoch_is_a_line() -> None:
     assert epoch_line(SUMMARY) == (
         "epoch 7  1,500 rows  0.50 s  3,000 rows/s  1,400 out  lag 30  "
@@ -74,7 +83,7 @@ def test_a_merge_that_fails_is_told(progress: Progress) -> None:
     told = epoch_json(summary, progress, {"flights": [1000, 530]}, 102.0)
     assert (told["merge_problems"], told["merged_bytes"]) == (["s/0: OSError: no space"], 5)
     progress.observe(summary, state_at(1000, 530, epoch=8), 103.0)
-    assert "merging fails" in str(live_table(progress, {"flights": [1000, 530]}, 103.0).title)
+    assert "merging fails" in shown(progress, {"flights": [1000, 530]}, WIDE)[0]
 
 
 @pytest.mark.parametrize("watermark", [NO_WATERMARK, END_WATERMARK])
@@ -127,11 +136,7 @@ def test_a_bounded_run_knows_its_rows_and_its_lag(progress: Progress) -> None:
 
 
 def test_the_live_table_has_a_line_for_each_input(progress: Progress) -> None:
-    console = Console(file=io.StringIO(), width=110)
-    console.print(live_table(progress, {"flights": [1010, 560]}, 103.0))
-
-    assert isinstance(console.file, io.StringIO)
-    title, head, line = (text.rstrip() for text in console.file.getvalue().splitlines())
+    title, head, line = shown(progress, {"flights": [1010, 560]}, WIDE)
 
     assert title == "radar  1,400 out  2 late  Ctrl-C ends the epoch and stops"
     assert head.split() == [
@@ -142,15 +147,48 @@ def test_the_live_table_has_a_line_for_each_input(progress: Progress) -> None:
     ]  # fmt: skip
 
 
+def many(names: list[str], read: int = 1_234_567) -> Progress:
+    """A run of many inputs, each of which has read so many rows."""
+    positions = {0: InputPosition(read, NOON)}
+    at = msgspec.structs.replace(state_at(0), inputs=dict.fromkeys(names, positions))
+    begun = Progress("radar", dict(zip(names, names, strict=True)), {}, state_at(0), 100.0)
+    begun.observe(SUMMARY, at, 102.0)
+    return begun
+
+
+def test_a_narrow_terminal_has_what_is_of_the_job_in_the_title() -> None:
+    names = ["flights", "weather_of_the_airports", "planes", "a" * 40, "airlines"]
+
+    title, head, *lines = shown(many(names), {name: [2_000_000] for name in names}, NARROW)
+
+    assert title == "radar  epoch 7 in 0.50 s  state 3.1 MiB  1,400 out  2 late  Ctrl-C stops"
+    assert head.split() == ["input", "rows/s", "rows", "lag", "watermark", "(UTC)"]
+    assert max(map(len, [title, head, *lines])) <= 80
+    assert [line.split()[0][:12] for line in lines] == [name[:12] for name in names]
+    assert "…" in lines[3]
+    assert all("1,234,567" in line and "2013-01-01 12:00:00" in line for line in lines)
+
+
+def test_of_more_inputs_than_lines_those_behind_are_shown() -> None:
+    names = [f"errors.{number}" for number in range(900)]
+    ends = {name: [1_234_567] for name in names} | {"errors.500": [1_234_600]}
+
+    _, _, *lines = shown(many(names), ends, Screen(110, 8))
+
+    assert [line.split()[0] for line in lines] == [
+        "errors.0", "errors.1", "errors.2", "errors.500", "896",
+    ]  # fmt: skip
+    assert lines[-1].split()[1] == "more"
+    assert f"{896 * 1_234_567:,}" in lines[-1]
+
+
 def test_a_run_that_waits_says_so() -> None:
     waiting = Progress("radar", {"flights": "departures"}, {}, state_at(0, 0), 0.0)
-    console = Console(file=io.StringIO(), width=110)
 
-    console.print(live_table(waiting, {"departures": [0, 0]}, 0.0))
+    title, _, line = shown(waiting, {"departures": [0, 0]}, WIDE)
 
-    assert isinstance(console.file, io.StringIO)
-    assert "waiting for input" in console.file.getvalue()
-    assert "flights (departures)" in console.file.getvalue()
+    assert "waiting for input" in title
+    assert "flights (departures)" in line
 
 
 def test_an_epoch_is_an_object(progress: Progress) -> None:
@@ -208,7 +246,7 @@ def test_sizes_read_well() -> None:
 def test_durations_read_well() -> None:
     found = [seconds_text(seconds) for seconds in (0.44, 12.3, 59.7, 185, 3725)]
 
-    assert found == ["0.4 s", "12 s", "1 min 0 s", "3 min 5 s", "1 h 2 min"]
+    assert found == ["0.4 s", "12 s", "1 min", "3 min 5 s", "1 h 2 min"]
 
 
 def test_rates_and_counts_read_well() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 from headrace.cli.completions import stream_names
 from headrace.cli.options import Home, Json, StreamName, open_home_bus, settings_of
+from headrace.cli.screen import show_json
 
 
 def describe(name: StreamName, as_json: Json = False, home: Home = None) -> None:
@@ -21,7 +21,7 @@ def describe(name: StreamName, as_json: Json = False, home: Home = None) -> None
     with open_home_bus(settings) as bus:
         found = describe_stream(settings, bus, name, SystemClock())
     if as_json:
-        typer.echo(json.dumps(found))
+        show_json(found)
     else:
         show_stream(found)
 
@@ -57,7 +57,7 @@ def trim(
         now = stream.begins()
     gone = sum(now) - sum(was)
     if as_json:
-        typer.echo(json.dumps({"name": name, "rows": gone, "begins": now}))
+        show_json({"name": name, "rows": gone, "begins": now})
     else:
         begins = " ".join(map(str, now))
         typer.echo(f"stream {name}: {count_text(gone, 'row')} dropped; it begins at {begins}")
@@ -94,10 +94,12 @@ def alias(
         was = f", before {before}" if before else ""
         typer.echo(f"alias {name}: {stream or 'removed'}{was}")
         return
+    if as_json:
+        show_json(*({"alias": one, "stream": target} for one, target in sorted(known.items())))
+        return
     for one, target in sorted(known.items()):
-        pair = {"alias": one, "stream": target}
-        typer.echo(json.dumps(pair) if as_json else f"{one} -> {target}")
-    if not known and not as_json:
+        typer.echo(f"{one} -> {target}")
+    if not known:
         typer.echo("no aliases; make one with: headrace bus alias ALIAS STREAM")
 
 
@@ -131,7 +133,7 @@ def configure(
         stream = bus.stream(name)
         found = asdict(stream.configure(**changes) if changes else stream.settings)
     if as_json:
-        typer.echo(json.dumps({"name": name, **found}))
+        show_json({"name": name, **found})
     else:
         told = ", ".join(f"{key} {value}" for key, value in found.items() if value)
         typer.echo(f"stream {name}: {told or 'keeps everything'}")

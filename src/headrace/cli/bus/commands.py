@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,21 +9,27 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.bus import append, changes
-from headrace.cli.options import Home, Json, StreamName, open_home_bus, settings_of
+from headrace.cli.options import (
+    Home,
+    Json,
+    KeyColumns,
+    StreamName,
+    TimeColumn,
+    Where,
+    column_names,
+    open_home_bus,
+    settings_of,
+)
+from headrace.cli.screen import show_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 app = typer.Typer(name="bus", help="Create, fill and look at streams.", no_args_is_help=True)
-app.command()(append.append)
-app.command()(changes.describe)
-app.command()(changes.trim)
-app.command()(changes.alias)
-app.command()(changes.configure)
 
 
 @app.command()
-def create(
+def create(  # noqa: PLR0913, PLR0917 - one for each option
     name: StreamName,
     partitions: Annotated[int, typer.Option(min=1, help="Partitions.")] = 1,
     schema: Annotated[
@@ -37,30 +42,26 @@ def create(
         Path | None,
         typer.Option(metavar="FILE", help="Columns of a Parquet file.", show_default=False),
     ] = None,
-    time: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMN", help="Event-time column.", show_default=False),
-    ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN,...", help="Columns that choose the partition.", show_default=False
-        ),
-    ] = None,
+    time: TimeColumn = None,
+    key: KeyColumns = None,
     exist_ok: Annotated[
         bool, typer.Option("--exist-ok", help="The same stream may be there already.")
     ] = False,
+    as_json: Json = False,
     home: Home = None,
 ) -> None:
     """Create a stream."""
     from headrace.bus.spec import StreamSpec
+    from headrace.cli.bus.listing import describe
     from headrace.cli.words import count_text
     from headrace.records.type_words import words_of_schema
 
-    keys = tuple(part.strip() for part in key.split(",")) if key else ()
-    spec = StreamSpec(name, partitions, _schema(schema, like), time, keys)
+    spec = StreamSpec(name, partitions, _schema(schema, like), time, column_names(key))
     with open_home_bus(settings_of(home)) as bus:
         bus.create(spec, exist_ok=exist_ok)
+        if as_json:
+            show_json(describe(bus, name))
+            return
     typer.echo(
         f"stream {name}: {count_text(partitions, 'partition')}, {words_of_schema(spec.schema)}"
     )
@@ -88,6 +89,9 @@ def _schema(words: str | None, like: Path | None) -> pa.Schema:
         raise InvalidInputError(f"--like: {like} is not Parquet: {reason}") from error
 
 
+app.command()(append.append)
+
+
 @app.command()
 def tail(
     name: StreamName,
@@ -113,10 +117,7 @@ def tail(
             show_default=False,
         ),
     ] = None,
-    where: Annotated[
-        str | None,
-        typer.Option("--where", metavar="SQL", help='Such as "n > 3".', show_default=False),
-    ] = None,
+    where: Where = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more rows.")] = False,
     as_json: Json = False,
     home: Home = None,
@@ -138,21 +139,28 @@ def tail(
             printer.show(group)
 
 
+app.command()(changes.describe)
+
+
 @app.command()
 def ls(as_json: Json = False, home: Home = None) -> None:
     """List the streams with their sizes and times."""
-    from headrace.cli.bus.listing import describe, table
+    from headrace.cli.bus.listing import describe, show_streams
 
     settings = settings_of(home)
     with open_home_bus(settings) as bus:
         found = [describe(bus, name) for name in bus.names()]
     if as_json:
-        for entry in found:
-            typer.echo(json.dumps(entry))
+        show_json(*found)
     elif not found:
         typer.echo(
             f"no streams in {settings.bus_dir}; "
             "make one with: headrace bus create NAME --schema ..."
         )
     else:
-        table(found)
+        show_streams(found)
+
+
+app.command()(changes.trim)
+app.command()(changes.alias)
+app.command()(changes.configure)

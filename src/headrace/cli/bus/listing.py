@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from headrace.bus.bus import Bus
 from headrace.bus.file import FileBus
+from headrace.cli.screen import show_table
 from headrace.cli.words import size_text, time_text
 from headrace.records.type_words import words_of_type
 
@@ -40,26 +38,20 @@ def _bytes(bus: Bus, name: str) -> int | None:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def table(streams: Sequence[dict[str, Any]], console: Console | None = None) -> None:
+def show_streams(streams: Sequence[dict[str, Any]]) -> None:
     """Print the streams as a table."""
-    console = console or Console(highlight=False)
-    made = Table(box=None, pad_edge=False, header_style="bold")
-    made.add_column("stream", no_wrap=True)
-    for title in ("partitions", "rows", "bytes"):
-        made.add_column(title, justify="right", no_wrap=True)
-    for title in ("first event (UTC)", "last event (UTC)", "key"):
-        made.add_column(title, no_wrap=True)
-    for entry in streams:
-        size = entry["bytes"]
-        made.add_row(
+    numbers = ("partitions", "rows", "bytes")
+    rows = [
+        [
             entry["name"],
             f"{entry['partitions']:,}",
             f"{entry['rows']:,}",
-            "-" if size is None else size_text(size),
+            "-" if entry["bytes"] is None else size_text(entry["bytes"]),
             time_text(entry["first_ms"]),
             time_text(entry["last_ms"]),
             ", ".join(entry["key"]) or "-",
-        )
-    if not console.is_terminal:
-        console.width = 200  # a pipe has no edge at which names may be cut
-    console.print(made)
+        ]
+        for entry in streams
+    ]
+    titles = ("stream", *numbers, "first event (UTC)", "last event (UTC)", "key")
+    show_table(titles, rows, right=numbers)

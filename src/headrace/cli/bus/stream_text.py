@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+import typer
 
 from headrace.bus.bus import Bus
 from headrace.cli.bus.listing import describe
+from headrace.cli.screen import show_facts, show_table
 from headrace.cli.words import size_text, time_text
 from headrace.clock import Clock
 from headrace.config import Settings
@@ -65,9 +64,8 @@ def describe_stream(settings: Settings, bus: Bus, name: str, clock: Clock) -> di
     }
 
 
-def show_stream(found: dict[str, Any], console: Console | None = None) -> None:
+def show_stream(found: dict[str, Any]) -> None:
     """Print what ``describe_stream`` returns."""
-    console = console or Console(highlight=False, soft_wrap=True)
     size, rate = found["bytes"], found["rows_per_s"]
     facts = {
         "stream": found["name"],
@@ -80,8 +78,7 @@ def show_stream(found: dict[str, Any], console: Console | None = None) -> None:
         "aliases": ", ".join(found["aliases"]) or "-",
         "written by": ", ".join(found["writers"]) or "-",
     }
-    for name, value in facts.items():
-        console.print(f"{name:<12} {value}")
+    show_facts(facts.items())
     parts = [
         (
             str(part["partition"]),
@@ -93,7 +90,8 @@ def show_stream(found: dict[str, Any], console: Console | None = None) -> None:
         for part in found["ends"]
     ]
     titles = ("partition", "begin", "end", "first event (UTC)", "last event (UTC)")
-    _table(console, titles, parts)
+    typer.echo()
+    show_table(titles, parts, right=("begin", "end"))
     readers = [
         (
             one["job"],
@@ -105,15 +103,6 @@ def show_stream(found: dict[str, Any], console: Console | None = None) -> None:
         for one in found["readers"]
     ]
     if readers:
-        _table(console, ("reader", "input", "status", "lag", "watermark (UTC)"), readers)
-
-
-def _table(console: Console, titles: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    console.print()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in titles:
-        is_number = title in ("begin", "end", "lag")
-        table.add_column(title, no_wrap=True, justify="right" if is_number else "left")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+        typer.echo()
+        titles = ("reader", "input", "status", "lag", "watermark (UTC)")
+        show_table(titles, readers, right=("lag",))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.options import Config, Home, JobName, Json, Set, open_home_bus, settings_of
+from headrace.cli.screen import show_json
 
 if TYPE_CHECKING:
     from headrace.bus.bus import Bus
@@ -24,6 +24,24 @@ if TYPE_CHECKING:
 
 POLL_S = 0.1
 NEGATIVE = {"ignore_unknown_options": True}  # -5 is a number, not an option
+
+Start = Annotated[str, typer.Option("--from", metavar="WHERE", help="earliest, latest, or a time.")]
+Offsets = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="INPUT/PARTITION=N",
+        help="Begin one partition of an input at an offset.",
+        show_default=False,
+    ),
+]
+Target = Annotated[
+    str,
+    typer.Option(
+        metavar="WHERE",
+        help="An epoch that is kept; -5: five before the last; or a time.",
+        show_default=False,
+    ),
+]
 
 
 def stop(
@@ -66,25 +84,15 @@ def stop(
         after = view_job(settings, job, bus, clock).state
     epoch = after.epoch if after is not None else None
     if as_json:
-        typer.echo(json.dumps({"job": job, "process": driver.process, "epoch": epoch}))
+        show_json({"job": job, "process": driver.process, "epoch": epoch})
     else:
         typer.echo(stopped_line(job, epoch))
 
 
 def reset(
     job: JobName,
-    start: Annotated[
-        str, typer.Option("--from", metavar="WHERE", help="earliest, latest, or a time.")
-    ] = "earliest",
-    offset: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--offset",
-            metavar="INPUT/PARTITION=N",
-            help="Begin one partition of an input at an offset.",
-            show_default=False,
-        ),
-    ] = None,
+    start: Start = "earliest",
+    offset: Offsets = None,
     config: Config = None,
     overrides: Set = None,
     as_json: Json = False,
@@ -108,15 +116,7 @@ def reset(
 
 def rewind(
     job: JobName,
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="WHERE",
-            help="An epoch that is kept; -5: five before the last; or a time.",
-            show_default=False,
-        ),
-    ],
+    to: Target,
     config: Config = None,
     overrides: Set = None,
     as_json: Json = False,
@@ -166,7 +166,7 @@ def delete(
         with open_home_bus(settings) as bus:
             gone = remove_job(settings, job, bus, files, clock)
     if as_json:
-        typer.echo(json.dumps({"job": job, "deleted": [str(path) for path in gone]}))
+        show_json({"job": job, "deleted": [str(path) for path in gone]})
     else:
         hours = settings.state.keep_unused_s / 3600
         typer.echo(
@@ -245,6 +245,6 @@ def _told(state: JobState, what: str, more: dict[str, object], *, as_json: bool)
     from headrace.cli.jobs.text import placed_line
 
     if as_json:
-        typer.echo(json.dumps({"job": state.job, "epoch": state.epoch, **more}))
+        show_json({"job": state.job, "epoch": state.epoch, **more})
     else:
         typer.echo(placed_line(state.job, state.epoch, what))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ import typer
 
 from headrace.cli.jobs import changes
 from headrace.cli.options import Config, Home, JobName, Json, Set, open_home_bus, settings_of
+from headrace.cli.screen import show_json
 
 if TYPE_CHECKING:
     from headrace.clock import Clock
@@ -33,8 +33,7 @@ def ls(as_json: Json = False, home: Home = None) -> None:
     with open_home_bus(settings) as bus:
         views = [view_job(settings, name, bus, clock) for name in job_names(settings)]
     if as_json:
-        for view in views:
-            typer.echo(json.dumps(job_json(view)))
+        show_json(*map(job_json, views))
     elif views:
         show_jobs(views)
     else:
@@ -52,7 +51,7 @@ def describe(job: JobName, as_json: Json = False, home: Home = None) -> None:
     with open_home_bus(settings) as bus:
         view = view_job(settings, job, bus, SystemClock())
     if as_json:
-        typer.echo(json.dumps(job_json(view)))
+        show_json(job_json(view))
     else:
         show_job(view)
 
@@ -105,7 +104,7 @@ def rescale(
         raise InvalidInputError(answer.error, job=job)
     if as_json:
         told = {"job": job, "epoch": answer.epoch, "before": before.task_counts}
-        typer.echo(json.dumps({**told, "tasks": answer.counts}))
+        show_json({**told, "tasks": answer.counts})
         return
     for name, count in answer.counts.items():
         held = before.task_counts[name]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
+import typer
 
+from headrace.cli.screen import show_facts, show_table
 from headrace.cli.words import count_text, size_text, time_text
+from headrace.coordinator.manifest import SINK_ROWS
 
 if TYPE_CHECKING:
-    from headrace.coordinator.inspection.job_list import InputView, JobView
+    from headrace.coordinator.inspection.job_list import InputView, JobView, SinkView
 
 
 def job_json(view: JobView) -> dict[str, Any]:
@@ -50,53 +52,62 @@ def job_json(view: JobView) -> dict[str, Any]:
             {"stage": s.stage, "tasks": s.tasks, "state_bytes": s.state_bytes} for s in view.stages
         ],
         "outputs": list(view.outputs),
+        "sinks": [asdict(found) for found in view.sinks],
         "problem": view.problem or None,
     }
 
 
 def show_jobs(views: Sequence[JobView]) -> None:
     """Print a line for each job."""
-    table = _table(
-        ("job", "status", "last epoch (UTC)", "driver"), ("epoch", "rows", "lag", "state")
-    )
-    for view in views:
-        state = view.state
-        table.add_row(
-            view.job,
-            view.status,
-            time_text(state.time_ms) if state else "-",
-            str(view.driver) if view.driver else "-",
-            f"{state.epoch:,}" if state else "-",
-            f"{state.counts.get('in', 0):,}" if state else "-",
-            _count(view.lag),
-            size_text(view.state_bytes),
-        )
-    _print(table)
+    numbers = ("epoch", "rows", "lag", "state")
+    rows = [_job_row(view) for view in views]
+    show_table(("job", "status", "last epoch (UTC)", "driver", *numbers), rows, right=numbers)
+
+
+def _job_row(view: JobView) -> list[str]:
+    state = view.state
+    return [
+        view.job,
+        view.status,
+        time_text(state.time_ms) if state else "-",
+        str(view.driver) if view.driver else "-",
+        f"{state.epoch:,}" if state else "-",
+        f"{state.counts.get('in', 0):,}" if state else "-",
+        _count(view.lag),
+        size_text(view.state_bytes),
+    ]
 
 
 def show_job(view: JobView) -> None:
     """Print all that is known of a job."""
-    console = Console(highlight=False, soft_wrap=True)
-    for name, value in _facts(view):
-        console.print(f"{name:<12} {value}")
-    if view.inputs:
-        console.print()
-        table = _table(("input",), ("rows read", "lag", "watermark (UTC)", "next offsets"))
-        for found in view.inputs:
-            table.add_row(
-                _name(found),
-                f"{found.read:,}",
-                _count(found.lag),
-                time_text(found.watermark_ms),
-                _offsets(found.offsets),
-            )
-        _print(table)
-    if view.stages:
-        console.print()
-        table = _table(("stage",), ("tasks", "state"))
-        for stage in view.stages:
-            table.add_row(stage.stage, f"{stage.tasks}", size_text(stage.state_bytes))
-        _print(table)
+    show_facts(_facts(view))
+    inputs = [_input_row(one) for one in view.inputs]
+    _show_part(("input",), ("rows read", "lag", "watermark (UTC)", "next offsets"), inputs)
+    stages = [[one.stage, f"{one.tasks}", size_text(one.state_bytes)] for one in view.stages]
+    _show_part(("stage",), ("tasks", "state"), stages)
+    sinks = [_sink_row(one) for one in view.sinks]
+    _show_part(("sink", "sends to"), ("rows committed", "up to epoch", "waiting"), sinks)
+
+
+def _show_part(left: Sequence[str], right: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    if rows:
+        typer.echo()
+        show_table((*left, *right), rows, right=right)
+
+
+def _input_row(found: InputView) -> list[str]:
+    return [
+        _name(found),
+        f"{found.read:,}",
+        _count(found.lag),
+        time_text(found.watermark_ms),
+        _offsets(found.offsets),
+    ]
+
+
+def _sink_row(found: SinkView) -> list[str]:
+    numbers = (found.rows, found.epoch, found.waiting)
+    return [found.operator, found.identity, *map(_count, numbers)]
 
 
 def _facts(view: JobView) -> list[tuple[str, str]]:
@@ -105,7 +116,11 @@ def _facts(view: JobView) -> list[tuple[str, str]]:
     facts = [("job", view.job), ("status", f"{view.status}{by}")]
     if state is None:
         return [*facts, ("problem", view.problem), ("storage", str(view.storage))]
-    counts = [f"{number:,} {name}" for name, number in sorted(state.counts.items()) if name != "in"]
+    counts = [
+        f"{number:,} {name}"
+        for name, number in sorted(state.counts.items())
+        if name != "in" and not name.startswith(SINK_ROWS)
+    ]
     facts += [
         (
             "epoch",
@@ -147,19 +162,3 @@ def _offsets(offsets: Sequence[int], shown: int = 8) -> str:
 
 def _count(number: int | None) -> str:
     return "-" if number is None else f"{number:,}"
-
-
-def _table(left: Sequence[str], right: Sequence[str]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in left:
-        table.add_column(name, no_wrap=True)
-    for name in right:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
-
-
-def _print(table: Table) -> None:
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 200  # a pipe has no edge at which names may be cut
-    console.print(table)

@@ -6,7 +6,6 @@ order; epochs may come from another thread than the rest.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,15 +17,16 @@ from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.segment import ControlType
 
+from headrace.cli.running.live import Screen, live_table
 from headrace.cli.running.run_text import (
     end_json,
     end_line,
     epoch_json,
     epoch_line,
-    live_table,
     recovery_json,
     recovery_line,
 )
+from headrace.cli.screen import show_json
 from headrace.cli.words import rate_text
 
 if TYPE_CHECKING:
@@ -134,17 +134,16 @@ class JsonReporter:
     def epoch(self, summary: EpochSummary) -> None:
         """Print the epoch."""
         assert self._progress is not None
-        line = epoch_json(summary, self._progress, self._ends(), self._clock.monotonic())
-        typer.echo(json.dumps(line))
+        show_json(epoch_json(summary, self._progress, self._ends(), self._clock.monotonic()))
 
     def recovering(self, recovery: Recovery | None) -> None:
         """Print how far it is."""
         if recovery is not None:
-            typer.echo(json.dumps(recovery_json(recovery)))
+            show_json(recovery_json(recovery))
 
     def notice(self, line: str) -> None:
         """Print it."""
-        typer.echo(json.dumps({"type": "notice", "text": line}))
+        show_json({"type": "notice", "text": line})
 
     def stopping(self) -> None:
         """Say on stderr that the end is near."""
@@ -153,7 +152,7 @@ class JsonReporter:
     def finished(self, seconds: float, *, interrupted: bool) -> None:
         """Print the whole run."""
         if self._progress is not None:
-            typer.echo(json.dumps(end_json(self._progress, seconds, interrupted=interrupted)))
+            show_json(end_json(self._progress, seconds, interrupted=interrupted))
 
     def close(self) -> None:
         """Do nothing."""
@@ -187,7 +186,9 @@ class TerminalReporter:
         elif total is None:
             self._show(
                 Live(
-                    get_renderable=lambda: live_table(progress, ends(), self._clock.monotonic()),
+                    get_renderable=lambda: live_table(
+                        progress, ends(), self._clock.monotonic(), Screen(*self._console.size)
+                    ),
                     console=self._console,
                     refresh_per_second=2,
                 )
@@ -254,10 +255,11 @@ class TerminalReporter:
 def _bars(console: Console) -> Bars:
     return Bars(
         TextColumn("[bold cyan]{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=None),
         TextColumn("{task.percentage:>3.0f} %"),
         TextColumn("{task.fields[rows]} rows"),
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
         console=console,
+        expand=True,
     )

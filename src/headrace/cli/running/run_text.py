@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-from rich.text import Text
-
 from headrace.cli.words import count_text, rate_text, seconds_text, size_text, time_text
 
 if TYPE_CHECKING:
@@ -163,54 +160,3 @@ def end_line(progress: Progress, seconds: float, *, interrupted: bool) -> str:
     if interrupted:
         return f"{told}; stopped after epoch {state.epoch}, nothing is lost: run it again to go on"
     return f"{told}; {'ended' if state.ended else 'stopped'} in epoch {state.epoch}"
-
-
-def live_table(progress: Progress, ends: Ends, now: float) -> Table:
-    """Return a line for each input, under a line for the job."""
-    last = progress.last
-    table = Table(box=None, pad_edge=False, header_style="dim", title_justify="left")
-    inputs = progress.inputs(ends, now)
-    table.title = _title(progress, lag=sum(found.lag for found in inputs))
-    table.title_style = ""
-    for name in ("input", "rows/s", "rows", "lag", "watermark (UTC)", "epoch", "took", "state"):
-        justify: Any = "left" if name in ("input", "watermark (UTC)") else "right"
-        table.add_column(name, justify=justify, no_wrap=True)
-    epoch = "-" if last is None else str(last.epoch)
-    took = "-" if last is None else f"{last.took_ms / 1000:.2f} s"
-    state = "-" if last is None else size_text(last.state_bytes)
-    for found in inputs:
-        name = found.operator
-        if found.stream != name:
-            name = f"{name} ({found.stream})"
-        table.add_row(
-            Text(name, style="bold"),
-            f"{found.rows_per_s:,.0f}",
-            f"{found.rows:,}",
-            f"{found.lag:,}",
-            time_text(found.watermark_ms),
-            epoch,
-            took,
-            state,
-        )
-    return table
-
-
-def _title(progress: Progress, *, lag: int) -> Text:
-    text = Text.assemble((progress.job, "bold cyan"), f"  {progress.output_rows:,} out")
-    if progress.late_rows:
-        text.append(f"  {progress.late_rows:,} late", style="yellow")
-    for part in refused_parts(progress.refused):
-        text.append(f"  {part}", style="yellow")
-    if progress.recovery is not None:
-        text.append(f"  {recovery_line(progress.recovery)}", style="yellow")
-        return text
-    copy = None if progress.last is None else progress.last.copy
-    if copy is not None and copy.failures:
-        text.append(f"  no copy for {count_text(copy.epochs, 'epoch')}", style="red")
-    if progress.last is not None and progress.last.merge_problems:
-        text.append("  merging fails: see --verbose", style="yellow")
-    if progress.last is None:
-        told = "the first epoch is under way" if lag else "waiting for input"
-        text.append(f"  {told}", style="dim")
-    text.append("  Ctrl-C ends the epoch and stops", style="dim")
-    return text

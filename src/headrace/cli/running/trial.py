@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 from headrace.bus.spec import StreamSpec
 from headrace.cli.bus.tailing import Tail, Tailed
-from headrace.cli.ingest.infer import inferred
+from headrace.cli.ingest.appending import File, columns_of
 from headrace.cli.ingest.line_source import LineSource
 from headrace.cli.ingest.row_files import format_of, open_lines, read_rows
 from headrace.coordinator.table_files import broadcast_specs
@@ -76,20 +77,17 @@ def _file_of(stream: str, data: Path, files: Mapping[str, Path]) -> Path:
 
 
 def _fill(driver: TestDriver, stream: str, time: str | None, path: Path) -> None:
-    file, form = str(path), format_of(str(path), None)
+    file = File(str(path), format_of(str(path), None))
     if not path.is_file():
         raise InvalidInputError(f"no file {path}; check --data")
-    if form == "parquet":
-        import pyarrow.parquet as pq
-
-        schema = pq.read_schema(path)
-    else:
-        with open_lines(file) as opened:
-            schema = inferred(LineSource(opened), file, is_csv=form == "csv")
+    with ExitStack() as opened:
+        is_typed = file.form == "parquet"
+        lines = None if is_typed else LineSource(opened.enter_context(open_lines(file.path)))
+        schema = columns_of(file, lines)
     if time is not None and time not in schema.names:
         raise InvalidInputError(
             f"{path} has no column {time!r}, the event time of {stream!r}; found {schema.names}"
         )
     target = driver.bus.create(StreamSpec(stream, 1, schema, time))
-    for rows in read_rows(file, form, target.spec, batch_rows=_BATCH_ROWS):
+    for rows in read_rows(file.path, file.form, target.spec, batch_rows=_BATCH_ROWS):
         target.append_rows(rows.batch)

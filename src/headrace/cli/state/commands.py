@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.options import Home, JobName, Json, settings_of
+from headrace.cli.options import Home, JobName, Json, Where, settings_of
+from headrace.cli.screen import show_json
 from headrace.cli.state import plan
 
 if TYPE_CHECKING:
@@ -35,6 +35,28 @@ Epoch = Annotated[
 Partials = Annotated[
     bool, typer.Option("--partials", help="Show the partial columns of aggregates, too.")
 ]
+Count = Annotated[bool, typer.Option("--count", help="Count entries exactly: reads all keys.")]
+Key = Annotated[
+    list[str],
+    typer.Argument(metavar="KEY...", help="One word for each value.", show_default=False),
+]
+
+
+def _words(option: str, help_: str) -> Any:
+    """Return an option that takes a word of a key, as often as the key has values."""
+    return typer.Option(option, metavar="WORD", help=help_, show_default=False)
+
+
+Under = Annotated[
+    list[str] | None,
+    _words("--under", "Key of the messages, where the store's own is another; once a value."),
+]
+Prefix = Annotated[
+    list[str] | None,
+    _words("--prefix", "Keys that begin with these values; a last WORD* with this text."),
+]
+Low = Annotated[list[str] | None, _words("--low", "The least key.")]
+High = Annotated[list[str] | None, _words("--high", "The key to stop before.")]
 
 
 def open_reader(job: str, home: Path | None) -> JobReader:
@@ -53,9 +75,7 @@ def open_reader(job: str, home: Path | None) -> JobReader:
 def ls(
     job: JobName,
     epoch: Epoch = None,
-    count: Annotated[
-        bool, typer.Option("--count", help="Count entries exactly, which reads all keys.")
-    ] = False,
+    count: Count = False,
     as_json: Json = False,
     home: Home = None,
 ) -> None:
@@ -66,8 +86,7 @@ def ls(
     state, kept, stores = summarise(open_reader(job, home), epoch, count=count)
     head = {"epoch": state.epoch, "oldest": kept.oldest, "newest": kept.newest}
     if as_json:
-        for store in stores:
-            typer.echo(json.dumps({"job": job, **head, **asdict(store)}))
+        show_json(*({"job": job, **head, **asdict(store)} for store in stores))
     else:
         show_stores(job, head, [asdict(store) for store in stores])
 
@@ -76,69 +95,28 @@ def ls(
 def get(
     job: JobName,
     store: StoreName,
-    key: Annotated[
-        list[str],
-        typer.Argument(metavar="KEY...", help="One word for each value.", show_default=False),
-    ],
-    under: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--under",
-            metavar="WORD",
-            help="The key of the messages, where the store's own is another; repeat for several.",
-            show_default=False,
-        ),
-    ] = None,
+    key: Key,
+    under: Under = None,
     epoch: Epoch = None,
     partials: Partials = False,
     as_json: Json = False,
     home: Home = None,
 ) -> None:
     """Print the rows of one key; 1 when there are none."""
-    from headrace.cli.state.lookup import find
-    from headrace.cli.state.text import show_batches
-    from headrace.errors import InvalidInputError
+    from headrace.cli.state.rows import show_key
 
     view = open_reader(job, home).view(store, epoch, partials=partials)
-    found = find(view, key, under or [])
-    if found is None:
-        own = (
-            ""
-            if view.entry.form != "values" or under
-            else ("; where its key is not that of the messages, give that with --under")
-        )
-        raise InvalidInputError(
-            f"store {view.entry.name!r} has nothing for key {' '.join(key)} at epoch "
-            f"{view.epoch}{own}"
-        )
-    show_batches([found], as_json=as_json)
+    show_key(view, key, under or [], as_json=as_json)
 
 
 @app.command()
 def scan(  # noqa: PLR0913, PLR0917 - one for each option
     job: JobName,
     store: StoreName,
-    prefix: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--prefix",
-            metavar="WORD",
-            help="Keys that begin with these values; a last WORD* with this text.",
-            show_default=False,
-        ),
-    ] = None,
-    low: Annotated[
-        list[str] | None,
-        typer.Option("--low", metavar="WORD", help="The least key.", show_default=False),
-    ] = None,
-    high: Annotated[
-        list[str] | None,
-        typer.Option("--high", metavar="WORD", help="The key to stop before.", show_default=False),
-    ] = None,
-    where: Annotated[
-        str | None,
-        typer.Option("--where", metavar="SQL", help='Such as "n > 3".', show_default=False),
-    ] = None,
+    prefix: Prefix = None,
+    low: Low = None,
+    high: High = None,
+    where: Where = None,
     limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many; 0: all.")] = 100,
     epoch: Epoch = None,
     partials: Partials = False,
@@ -146,15 +124,12 @@ def scan(  # noqa: PLR0913, PLR0917 - one for each option
     home: Home = None,
 ) -> None:
     """Print rows of a store, by key group and key."""
-    from headrace.cli.state.lookup import key_range, limited, matching
-    from headrace.cli.state.text import show_batches
+    from headrace.cli.state.lookup import key_range, matching
+    from headrace.cli.state.rows import show_first
 
     view = open_reader(job, home).view(store, epoch, partials=partials)
     keys = key_range(view, prefix or [], low or [], high or [])
-    rows = matching(view.batches(keys), where)
-    shown = show_batches(limited(rows, limit), as_json=as_json)
-    if limit and shown == limit:
-        typer.echo(f"the first {limit} rows; --limit 0 shows all", err=True)
+    show_first(matching(view.batches(keys), where), limit, as_json=as_json)
 
 
 @app.command(context_settings=NEGATIVE)
@@ -205,7 +180,7 @@ def export(
     rows = export_parquet(view.batches(), view.schema, to, SystemClock().new_id())
     told: dict[str, Any] = {"store": view.entry.name, "epoch": view.epoch, "rows": rows}
     if as_json:
-        typer.echo(json.dumps({**told, "file": str(to), "bytes": to.stat().st_size}))
+        show_json({**told, "file": str(to), "bytes": to.stat().st_size})
     else:
         typer.echo(f"{count_text(rows, 'row')} of {view.entry.name} at epoch {view.epoch} in {to}")
 

@@ -6,7 +6,8 @@ from collections import Counter
 
 import typer
 
-from headrace.cli.state.text import cell, json_row, show_rows
+from headrace.cli.screen import show_table
+from headrace.cli.state.text import cell, json_row
 from headrace.coordinator.inspection.store_view import Change, StoreView
 
 
@@ -25,7 +26,7 @@ def show_changes(before: StoreView, after: StoreView, *, as_json: bool) -> dict[
             continue
         rows = [row for change in changes for row in _rows(change)]
         names = ["", *(changes[0].before or changes[0].after or {})]
-        show_rows(names, rows)
+        show_table(names, rows)
     return {kind: counts[kind] for kind in ("added", "removed", "changed")}
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.options import Home, Json, settings_of
+from headrace.cli.options import Home, JobName, Json, settings_of
+from headrace.cli.screen import show_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,7 @@ INTERVALS_S = (600.0, 1200.0, 5400.0)
 
 
 def plan(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.", show_default=False)],
+    job: JobName,
     epochs: Annotated[int, typer.Option(min=1, help="At most so many of the newest.")] = 100,
     chart: Annotated[
         Path | None,
@@ -51,7 +51,7 @@ def plan(
 
         draw_figure(found, chart)
     if as_json:
-        typer.echo(json.dumps(figures_json(found)))
+        show_json(figures_json(found))
         return
     for line in lines(found):
         typer.echo(line)

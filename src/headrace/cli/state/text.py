@@ -8,9 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from headrace.cli.screen import show_table
 from headrace.cli.words import size_text
 from headrace.state.value_types import json_text, plain
 
@@ -48,23 +47,9 @@ def show_batches(batches: Iterable[pa.RecordBatch], *, as_json: bool) -> int:
                 for row in rows:
                     typer.echo(json_row(row))
             else:
-                show_rows(batch.schema.names, [[cell(v) for v in row.values()] for row in rows])
+                show_table(batch.schema.names, [[cell(v) for v in row.values()] for row in rows])
         total += batch.num_rows
     return total
-
-
-def show_rows(names: Sequence[str], rows: Iterable[Sequence[str]], right: int = 0) -> None:
-    """Print a table; the last ``right`` columns hold numbers."""
-    console = Console(highlight=False)
-    made = Table(box=None, pad_edge=False, header_style="bold")
-    for at, name in enumerate(names):
-        is_number = at >= len(names) - right
-        made.add_column(name, no_wrap=True, justify="right" if is_number else "left")
-    for row in rows:
-        made.add_row(*row)
-    if not console.is_terminal:
-        console.width = 10_000  # a pipe has no edge at which values may be cut
-    console.print(made, crop=False)
 
 
 def show_stores(job: str, head: Mapping[str, Any], stores: Sequence[Mapping[str, Any]]) -> None:
@@ -72,7 +57,7 @@ def show_stores(job: str, head: Mapping[str, Any], stores: Sequence[Mapping[str,
     typer.echo(
         f"job {job}, epoch {head['epoch']}; kept are epochs {head['oldest']} to {head['newest']}"
     )
-    names = ["stage", "store", "kind", "holds", "tasks", "entries", "bytes", "files", "changed"]
+    numbers = ("tasks", "entries", "bytes", "files", "changed")
     rows = [
         [
             store["stage"],
@@ -87,4 +72,4 @@ def show_stores(job: str, head: Mapping[str, Any], stores: Sequence[Mapping[str,
         ]
         for store in stores
     ]
-    show_rows(names, rows, right=5)
+    show_table(("stage", "store", "kind", "holds", *numbers), rows, right=numbers)

@@ -17,7 +17,8 @@ from headrace.coordinator.backup.places import STORAGES, newest_of
 from headrace.coordinator.catalog import Catalog, load_catalog
 from headrace.coordinator.drivers import Driver, driver_of
 from headrace.coordinator.inspection.inspection import JobReader
-from headrace.coordinator.manifest import JobState
+from headrace.coordinator.manifest import SINK_ROWS, JobState
+from headrace.coordinator.receivers import is_confirmed
 from headrace.coordinator.storage import check_job_name
 from headrace.errors import CorruptDataError
 from headrace.files import Files
@@ -48,6 +49,18 @@ class StageView:
 
 
 @dataclass(frozen=True)
+class SinkView:
+    """What one sink has committed: rows, all up to an epoch; ``waiting`` are not confirmed yet."""
+
+    operator: str
+    identity: str
+    promise: str
+    rows: int
+    epoch: int
+    waiting: int
+
+
+@dataclass(frozen=True)
 class JobView:
     """One job as of its last epoch; ``state`` is ``None`` where that cannot be read."""
 
@@ -60,6 +73,7 @@ class JobView:
     inputs: tuple[InputView, ...]
     stages: tuple[StageView, ...]
     outputs: tuple[str, ...]
+    sinks: tuple[SinkView, ...] = ()
     problem: str = ""
 
     @property
@@ -102,7 +116,7 @@ def view_job(settings: Settings, job: str, bus: Bus, clock: Clock) -> JobView:
         state, oldest = reader.state(), reader.kept().oldest
         catalog = load_catalog(root, state.generation, files)
     except CorruptDataError as error:
-        return JobView(job, "damaged", driver, root, None, None, (), (), (), str(error))
+        return JobView(job, "damaged", driver, root, None, None, (), (), (), problem=str(error))
     return JobView(
         job,
         _status(state, driver),
@@ -113,6 +127,7 @@ def view_job(settings: Settings, job: str, bus: Bus, clock: Clock) -> JobView:
         tuple(_inputs(state, catalog, bus)),
         tuple(_stages(state)),
         catalog.outputs if catalog is not None else (),
+        tuple(_sinks(state, catalog, root)) if catalog is not None else (),
     )
 
 
@@ -152,3 +167,19 @@ def _stages(state: JobState) -> Iterable[StageView]:
         tasks = [task for name, task in state.tasks.items() if name.rpartition("/")[0] == stage]
         hosts = sorted({task.host for task in tasks if task.host})
         yield StageView(stage, count, sum(task.state_bytes for task in tasks), tuple(hosts))
+
+
+def _sinks(state: JobState, catalog: Catalog, root: Path) -> Iterable[SinkView]:
+    is_done = not state.sinks or is_confirmed(state, root)
+    for entry in catalog.sinks:
+        sent = state.counts.get(SINK_ROWS + entry.operator, 0)
+        own = [part.rows for part in state.sinks if part.operator == entry.operator]
+        waiting = 0 if is_done else sum(own)
+        yield SinkView(
+            entry.operator,
+            entry.identity,
+            entry.promise,
+            sent - waiting,
+            state.epoch if is_done else state.epoch - 1,  # which each had before this epoch
+            waiting,
+        )
