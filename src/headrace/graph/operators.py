@@ -54,6 +54,7 @@ class StoreSpec:
             holds it.
         remote: of kind ``remote``: how it is reached.
         layout: of kind ``columnar``: its columns; given by the task that opens it.
+        prefix_bloom: of kind ``rocksdb``: whether filters hold the first part of keys too.
     """
 
     name: str
@@ -63,6 +64,7 @@ class StoreSpec:
     changelog: bool = True
     remote: Remote | None = None
     layout: TableLayout | None = None
+    prefix_bloom: bool = False
 
 
 @dataclass(frozen=True)

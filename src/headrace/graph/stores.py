@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from headrace.errors import InvalidInputError
 from headrace.graph.durations import Duration, duration_ms
 from headrace.graph.operators import StoreSpec
 from headrace.graph.remote import Remote
@@ -19,6 +20,7 @@ def store(
     changelog: bool = True,
     url: str | None = None,
     remote: Remote | None = None,
+    prefix_bloom: bool = False,
 ) -> StoreSpec:
     """Declare a keyed store for ``process``.
 
@@ -35,9 +37,20 @@ def store(
             the process or the host that holds it is lost. For what can be done without.
         url: of kind ``remote``: where the server is; default: the setting ``remote.url``.
         remote: of kind ``remote``: how it is asked; see ``hr.Remote``.
+        prefix_bloom: of kind ``rocksdb``: keep filters over the first part of keys that are
+            tuples, too: half the time for ``scan(prefix=...)`` where there is nothing. It may be
+            changed later.
+
+    Raises:
+        InvalidInputError: a duration that is none, or a prefix filter of another kind of store.
     """
+    if prefix_bloom and kind != "rocksdb":
+        raise InvalidInputError(
+            f"store {name!r} has prefix_bloom=True and is of kind {kind!r}, which has no filters; "
+            "leave it out, or take kind='rocksdb'"
+        )
     ttl_ms = None if ttl is None else duration_ms(ttl, f"ttl of store {name!r}")
     if kind == "remote" or url is not None:
         remote = remote or Remote()
         remote = remote if url is None else replace(remote, url=url)
-    return StoreSpec(name, kind, value, ttl_ms, changelog, remote)
+    return StoreSpec(name, kind, value, ttl_ms, changelog, remote, prefix_bloom=prefix_bloom)

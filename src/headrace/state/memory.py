@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from headrace.errors import ClosedError, InvalidInputError
@@ -18,9 +18,17 @@ class MemoryBackend(Backend):
         directory: of the task; not used, taken so that all backends open alike.
         stores: names of the stores.
         scope: what the data belongs to; not used, for nothing outlives the process.
+        by_prefix: stores that are scanned by prefix; the same here as any other.
     """
 
-    def __init__(self, directory: Path | None, stores: Sequence[str], scope: str = "") -> None:
+    def __init__(
+        self,
+        directory: Path | None,
+        stores: Sequence[str],
+        scope: str = "",
+        *,
+        by_prefix: Collection[str] = (),
+    ) -> None:
         self._entries = {name: GroupedEntries() for name in stores}
         self._position: Position | None = None
         self._closed = False

@@ -3,8 +3,7 @@
 Layout of a task's directory: ``LOCK`` names its owner, ``db-N`` is the database, ``DAMAGED``
 says that the database was found unreadable and must be built again. Each clear begins the
 next N: whatever still refers to the old one, such as a traceback, cannot block the new one.
-Keys in the database are one byte for the store, then the full key; byte 0 is the position.
-The database opens at first use, in the process that uses it.
+What is in the database is in ``families``. It opens at first use, in the process that uses it.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ import os
 import shutil
 import weakref
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import msgspec
-from rocksdict import DbClosedError, Rdict, SstFileWriter, WriteBatch
+from rocksdict import DbClosedError, SstFileWriter
 
 from headrace.errors import (
     ClosedError,
@@ -31,22 +30,15 @@ from headrace.errors import (
 )
 from headrace.files import DiskFullError
 from headrace.state.backend import Backend, Changes, Columns
-from headrace.state.bulk import with_prefix
-from headrace.state.options import (
-    DEFAULT_SETTINGS,
-    RocksDBSettings,
-    database_options,
-    ingest_options,
-    write_options,
-)
+from headrace.state.families import Families
+from headrace.state.options import DEFAULT_SETTINGS, RocksDBSettings
 from headrace.state.ownership import DirectoryLock, Owner
 from headrace.state.position import Position, decode_position, encode_position
 
 MAX_STORES = 200
 LOADED_FILE_BYTES = 64 << 20
-_POSITION_KEY = b"\0position"
 
-_abandoned: list[Rdict] = []
+_abandoned: list[Families] = []
 
 
 class RocksDBBackend(Backend):
@@ -58,6 +50,7 @@ class RocksDBBackend(Backend):
         scope: what the data belongs to, such as the range of key groups; a database of
             another scope or other stores is thrown away at open.
         settings: memory and sizes.
+        by_prefix: stores that have a filter over the first bytes of keys, for scans by prefix.
 
     Raises:
         InvalidInputError: too many stores.
@@ -69,17 +62,18 @@ class RocksDBBackend(Backend):
         stores: Sequence[str],
         scope: str = "",
         settings: RocksDBSettings = DEFAULT_SETTINGS,
+        *,
+        by_prefix: Collection[str] = (),
     ) -> None:
         if len(stores) > MAX_STORES:
             raise InvalidInputError(f"found {len(stores)} stores, at most {MAX_STORES} fit a task")
         self._directory = directory
-        self._prefixes = {name: bytes([1 + at]) for at, name in enumerate(stores)}
+        self._stores = tuple(stores)
         self._scope = msgspec.json.encode([scope, list(stores)]).decode()
-        self._settings = settings
-        self._write_options = write_options()
+        self._settings, self._by_prefix = settings, by_prefix
         self._lock: DirectoryLock | None = None
         self._owner: Owner | None = None
-        self._database: Rdict | None = None
+        self._database: Families | None = None
         self._position: Position | None = None
         self._pid = 0
         self._damaged = self._closed = False
@@ -105,15 +99,11 @@ class RocksDBBackend(Backend):
     def apply(self, changes: Mapping[str, Changes], position: Position | None) -> None:
         """Write changes and position in one batch."""
         database = self._open()
-        batch = WriteBatch(raw_mode=True)
-        for store, (keys, values) in changes.items():
-            _add_to(batch, self._prefix(store), keys, values)
-        if position is None:
-            batch.delete(_POSITION_KEY)
-        else:
-            batch.put(_POSITION_KEY, encode_position(self._scope, position))
+        for store in changes:
+            self._check(store)
+        mark = None if position is None else encode_position(self._scope, position)
         try:
-            database.write(batch, self._write_options)
+            database.write(changes, mark)
         except Exception as error:  # noqa: BLE001  rocksdict raises plain Exception
             self._fail("write", error)
         self._position = position
@@ -123,7 +113,8 @@ class RocksDBBackend(Backend):
 
         Neither memtables nor compactions are in the way then.
         """
-        prefix, rows = self._prefix(store), iter(batches)
+        self._check(store)
+        rows = iter(batches)
         first = list(islice(rows, 2))
         if len(first) < 2:
             super().load(store, first)
@@ -132,9 +123,9 @@ class RocksDBBackend(Backend):
         try:
             for path in self._directory.glob("load-*.sst"):
                 path.unlink()
-            for writer, keys, values in self._sorted_files(chain(first, rows), prefix, paths):
+            for writer, keys, values in self._sorted_files(store, chain(first, rows), paths):
                 deque(map(writer.__setitem__, keys, values), maxlen=0)
-            database.ingest_external_file([str(path) for path in paths], ingest_options())
+            database.ingest(store, paths)
         except HeadraceError:
             raise
         except Exception as error:  # noqa: BLE001  rocksdict raises plain Exception
@@ -144,16 +135,15 @@ class RocksDBBackend(Backend):
                 path.unlink(missing_ok=True)
 
     def _sorted_files(
-        self, batches: Iterable[Columns], prefix: bytes, paths: list[Path]
+        self, store: str, batches: Iterable[Columns], paths: list[Path]
     ) -> Iterator[tuple[SstFileWriter, list[bytes], list[bytes]]]:
         """Yield what to put into which file; each is finished when it is large enough."""
-        writer = None
+        database, writer = self._open(), None
         for keys, values in batches:
             if writer is None:
                 paths.append(self._directory / f"load-{len(paths)}.sst")
-                writer = SstFileWriter(database_options(self._settings))
-                writer.open(str(paths[-1]))
-            yield writer, with_prefix(prefix, keys), values.to_pylist()
+                writer = database.sorted_file(store, paths[-1])
+            yield writer, keys.to_pylist(), values.to_pylist()
             if writer.file_size() >= LOADED_FILE_BYTES:
                 writer.finish()
                 writer = None
@@ -163,38 +153,26 @@ class RocksDBBackend(Backend):
     def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the value of each key by one batched read."""
         database = self._open()
-        prefix = self._prefix(store)
+        self._check(store)
         if not keys:
             return []
         try:
-            found: list[bytes | None] = database.get(list(map(prefix.__add__, keys)))  # type: ignore[assignment]
+            return database.get_many(store, list(keys))
         except Exception as error:  # noqa: BLE001  rocksdict raises plain Exception
             self._fail("read", error)
-        return found
 
     def scan(
         self, store: str, low: bytes = b"", high: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield entries in key order from a snapshot taken at the call."""
-        prefix = self._prefix(store)
-        begin = prefix + low
-        end = bytes([prefix[0] + 1]) if high is None else prefix + high
-        # Not with the bounds of rocksdict's ReadOptions: scans with them were seen to end at
-        # other keys (0.3.29).
-        scan = self._scan(self._open(), self._open().items(from_key=begin), begin, end)
+        self._check(store)
+        scan = self._scan(self._open().scan(store, low, high))
         self._scans.add(scan)
         return scan
 
-    def _scan(
-        self, database: Rdict, items: Any, begin: bytes, end: bytes
-    ) -> Generator[tuple[bytes, bytes]]:
-        last = begin
+    def _scan(self, entries: Iterator[tuple[bytes, bytes]]) -> Generator[tuple[bytes, bytes]]:
         try:
-            for last, value in items:
-                if last >= end:
-                    return
-                yield last[1:], value
-            _check_end(database, last)
+            yield from entries
         except HeadraceError:
             raise
         except Exception as error:  # noqa: BLE001  rocksdict raises plain Exception
@@ -215,22 +193,16 @@ class RocksDBBackend(Backend):
     def _is_fresh(self) -> bool:
         if self._damaged or self.position is not None:
             return False
-        cursor = self._open().iter()
-        cursor.seek_to_first()
-        return not cursor.valid()
+        return self._open().is_empty
 
     def live_bytes(self) -> int:
         """Return RocksDB's estimate of live data, with what is still in memory."""
-        database = self._open()
-        files = database.property_int_value("rocksdb.estimate-live-data-size") or 0
-        memory = database.property_int_value("rocksdb.cur-size-all-mem-tables") or 0
-        empty = database.property_int_value("rocksdb.estimate-num-keys") == 0
-        return 0 if empty else files + memory
+        return self._open().live_bytes()
 
     def flush(self, *, wait: bool = True) -> None:
         """Write what is in memory to files."""
         try:
-            self._open().flush(wait)
+            self._open().flush(wait=wait)
         except Exception as error:  # noqa: BLE001  rocksdict raises plain Exception
             self._fail("flush", error)
 
@@ -249,7 +221,7 @@ class RocksDBBackend(Backend):
                 if self._lock is not None:
                     self._lock.release()
 
-    def _open(self) -> Rdict:
+    def _open(self) -> Families:
         if self._closed:
             raise self._is_closed()
         if self._database is not None and self._pid == os.getpid():
@@ -274,19 +246,25 @@ class RocksDBBackend(Backend):
 
     def _open_database(self) -> None:
         path = self._directory / f"db-{max(self._numbers(), default=1)}"
-        options = database_options(self._settings)
         try:
-            self._database = Rdict(str(path), options)
-            kept = self._database.get(_POSITION_KEY)
+            self._database = Families(path, self._stores, self._settings, self._by_prefix)
+            kept = self._database.positions()
+        except CorruptDataError:
+            raise
         except Exception as error:
             failure = _translated("open", path, error)
             if isinstance(failure, UnavailableError):
                 raise failure from error
             raise CorruptDataError(str(failure)) from error
         self._damaged = False
-        self._position = None
-        if kept is not None:
-            self._position = self._position_from(kept)
+        self._position = self._oldest(kept)
+
+    def _oldest(self, kept: Sequence[bytes | None]) -> Position | None:
+        """Return what all stores hold at least; ``None`` where they do not belong together."""
+        found = [self._position_from(mark) for mark in kept if mark is not None]
+        if len(found) < len(kept) or len({position.lineage for position in found}) != 1:
+            return None
+        return min(found, key=lambda position: position.epoch)
 
     def _position_from(self, kept: bytes) -> Position:
         try:
@@ -332,39 +310,12 @@ class RocksDBBackend(Backend):
             (self._directory / "DAMAGED").touch()
         raise failure from error
 
-    def _prefix(self, store: str) -> bytes:
-        try:
-            return self._prefixes[store]
-        except KeyError:
-            raise InvalidInputError(
-                f"no store {store!r}; known: {sorted(self._prefixes)}"
-            ) from None
+    def _check(self, store: str) -> None:
+        if store not in self._stores:
+            raise InvalidInputError(f"no store {store!r}; known: {sorted(self._stores)}")
 
     def _is_closed(self) -> ClosedError:
         return ClosedError(f"the state in {self._directory} was closed; open it again")
-
-
-def _add_to(
-    batch: WriteBatch, prefix: bytes, keys: Sequence[bytes], values: Sequence[bytes | None]
-) -> None:
-    if None in values:
-        for key, value in zip(keys, values, strict=True):
-            if value is None:
-                batch.delete(prefix + key)
-            else:
-                batch.put(prefix + key, value)
-    else:
-        deque(map(batch.put, map(prefix.__add__, keys), values), maxlen=0)
-
-
-def _check_end(database: Rdict, last: bytes) -> None:
-    """Raise if a scan ended at damage; rocksdict's items end there as at the last entry."""
-    cursor = database.iter()
-    cursor.seek(last)
-    if cursor.valid() and cursor.key() == last:
-        cursor.next()
-    if not cursor.valid():
-        cursor.status()
 
 
 def _translated(action: str, path: Path, error: Exception) -> HeadraceError:

@@ -8,13 +8,20 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rocksdict import Options, Rdict
 
 from headrace.errors import CorruptDataError, InvalidInputError, UnavailableError
 from headrace.state import Position, RocksDBBackend
+from headrace.state.families import Families
+from headrace.state.options import DEFAULT_SETTINGS
 from headrace.state.ownership import DirectoryLock
+from headrace.state.position import encode_position
 
 FIRST, SECOND = Position("line", 1, "d1"), Position("line", 2, "d2")
 
@@ -220,3 +227,114 @@ def test_a_load_that_fails_leaves_nothing_and_no_position(tmp_path: Path) -> Non
     backend.load("a", many(0, 1000))
     assert len(list(backend.scan("a"))) == 1000
     backend.close()
+
+
+def test_a_store_that_changes_little_is_not_left_behind(tmp_path: Path) -> None:
+    """What RocksDB flushes by itself is of all families: their positions stay together."""
+    program = WRITER.replace('"b": changes}', '**({"b": changes} if epoch == 1 else {})}')
+    with python(program, str(tmp_path)) as writer:
+        assert writer.stdout is not None
+        for line in writer.stdout:
+            if int(line) >= 40:
+                break
+        writer.kill()
+    backend = RocksDBBackend(tmp_path, ["a", "b"], "test")
+    held = backend.position
+    assert held is not None
+    assert held.epoch > 20
+    assert {value for _, value in backend.scan("a")} == {b"%08d" % held.epoch * 10}
+    assert {value for _, value in backend.scan("b")} == {b"%08d" % 1 * 10}
+    backend.close()
+
+
+HALF_FLUSHED = """
+    import os, signal, sys
+    from pathlib import Path
+    from headrace.state import Position, RocksDBBackend
+
+    backend = RocksDBBackend(Path(sys.argv[1]), ["a", "b"], "test")
+    backend.apply({s: ([b"k1", b"k2"], [b"1", b"1"]) for s in "ab"}, Position("line", 1, "d"))
+    backend.flush()
+    backend.apply({s: ([b"k1", b"k3"], [None, b"2"]) for s in "ab"}, Position("line", 2, "d"))
+    backend._database._families[sys.argv[2]].flush(True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("flushed", ["a", "b"])
+def test_a_kill_between_the_flushes_of_two_stores(tmp_path: Path, flushed: str) -> None:
+    """One store is ahead: all count as where the other is, and go on from there."""
+    with python(HALF_FLUSHED, str(tmp_path), flushed) as writer:
+        writer.wait()
+    backend = RocksDBBackend(tmp_path, ["a", "b"], "test")
+    assert backend.position == Position("line", 1, "d")
+    ahead, behind = list(backend.scan(flushed)), list(backend.scan("ab".replace(flushed, "")))
+    assert ahead == [(b"k2", b"1"), (b"k3", b"2")]
+    assert behind == [(b"k1", b"1"), (b"k2", b"1")]
+    backend.apply({s: ([b"k1", b"k3"], [None, b"2"]) for s in "ab"}, Position("line", 2, "d"))
+    for store in "ab":
+        assert list(backend.scan(store)) == [(b"k2", b"1"), (b"k3", b"2")]
+    backend.close()
+
+
+def test_a_half_loaded_database_has_no_position(tmp_path: Path) -> None:
+    """Position of one store alone: nothing is known of the other."""
+    families = Families(made(tmp_path / "db-1"), ["a", "b"], DEFAULT_SETTINGS)
+    families.write({"a": ([b"k1"], [b"1"])}, encode_position('["test",["a","b"]]', FIRST))
+    families._families["b"].delete(b"\0")
+    families.flush(wait=True)
+    families.close()
+    backend = RocksDBBackend(tmp_path, ["a", "b"], "test")
+    assert backend.position is None
+    backend.close()
+
+
+def made(path: Path) -> Path:
+    path.mkdir(parents=True)
+    return path
+
+
+def test_a_database_of_other_stores_or_another_layout_is_thrown_away(tmp_path: Path) -> None:
+    database = Rdict(str(made(tmp_path / "db-1")), Options(raw_mode=True))
+    database[b"\1k"] = b"v"
+    database.close()
+    backend = RocksDBBackend(tmp_path, ["a"])
+    assert (backend.position, list(backend.scan("a"))) == (None, [])
+    backend.apply({"a": ([b"k1"], [b"v"])}, FIRST)
+    backend.close()
+    other = RocksDBBackend(tmp_path, ["a", "b"])
+    assert (other.position, list(other.scan("a"))) == (None, [])
+    other.close()
+
+
+@given(st.data())
+def test_scans_of_a_store_with_prefix_filters(data: st.DataObject) -> None:
+    """Any bounds give what a sorted list gives, in files, in memory, and after deletions."""
+    parts = st.sampled_from([b"\0\0", b"\0\1", b"\xff\xff"])
+    key = st.builds(bytes.__add__, parts, st.binary(max_size=14, min_size=0))
+    near = st.builds(lambda k, cut: k[:cut] or b"\0\0", key, st.integers(2, 16))
+    rows = data.draw(st.dictionaries(key, st.binary(max_size=3), max_size=40))
+    with TemporaryDirectory() as folder:
+        backend = RocksDBBackend(Path(folder), ["a"], by_prefix={"a"})
+        for epoch, part in enumerate((sorted(rows)[::2], sorted(rows)[1::2]), start=1):
+            backend.apply({"a": (part, [rows[k] for k in part])}, Position("line", epoch, "d"))
+            if epoch == 1:
+                backend.flush()
+        gone = sorted(rows)[::5]
+        backend.apply({"a": (gone, [None] * len(gone))}, Position("line", 3, "d"))
+        left = {k: v for k, v in rows.items() if k not in gone}
+        for _ in range(8):
+            low = data.draw(st.one_of(near, st.sampled_from(sorted(rows) or [b"\0\0"])))
+            high = data.draw(
+                st.one_of(st.none(), near, st.just(after(low)), st.just(after(low[:11])))
+            )
+            wanted = sorted(
+                (k, v) for k, v in left.items() if low <= k and (high is None or k < high)
+            )
+            assert list(backend.scan("a", low, high)) == wanted
+        backend.close()
+
+
+def after(prefix: bytes) -> bytes | None:
+    bare = prefix.rstrip(b"\xff")
+    return bare[:-1] + bytes([bare[-1] + 1]) if bare else None
