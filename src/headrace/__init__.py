@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from headrace.graph.stores import store
     from headrace.graph.streams import Stream
     from headrace.graph.tables import broadcast
+    from headrace.graph.times import confidence, event_time, processing_time
     from headrace.graph.windows import tumbling
     from headrace.task.process import Context
     from headrace.task.timers import Timer
@@ -40,8 +41,11 @@ __all__ = [
     "agg",
     "broadcast",
     "col",
+    "confidence",
+    "event_time",
     "job",
     "lit",
+    "processing_time",
     "sinks",
     "store",
     "tumbling",
@@ -61,8 +65,11 @@ _HOMES = {
     "agg": "headrace.graph.agg",
     "broadcast": "headrace.graph.tables",
     "col": "polars",
+    "confidence": "headrace.graph.times",
+    "event_time": "headrace.graph.times",
     "job": "headrace.graph.jobs",
     "lit": "polars",
+    "processing_time": "headrace.graph.times",
     "sinks": "headrace.sinks",
     "store": "headrace.graph.stores",
     "tumbling": "headrace.graph.windows",

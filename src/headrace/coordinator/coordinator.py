@@ -18,15 +18,18 @@ from headrace.coordinator.changes.requests import Requests, RescaleAnswer
 from headrace.coordinator.changes.rescale_steps import commit_rescale
 from headrace.coordinator.commit_log import CommitLog
 from headrace.coordinator.creation import (
+    Positions,
+    added_positions,
     check_graph,
     create_outputs,
     first_positions,
     task_counts,
+    with_positions,
 )
 from headrace.coordinator.epoch import EpochRun, MisplacedError, Runner
 from headrace.coordinator.kept import KeptEpochs
 from headrace.coordinator.lineages import begin_lineage
-from headrace.coordinator.manifest import InputPosition, JobState
+from headrace.coordinator.manifest import JobState
 from headrace.coordinator.placement import Slot
 from headrace.coordinator.planning import (
     at_end,
@@ -34,7 +37,6 @@ from headrace.coordinator.planning import (
     check_kept,
     next_wall_deadline,
     plan_ranges,
-    resting,
     table_limits,
 )
 from headrace.coordinator.publishing import publish_outputs
@@ -42,6 +44,7 @@ from headrace.coordinator.receivers import Receivers
 from headrace.coordinator.reign import Reign
 from headrace.coordinator.storage import JobStorage
 from headrace.coordinator.summary import EpochLimits, EpochSummary, rows_behind
+from headrace.coordinator.watermarks import resting
 from headrace.errors import (
     HeadraceError,
     InternalError,
@@ -202,15 +205,18 @@ class Coordinator:
             durability=self._limits.durability,
             key_groups=self._plan.key_groups,
             fingerprint=self._plan.fingerprint,
-            inputs=first_positions(self._plan, self._bus, self._limits.start),
+            inputs=self._first_positions(),
             task_counts=task_counts(self._plan),
         )
         self._reign.create(first)  # the loser of a race goes on with the winner's
 
+    def _first_positions(self) -> Positions:
+        return first_positions(self._plan, self._bus, self._limits.start, self._clock.now_ms())
+
     def _adopt(self) -> None:
         """After a reset the graph as it is now counts, as that of a new job does."""
         while not self.state.fingerprint:
-            begins = first_positions(self._plan, self._bus, self._limits.start)
+            begins = self._first_positions()
             inputs = {
                 operator: positions | self.state.inputs.get(operator, {})
                 for operator, positions in begins.items()
@@ -299,16 +305,6 @@ class Coordinator:
         """Read partitions that were added to the inputs, from their beginning."""
         self._plan = with_partitions(self._plan, {name: len(e) for name, e in ends.items()})
 
-    def _with_added(self, state: JobState, ends: Mapping[str, Sequence[int]]) -> JobState:
-        """The state with positions of what was added to the inputs since: at its beginning."""
-        added = {}
-        for binding in (b for stage in self._plan.stages for b in stage.inputs):
-            held = state.inputs.get(binding.operator, {})
-            if len(held) < len(ends[binding.stream]):
-                begins = enumerate(self._bus.stream(binding.stream).begins())
-                added[binding.operator] = {p: InputPosition(begin) for p, begin in begins} | held
-        return msgspec.structs.replace(state, inputs={**state.inputs, **added}) if added else state
-
     def _table_streams(self) -> dict[str, Stream]:
         """The streams of broadcast stores, by the store's name."""
         return {
@@ -393,7 +389,8 @@ class Coordinator:
         ends = self.ends()
         self._widen(ends)
         check_ends(self._plan, state, ends)
-        state = self._with_added(state, ends)
+        added = added_positions(self._plan, self._bus, state, ends, now)
+        state = with_positions(state, added)
         ranges = plan_ranges(self._plan, state, ends, self._max_rows)
         check_kept(ranges, self._streams_of_inputs())
         ended = not ranges and at_end(self._plan, state)
@@ -411,7 +408,9 @@ class Coordinator:
             ended=ended,
             all_tasks=force,
             tables=self._table_offsets(),
+            ends=ends,
             rested=resting(self._inputs(), ends),
+            inputs=added,
             deadline_ms=now + int(self._limits.timeout_s * 1000),
             kept_from=self._kept.first_of(state.epoch + 1, state.kept_from),
             max_bytes=self._limits.max_bytes,

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
 from headrace.bus.bus import Bus
 from headrace.bus.spec import StreamSpec
 from headrace.bus.starts import start_offsets
@@ -11,6 +15,8 @@ from headrace.errors import InvalidInputError
 from headrace.graph.operators import first_starts
 from headrace.plan.compatibility import changes
 from headrace.plan.stages import JobPlan
+
+Positions = dict[str, dict[int, InputPosition]]
 
 
 def create_outputs(plan: JobPlan, bus: Bus) -> None:
@@ -23,18 +29,19 @@ def create_outputs(plan: JobPlan, bus: Bus) -> None:
             bus.create(spec, exist_ok=True)
 
 
-def first_positions(plan: JobPlan, bus: Bus, default: Start) -> dict[str, dict[int, InputPosition]]:
+def first_positions(plan: JobPlan, bus: Bus, default: Start, now_ms: int) -> Positions:
     """Return where a new job begins in each partition of its inputs.
 
     Args:
         plan: of the job.
         bus: the streams.
         default: of inputs that do not say.
+        now_ms: the wall clock.
     """
     starts = first_starts(plan.graph)
     return {
         binding.operator: {
-            partition: InputPosition(begin)
+            partition: InputPosition(begin, read_ms=now_ms)
             for partition, begin in enumerate(
                 start_offsets(bus.stream(binding.stream), starts.get(binding.operator, default))
             )
@@ -42,6 +49,37 @@ def first_positions(plan: JobPlan, bus: Bus, default: Start) -> dict[str, dict[i
         for stage in plan.stages
         for binding in stage.inputs
     }
+
+
+def added_positions(
+    plan: JobPlan, bus: Bus, state: JobState, ends: Mapping[str, Sequence[int]], now_ms: int
+) -> Positions:
+    """Return positions of what was added to the inputs of a job since: at its beginning.
+
+    Args:
+        plan: of the job, as wide as its inputs.
+        bus: the streams.
+        state: of the job.
+        ends: next offset of each partition, by stream.
+        now_ms: the wall clock.
+    """
+    added = {}
+    for binding in (b for stage in plan.stages for b in stage.inputs):
+        held = state.inputs.get(binding.operator, {})
+        if len(held) < len(ends[binding.stream]):
+            begins = enumerate(bus.stream(binding.stream).begins())
+            added[binding.operator] = {
+                partition: InputPosition(begin, read_ms=now_ms)
+                for partition, begin in begins
+                if partition not in held
+            }
+    return added
+
+
+def with_positions(state: JobState, added: Positions) -> JobState:
+    """Return a state that has more positions."""
+    inputs = {name: {**state.inputs.get(name, {}), **more} for name, more in added.items()}
+    return msgspec.structs.replace(state, inputs={**state.inputs, **inputs}) if added else state
 
 
 def task_counts(plan: JobPlan) -> dict[str, int]:

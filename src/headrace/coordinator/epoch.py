@@ -7,6 +7,7 @@ the orders of the next; the manifest is what they say together.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,14 +20,14 @@ from headrace.coordinator.manifest import (
     Manifest,
 )
 from headrace.coordinator.placement import Slot, place
-from headrace.coordinator.planning import (
-    keyed_tasks,
-    keyed_watermark,
-    source_tasks,
-    source_watermark,
-    task_name,
-)
+from headrace.coordinator.planning import keyed_tasks, source_tasks, task_name
 from headrace.coordinator.task_files import TaskChange, TaskState, can_replace
+from headrace.coordinator.watermarks import (
+    Now,
+    keyed_watermark,
+    next_wake,
+    source_watermark,
+)
 from headrace.errors import InternalError, UnavailableError
 from headrace.plan.stages import JobPlan, Stage
 from headrace.task.orders import (
@@ -84,7 +85,9 @@ class EpochRun:
         kept_from: the oldest epoch whose files are kept after this one.
         max_bytes: input bytes, over all ranges.
         tables: offsets up to which broadcast stores are read.
+        ends: next offset of each partition of the input streams.
         rested: by stream, ends of the partitions that get no new rows.
+        inputs: positions that become known, of partitions that were added; then those reached.
     """
 
     plan: JobPlan
@@ -100,6 +103,7 @@ class EpochRun:
     kept_from: int = 0
     max_bytes: int | None = None
     tables: dict[str, list[int]] = field(default_factory=dict)
+    ends: Mapping[str, Sequence[int]] = field(default_factory=dict)
     rested: dict[str, dict[int, int]] = field(default_factory=dict)
     overlay_bytes: int = 0
     inputs: dict[str, dict[int, InputPosition]] = field(default_factory=dict)
@@ -205,15 +209,35 @@ class EpochRun:
         for stage in self.plan.levels[level]:
             if stage.keyed:
                 continue
-            merged = {name: dict(positions) for name, positions in self.state.inputs.items()}
-            for name, positions in self.inputs.items():
-                merged.setdefault(name, {}).update(positions)
-            found = END_WATERMARK if self.ended else self._source_watermark(stage, merged)
+            found = END_WATERMARK
+            if not self.ended:
+                found = source_watermark(stage, self.state, self._positions(), self._now)
             before = self.state.watermarks.get(stage.name, NO_WATERMARK)
             self.watermarks[stage.name] = max(found, before)
 
-    def _source_watermark(self, stage: Stage, inputs: dict[str, dict[int, InputPosition]]) -> int:
-        return source_watermark(stage, self.state, inputs, self.rested)
+    @property
+    def _now(self) -> Now:
+        return Now(self.time_ms, self.ends, self.rested)
+
+    def _positions(self) -> dict[str, dict[int, InputPosition]]:
+        """How far all partitions have been read, this epoch included."""
+        merged = {name: dict(positions) for name, positions in self.state.inputs.items()}
+        for name, positions in self.inputs.items():
+            merged.setdefault(name, {}).update(positions)
+        return merged
+
+    def _wake_ms(self) -> int | None:
+        """When watermarks move on without a row; what is due by then is due in this state."""
+        if self.ended:
+            return None
+        before = {name: task.event_deadline for name, task in self.state.tasks.items()}
+        after = {name: task.event_deadline for name, task in self.tasks.items()}
+        due: dict[str, int] = {}
+        for name, deadline in (before | after).items():
+            if deadline is not None:
+                stage = name.rpartition("/")[0]
+                due[stage] = min(deadline, due.get(stage, deadline))
+        return next_wake(self.plan, self.state, self._positions(), self._now, due)
 
     def absorb(self, orders: list[SlotOrder], reports: list[SlotReport]) -> None:
         """Take the reports of a level, one for each slot that had an order.
@@ -261,7 +285,13 @@ class EpochRun:
 
     def _absorb_task(self, stage: Stage, task: TaskReport, report: SlotReport) -> None:
         for reached in task.reached:
-            position = InputPosition(reached.next_offset, reached.max_time)
+            position = InputPosition(
+                reached.next_offset,
+                reached.max_time,
+                self.time_ms,
+                reached.watermark,
+                reached.delays,
+            )
             self.inputs.setdefault(reached.operator, {})[reached.partition] = position
         self.outputs += task.outputs
         self.counts.update(task.counts)
@@ -344,4 +374,5 @@ class EpochRun:
             counts={**self._lasting_counts(), **self._sent(), "in": self.rows_read()},
             ended=self.ended,
             kept_from=self.kept_from,
+            wake_ms=self._wake_ms(),
         )

@@ -22,10 +22,24 @@ SINK_ROWS = "sink."
 
 
 class InputPosition(msgspec.Struct, frozen=True, array_like=True):
-    """How far one partition has been read, and the highest event time below that, ms."""
+    """How far one partition has been read, and the highest event time below that, ms.
+
+    ``read_ms`` is the wall clock of the last epoch that read rows of it, or that first knew of
+    it. Where the lateness follows the delays, ``delays`` counts them, and ``watermark`` is the
+    partition's, which otherwise follows from the highest event time.
+    """
 
     next_offset: int
     max_time: int = NO_WATERMARK
+    read_ms: int = 0
+    watermark: int = NO_WATERMARK
+    delays: tuple[int, ...] = ()
+
+    def watermark_behind(self, lateness_ms: int) -> int:
+        """Return the partition's watermark where it stays so far behind, unless it follows."""
+        if self.delays or self.max_time == NO_WATERMARK:
+            return self.watermark
+        return self.max_time - lateness_ms
 
 
 class JobState(msgspec.Struct, frozen=True):
@@ -38,7 +52,8 @@ class JobState(msgspec.Struct, frozen=True):
     are not swept. ``durability`` tells what is promised, as its setting does; ``copy_of`` is the
     digest of the manifest that this is a copy of, where epochs commit elsewhere. ``tables``
     holds the offsets up to which broadcast stores were read. ``origin`` is the lineage that the
-    job began with; empty: this one.
+    job began with; empty: this one. ``wake_ms`` is the wall clock at which watermarks move on
+    although no row comes.
     """
 
     job: str
@@ -64,6 +79,7 @@ class JobState(msgspec.Struct, frozen=True):
     copy_of: str = ""
     origin: str = ""
     tables: dict[str, list[int]] = {}
+    wake_ms: int | None = None
 
     def files(self) -> set[str]:
         """Return every file that the state names, relative to the job's storage."""
@@ -95,6 +111,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     ended: bool = False
     kept_from: int = 0
     tables: dict[str, list[int]] = {}
+    wake_ms: int | None = None
 
 
 class _Form(msgspec.Struct):
@@ -198,4 +215,5 @@ def fold(state: JobState | None, manifest: Manifest, digest: str) -> JobState:
         durability=state.durability,
         copy_of=state.copy_of,
         origin=state.origin,
+        wake_ms=manifest.wake_ms,
     )

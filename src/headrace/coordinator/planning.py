@@ -1,23 +1,20 @@
-"""What an epoch will do: ranges, watermarks and due tasks, as pure functions of the state."""
+"""What an epoch will do: ranges and due tasks, as pure functions of the state."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 
+import msgspec
+
 from headrace.bus.bus import Stream
 from headrace.bus.retention import offset_gone
 from headrace.coordinator.manifest import InputPosition, JobState
 from headrace.coordinator.task_files import TaskState, merge_order
+from headrace.coordinator.watermarks import until_of
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.plan.stages import JobPlan, Stage
 from headrace.records.keys import group_range
-from headrace.task.orders import (
-    END_WATERMARK,
-    NO_WATERMARK,
-    InputRange,
-    StateTarget,
-    TaskOrder,
-)
+from headrace.task.orders import NO_WATERMARK, InputRange, StateTarget, TaskOrder
 
 
 def task_name(stage: str, task: int) -> str:
@@ -38,26 +35,25 @@ def plan_ranges(
         ends: next offset of each partition, by stream; cut at the run's end if it has one.
         max_rows: at least one row for each partition is planned even when this is less.
     """
-    waiting: list[tuple[str, int, int, int]] = []
+    waiting: list[tuple[InputRange, int]] = []
     for stage in plan.stages:
         for binding in stage.inputs:
             limits = _limits(state, binding.stream, ends[binding.stream])
             positions = state.inputs.get(binding.operator, {})
+            # What was passed while a partition was idle stays passed.
+            idled = binding.idle_ms is not None
+            floor = state.watermarks.get(stage.name, NO_WATERMARK) if idled else NO_WATERMARK
             for partition, end in enumerate(limits):
-                position = positions.get(partition, InputPosition(0))
-                if end > position.next_offset:
-                    lag = end - position.next_offset
-                    waiting.append((binding.operator, partition, position.next_offset, lag))
-    shares = _deal([lag for *_, lag in waiting], max_rows)
+                held = positions.get(partition, InputPosition(0))
+                start = held.next_offset
+                if end > start:
+                    name, seen = binding.operator, held.max_time
+                    more = (seen, floor, held.watermark, held.delays)
+                    waiting.append((InputRange(name, partition, start, start, *more), end - start))
+    shares = _deal([lag for _, lag in waiting], max_rows)
     return [
-        InputRange(
-            operator,
-            partition,
-            start,
-            start + share,
-            state.inputs.get(operator, {}).get(partition, InputPosition(0)).max_time,
-        )
-        for (operator, partition, start, _), share in zip(waiting, shares, strict=True)
+        msgspec.structs.replace(wanted, stop=wanted.start + share)
+        for (wanted, _), share in zip(waiting, shares, strict=True)
     ]
 
 
@@ -110,7 +106,7 @@ def _limits(state: JobState, stream: str, ends: Sequence[int]) -> list[int]:
     if state.until is None or stream not in state.until:
         return list(ends)
     until = state.until[stream]
-    return [min(end, _until(until, p)) for p, end in enumerate(ends)]
+    return [min(end, until_of(until, p)) for p, end in enumerate(ends)]
 
 
 def table_limits(state: JobState, name: str, stream: Stream) -> list[int]:
@@ -158,75 +154,6 @@ def at_end(plan: JobPlan, state: JobState) -> bool:
     return True
 
 
-def resting(
-    streams: Mapping[str, Stream], ends: Mapping[str, Sequence[int]]
-) -> dict[str, dict[int, int]]:
-    """Return the ends of partitions that get no new rows by the settings, by stream."""
-    found = {}
-    for name, stream in streams.items():
-        first = stream.settings.counts(stream.created.partitions)[0]
-        found[name] = {p: ends[name][p] for p in range(first, len(ends[name]))}
-    return found
-
-
-def source_watermark(
-    stage: Stage,
-    state: JobState,
-    inputs: Mapping[str, Mapping[int, InputPosition]],
-    rested: Mapping[str, Mapping[int, int]] | None = None,
-) -> int:
-    """Return the minimum over the partitions of a source stage's timed inputs.
-
-    A partition that has been read to its end holds nothing back, if the end is that of a
-    bounded run, or the partition is one of ``rested``: no new rows go to it.
-    """
-    watermarks = [END_WATERMARK]
-    for binding in stage.inputs:
-        if binding.time is None:
-            continue
-        until = (state.until or {}).get(binding.stream)
-        for partition in range(binding.partitions):
-            position = inputs.get(binding.operator, {}).get(partition, InputPosition(0))
-            if until is not None and position.next_offset >= _until(until, partition):
-                continue
-            end = (rested or {}).get(binding.stream, {}).get(partition)
-            if end is not None and position.next_offset >= end:
-                continue
-            if position.max_time == NO_WATERMARK:
-                return NO_WATERMARK
-            watermarks.append(position.max_time - binding.lateness_ms)
-    lowest = min(watermarks)
-    # Only the epoch of its own for the end of the inputs closes everything.
-    return lowest if lowest < END_WATERMARK else _highest(stage, inputs)
-
-
-def _until(until: Sequence[int], partition: int) -> int:
-    """Where a partition ends in a bounded run; what was added since is not of the run."""
-    return until[partition] if partition < len(until) else 0
-
-
-def _highest(stage: Stage, inputs: Mapping[str, Mapping[int, InputPosition]]) -> int:
-    times = [
-        position.max_time - binding.lateness_ms
-        for binding in stage.inputs
-        if binding.time is not None
-        for position in inputs.get(binding.operator, {}).values()
-    ]
-    return max(times, default=NO_WATERMARK)
-
-
-def keyed_watermark(stage: Stage, names: Mapping[int, str], watermarks: Mapping[str, int]) -> int:
-    """Return the watermark of a keyed stage from those of the stages that send to it."""
-    lowest = END_WATERMARK
-    for exchange in stage.receives:
-        sender = watermarks.get(names[exchange.source_stage], NO_WATERMARK)
-        if sender in (NO_WATERMARK, END_WATERMARK):
-            lowest = min(lowest, sender)
-        else:
-            lowest = min(lowest, sender - exchange.delay_ms)
-    return lowest
-
-
 def source_tasks(stage: Stage, ranges: Iterable[InputRange]) -> list[TaskOrder]:
     """Return the tasks of a source stage that have something to read."""
     mine = {binding.operator for binding in stage.inputs}
@@ -268,6 +195,6 @@ def keyed_tasks(
 
 
 def next_wall_deadline(state: JobState) -> int | None:
-    """Return the wall clock at which the first timer is due, ms."""
+    """Return the wall clock at which a timer is due or watermarks move on, ms."""
     walls = [t.wall_deadline for t in state.tasks.values() if t.wall_deadline is not None]
-    return min(walls, default=None)
+    return min(walls if state.wake_ms is None else [*walls, state.wake_ms], default=None)

@@ -16,6 +16,7 @@ from headrace.graph.operators import FAIL, Input
 from headrace.graph.sinks import Sink
 from headrace.graph.sites import user_site
 from headrace.graph.streams import Stream
+from headrace.graph.times import ConfidentLateness, TimeSource, checked_lateness, checked_time
 from headrace.graph.types import to_schema
 
 
@@ -38,22 +39,26 @@ class Graph:
     def input(
         self,
         stream: str,
-        time: str | None = None,
-        lateness: Duration = "0s",
+        time: TimeSource | None = None,
+        lateness: Duration | ConfidentLateness = "0s",
         schema: Any = None,
         name: str | None = None,
         ahead: Duration | None = None,
         on_error: str = FAIL,
         start: str | datetime | None = None,
+        idle: Duration | None = None,
     ) -> Stream:
         """Read a stream of the bus.
 
         Args:
             stream: its name, an alias, or a pattern such as ``errors.*`` for all streams that
                 match it when the job is started, all with the same columns.
-            time: its event-time column; by default the stream's own, if it has one.
+            time: its event-time column; an expression, or a function of a message, see
+                ``hr.event_time``; or ``hr.processing_time()``. By default the stream's own
+                column, if it has one.
             lateness: how far out of order its records may be; the watermark stays this far
-                behind the highest event time seen in each partition.
+                behind the highest event time seen in each partition. With
+                ``hr.confidence(0.99)`` it follows the delays of the stream.
             schema: what ``returns`` takes; lets mistakes be found before a bus is at hand.
             name: of the operator; by default the stream's.
             ahead: how far an event time may be ahead of the epoch's wall clock; one further
@@ -63,26 +68,47 @@ class Graph:
             start: where a new job begins to read: ``earliest``, ``latest``, or an event time
                 of the stream's own, UTC where it names no zone. By default what the setting
                 ``job.start`` says.
+            idle: how long, by the wall clock of epochs, a partition that was read to its end
+                may bring nothing before it no longer holds windows back. What it brings later
+                is late behind the watermark that was reached without it. Default: for ever.
         """
         wrong: list[str] = []
         plain = stream.replace("*", "all") if isinstance(stream, str) else stream
         if (mistake := name_mistake(plain, "a stream")) is not None:
             wrong.append(mistake)
-        lateness_ms = attempt(wrong, lambda: duration_ms(lateness, "lateness", least=0), 0)
-        ahead_ms = None
+        column, event = checked_time(wrong, time)
+        lateness_ms, followed = checked_lateness(wrong, lateness)
+        ahead_ms = idle_ms = None
         if ahead is not None:
             ahead_ms = attempt(wrong, lambda: duration_ms(ahead, "ahead", least=0), None)
+        if idle is not None:
+            idle_ms = attempt(wrong, lambda: duration_ms(idle, "idle"), None)
+        if event is not None and event.is_clock and (idle, ahead, lateness) != (None, None, "0s"):
+            wrong.append("idle=, ahead= and lateness= are for event time; leave them out")
         begin = None
         if start is not None:
             begin = attempt(wrong, lambda: read_start(start), None)
         columns: pa.Schema | None = None
         if schema is not None:
             columns = attempt(wrong, lambda: to_schema(schema), None)
-        if columns is not None and time is not None and time not in columns.names:
-            wrong.append(f"event time: {unknown_column(time, columns.names)}")
+        if columns is not None and column is not None and column not in columns.names:
+            wrong.append(f"event time: {unknown_column(column, columns.names)}")
         chosen = self._ledger.name(wrong, name, str(plain))
         site = user_site()
-        operator = Input(chosen, (), site, stream, time, lateness_ms, columns, ahead_ms, begin)
+        operator = Input(
+            chosen,
+            (),
+            site,
+            stream,
+            column,
+            lateness_ms,
+            columns,
+            ahead_ms,
+            begin,
+            event=event,
+            confidence=followed,
+            idle_ms=idle_ms,
+        )
         self._ledger.add(with_on_error(wrong, operator, on_error), wrong)
         return Stream(self._ledger, chosen, None, chosen)
 

@@ -82,6 +82,30 @@ class Operator:
 
 
 @dataclass(frozen=True)
+class EventTime:
+    """What makes the event times of an input that no column has: one of three.
+
+    An ``expression``; a ``function`` of a message; or with ``is_clock`` the wall clock of the
+    epoch that reads a record. ``uses`` are the columns read for it, ``None`` before these are
+    known; ``text`` is what people are shown.
+    """
+
+    expression: pl.Expr | None = field(default=None, compare=False)
+    function: Callable[[Any], Any] | None = field(default=None, compare=False)
+    is_clock: bool = False
+    uses: tuple[str, ...] | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """The part of an input's records that its watermark is to hold for, and how it begins."""
+
+    part: float
+    first_ms: int
+
+
+@dataclass(frozen=True)
 class Input(Operator):
     """Read a stream of the bus.
 
@@ -91,7 +115,9 @@ class Input(Operator):
     more than ``ahead_ms`` ahead of the epoch's wall clock is an error. ``start`` is where a new
     job begins: ``earliest``, ``latest``, an event time in ms; ``None``: as the settings say.
     ``stream`` may be a pattern; when the job is planned, an input for each stream takes its place,
-    with its name as ``pattern``.
+    with its name as ``pattern``. ``event`` makes event times where no column has them;
+    ``confidence`` takes the place of ``lateness_ms``; a partition without rows for ``idle_ms``
+    holds no watermark back.
     """
 
     stream: str = ""
@@ -101,6 +127,9 @@ class Input(Operator):
     ahead_ms: int | None = None
     start: Start | None = None
     pattern: str = ""
+    event: EventTime | None = None
+    confidence: Confidence | None = None
+    idle_ms: int | None = None
 
 
 @dataclass(frozen=True)

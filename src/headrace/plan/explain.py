@@ -98,10 +98,22 @@ def _input_rows(binding: InputBinding) -> list[str]:
     if len(binding.columns) < total:
         read += f" ({len(binding.columns)} of {total})"
     rows = [f"input {binding.stream}: {counted(binding.partitions, 'partition')}", read]
-    if binding.time is not None:
-        lateness = f", up to {duration_text(binding.lateness_ms)} late"
-        rows.append(f"event time {binding.time}{lateness if binding.lateness_ms else ', in order'}")
+    if binding.is_clock:
+        rows.append("processing time: the wall clock of the epoch that reads a record")
+    elif binding.is_timed:
+        rows += _event_time(binding)
     return rows
+
+
+def _event_time(binding: InputBinding) -> Iterator[str]:
+    source = binding.time if binding.event is None else f"by {binding.event.text}"
+    late = f"up to {duration_text(binding.lateness_ms)} late" if binding.lateness_ms else "in order"
+    if (followed := binding.confidence) is not None:
+        first = duration_text(followed.first_ms)
+        late = f"late by the delays of {followed.part:.10g} of the records, at first {first}"
+    yield f"event time {source}, {late}"
+    if binding.idle_ms is not None:
+        yield f"idle after {duration_text(binding.idle_ms)}: holds no watermark back then"
 
 
 def _exchange_rows(stage: Stage, exchange: Exchange) -> list[str]:

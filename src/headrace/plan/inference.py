@@ -5,7 +5,7 @@ An operator whose input is broken is passed over, so that one mistake is told on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 from headrace.errors import InvalidInputError
 from headrace.graph.aggregates import unknown_column
 from headrace.graph.operators import (
+    EventTime,
     Filter,
     FilterMessages,
     FlatMapMessages,
@@ -144,6 +145,8 @@ class Inference:
                 self.report(operator, text)
                 return None
             schema = operator.schema
+        if operator.event is not None:
+            return self._made_time(operator, operator.event, schema)
         time = operator.time or (info.time if info is not None else None)
         whole = schema if info is None else info.schema
         if time is not None:
@@ -158,6 +161,43 @@ class Inference:
         shown = time if time in schema.names else None
         untimed = () if time is not None else (operator.name,)
         return Flow(schema, untimed=untimed, time=shown)
+
+    def _made_time(self, operator: Input, event: EventTime, schema: pa.Schema) -> Flow | None:
+        """The flow of an input whose event times are made; finds the columns they need."""
+        uses = event.uses
+        if event.expression is not None:
+            resolved = Resolved(event.expression, schema)
+            if not self._resolve(operator, resolved, "time="):
+                return None
+            kinds = [column.type for column in resolved.schema]
+            if len(kinds) != 1 or not (
+                pa.types.is_timestamp(kinds[0]) or pa.types.is_integer(kinds[0])
+            ):
+                found = ", ".join(map(str, kinds))
+                text = f"time={event.text} gives {found}; expected a timestamp or integer ms"
+                self.report(operator, text)
+                return None
+            uses = tuple(name for name in schema.names if name in resolved.reads)
+        elif event.function is not None:
+            uses = tuple(schema.names) if uses is None else uses
+            if not self._can_be_message(operator, uses, schema):
+                return None
+        self.operators[operator.name] = replace(operator, event=replace(event, uses=uses or ()))
+        return Flow(schema)
+
+    def _can_be_message(
+        self, operator: Operator, columns: Sequence[str], schema: pa.Schema
+    ) -> bool:
+        """Report columns that a function cannot read, unless there are none."""
+        missing = [name for name in columns if name not in schema.names]
+        for name in missing:
+            self.report(operator, f"uses: {unknown_column(name, schema.names)}")
+        bad = [name for name in columns if not name.isidentifier()]
+        if bad and not missing and not isinstance(operator, MapBatches):
+            text = f"columns {bad} cannot be attributes of a message; rename them with map first"
+            self.report(operator, text)
+            return False
+        return not missing
 
     def _resolve(self, operator: Operator, resolved: Resolved, method: str) -> bool:
         try:
@@ -210,16 +250,7 @@ class Inference:
 
     def _function(self, operator: Operator, before: Flow) -> Flow | None:
         uses: tuple[str, ...] | None = getattr(operator, "uses", None)
-        missing = [name for name in uses or () if name not in before.schema.names]
-        for name in missing:
-            self.report(operator, f"uses: {unknown_column(name, before.schema.names)}")
-        if missing:
-            return None
-        read = list(uses or before.schema.names)
-        bad = [name for name in read if not name.isidentifier()]
-        if bad and not isinstance(operator, MapBatches):
-            text = f"columns {bad} cannot be attributes of a message; rename them with map first"
-            self.report(operator, text)
+        if not self._can_be_message(operator, uses or before.schema.names, before.schema):
             return None
         if isinstance(operator, FilterMessages):
             return before

@@ -241,6 +241,7 @@ class _Draft:
     def _input(self, operator: Input, index: int) -> InputBinding:
         info = self.streams.get(operator.stream)
         schema = operator.schema if info is None else info.schema
+        is_timed = index in self.timed
         time = operator.time or (None if info is None else info.time)
         return InputBinding(
             operator.name,
@@ -248,11 +249,14 @@ class _Draft:
             self.partitions(operator),
             schema,
             tuple(self.schemas[operator.name].names),
-            time if index in self.timed else None,
+            time if is_timed and operator.event is None else None,
             operator.lateness_ms,
             list(self.origins).index(operator.name) if operator.name in self.traced else None,
             operator.ahead_ms,
             pattern=operator.pattern,
+            event=operator.event if is_timed else None,
+            confidence=operator.confidence,
+            idle_ms=operator.idle_ms,
         )
 
     def _exchange(self, operator: PartitionBy, delays: list[dict[str, int]]) -> Exchange:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.graph.operators import JobGraph, Operator, StoreSpec
+from headrace.graph.operators import Confidence, EventTime, JobGraph, Operator, StoreSpec
 from headrace.graph.sinks import Sink
 
 TIME, WATERMARK = "__time", "__watermark"
@@ -67,7 +67,8 @@ class InputBinding:
     ``schema`` is the stream's whole; ``columns`` those that operators use. ``time`` is the
     event-time column, ``None`` where no operator of the job needs it; it need not be among
     ``columns``. ``origin`` is the number of the input in ``Stage.origins`` where its rows say
-    which record they are. ``pattern`` names the input of a pattern that this is one of.
+    which record they are. ``pattern`` names the input of a pattern that this is one of. ``event``
+    takes the place of ``time``, and ``confidence`` that of ``lateness_ms``, see ``Input``.
     """
 
     operator: str
@@ -80,6 +81,27 @@ class InputBinding:
     origin: int | None = None
     ahead_ms: int | None = None
     pattern: str = ""
+    event: EventTime | None = None
+    confidence: Confidence | None = None
+    idle_ms: int | None = None
+
+    @property
+    def is_timed(self) -> bool:
+        """Say whether its records have event times, and operators need them."""
+        return self.time is not None or self.event is not None
+
+    @property
+    def is_clock(self) -> bool:
+        """Say whether the event time is the wall clock of epochs."""
+        return self.event is not None and self.event.is_clock
+
+    @property
+    def reads(self) -> list[str]:
+        """The columns read: those that operators use, and those that event times come from."""
+        more = () if self.event is None else self.event.uses or ()
+        if self.time is not None:
+            more = (self.time,)
+        return list(dict.fromkeys((*self.columns, *more)))
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ class InputRange(msgspec.Struct, frozen=True, array_like=True):
     """Offsets of one partition that a source task reads, ``start`` to before ``stop``.
 
     ``max_time`` is the highest event time seen below ``start``, ms; ``NO_WATERMARK``: none.
+    ``floor`` is a watermark that none of its records is before; ``watermark`` and ``delays`` are
+    those of ``Reached``.
     """
 
     operator: str
@@ -23,6 +25,9 @@ class InputRange(msgspec.Struct, frozen=True, array_like=True):
     start: int
     stop: int
     max_time: int = NO_WATERMARK
+    floor: int = NO_WATERMARK
+    watermark: int = NO_WATERMARK
+    delays: tuple[int, ...] = ()
 
 
 class StateTarget(msgspec.Struct, frozen=True, array_like=True):
@@ -122,12 +127,17 @@ class SlotOrder(msgspec.Struct, frozen=True):
 
 
 class Reached(msgspec.Struct, frozen=True, array_like=True):
-    """Where a source task really stopped in one partition, and the highest time it has seen."""
+    """Where a source task really stopped in one partition, and the highest time it has seen.
+
+    Where the lateness follows the delays: the partition's watermark, and their counts.
+    """
 
     operator: str
     partition: int
     next_offset: int
     max_time: int
+    watermark: int = NO_WATERMARK
+    delays: tuple[int, ...] = ()
 
 
 class OutputPart(msgspec.Struct, frozen=True, array_like=True):

@@ -331,6 +331,7 @@ class _Attempt:
                 timed=stage.timed,
                 max_bytes=self._order.range_bytes,
                 wall_ms=self._order.time_ms,
+                limits=self._plan.limits,
                 guard=runtime.input_guards.get(wanted.operator),
             )
             for chunk in reader.chunks(self._should_stop):

@@ -13,14 +13,17 @@ import pyarrow.compute as pc
 from headrace.bus.bus import Stream
 from headrace.errors import EventTimeError, InvalidInputError
 from headrace.graph.durations import duration_text
-from headrace.plan.stages import InputBinding
+from headrace.plan.stages import CallLimits, InputBinding
 from headrace.records.evolution import as_planned
 from headrace.records.schema import MAX_EVENT_TIME_MS, as_milliseconds, event_times
 from headrace.task.chunk import Chunk, Ints, Origins, source_of
 from headrace.task.dead_letters import Guard, Refused, without
-from headrace.task.orders import NO_WATERMARK, InputRange, Reached
+from headrace.task.event_times import Errors, EventTimes
+from headrace.task.lateness import lateness_of
+from headrace.task.orders import InputRange, Reached
 
 CHUNK_ROWS = 1 << 16
+NO_LIMITS = CallLimits()
 
 
 class SourceReader:
@@ -33,6 +36,7 @@ class SourceReader:
         timed: whether later operators need event times.
         max_bytes: reading ends early after about so many bytes of the columns.
         wall_ms: the epoch's wall clock.
+        limits: of calls of the user's functions.
         guard: takes the records whose event time cannot be; without one they are an error.
     """
 
@@ -45,31 +49,32 @@ class SourceReader:
         timed: bool,
         max_bytes: int | None = None,
         wall_ms: int = 0,
+        limits: CallLimits = NO_LIMITS,
         guard: Guard | None = None,
     ) -> None:
         self._stream, self._binding, self._range = stream, binding, wanted
-        self._max_bytes, self._guard = max_bytes, guard
+        self._max_bytes, self._guard, self._wall_ms = max_bytes, guard, wall_ms
         ahead = binding.ahead_ms
         self._latest = MAX_EVENT_TIME_MS - 1 if ahead is None else wall_ms + ahead
-        self._timed = timed and binding.time is not None
+        self._timed = timed and binding.is_timed
         self._next = wanted.start
-        self._max_time = wanted.max_time
+        self._lateness = lateness_of(binding, wanted)
+        self._made = None
+        if binding.event is not None and not binding.is_clock:
+            self._made = EventTimes(binding, limits)
 
     def chunks(self, should_stop: Callable[[], bool]) -> Iterator[Chunk]:
         """Yield the rows in offset order, small appends joined; stops early when asked.
 
         The first chunk is always read, so that every epoch moves on.
         """
-        columns = list(self._binding.columns)
-        if self._binding.time is not None and self._binding.time not in columns:
-            columns.append(self._binding.time)
         waiting: list[pa.RecordBatch] = []
         rows = 0
         part = self._stream.read(
             self._range.partition,
             self._range.start,
             self._range.stop,
-            columns=columns,
+            columns=self._binding.reads,
             max_bytes=self._max_bytes,
         )
         for found in part:
@@ -88,24 +93,31 @@ class SourceReader:
         batch = as_planned(batch, self._binding.schema, self._binding.stream)
         first, self._next = self._next, self._next + batch.num_rows
         chunk = Chunk(batch.select(list(self._binding.columns)), origins=self._origins(first))
-        if self._binding.time is None:
+        if self._binding.is_clock:
+            return self._by_clock(chunk)
+        if not self._binding.is_timed:
             return chunk
-        column = batch.column(self._binding.time)
-        times = self._plain_times(column)
+        column, errors = self._column(batch)
+        times = None if errors else self._plain_times(column)
         if times is None:
-            refused = self._refused(column, first)
+            refused = self._refused(column, first, errors)
             chunk = self._left(chunk, refused)
             gone = pa.array([one.row for one in refused])
             kept = column.filter(pc.invert(pc.is_in(pa.array(range(len(column))), gone)))
             times = event_times(kept, self._where)
-        highest = np.maximum.accumulate(np.concatenate([[self._max_time], times]))
-        self._max_time = int(highest[-1])
-        if not self._timed:
-            return chunk
-        before = highest[:-1]
-        none = before == NO_WATERMARK
-        watermarks = np.where(none, NO_WATERMARK, before - self._binding.lateness_ms)
-        return replace(chunk, times=times, watermarks=watermarks)
+        watermarks = self._lateness.before(times)
+        return replace(chunk, times=times, watermarks=watermarks) if self._timed else chunk
+
+    def _column(self, batch: pa.RecordBatch) -> tuple[pa.Array, Errors]:
+        if self._made is not None:
+            return self._made.of(batch)
+        return batch.column(self._binding.time), {}
+
+    def _by_clock(self, chunk: Chunk) -> Chunk:
+        """All rows are of now, and none before now comes any more."""
+        self._lateness.max_time = self._wall_ms
+        now = np.full(chunk.rows, self._wall_ms, np.int64)
+        return replace(chunk, times=now, watermarks=now) if self._timed else chunk
 
     @property
     def _where(self) -> str:
@@ -127,10 +139,10 @@ class SourceReader:
         is_ahead = self._binding.ahead_ms is not None and bool((times > self._latest).any())
         return None if is_ahead else times
 
-    def _refused(self, column: pa.Array, first: int) -> list[Refused]:
+    def _refused(self, column: pa.Array, first: int, errors: Errors) -> list[Refused]:
         """Find the records whose event time cannot be."""
         return [
-            Refused(row, self._error(at, first + row))
+            Refused(row, errors.get(row) or self._error(at, first + row))
             for row, at in enumerate(as_milliseconds(column).to_pylist())
             if at is None or not 0 <= at <= self._latest
         ]
@@ -150,8 +162,10 @@ class SourceReader:
             said = f"is {_moment(at)}, more than {ahead} ahead of the clock"
         else:
             said = f"is {at} ms, outside 1970 to 9999"
+        made = self._binding.event
+        label = repr(self._binding.time) if made is None else made.text
         return EventTimeError(
-            f"event time {self._binding.time!r} of {self._where} offset {offset} {said}; put such "
+            f"event time {label} of {self._where} offset {offset} {said}; put such "
             f"records right where they are made, or set them aside: g.input(..., "
             'on_error="dead_letter")',
             operator=self._binding.operator,
@@ -162,7 +176,15 @@ class SourceReader:
 
     def reached(self) -> Reached:
         """Return where reading stopped, and the highest event time seen so far."""
-        return Reached(self._range.operator, self._range.partition, self._next, self._max_time)
+        seen = self._lateness
+        return Reached(
+            self._range.operator,
+            self._range.partition,
+            self._next,
+            seen.max_time,
+            seen.watermark,
+            seen.delays,
+        )
 
 
 def _moment(at: int) -> str:

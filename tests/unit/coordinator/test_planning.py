@@ -15,14 +15,13 @@ from headrace.coordinator.manifest import InputPosition, JobState
 from headrace.coordinator.planning import (
     at_end,
     keyed_tasks,
-    keyed_watermark,
     next_wall_deadline,
     plan_ranges,
     source_tasks,
-    source_watermark,
     task_name,
 )
 from headrace.coordinator.task_files import TaskState
+from headrace.coordinator.watermarks import keyed_watermark, source_watermark
 from headrace.plan.planner import plan
 from headrace.plan.stages import JobPlan, StreamInfo
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK, InputRange, StateTarget

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from headrace.task.orders import NO_WATERMARK
+
 if TYPE_CHECKING:
     from headrace.coordinator.manifest import JobState
     from headrace.coordinator.recovery import Recovery
@@ -108,7 +110,9 @@ class Progress:
             limits = ends.get(stream, ())
             if self.state.until is not None:
                 limits = self.state.until.get(stream, limits)
-            least = min((p.max_time for p in positions.values()), default=-1)
+            behind = self.lateness_ms.get(operator, 0)
+            reached = [position.watermark_behind(behind) for position in positions.values()]
+            least = min(reached, default=NO_WATERMARK)
             rows = read.get(operator, 0)
             span = now - since
             found.append(
@@ -118,7 +122,7 @@ class Progress:
                     rows - self._first.get(operator, 0),
                     (rows - before.get(operator, 0)) / span if span > 0 else 0.0,
                     max(0, sum(limits) - rows),
-                    least - self.lateness_ms.get(operator, 0) if least >= 0 else None,
+                    least if least > NO_WATERMARK else None,
                 )
             )
         return found

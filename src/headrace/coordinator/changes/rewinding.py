@@ -50,7 +50,10 @@ def emptied(state: JobState, offsets: Offsets, lineage: str) -> JobState:
         key_groups=state.key_groups,
         fingerprint={},
         inputs={
-            operator: {p: InputPosition(offset) for p, offset in enumerate(partitions)}
+            operator: {
+                p: InputPosition(offset, read_ms=state.time_ms)
+                for p, offset in enumerate(partitions)
+            }
             for operator, partitions in offsets.items()
         },
         task_counts=state.task_counts,

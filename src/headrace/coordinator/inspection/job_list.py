@@ -22,6 +22,7 @@ from headrace.coordinator.receivers import is_confirmed
 from headrace.coordinator.storage import check_job_name
 from headrace.errors import CorruptDataError
 from headrace.files import Files
+from headrace.task.orders import NO_WATERMARK
 
 Status = Literal["running", "stopped", "ended", "reset", "damaged"]
 
@@ -146,7 +147,9 @@ def _inputs(state: JobState, catalog: Catalog | None, bus: Bus) -> Iterable[Inpu
     for operator, positions in state.inputs.items():
         name = streams.get(operator, operator)
         offsets = tuple(positions[p].next_offset for p in sorted(positions))
-        least = min((position.max_time for position in positions.values()), default=-1)
+        behind = lateness.get(operator, 0)
+        marks = [position.watermark_behind(behind) for position in positions.values()]
+        least = min(marks, default=NO_WATERMARK)
         lag = None
         if name in there:
             ends = (state.until or {}).get(name) or bus.stream(name).ends()
@@ -157,7 +160,7 @@ def _inputs(state: JobState, catalog: Catalog | None, bus: Bus) -> Iterable[Inpu
             name,
             sum(offsets),
             lag,
-            least - lateness.get(operator, 0) if least >= 0 else None,
+            least if least > NO_WATERMARK else None,
             offsets,
         )
 

@@ -1,0 +1,158 @@
+"""How far event time has come: of partitions, stages, and when it moves on without a row.
+
+Pure functions of the state after an epoch's rows and of the epoch's wall clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headrace.bus.bus import Stream
+from headrace.coordinator.manifest import InputPosition, JobState
+from headrace.plan.stages import InputBinding, JobPlan, Stage
+from headrace.task.orders import END_WATERMARK, NO_WATERMARK
+
+Positions = Mapping[str, Mapping[int, InputPosition]]
+
+
+@dataclass(frozen=True)
+class Now:
+    """What is known when an epoch is planned.
+
+    Args:
+        time_ms: the epoch's wall clock.
+        ends: next offset of each partition, by stream.
+        rested: by stream, the ends of partitions that get no new rows.
+    """
+
+    time_ms: int = 0
+    ends: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    rested: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+
+
+def resting(
+    streams: Mapping[str, Stream], ends: Mapping[str, Sequence[int]]
+) -> dict[str, dict[int, int]]:
+    """Return the ends of partitions that get no new rows by the settings, by stream."""
+    found = {}
+    for name, stream in streams.items():
+        first = stream.settings.counts(stream.created.partitions)[0]
+        found[name] = {p: ends[name][p] for p in range(first, len(ends[name]))}
+    return found
+
+
+def until_of(until: Sequence[int], partition: int) -> int:
+    """Where a partition ends in a bounded run; what was added since is not of the run."""
+    return until[partition] if partition < len(until) else 0
+
+
+def is_idle(binding: InputBinding, partition: int, position: InputPosition, now: Now) -> bool:
+    """Say whether a partition that was read to its end has brought nothing for too long."""
+    if binding.idle_ms is None or now.time_ms - position.read_ms < binding.idle_ms:
+        return False
+    ends = now.ends.get(binding.stream, ())
+    return position.next_offset >= until_of(ends, partition)
+
+
+def holding(
+    binding: InputBinding, state: JobState, inputs: Positions, now: Now
+) -> Iterator[tuple[int, int]]:
+    """Yield each partition of a timed input that counts for its stage, and its watermark.
+
+    One that has been read to its end holds nothing back, if the end is that of a bounded run, no
+    new rows go to the partition, or it is idle.
+    """
+    until = (state.until or {}).get(binding.stream)
+    for partition in range(binding.partitions):
+        position = inputs.get(binding.operator, {}).get(partition, InputPosition(0))
+        if until is not None and position.next_offset >= until_of(until, partition):
+            continue
+        end = now.rested.get(binding.stream, {}).get(partition)
+        if end is not None and position.next_offset >= end:
+            continue
+        if not is_idle(binding, partition, position, now):
+            yield partition, _watermark(binding, position, now)
+
+
+def _watermark(binding: InputBinding, position: InputPosition, now: Now) -> int:
+    return now.time_ms if binding.is_clock else position.watermark_behind(binding.lateness_ms)
+
+
+def source_watermark(
+    stage: Stage, state: JobState, inputs: Positions, now: Now | None = None
+) -> int:
+    """Return the minimum over the partitions of a source stage's timed inputs that count."""
+    now = now or Now()
+    timed = [binding for binding in stage.inputs if binding.is_timed]
+    lowest = min(
+        (mark for binding in timed for _, mark in holding(binding, state, inputs, now)),
+        default=END_WATERMARK,
+    )
+    if lowest < END_WATERMARK:
+        return lowest
+    # Only the epoch of its own for the end of the inputs closes everything.
+    return max(
+        (
+            _watermark(binding, position, now)
+            for binding in timed
+            for position in inputs.get(binding.operator, {}).values()
+        ),
+        default=NO_WATERMARK,
+    )
+
+
+def keyed_watermark(stage: Stage, names: Mapping[int, str], watermarks: Mapping[str, int]) -> int:
+    """Return the watermark of a keyed stage from those of the stages that send to it."""
+    lowest = END_WATERMARK
+    for exchange in stage.receives:
+        sender = watermarks.get(names[exchange.source_stage], NO_WATERMARK)
+        if sender in (NO_WATERMARK, END_WATERMARK):
+            lowest = min(lowest, sender)
+        else:
+            lowest = min(lowest, sender - exchange.delay_ms)
+    return lowest
+
+
+def next_wake(
+    plan: JobPlan,
+    state: JobState,
+    inputs: Positions,
+    now: Now,
+    deadlines: Mapping[str, int],
+) -> int | None:
+    """Return the wall clock at which watermarks move on without a row, ms; ``None``: they do not.
+
+    A partition becomes idle; or something is due by a watermark that is the wall clock itself.
+
+    Args:
+        plan: of the job.
+        state: before the epoch.
+        inputs: positions after it.
+        now: of the epoch.
+        deadlines: the lowest watermark at which a task of a keyed stage has something due.
+    """
+    wakes = [
+        inputs[binding.operator][partition].read_ms + binding.idle_ms
+        for stage in plan.stages
+        for binding in stage.inputs
+        if binding.is_timed and binding.idle_ms is not None
+        for partition, _ in holding(binding, state, inputs, now)
+        if partition in inputs.get(binding.operator, {})
+    ]
+    behind: dict[int, int | None] = {}
+    for stage in plan.stages:
+        lag = behind[stage.index] = _behind_clock(stage, behind)
+        if lag is not None and stage.name in deadlines:
+            wakes.append(deadlines[stage.name] + lag)
+    return min(wakes, default=None)
+
+
+def _behind_clock(stage: Stage, behind: Mapping[int, int | None]) -> int | None:
+    """How far a stage's watermark is behind the wall clock; ``None``: that alone moves it not."""
+    if not stage.keyed:
+        timed = [binding for binding in stage.inputs if binding.is_timed]
+        return 0 if timed and all(binding.is_clock for binding in timed) else None
+    lags = [(behind[exchange.source_stage], exchange.delay_ms) for exchange in stage.receives]
+    known = [lag + delay for lag, delay in lags if lag is not None]
+    return max(known) if len(known) == len(lags) else None

@@ -1,0 +1,149 @@
+"""An idle partition holds nothing back, and what it brings later is late, however epochs fall."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import headrace as hr
+from headrace.testing.driver import TestDriver
+
+COLUMNS = {"id": pa.int64(), "at": pa.int64()}
+WINDOW = 10_000
+POINTS = (
+    "epoch.planned",
+    "slot.ran",
+    "slot.output_written",
+    "epoch.before_commit",
+    "commit.published",
+    "epoch.published",
+)
+
+
+@hr.job("idling")
+def idling(g: Any) -> None:
+    """Windows behind a repartition, of partitions that come and go."""
+    events = g.input("events", time="at", lateness="1s", idle="20s").partition_by("id")
+    events.window(hr.tumbling("10s"), n=hr.agg.count()).send_to(g.output("windows"))
+
+
+def _steps(seed: int) -> list[tuple[str, Any]]:
+    """Return what happens: rows of a partition, or seconds that pass."""
+    rng = random.Random(seed)
+    steps: list[tuple[str, Any]] = []
+    now, asleep = 100_000, 0
+    for number in range(36):
+        if number % 12 == 0:
+            asleep = rng.randrange(3)  # one partition brings nothing for a while
+        for partition in range(3):
+            if partition == asleep and number % 12 < 10:
+                continue
+            behind = 40_000 if partition == asleep else 3_000  # it brings what it held back
+            rows = [
+                {"id": rng.randrange(4), "at": now - rng.randrange(behind)}
+                for _ in range(rng.randrange(1, 5))
+            ]
+            steps.append(("feed", (partition, rows)))
+        moved = rng.randrange(1, 5_000)
+        now += moved
+        steps.append(("pass", moved))
+    return steps
+
+
+def _run(seed: int, max_rows: int = 1_000, point: str = "") -> tuple[Counter[Any], dict[str, int]]:
+    rng = random.Random(seed)  # of the crashes
+    with TestDriver(idling, tasks=2, max_rows=max_rows) as driver:
+        driver.create("events", COLUMNS, partitions=3, time="at")
+        driver.start()
+        for kind, what in _steps(seed):
+            if kind == "pass":
+                driver.clock.advance(what)
+            else:
+                driver.feed("events", what[1], partition=what[0])
+            if point and rng.random() < 0.3:
+                driver.advance_with_crash(point)
+            driver.run()
+        driver.finish()
+        found = Counter(map(_plain, driver.output("windows")))
+        counts = driver.coordinator.state.counts
+        return found, {name: counts.get(name, 0) for name in ("in", "late", "out")}
+
+
+def _plain(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["id"], row["window_start"].timestamp(), row["n"]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_results_do_not_depend_on_the_size_of_epochs(seed: int) -> None:
+    """Idle partitions are passed at the same moments; what comes back is late to the same end."""
+    expected, counts = _run(seed)
+    assert counts["late"] > 0
+    assert counts["in"] == counts["late"] + sum(n * times for (*_, n), times in expected.items())
+    windows = Counter((key, start) for key, start, _ in expected)
+    assert set(windows.values()) == {1}
+    for max_rows in (40, 3):
+        assert (expected, counts) == _run(seed, max_rows)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_crash_changes_nothing(point: str) -> None:
+    assert _run(4) == _run(4, point=point)
+
+
+def test_windows_close_on_a_stream_that_is_quiet() -> None:
+    """The epoch in which a partition becomes idle runs by itself, once."""
+    with TestDriver(idling, tasks=2) as driver:
+        driver.create("events", COLUMNS, partitions=2, time="at")
+        driver.feed("events", [{"id": 1, "at": 5_000}], partition=0)
+        driver.run()
+        driver.clock.advance(5_000)
+        driver.feed("events", [{"id": 1, "at": 60_000}], partition=1)
+        driver.run()
+        assert driver.output("windows") == []
+        woken = driver.coordinator.wall_deadline()
+        assert woken is not None
+        driver.clock.advance(woken - driver.clock.now_ms() - 1)
+        assert driver.run() == 0
+        driver.clock.advance(1)
+        assert driver.run() == 1
+        assert [_plain(row) for row in driver.output("windows")] == [(1, 0.0, 1)]
+        driver.clock.advance(5_000)
+        assert driver.run() == 1
+        assert driver.coordinator.wall_deadline() is None
+        driver.feed("events", [{"id": 1, "at": 9_000}], partition=0)
+        driver.run()
+        assert driver.coordinator.state.counts["late"] == 1
+        assert len(driver.output("windows")) == 1
+
+
+def test_a_partition_that_never_had_a_row_is_idle_too() -> None:
+    with TestDriver(idling, tasks=2) as driver:
+        driver.create("events", COLUMNS, partitions=3, time="at")
+        driver.feed("events", [{"id": 1, "at": 5_000}], partition=0)
+        driver.run()
+        driver.clock.advance(19_000)
+        driver.feed("events", [{"id": 1, "at": 30_000}], partition=0)
+        driver.run()
+        assert driver.output("windows") == []
+        driver.clock.advance(1_000)
+        assert driver.run() == 1
+        assert [_plain(row) for row in driver.output("windows")] == [(1, 0.0, 1)]
+
+
+def test_a_partition_with_rows_to_read_is_not_idle() -> None:
+    """A job that was stopped for long waits for what has come meanwhile."""
+    with TestDriver(idling, tasks=2, max_rows=2) as driver:
+        driver.create("events", COLUMNS, partitions=2, time="at")
+        for partition in range(2):
+            driver.feed("events", [{"id": 1, "at": 5_000}], partition=partition)
+        driver.run()
+        driver.crash()
+        driver.clock.advance(3_600_000)
+        driver.feed("events", [{"id": 1, "at": 1_000 * at} for at in range(6, 30)], partition=0)
+        driver.feed("events", [{"id": 1, "at": 500 * at} for at in range(12, 60)], partition=1)
+        driver.run()
+        assert driver.coordinator.state.counts.get("late", 0) == 0
