@@ -51,8 +51,9 @@ class Backend(ABC):
     def apply(self, changes: Mapping[str, Changes], position: Position | None) -> None:
         """Write changes and position in one atomic step.
 
-        After a crash either both are there or neither, and never a later step without an
-        earlier one. Applying the same changes again leaves the same data.
+        After a crash the data is that of the position, and applying the same changes again
+        leaves the same data. Where stores reached the disk one after the other, some may be
+        ahead of the position; applying what follows it brings all to the same.
 
         Args:
             changes: by store; sorted keys are written faster.

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from rocksdict import Rdict, ReadOptions, SstFileWriter, WriteBatch
+from rocksdict import Rdict, RdictIter, ReadOptions, SstFileWriter, WriteBatch
 
 from headrace.errors import CorruptDataError
 from headrace.state.backend import Changes
@@ -104,13 +104,15 @@ class Families:
 
     def scan(self, store: str, low: bytes, high: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         """Yield entries as they are now: ``low <= key < high``; ``None`` has no upper end."""
-        is_within_prefix = store in self._by_prefix and shares_prefix(low, high)
-        options = self._prefix_options if is_within_prefix else self._scan_options
         family = self._families[store]
+        if store in self._by_prefix and shares_prefix(low, high):
+            cursor = family.iter(self._prefix_options)
+            cursor.seek(max(low, _FIRST_KEY))
+            return _until(high, cursor)
         # Not with the bounds of rocksdict's ReadOptions: scans with them were seen to end at
         # other keys (0.3.29).
-        items: Any = family.items(from_key=max(low, _FIRST_KEY), read_opt=options)
-        return _until(high, items, family, options, low)
+        items: Any = family.items(from_key=max(low, _FIRST_KEY), read_opt=self._scan_options)
+        return _before(high, items, family, self._scan_options, low)
 
     @property
     def is_empty(self) -> bool:
@@ -153,7 +155,17 @@ def shares_prefix(low: bytes, high: bytes | None) -> bool:
     )
 
 
-def _until(
+def _until(high: bytes | None, cursor: RdictIter) -> Iterator[tuple[bytes, bytes]]:
+    while cursor.valid():
+        key = cursor.key()
+        if high is not None and key >= high:
+            return
+        yield key, cursor.value()
+        cursor.next()
+    cursor.status()
+
+
+def _before(
     high: bytes | None, items: Any, family: Rdict, options: ReadOptions, low: bytes
 ) -> Iterator[tuple[bytes, bytes]]:
     last = low

@@ -340,3 +340,29 @@ def test_a_forked_child_begins_with_an_empty_registry(tmp_path: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert len(registry) == 1
     registry.close_all()
+
+
+def test_a_scan_by_prefix_sees_the_same_with_filters_and_without(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    """The overlay and what is committed, in the disk store with filters and in memory."""
+    specs = [StoreSpec("disk", "rocksdb", int, prefix_bloom=True), StoreSpec("hot", "memory", int)]
+    state = opened(tmp_path / "task", specs)
+    entries = {(first, second): first * second for first in (1, 2, -7) for second in range(4)}
+    for part in (0, 1):
+        state.catch_up(ledger.target(0), ledger)
+        state.begin(ledger.epoch + 1, f"attempt-{part}")
+        for spec in specs:
+            for key, value in list(entries.items())[part::2]:
+                state.objects(spec.name).put(key, value)
+        path = ledger.write(f"attempt-{part}", {0: state.seal()})
+        ledger.commit(f"attempt-{part}", [0], (path,))
+    state.catch_up(ledger.target(0), ledger)
+    state.begin(ledger.epoch + 1, "attempt-2")
+    for spec in specs:
+        state.objects(spec.name).delete((2, 1))
+        for first in (1, 2, 3, -7):
+            found = dict(state.objects(spec.name).scan(prefix=(first,)))
+            wanted = {k: v for k, v in entries.items() if k[0] == first and k != (2, 1)}
+            assert found == wanted
+    state.close()
