@@ -5,18 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
-from tests.sim.world import World, make_job
+from tests.sim.world import EPOCH, World, make_job
 
 from headrace.faults import FAULT_POINTS
 from headrace.testing.driver import TestDriver
 
-POINTS = [
-    point
-    for point in FAULT_POINTS
-    if not point.startswith(
-        ("bus.", "copy.", "rescale.", "set_back.", "set_back.", "sink.", "trim.")
-    )
-]
+POINTS = [point for point in FAULT_POINTS if point.startswith(EPOCH)]
 
 
 @pytest.mark.parametrize("store", ["memory", "rocksdb"])
@@ -88,7 +82,5 @@ def test_every_fault_point_is_passed_by_a_few_epochs() -> None:
                 driver.run()
             driver.coordinator.rescale(3)
     assert {
-        point
-        for point in FAULT_POINTS
-        if not point.startswith(("copy.", "set_back.", "set_back.", "sink.", "trim."))
+        point for point in FAULT_POINTS if point.startswith((*EPOCH, "bus.", "rescale."))
     } == seen

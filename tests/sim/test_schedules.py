@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from tests.sim.world import World, make_job
+from tests.sim.world import EPOCH, World, make_job
 
 from headrace.coordinator.hosting import stop_file
 from headrace.errors import NotOwnerError
@@ -23,12 +23,8 @@ from headrace.testing.driver import TestDriver
 
 SCHEDULES = 500
 BATCHES = 25
-FILE_BUS_POINTS = [
-    point
-    for point in FAULT_POINTS
-    if not point.startswith(("copy.", "rescale.", "set_back.", "set_back.", "sink.", "trim."))
-]
-POINTS = [point for point in FILE_BUS_POINTS if not point.startswith("bus.")]
+POINTS = [point for point in FAULT_POINTS if point.startswith(EPOCH)]
+FILE_BUS_POINTS = [*POINTS, "bus.frame_written", "bus.index_written"]
 JOBS = {
     "memory": make_job("memory"),
     "rocksdb": make_job("rocksdb"),

@@ -15,6 +15,9 @@ from headrace.testing.driver import TestDriver
 
 PARTITIONS = 3
 WINDOW, LATENESS, EVERY, TIMER = 10_000, 1_000, 20_000, 5_000
+EPOCH = ("epoch.", "commit.", "slot.")
+"""How the names begin of the fault points that epochs pass."""
+
 COLUMNS = {"id": pa.int64(), "name": pa.string(), "v": pa.int64(), "at": pa.int64()}
 
 

@@ -31,7 +31,8 @@ from headrace.state.ownership import DirectoryLock, StoreHeldError
 RECORD = "STORAGE"
 DELETED = "DELETED"
 UNNEEDED = "UNNEEDED"
-_TRASH = ".trash-"
+TRASH = ".trash-"
+"""How the names begin of folders that are about to be removed."""
 
 
 def record_storage(state_dir: Path, storage: Path, files: Files, clock: Clock) -> None:
@@ -53,7 +54,7 @@ def collect(state_dir: Path, files: Files, clock: Clock, keep_s: float) -> list[
     with _alone(state_dir) as is_alone:
         if not is_alone:
             return []
-        for path in state_dir.glob(f"**/{_TRASH}*"):
+        for path in state_dir.glob(f"**/{TRASH}*"):
             shutil.rmtree(path, ignore_errors=True)
         host = host_identity(state_dir, clock, files)
         jobs = _jobs(state_dir, files)
@@ -136,7 +137,7 @@ def _is_due(path: Path, clock: Clock, keep_s: float) -> bool:
 
 def _remove(path: Path, clock: Clock) -> bool:
     """Remove a folder unless somebody has it, or a part of it, open."""
-    trash = path.with_name(f"{_TRASH}{clock.new_id()}")
+    trash = path.with_name(f"{TRASH}{clock.new_id()}")
     with ExitStack() as held:
         try:
             if (path / "driver.lock").exists():

@@ -56,10 +56,12 @@ def test_a_worker_that_turns_to_another_job_lets_go_of_the_one_before(
         driver.feed("in", [{"id": 1}])
         driver.run()
         before = driver.runner.host(0)
-        assert before.runtimes and len(before.registry) == 1
+        assert before.runtimes
+        assert len(before.registry) == 1
         monkeypatch.setattr(worker, "_hosts", {(os.getpid(), "connected"): before})
         closed.clear()
         other = worker._host(settings(tmp_path))
         assert closed == ["closed"]
-        assert not before.runtimes and not len(before.registry)
+        assert before.runtimes == {}
+        assert len(before.registry) == 0
         assert worker._host(settings(tmp_path)) is other

@@ -343,6 +343,15 @@ class Copier:
         self._stop.set()
         last.join(WAKE_S)  # it ends at its next chunk; one that hangs is left behind
 
+    def finish(self, state: JobState) -> None:
+        """Bring one state over without a thread, as long as that moves, and let go of the lease.
+
+        Raises:
+            RecoveryStalledError: job_dir hangs.
+        """
+        self.observe(state)
+        self._while_it_moves(self._last_copy)
+
     def _is_stuck(self) -> bool:
         return self._clock.monotonic() - self._moved > STUCK_S
 

@@ -9,18 +9,17 @@ from headrace.bus.bus import Bus
 from headrace.clock import Clock
 from headrace.config import Settings
 from headrace.coordinator.backup.places import STORAGES
-from headrace.coordinator.collector import collect
+from headrace.coordinator.collector import TRASH, collect
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.history import load_state
 from headrace.coordinator.publishing import publish_outputs
 from headrace.errors import HeadraceError
+from headrace.faults import fault
 from headrace.files import Files
-
-_GONE = ".deleted-"
 
 
 def storages_of(settings: Settings, job: str) -> list[Path]:
-    """Return the folders that hold epochs of a job, here and in job_dir."""
+    """Return the folders that hold epochs of a job: here, then in job_dir."""
     found = (settings.state_dir / STORAGES / job, settings.jobs_dir / job)
     return [path for path in found if path.is_dir()]
 
@@ -29,9 +28,10 @@ def remove_job(settings: Settings, job: str, bus: Bus, files: Files, clock: Cloc
     """Remove a job; the caller holds the ``DriverLock`` of each of its storages.
 
     1. The outputs of its last epoch are published, as far as they can be read. 2. Each
-    storage takes another name, which is the moment at which the job is gone. 3. What has that
-    name is removed, with what earlier removals left when they died. 4. The local state is
-    marked; it goes ``state.keep_unused_s`` later.
+    storage takes another name, the copy first: without the other one, a job would step back to
+    it. When the last one has its new name the job is gone; whoever dies before that has to ask
+    again. 3. What has that name is removed, with what earlier removals left when they died.
+    4. The local state is marked; it goes ``state.keep_unused_s`` later.
 
     Args:
         settings: where everything is.
@@ -46,10 +46,13 @@ def remove_job(settings: Settings, job: str, bus: Bus, files: Files, clock: Cloc
     found = storages_of(settings, job)
     for path in found:
         _publish_last(path, bus, files, clock)
-    for path in found:
-        path.rename(path.with_name(f"{_GONE}{clock.new_id()}"))
+    fault("delete.published")
+    for path in reversed(found):
+        path.rename(path.with_name(f"{TRASH}{clock.new_id()}"))
+        fault("delete.renamed")
+    fault("delete.gone")
     for folder in {path.parent for path in found}:
-        for path in folder.glob(f"{_GONE}*"):
+        for path in folder.glob(f"{TRASH}*"):
             shutil.rmtree(path, ignore_errors=True)
     collect(settings.state_dir, files, clock, settings.state.keep_unused_s)
     return found

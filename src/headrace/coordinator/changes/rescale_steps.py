@@ -9,12 +9,9 @@ from headrace.bus.bus import Bus
 from headrace.clock import Clock
 from headrace.coordinator.backup.copier import Copier
 from headrace.coordinator.changes.rescaling import rescaled, wanted_counts
-from headrace.coordinator.commit_log import FileCommitLog
+from headrace.coordinator.changes.stopped import reigning
 from headrace.coordinator.manifest import JobState
-from headrace.coordinator.publishing import publish_outputs
-from headrace.coordinator.receivers import check_confirmed
 from headrace.coordinator.reign import Reign
-from headrace.errors import InvalidInputError
 from headrace.faults import fault
 from headrace.files import Files
 
@@ -74,13 +71,6 @@ def rescale_stopped(
         InvalidInputError: no such job or stage, or a number that cannot be.
         NotOwnerError: a driver elsewhere took over meanwhile.
     """
-    reign = Reign(job, FileCommitLog(root, files, clock), clock, copier)
-    if not reign.begin():
-        raise InvalidInputError(f"job {job!r} has not committed an epoch yet; run it", job=job)
-
-    def publish() -> None:
-        check_confirmed(reign.state, root)
-        publish_outputs(reign.state, bus, root)
-
-    commit_rescale(reign, tasks, stage, clock, publish)
+    with reigning(root, job, bus, files, clock, copier) as (reign, publish):
+        commit_rescale(reign, tasks, stage, clock, publish)
     return reign.state

@@ -16,13 +16,10 @@ import msgspec
 from headrace.bus.bus import Bus
 from headrace.clock import Clock
 from headrace.coordinator.backup.copier import Copier
-from headrace.coordinator.commit_log import FileCommitLog
+from headrace.coordinator.changes.stopped import reigning
 from headrace.coordinator.inspection.inspection import JobReader
 from headrace.coordinator.lineages import begin_lineage
 from headrace.coordinator.manifest import InputPosition, JobState
-from headrace.coordinator.publishing import publish_outputs
-from headrace.coordinator.receivers import check_confirmed
-from headrace.coordinator.reign import Reign
 from headrace.errors import InvalidInputError
 from headrace.faults import fault
 from headrace.files import Files
@@ -161,13 +158,11 @@ def set_back(
         InvalidInputError: the job has no epoch yet, or ``choose`` refuses.
         NotOwnerError: a driver elsewhere took over meanwhile.
     """
-    reign = Reign(job, FileCommitLog(root, files, clock), clock, copier)
-    if not reign.begin():
-        raise InvalidInputError(f"job {job!r} has not committed an epoch yet; run it", job=job)
-    while True:
-        check_confirmed(reign.state, root)
-        publish_outputs(reign.state, bus, root)
-        fault("set_back.published")
-        if reign.publish_next(choose(reign.state)):
-            fault("set_back.committed")
-            return reign.state
+    with reigning(root, job, bus, files, clock, copier) as (reign, publish):
+        while True:
+            publish()
+            fault("set_back.published")
+            if reign.publish_next(choose(reign.state)):
+                fault("set_back.committed")
+                break
+    return reign.state
