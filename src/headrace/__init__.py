@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headrace.graph.jobs import Job, job
     from headrace.graph.ledger import Output
     from headrace.graph.remote import Remote
+    from headrace.graph.sides import to
     from headrace.graph.stores import store
     from headrace.graph.streams import Stream
     from headrace.graph.tables import broadcast
@@ -48,6 +49,7 @@ __all__ = [
     "processing_time",
     "sinks",
     "store",
+    "to",
     "tumbling",
 ]
 
@@ -72,6 +74,7 @@ _HOMES = {
     "processing_time": "headrace.graph.times",
     "sinks": "headrace.sinks",
     "store": "headrace.graph.stores",
+    "to": "headrace.graph.sides",
     "tumbling": "headrace.graph.windows",
 }
 

@@ -7,6 +7,7 @@ its generation; what counts for an epoch is the newest of the generations up to 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,10 +17,18 @@ import pyarrow as pa
 from headrace.errors import CorruptDataError
 from headrace.files import Files
 from headrace.graph.aggregates import Aggregate
-from headrace.graph.operators import Process, RunningAggregate, StoreSpec, WindowAggregate
+from headrace.graph.operators import (
+    Deduplicate,
+    Process,
+    RunningAggregate,
+    StoreSpec,
+    WindowAggregate,
+)
 from headrace.plan.stages import JobPlan, Stage
+from headrace.plan.explain import describe as describe_operator
 from headrace.records.schema import schema_to_text
 from headrace.state.value_types import JSON, describe
+from headrace.task.deduplicate import id_layout
 from headrace.task.remotes import REMOTE
 from headrace.task.stage_task import timer_store
 
@@ -27,7 +36,7 @@ FOLDER = "catalog"
 KEPT = 20
 FORMAT = 1
 
-Form = Literal["values", "timers", "totals", "windows", "periodic"]
+Form = Literal["values", "timers", "totals", "windows", "periodic", "ids"]
 
 
 class AggregateEntry(msgspec.Struct, frozen=True):
@@ -49,7 +58,8 @@ class StoreEntry(msgspec.Struct, frozen=True):
 
     ``keys`` is the schema of the ``partition_by`` before it, ``value`` describes the declared
     type where ``form`` is ``values``; ``width_ms`` is the length of a bucket. A store that is
-    remote or not logged is not ``in_files``.
+    remote or not logged is not ``in_files``. Of ``ids`` the first columns of ``keys`` are those
+    of the ``partition_by``, ``shared`` so many, and they may live ``by_event`` time.
     """
 
     name: str
@@ -63,6 +73,8 @@ class StoreEntry(msgspec.Struct, frozen=True):
     width_ms: int = 0
     ttl_ms: int | None = None
     in_files: bool = True
+    shared: int = 0
+    by_event: bool = False
 
 
 class SinkEntry(msgspec.Struct, frozen=True):
@@ -71,6 +83,35 @@ class SinkEntry(msgspec.Struct, frozen=True):
     operator: str
     identity: str
     promise: str
+
+
+class TimeEntry(msgspec.Struct, frozen=True):
+    """An input whose event time operators need, and what its watermarks wait for."""
+
+    operator: str
+    stream: str
+    partitions: int
+    lateness_ms: int = 0
+    idle_ms: int | None = None
+    is_clock: bool = False
+
+
+class OperatorEntry(msgspec.Struct, frozen=True):
+    """One operator: what it is in a few words, and those before it."""
+
+    name: str
+    kind: str
+    text: str
+    stage: str
+    inputs: tuple[str, ...] = ()
+
+
+class StageEntry(msgspec.Struct, frozen=True):
+    """One stage: the stages that send to it, and how far behind theirs its watermark stays, ms."""
+
+    name: str
+    senders: tuple[tuple[str, int], ...] = ()
+    times: tuple[TimeEntry, ...] = ()
 
 
 class Catalog(msgspec.Struct, frozen=True):
@@ -86,6 +127,8 @@ class Catalog(msgspec.Struct, frozen=True):
     lateness_ms: dict[str, int] = {}
     outputs: tuple[str, ...] = ()
     sinks: tuple[SinkEntry, ...] = ()
+    stages: tuple[StageEntry, ...] = ()
+    operators: tuple[OperatorEntry, ...] = ()
 
 
 _DECODER = msgspec.json.Decoder(Catalog)
@@ -104,7 +147,33 @@ def describe_plan(plan: JobPlan) -> Catalog:
         {binding.operator: binding.lateness_ms for binding in inputs},
         tuple(sorted(outputs)),
         tuple(SinkEntry(b.operator, b.sink.identity, b.sink.promise) for b in plan.sinks),
+        tuple(_stage(plan, stage) for stage in plan.stages),
+        tuple(_operators(plan)),
     )
+
+
+def _stage(plan: JobPlan, stage: Stage) -> StageEntry:
+    names = {other.index: other.name for other in plan.stages}
+    return StageEntry(
+        stage.name,
+        tuple((names[e.source_stage], e.delay_ms) for e in stage.receives),
+        tuple(
+            TimeEntry(b.operator, b.stream, b.partitions, b.lateness_ms, b.idle_ms, b.is_clock)
+            for b in stage.inputs
+            if b.is_timed
+        ),
+    )
+
+
+def _operators(plan: JobPlan) -> Iterator[OperatorEntry]:
+    """Yield the operators of a plan in the order of the graph."""
+    stage_of = {o.name: stage.name for stage in plan.stages for o in stage.operators}
+    stage_of |= {e.operator: stage.name for stage in plan.stages for e in stage.receives}
+    for operator in plan.graph.operators:
+        if operator.name in stage_of:
+            kind, stage = type(operator).__name__, stage_of[operator.name]
+            text = describe_operator(operator)[0]
+            yield OperatorEntry(operator.name, kind, text, stage, operator.inputs)
 
 
 def _stores(stage: Stage) -> list[StoreEntry]:
@@ -129,6 +198,8 @@ def _stores(stage: Stage) -> list[StoreEntry]:
                     ttl_ms=operator.store.ttl_ms,
                 )
             )
+        elif isinstance(operator, Deduplicate):
+            entries.append(_ids(stage, operator, len(first.keys)))
         elif isinstance(operator, Process):
             local = [spec for spec in operator.stores if spec.kind != "remote"]
             entries += [_values(spec, stage, operator, keys) for spec in local]
@@ -143,6 +214,21 @@ def _form(operator: RunningAggregate | WindowAggregate) -> tuple[Form, int]:
     if isinstance(operator, WindowAggregate):
         return "windows", operator.window.width_ms
     return ("totals", 0) if operator.every_ms is None else ("periodic", operator.every_ms)
+
+
+def _ids(stage: Stage, operator: Deduplicate, shared: int) -> StoreEntry:
+    spec, layout = operator.store, id_layout(stage, operator)
+    return StoreEntry(
+        spec.name,
+        stage.name,
+        operator.name,
+        spec.kind,
+        "ids",
+        schema_to_text(layout.keys),
+        ttl_ms=layout.ttl_ms,
+        shared=shared,
+        by_event=layout.by_event,
+    )
 
 
 def _values(spec: StoreSpec, stage: Stage, operator: Process, keys: str) -> StoreEntry:

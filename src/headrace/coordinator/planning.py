@@ -189,7 +189,8 @@ def keyed_tasks(
             groups = group_range(task, stage.tasks, state.key_groups)
             size = held.snapshot_bytes + held.segment_bytes
             target = StateTarget(held.epoch, held.attempt, held.shape, size)
-            merge = merge_order(held, state.time_ms)
+            passed = state.watermarks.get(stage.name, NO_WATERMARK)
+            merge = merge_order(held, state.time_ms, passed)
             orders.append(TaskOrder(stage.name, task, groups, state=target, merge=merge))
     return orders
 

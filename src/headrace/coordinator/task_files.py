@@ -10,7 +10,7 @@ import msgspec
 
 from headrace.state.snapshots import SnapshotDecision
 from headrace.state.tiers import Run, decide, live_bytes, plan_merge
-from headrace.task.orders import Merged, MergeOrder, SegmentRef
+from headrace.task.orders import NO_WATERMARK, Merged, MergeOrder, SegmentRef
 
 
 class TaskState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -68,12 +68,15 @@ class TaskChange(msgspec.Struct, frozen=True, omit_defaults=True):
     host: str = ""
 
 
-def merge_order(task: TaskState, now_ms: int) -> MergeOrder | None:
+def merge_order(
+    task: TaskState, now_ms: int, watermark: int = NO_WATERMARK
+) -> MergeOrder | None:
     """Return which of a task's files to merge next, ``None`` for none.
 
     Args:
         task: what is committed for it.
         now_ms: the wall clock of the committed epoch.
+        watermark: of the stage after it.
     """
     plan = plan_merge(*_runs(task), task.state_bytes, expires=task.expires)
     if plan is None:
@@ -82,7 +85,7 @@ def merge_order(task: TaskState, now_ms: int) -> MergeOrder | None:
     stands = (task.snapshot_epoch, task.snapshot_attempt)
     if plan.end > len(task.snapshots):
         stands = (files[-1].epoch, files[-1].attempt)
-    return MergeOrder(files, *stands, plan.is_snapshot, now_ms)
+    return MergeOrder(files, *stands, plan.is_snapshot, now_ms, watermark)
 
 
 def snapshot_reason(task: TaskState) -> SnapshotDecision:
@@ -91,7 +94,13 @@ def snapshot_reason(task: TaskState) -> SnapshotDecision:
 
 
 def state_bytes(task: TaskState) -> int:
-    """Return about how much the live entries of a task take, as its files hold them."""
+    """Return about how much the live entries of a task take, as its files hold them.
+
+    A task tells of its stores as they were before the epoch that it ran, so the first changes of
+    all are taken as a whole.
+    """
+    if not task.state_bytes and len(task.files) == 1:
+        return task.segment_bytes + task.snapshot_bytes
     return live_bytes(*_runs(task), task.state_bytes, expires=task.expires)
 
 

@@ -10,18 +10,20 @@ from headrace.graph.operators import (
     Input,
     JobGraph,
     Operator,
+    Port,
     Process,
     RunningAggregate,
     SendTo,
     SendToSink,
     Site,
+    Split,
     WindowAggregate,
 )
 from headrace.graph.sinks import Sink
 from headrace.graph.tables import BroadcastSpec
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
-_ENDS = (SendTo, SendToSink, RunningAggregate, WindowAggregate, Process)
+_ENDS = (SendTo, SendToSink, RunningAggregate, WindowAggregate, Process, Split)
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,8 @@ class Ledger:
     def finish(self) -> JobGraph:
         """Check the whole and return it; mistakes are in ``mistakes``."""
         operators = tuple(self._operators.values())
-        read = {before for operator in operators for before in operator.inputs}
+        readers = [operator for operator in operators if not isinstance(operator, Port)]
+        read = {before for operator in readers for before in operator.inputs}
         for operator in operators:
             if operator.name not in read and not isinstance(operator, _ENDS):
                 text = "nothing reads this stream; end it with send_to, or take it out"

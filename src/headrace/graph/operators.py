@@ -148,6 +148,10 @@ class Filter(Operator):
     text: str = ""
 
 
+Sides = tuple[tuple[str, pa.Schema], ...]
+"""The name and the columns of each side that an operator may send messages to."""
+
+
 @dataclass(frozen=True)
 class MapMessages(Operator):
     """``map`` with a function from one message to one message."""
@@ -155,6 +159,7 @@ class MapMessages(Operator):
     function: Callable[[Any], Any] | None = field(default=None, compare=False)
     returns: pa.Schema | None = None
     uses: tuple[str, ...] | None = None
+    sides: Sides = ()
 
 
 @dataclass(frozen=True)
@@ -164,6 +169,7 @@ class FlatMapMessages(Operator):
     function: Callable[[Any], Any] | None = field(default=None, compare=False)
     returns: pa.Schema | None = None
     uses: tuple[str, ...] | None = None
+    sides: Sides = ()
 
 
 @dataclass(frozen=True)
@@ -193,6 +199,53 @@ class PartitionBy(Operator):
 @dataclass(frozen=True)
 class Merge(Operator):
     """``merge``: several streams of one schema as one."""
+
+
+@dataclass(frozen=True)
+class Union(Merge):
+    """``union``: several streams as one that has the columns of all of them."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A branch of ``split``: its name, and which rows it takes, by expression or function."""
+
+    name: str
+    expression: pl.Expr | None = field(default=None, compare=False)
+    function: Callable[[Any], Any] | None = field(default=None, compare=False)
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Split(Operator):
+    """``split``: each row goes to the first branch that takes it; its branches are ports."""
+
+    branches: tuple[Branch, ...] = ()
+    uses: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Port(Operator):
+    """A stream that the operator before has beside its main one: a branch, or a side.
+
+    A branch has the columns of what is split, a side those that it declares, ``returns``.
+    """
+
+    port: str = ""
+    returns: pa.Schema | None = None
+
+
+@dataclass(frozen=True)
+class Deduplicate(Operator):
+    """``deduplicate``: pass on the first row of each id.
+
+    With ``within_ms`` an id is kept until event time is so far past that of its first row;
+    without, as long as entries of the store live.
+    """
+
+    columns: tuple[str, ...] = ()
+    within_ms: int | None = None
+    store: StoreSpec = field(default_factory=lambda: StoreSpec(""))
 
 
 @dataclass(frozen=True)
@@ -226,6 +279,7 @@ class Process(Operator):
     uses: tuple[str, ...] | None = None
     stores: tuple[StoreSpec, ...] = ()
     tables: tuple[BroadcastSpec, ...] = ()
+    sides: Sides = ()
 
 
 @dataclass(frozen=True)

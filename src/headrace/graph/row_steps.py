@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import polars as pl
@@ -40,6 +40,7 @@ class RowSteps(Steps):
         uses: Sequence[str] | None = None,
         name: str | None = None,
         on_error: str = FAIL,
+        sides: Mapping[str, Any] | None = None,
     ) -> Self:
         """Make one message of each message.
 
@@ -51,6 +52,7 @@ class RowSteps(Steps):
             uses: the columns a function reads; its message has only these. Default: all.
             name: of the operator.
             on_error: ``fail``, ``drop`` or ``dead_letter``: of a message it raises on.
+            sides: columns of each side that the function may send to with ``hr.to``, by name.
         """
         site = user_site()
 
@@ -70,7 +72,7 @@ class RowSteps(Steps):
             good = tuple(part for part in expressions if isinstance(part, pl.Expr))
             return Select(chosen, (self.name,), site, good, tuple(map(str, good)))
 
-        return self._add("map", name, make, self.keys, on_error)
+        return self._add("map", name, make, self.keys, on_error, sides)
 
     def flat_map(
         self,
@@ -79,6 +81,7 @@ class RowSteps(Steps):
         uses: Sequence[str] | None = None,
         name: str | None = None,
         on_error: str = FAIL,
+        sides: Mapping[str, Any] | None = None,
     ) -> Self:
         """Make any number of messages of each message.
 
@@ -89,6 +92,7 @@ class RowSteps(Steps):
             uses: the columns the function reads. Default: all.
             name: of the operator.
             on_error: ``fail``, ``drop`` or ``dead_letter``: of a message it raises on.
+            sides: columns of each side that the function may send to with ``hr.to``, by name.
         """
         site = user_site()
 
@@ -97,7 +101,7 @@ class RowSteps(Steps):
             schema = returned(wrong, "flat_map", function, returns, many=True)
             return FlatMapMessages(chosen, (self.name,), site, function, schema, columns)
 
-        return self._add("flat_map", name, make, self.keys, on_error)
+        return self._add("flat_map", name, make, self.keys, on_error, sides)
 
     def filter(
         self,

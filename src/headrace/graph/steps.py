@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Self
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Self
+
+import pyarrow as pa
 
 from headrace.graph.arguments import Keys, with_on_error
 from headrace.graph.ledger import Ledger
-from headrace.graph.operators import FAIL, Operator
+from headrace.graph.operators import (
+    FAIL,
+    FlatMapMessages,
+    MapMessages,
+    Operator,
+    Port,
+    Process,
+    Site,
+)
+from headrace.graph.sides import checked_sides
 
 # State is kept under the names of these operators. A derived one begins with the input or the
 # stateful operator before it, so that what is put in between renames no state.
-_STATEFUL = ("aggregate", "window", "process")
+_STATEFUL = ("aggregate", "window", "process", "deduplicate")
 BY = "by_"
 
 
@@ -30,6 +42,7 @@ class Steps:
         self.name = name
         self.keys = keys
         self._anchor = anchor
+        self._sides: dict[str, Self] = {}
 
     def _add(
         self,
@@ -38,6 +51,7 @@ class Steps:
         make: Callable[[str, list[str]], Operator],
         keys: Keys,
         on_error: str = FAIL,
+        sides: Any = None,
     ) -> Self:
         wrong: list[str] = []
         holds_state = kind in _STATEFUL or kind.startswith(BY)
@@ -45,5 +59,23 @@ class Steps:
         chosen = self._ledger.name(wrong, name, f"{before}.{kind}")
         anchor = chosen if holds_state else self._anchor
         operator = with_on_error(wrong, make(chosen, wrong), on_error)
+        declared = checked_sides(wrong, sides)
+        if isinstance(operator, MapMessages | FlatMapMessages | Process):
+            operator = replace(operator, sides=tuple(declared.items()))
+        elif sides is not None:
+            wrong.append("sides= is for functions: an expression makes one message of each")
         self._ledger.add(operator, wrong)
-        return type(self)(self._ledger, chosen, keys, anchor)
+        made = type(self)(self._ledger, chosen, keys, anchor)
+        made._open(declared, operator.site)  # noqa: SLF001 - of the same class
+        return made
+
+    def _open(self, sides: Mapping[str, pa.Schema], site: Site) -> None:
+        for side, columns in sides.items():
+            self._sides[side] = self._port(side, site, columns)
+
+    def _port(self, port: str, site: Site, columns: pa.Schema | None = None) -> Self:
+        """Add a stream that this one's operator has beside its main one."""
+        wrong: list[str] = []
+        chosen = self._ledger.name(wrong, None, f"{self.name}.{port}")
+        self._ledger.add(Port(chosen, (self.name,), site, port=port, returns=columns), wrong)
+        return type(self)(self._ledger, chosen, self.keys, f"{self._anchor}.{port}")

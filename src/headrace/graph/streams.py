@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from headrace.graph.aggregates import Aggregate
 from headrace.graph.arguments import (
@@ -21,10 +21,13 @@ from headrace.graph.arguments import (
     checked_window,
     shown,
 )
+from headrace.graph.deduplication import checked_ids, checked_spans
 from headrace.graph.durations import Duration, duration_ms
 from headrace.graph.ledger import Output, SinkOutput
 from headrace.graph.operators import (
+    COLUMNAR,
     FAIL,
+    Deduplicate,
     JoinTable,
     Operator,
     PartitionBy,
@@ -142,6 +145,37 @@ class Stream(RowSteps, RouteSteps):
 
         return self._add("window", name, make, self.keys)
 
+    def deduplicate(
+        self,
+        *columns: str,
+        within: Duration | None = None,
+        ttl: Duration | None = None,
+        name: str | None = None,
+    ) -> Self:
+        """Pass on the first row of each id, and none that follows with the same one.
+
+        A row with null in its id has none, and is passed on.
+
+        Args:
+            *columns: the id; the key must be among them. Default: the key.
+            within: how far in event time a row with the same id is another copy; ids are
+                forgotten once the watermark is so far past. A row that is itself so far behind
+                the watermark is late, and dropped.
+            ttl: without ``within``, how long an id is kept by the wall clock of the epochs.
+                Default: for good.
+            name: of the operator; its ids are kept by it.
+        """
+        site = user_site()
+
+        def make(chosen: str, wrong: list[str]) -> Operator:
+            ids = checked_ids(wrong, columns, self.keys)
+            within_ms, kept_ms = checked_spans(wrong, within, ttl)
+            self._ledger.claim_stores(wrong, chosen, [chosen])
+            spec = StoreSpec(chosen, COLUMNAR, ttl_ms=kept_ms)
+            return Deduplicate(chosen, (self.name,), site, ids, within_ms, spec)
+
+        return self._add("deduplicate", name, make, self.keys)
+
     def process(
         self,
         factory: Callable[[], Any],
@@ -150,6 +184,7 @@ class Stream(RowSteps, RouteSteps):
         uses: Sequence[str] | None = None,
         name: str | None = None,
         on_error: str = FAIL,
+        sides: Mapping[str, Any] | None = None,
     ) -> Stream:
         """Run a class of your own, one instance for each task.
 
@@ -164,6 +199,7 @@ class Stream(RowSteps, RouteSteps):
             uses: the columns it reads; its message has only these. Default: all.
             name: of the operator; its timers are kept by it.
             on_error: ``fail``, ``drop`` or ``dead_letter``: of a message it raises on.
+            sides: columns of each side that it may send to with ``context.emit(..., to=...)``.
         """
         site = user_site()
 
@@ -179,7 +215,7 @@ class Stream(RowSteps, RouteSteps):
             columns = checked_uses(wrong, uses)
             return Process(chosen, (self.name,), site, factory, schema, columns, specs, tables)
 
-        return self._add("process", name, make, self.keys, on_error)
+        return self._add("process", name, make, self.keys, on_error, sides)
 
     def join_table(
         self,

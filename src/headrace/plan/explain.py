@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from headrace.graph.durations import duration_text
 from headrace.graph.operators import (
     DEAD_LETTER,
     FAIL,
+    Deduplicate,
     Filter,
     FilterMessages,
     FlatMapMessages,
@@ -20,12 +22,15 @@ from headrace.graph.operators import (
     MapMessages,
     Merge,
     Operator,
+    Port,
     Process,
     RunningAggregate,
     Select,
     SendTo,
     SendToSink,
+    Split,
     StoreSpec,
+    Union,
     WindowAggregate,
 )
 from headrace.graph.remote import shown_url
@@ -141,6 +146,16 @@ def describe(operator: Operator) -> list[str]:
             used = "" if operator.uses is None else f", uses {_listed(operator.uses)}"
             kind = kinds.get(type(operator), "filter")
             return [f"{kind} with {name_of(operator.function)}{used}"]
+        case Split():
+            asked = [f"{branch.name}: {branch.text}" for branch in operator.branches]
+            return ["split, each row to the first that is true", *asked]
+        case Port():
+            kind = "branch" if operator.returns is None else "side"
+            return [f"{kind} {operator.port} of {operator.inputs[0]}"]
+        case Union():
+            return [f"union of {_listed(operator.inputs)}"]
+        case Deduplicate():
+            return _deduplicate(operator)
         case Merge():
             return [f"merge of {_listed(operator.inputs)}"]
         case WindowAggregate(window=window):
@@ -168,6 +183,17 @@ def describe(operator: Operator) -> list[str]:
         case SendToSink() if operator.sink is not None:
             return [f"sink {operator.sink.identity}", operator.sink.promise]
     return [type(operator).__name__]
+
+
+def _deduplicate(operator: Deduplicate) -> list[str]:
+    head = f"first row of each ({', '.join(operator.columns)})"
+    spec = operator.store
+    if operator.within_ms is not None:
+        head += f" within {duration_text(operator.within_ms)} of event time"
+        spec = replace(spec, ttl_ms=None)
+    elif spec.ttl_ms is None:
+        head += ", ids kept for good"
+    return [head, _store(spec)]
 
 
 def _join(operator: JoinTable) -> list[str]:

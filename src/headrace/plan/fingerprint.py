@@ -11,6 +11,7 @@ from typing import Any
 
 from headrace.graph.durations import duration_text
 from headrace.graph.operators import (
+    Deduplicate,
     Input,
     Operator,
     Process,
@@ -48,7 +49,10 @@ def fingerprint(
                 described = _describe(operator)
                 if described is not None:
                     described["stage"] = stage.name
-                    described["key"] = _key(flows[operator.inputs[0]])
+                    flow = flows[operator.inputs[0]]
+                    described["key"] = _key(flow, flow.keys)
+                    if isinstance(operator, Deduplicate):
+                        described["by"] = _key(flow, operator.columns)
                     found[operator.name] = described
     return {name: json.dumps(parts, sort_keys=True) for name, parts in found.items()}
 
@@ -66,14 +70,22 @@ def _describe(operator: Operator) -> dict[str, Any] | None:
         elif operator.every_ms is not None:
             described["every"] = duration_text(operator.every_ms)
         return described
+    if isinstance(operator, Deduplicate):
+        # How long ids are kept may change, but not by which clock.
+        clock = "event time" if operator.within_ms is not None else "wall clock"
+        return {
+            "kind": "deduplicate",
+            "kept by": clock if operator.store.ttl_ms is not None else "nothing",
+            "stores": [_store(operator.store)],
+        }
     if isinstance(operator, Process):
         return {"kind": "process", "stores": [_store(spec) for spec in operator.stores]}
     return None
 
 
-def _key(flow: Flow) -> list[str]:
+def _key(flow: Flow, columns: tuple[str, ...]) -> list[str]:
     kinds = {column.name: column.type for column in flow.schema}
-    return [f"{key}: {kinds[key]}" if key in kinds else key for key in flow.keys]
+    return [f"{key}: {kinds[key]}" if key in kinds else key for key in columns]
 
 
 def _store(spec: StoreSpec) -> str:

@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import polars as pl
 import pyarrow as pa
 
 from headrace.errors import InvalidInputError
 from headrace.graph.aggregates import unknown_column
 from headrace.graph.operators import (
+    Deduplicate,
     EventTime,
     Filter,
     FilterMessages,
@@ -26,22 +28,25 @@ from headrace.graph.operators import (
     Merge,
     Operator,
     PartitionBy,
+    Port,
     Process,
     RunningAggregate,
     Select,
     SendTo,
     SendToSink,
+    Split,
+    Union,
     WindowAggregate,
 )
 from headrace.graph.windows import Tumbling
 from headrace.plan.expressions import Resolved
+from headrace.plan.routing import NO_KEY, deduplicate_mistakes, union_schema
 from headrace.plan.stages import StreamInfo
 from headrace.plan.tables import TableBinder, TableFile, join_mistakes, joined
 from headrace.records.evolution import is_wider
 from headrace.records.type_words import words_of_schema
 
 MOMENT = pa.timestamp("us", tz="UTC")
-_NO_KEY = (pa.types.is_nested, pa.types.is_decimal, pa.types.is_duration)
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,9 @@ class Inference:
         if isinstance(operator, Input):
             return self._input(operator)
         before = self.flows[operator.inputs[0]]
+        if isinstance(operator, Port) and operator.returns is not None:
+            owner = self.operators[operator.inputs[0]]
+            return _declared(operator, self.flows[owner.inputs[0]], operator.returns)
         if not len(before.schema):
             text = f"operator {operator.inputs[0]!r} declares no columns; give it returns="
             self.report(operator, text)
@@ -113,7 +121,11 @@ class Inference:
             case Select():
                 return self._select(operator, before)
             case Filter():
-                return self._filter(operator, before)
+                assert operator.expression is not None
+                good = self._condition(operator, before, operator.expression, "filter")
+                return before if good else None
+            case Split():
+                return self._split(operator, before)
             case MapMessages() | FlatMapMessages() | FilterMessages() | MapBatches() | Process():
                 return self._function(operator, before)
             case PartitionBy():
@@ -122,6 +134,8 @@ class Inference:
                 return self._join_table(operator, before)
             case Merge():
                 return self._merge(operator)
+            case Deduplicate():
+                return self._deduplicate(operator, before)
             case RunningAggregate() | WindowAggregate():
                 return self._aggregate(operator, before)
             case SendToSink():
@@ -235,18 +249,28 @@ class Inference:
 
         return _follow(operator, before, pa.schema(fields), is_kept)
 
-    def _filter(self, operator: Filter, before: Flow) -> Flow | None:
-        assert operator.expression is not None
-        resolved = Resolved(operator.expression, before.schema)
-        if not self._resolve(operator, resolved, "filter"):
-            return None
+    def _condition(
+        self, operator: Operator, before: Flow, expression: pl.Expr, method: str
+    ) -> bool:
+        resolved = Resolved(expression, before.schema)
+        if not self._resolve(operator, resolved, method):
+            return False
         kinds = [column.type for column in resolved.schema]
         if kinds != [pa.bool_()]:
             found = ", ".join(map(str, kinds))
-            text = f"filter needs one true or false; {operator.text} gives {found}"
+            text = f"{method} needs one true or false; {expression!s} gives {found}"
             self.report(operator, text)
-            return None
-        return before
+            return False
+        return True
+
+    def _split(self, operator: Split, before: Flow) -> Flow | None:
+        asked = [branch.expression for branch in operator.branches]
+        expressions = [expression for expression in asked if expression is not None]
+        good = [self._condition(operator, before, one, "split") for one in expressions]
+        if len(expressions) < len(asked):
+            read = operator.uses or before.schema.names
+            good.append(self._can_be_message(operator, read, before.schema))
+        return before if all(good) else None
 
     def _function(self, operator: Operator, before: Flow) -> Flow | None:
         uses: tuple[str, ...] | None = getattr(operator, "uses", None)
@@ -269,13 +293,7 @@ class Inference:
                             operator, f"{where}: {unknown_column(name, before.schema.names)}"
                         )
         returns: pa.Schema | None = getattr(operator, "returns", None)
-        schema = pa.schema([]) if returns is None else returns
-
-        def is_kept(name: str) -> bool:
-            at = schema.get_field_index(name)
-            return at >= 0 and bool(schema.field(at).type.equals(before.schema.field(name).type))
-
-        return _follow(operator, before, schema, is_kept)
+        return _declared(operator, before, pa.schema([]) if returns is None else returns)
 
     def _join_table(self, operator: JoinTable, before: Flow) -> Flow | None:
         table = self.tables.bind(operator, operator.table)
@@ -318,7 +336,7 @@ class Inference:
         wrong = bool(missing)
         for name in operator.keys:
             kind = None if name in missing else before.schema.field(name).type
-            if kind is not None and any(test(kind) for test in _NO_KEY):
+            if kind is not None and any(test(kind) for test in NO_KEY):
                 wrong = True
                 text = f"column {name!r} is {kind}, which cannot be a key; expected a plain value"
                 self.report(operator, text)
@@ -326,17 +344,32 @@ class Inference:
 
     def _merge(self, operator: Merge) -> Flow | None:
         flows = [self.flows[name] for name in operator.inputs]
-        first = flows[0]
+        first, schema = flows[0], flows[0].schema
+        if isinstance(operator, Union):
+            schemas = dict(zip(operator.inputs, (flow.schema for flow in flows), strict=True))
+            schema, wrong = union_schema(schemas, first.keys)
+            for text in wrong:
+                self.report(operator, text)
+            if wrong:
+                return None
         for name, flow in zip(operator.inputs[1:], flows[1:], strict=True):
+            if isinstance(operator, Union):
+                continue
             differ = _differences(first.schema, flow.schema)
             if differ:
-                text = f"streams {operator.inputs[0]!r} and {name!r} have other columns: {differ}"
-                self.report(operator, text)
+                text = f"streams {operator.inputs[0]!r} and {name!r} have other columns: {differ}; "
+                self.report(operator, text + "union takes streams of different columns")
                 return None
         untimed = tuple(dict.fromkeys(name for flow in flows for name in flow.untimed))
         lost = next((flow.lost for flow in flows if flow.lost is not None), None)
         time = first.time if len({flow.time for flow in flows}) == 1 else None
-        return Flow(first.schema, first.keys, lost, untimed, time)
+        return Flow(schema, first.keys, lost, untimed, time)
+
+    def _deduplicate(self, operator: Deduplicate, before: Flow) -> Flow | None:
+        wrong = deduplicate_mistakes(operator, before.schema, before.untimed)
+        for text in wrong:
+            self.report(operator, text)
+        return before if self._need_key(operator, before, needed=True) and not wrong else None
 
     def _aggregate(self, operator: RunningAggregate | WindowAggregate, before: Flow) -> Flow | None:
         window = operator.window if isinstance(operator, WindowAggregate) else None
@@ -403,6 +436,16 @@ class Inference:
                 if differ:
                     text = f"{other.name!r} sends other columns to {operator.stream!r}: {differ}"
                     self.report(operator, text)
+
+
+def _declared(operator: Operator, before: Flow, schema: pa.Schema) -> Flow:
+    """The flow after an operator whose columns are declared: those of one name may be the same."""
+
+    def is_kept(name: str) -> bool:
+        at = schema.get_field_index(name)
+        return at >= 0 and bool(schema.field(at).type.equals(before.schema.field(name).type))
+
+    return _follow(operator, before, schema, is_kept)
 
 
 def _follow(

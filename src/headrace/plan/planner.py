@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from headrace.errors import GraphError, InvalidInputError
 from headrace.graph.operators import (
+    Deduplicate,
     Input,
     JobGraph,
     Operator,
@@ -120,6 +121,8 @@ def _timed_stages(
         is_timed = isinstance(operator, WindowAggregate) and operator.window.is_timed
         if isinstance(operator, RunningAggregate):
             is_timed = operator.every_ms is not None
+        elif isinstance(operator, Deduplicate):
+            is_timed = operator.within_ms is not None
         elif isinstance(operator, Process):
             is_timed = not flows[operator.inputs[0]].untimed
         if is_timed:
@@ -326,7 +329,7 @@ class _Draft:
 def _stores(members: list[Operator]) -> tuple[StoreSpec, ...]:
     stores: list[StoreSpec] = []
     for operator in members:
-        if isinstance(operator, RunningAggregate | WindowAggregate):
+        if isinstance(operator, RunningAggregate | WindowAggregate | Deduplicate):
             stores.append(operator.store)
         elif isinstance(operator, Process):
             stores += operator.stores

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from headrace.graph.operators import (
     DEAD_LETTER,
+    Deduplicate,
     Filter,
     FilterMessages,
     FlatMapMessages,
@@ -21,11 +22,13 @@ from headrace.graph.operators import (
     Merge,
     Operator,
     PartitionBy,
+    Port,
     Process,
     RunningAggregate,
     Select,
     SendTo,
     SendToSink,
+    Split,
     WindowAggregate,
 )
 from headrace.plan.expressions import Resolved, broadcast
@@ -78,8 +81,14 @@ def _reads(operator: Operator, before: Flow, wanted: set[str]) -> set[str]:
             return everything if operator.uses is None else set(operator.uses)
         case PartitionBy():
             return wanted | set(operator.keys)
+        case Split():
+            return wanted | _asked(operator, before)
+        case Port():
+            return wanted if operator.returns is None else set()
         case Merge():
-            return wanted
+            return wanted & everything
+        case Deduplicate():
+            return wanted | set(operator.columns)
         case JoinTable():
             return (wanted & everything) | set(operator.on)
         case RunningAggregate() | WindowAggregate():
@@ -91,6 +100,17 @@ def _reads(operator: Operator, before: Flow, wanted: set[str]) -> set[str]:
                 present |= set(spec.remote.load) if spec.remote is not None else set()
             return everything if operator.uses is None else set(operator.uses) | present
     return everything
+
+
+def _asked(operator: Split, before: Flow) -> set[str]:
+    """The columns that the conditions of a split read."""
+    read: set[str] = set()
+    for branch in operator.branches:
+        if branch.expression is not None:
+            read |= Resolved(branch.expression, before.schema).reads
+        else:
+            read |= set(operator.uses or before.schema.names)
+    return read
 
 
 def _prune_select(operator: Select, flows: dict[str, Flow], wanted: set[str]) -> Select:

@@ -7,6 +7,8 @@ hashes, so that any task count cuts groups into ranges.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 from xxhash import xxh64_intdigest
@@ -16,6 +18,7 @@ from headrace.records.key_columns import EncodedKeys, encode_columns
 from headrace.records.key_values import decode_key, encode_key, encode_value
 
 Int32s = npt.NDArray[np.int32]
+Hashes = TypeVar("Hashes", int, UInt64s)
 
 __all__ = [
     "EncodedKeys",
@@ -26,6 +29,7 @@ __all__ = [
     "encode_value",
     "group_range",
     "hash_key",
+    "hash_within",
     "key_group",
     "key_groups",
     "xxh64_rows",
@@ -45,6 +49,17 @@ def key_group(key: bytes, groups: int) -> int:
 def key_groups(hashes: UInt64s, groups: int) -> Int32s:
     """Return the key group of each hash; shape (n,)."""
     return ((hashes >> np.uint64(32)) * np.uint64(groups) >> np.uint64(32)).astype(np.int32)
+
+
+def hash_within(key: Hashes, whole: Hashes) -> Hashes:
+    """Return the hash of what is kept under a key: in the key's group, yet of its own.
+
+    Args:
+        key: hash of the key, or of each key.
+        whole: hash of the key and what tells apart what is kept under it.
+    """
+    low = 0xFFFFFFFF
+    return (key - (key & low)) | (whole & low)
 
 
 def group_range(task: int, tasks: int, groups: int) -> tuple[int, int]:

@@ -29,6 +29,8 @@ class TableLayout:
         cluster: whether rows are ordered by an integer before their hash, as windows are by
             their end; it is part of the key.
         ttl_ms: how long after it was written a row is there; for ever when ``None``.
+        by_event: whether rows are written at event times of their own, and gone by the watermark
+            instead of the wall clock.
 
     Raises:
         InvalidInputError: no key, a name twice, or a type that cannot be stored.
@@ -38,6 +40,7 @@ class TableLayout:
     values: pa.Schema
     cluster: bool = False
     ttl_ms: int | None = None
+    by_event: bool = False
 
     def __post_init__(self) -> None:
         """Check the names, and bring the types to their stored form."""
@@ -73,6 +76,8 @@ class TableLayout:
         if self.ttl_ms is not None:
             fields.append(pa.field(WRITTEN, pa.int64()))
         told = {"keys": str(len(self.keys)), "ttl_ms": str(self.ttl_ms or 0)}
+        if self.by_event:
+            told["clock"] = "event"
         return pa.schema([*fields, *self.keys, *self.values], metadata=told)
 
     @cached_property
@@ -95,4 +100,6 @@ class TableLayout:
         fields = [field for field in schema if field.name not in _OWN]
         ttl_ms = int(told[b"ttl_ms"]) or None
         assert begin == 1 + (CLUSTER in own) + (ttl_ms is not None)
-        return cls(pa.schema(fields[:keys]), pa.schema(fields[keys:]), CLUSTER in own, ttl_ms)
+        by_event = told.get(b"clock") == b"event"
+        values = pa.schema(fields[keys:])
+        return cls(pa.schema(fields[:keys]), values, CLUSTER in own, ttl_ms, by_event)

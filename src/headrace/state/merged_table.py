@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ class MergedTable:
         sources: oldest first, where they hold the same key groups.
         now_ms: the wall clock of the epoch, for rows that live for a time.
         ttl_ms: how long they do now; by default as when the newest file was written.
+        watermarks: of stages, for a table that goes by event time.
     """
 
     def __init__(
@@ -35,12 +36,16 @@ class MergedTable:
         sources: Sequence[Source],
         now_ms: int | None = None,
         ttl_ms: int | None = None,
+        watermarks: Mapping[str, int] | None = None,
     ) -> None:
         self._now_ms, self._ttl_ms = now_ms, ttl_ms
         held = [source for source in sources if _has(source, store)]
         self._runs: list[Run] = []
         for source in held:
             self._runs += open_runs(source.reader, store, groups=source.groups)
+        if watermarks is not None and self._runs and self._runs[-1].layout.by_event:
+            known = [watermarks[s.stage] for s in held if s.stage in watermarks]
+            self._now_ms = min(known, default=0)
         self._files = {source.reader.path: source.reader.header for source in held}
 
     @property

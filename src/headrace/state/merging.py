@@ -64,6 +64,7 @@ class MergeJob:
         stores: of the stage.
         sources: oldest first.
         now_ms: the wall clock of a committed epoch; in a snapshot, what had expired by then goes.
+        watermark: of the stage then, for tables that go by event time.
     """
 
     target: Path
@@ -73,6 +74,7 @@ class MergeJob:
     stores: tuple[StoreSpec, ...]
     sources: tuple[SourceFile, ...]
     now_ms: int
+    watermark: int | None = None
 
 
 def merge_files(
@@ -146,7 +148,8 @@ def _merge_table(
         layout = replace(layout, ttl_ms=ttl_ms.get(store) or layout.ttl_ms)
     runs = [run for reader, groups in sources for run in open_runs(reader, store, layout, groups)]
     drop = job.header.kind == SNAPSHOT
-    return merged_schema(runs, layout, drop), merge_runs(runs, layout, drop, job.now_ms)
+    now_ms = job.watermark if layout.by_event else job.now_ms
+    return merged_schema(runs, layout, drop), merge_runs(runs, layout, drop, now_ms)
 
 
 def _add_table(

@@ -52,11 +52,16 @@ class TableStores:
         """Say whether the tables show what is asked for, from the files that hold it now."""
         return self.position == target.position and self._shape == target.shape
 
-    def begin(self, wall_ms: int) -> None:
-        """Begin an epoch."""
+    def begin(self, wall_ms: int, watermark: int | None = None) -> None:
+        """Begin an epoch.
+
+        Args:
+            wall_ms: its wall clock.
+            watermark: of the stage before it, for tables that go by event time.
+        """
         self._written = None
         for table in self.tables.values():
-            table.begin(wall_ms)
+            table.begin(watermark if table.layout.by_event else wall_ms)
 
     def seal(self) -> dict[str, TableChanges]:
         """Return the changes of those tables that have any."""

@@ -245,13 +245,16 @@ class TaskState:
                 task=self.name.task,
             )
 
-    def begin(self, epoch: int, attempt: str, wall_ms: int = 0) -> None:
+    def begin(
+        self, epoch: int, attempt: str, wall_ms: int = 0, watermark: int | None = None
+    ) -> None:
         """Begin an attempt at an epoch, on top of the position reached by ``catch_up``.
 
         Args:
             epoch: its number.
             attempt: a name that no other attempt ever has.
             wall_ms: the epoch's wall clock, the same at each attempt.
+            watermark: of the stage at the end of the epoch before.
         """
         self._check_open()
         if self._attempt is not None:
@@ -261,7 +264,7 @@ class TaskState:
             store.begin(wall_ms)
         for objects in self._objects.values():
             objects.begin()
-        self._tables.begin(wall_ms)
+        self._tables.begin(wall_ms, watermark)
 
     def seal(self) -> dict[str, Changes | TableChanges]:
         """End the attempt and return its changes by store, sorted by key, none left out.

@@ -143,6 +143,7 @@ class Merges:
                 if (groups := _own(ref, task)) is not None
             ),
             merge.now_ms,
+            merge.watermark,
         )
 
     def finished(self, order: SlotOrder, task: TaskOrder, stem: str) -> Merged | None:

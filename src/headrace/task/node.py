@@ -23,6 +23,7 @@ class Node:
     def __init__(self, name: str) -> None:
         self.name = name
         self.targets: list[Node] = []
+        self.sides: dict[str, list[Node]] = {}
         self.counts: Counter[str] = Counter()
         self.guard: Guard | None = None
 
@@ -43,8 +44,8 @@ class Node:
         """Return the watermark and the wall clock at which something is due, if any."""
         return None, None
 
-    def emit(self, chunk: Chunk) -> None:
-        """Push rows to the operators after this one."""
+    def emit(self, chunk: Chunk, side: str = "") -> None:
+        """Push rows to the operators after this one, or to those after one of its sides."""
         if chunk.rows:
-            for target in self.targets:
+            for target in self.sides.get(side, ()) if side else self.targets:
                 target.push(chunk)

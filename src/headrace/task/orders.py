@@ -71,7 +71,7 @@ class MergeOrder(msgspec.Struct, frozen=True, array_like=True):
 
     ``sources`` are adjacent, oldest first; ``epoch`` and ``attempt`` are where a store stands
     after them. With ``snapshot`` they begin with the oldest, and what is deleted, or had
-    expired at ``now_ms``, goes.
+    expired at ``now_ms`` or at the stage's ``watermark``, goes.
     """
 
     sources: tuple[SegmentRef, ...]
@@ -79,6 +79,7 @@ class MergeOrder(msgspec.Struct, frozen=True, array_like=True):
     attempt: str
     snapshot: bool
     now_ms: int
+    watermark: int = NO_WATERMARK
 
 
 class TaskOrder(msgspec.Struct, frozen=True):
@@ -199,7 +200,7 @@ class Merged(msgspec.Struct, frozen=True, array_like=True):
 class TaskReport(msgspec.Struct, frozen=True):
     """What one task did: offsets reached, changes, outputs, deadlines, counts.
 
-    ``event_deadline`` is the watermark at which the task has something to emit, and
+    ``operators`` has what each operator counted. ``event_deadline`` is the watermark at which the task has something to emit, and
     ``wall_deadline`` the wall clock; ``None``: nothing waits. ``merged`` is a merge that was
     asked for earlier, ``merge_problem`` why the last one failed.
     """

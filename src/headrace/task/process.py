@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import CallTimeoutError, HeadraceError, InvalidInputError
+from headrace.graph.sides import To
 from headrace.records.keys import encode_columns
-from headrace.records.messages import columns_to_lists, from_messages, message_type, to_messages
+from headrace.records.messages import columns_to_lists, message_type, to_messages
 from headrace.records.schema import MAX_EVENT_TIME_MS
 from headrace.state.broadcast.lookup import BroadcastStore
 from headrace.state.objects import ObjectStore
@@ -137,13 +138,24 @@ class Context:
             f"no store {name!r}; declared: {sorted(self._stores)}; add it to process(stores=...)"
         )
 
-    def emit(self, message: Any) -> None:
+    def emit(self, message: Any, *, to: str | None = None) -> None:
         """Send a message on; its event time is that of the message or timer at hand.
 
         A timer whose time lies behind the watermark sends as of the watermark, so that no
         window which has closed opens again.
+
+        Args:
+            message: with the columns of ``returns=``, or of the side.
+            to: a side that the operator declares with ``sides=``.
+
+        Raises:
+            FunctionResultError: no such side; names those declared.
         """
         turn = self._turn
+        if to is not None:
+            if to not in turn.parcels.sides:
+                raise turn.parcels.unknown(to)
+            message = To(to, message)
         turn.messages.append(message)
         turn.rows.append(turn.row)
         if len(turn.rows) > turn.ceiling:
@@ -193,7 +205,6 @@ class ProcessNode(Node):
         factory: makes the instance.
         turn: of this task and operator.
         source: schema of the messages.
-        schema: of what is emitted; ``None``: nothing may be.
         uses: columns that messages have; ``None``: all.
         keys: the partition key's columns that are still there.
     """
@@ -205,12 +216,11 @@ class ProcessNode(Node):
         turn: Turn,
         *,
         source: pa.Schema,
-        schema: pa.Schema | None,
         uses: Sequence[str] | None,
         keys: Sequence[str],
     ) -> None:
         super().__init__(name)
-        self._turn, self._timers, self._schema = turn, turn.timers, schema
+        self._turn, self._timers, self._parcels = turn, turn.timers, turn.parcels
         self._context = Context(turn)
         self._columns = list(uses) if uses is not None else list(source.names)
         self._message = message_type("Message", pa.schema([source.field(c) for c in self._columns]))
@@ -321,7 +331,7 @@ class ProcessNode(Node):
         try:
             self._call(call, met, what)
             if len(turn.rows) > emitted:
-                self._to_batch(turn.messages[emitted:])
+                self._parcels.packed(turn.messages[emitted:])
         except CallTimeoutError:
             raise
         except InvalidInputError as error:
@@ -365,12 +375,13 @@ class ProcessNode(Node):
                 turn.enter(timer.group)
                 self._ring(timer)
                 messages, _ = turn.take()
-                if messages:
+                for parcel in self._parcels.packed(messages):
                     at = min(max(timer.at, earliest), MAX_EVENT_TIME_MS - 1)
-                    times = np.full(len(messages), at, np.int64)
-                    groups = np.full(len(messages), timer.group, np.uint16)
-                    past = np.full(len(messages), NO_WATERMARK, np.int64)
-                    self.emit(Chunk(self._to_batch(messages), times, past, groups))
+                    rows = parcel.batch.num_rows
+                    times = np.full(rows, at, np.int64)
+                    groups = np.full(rows, timer.group, np.uint16)
+                    past = np.full(rows, NO_WATERMARK, np.int64)
+                    self.emit(Chunk(parcel.batch, times, past, groups), parcel.side)
         finally:
             turn.timer = None
 
@@ -393,17 +404,8 @@ class ProcessNode(Node):
 
     def _flush(self, chunk: Chunk) -> None:
         messages, rows = self._turn.take()
-        if messages:
-            self.emit(chunk.derive(self._to_batch(messages), np.asarray(rows, np.int64)))
-
-    def _to_batch(self, messages: list[Any]) -> pa.RecordBatch:
-        if self._schema is None:
-            raise InvalidInputError(
-                f"operator {self.name!r} emitted {messages[0]!r:.200} but declares no columns; "
-                "give process(returns=...)",
-                operator=self.name,
-            )
-        return from_messages(messages, self._schema, self.name)
+        for parcel in self._parcels.packed(messages):
+            self.emit(parcel.of(chunk, rows), parcel.side)
 
     def _call(self, call: Callable[[], Any], met: object = None, what: str = "timer") -> Any:
         try:

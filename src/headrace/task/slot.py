@@ -296,7 +296,8 @@ class _Attempt:
             self._source = host.segments(order)
         self._recovery.task(stage.name, task.task)
         state.catch_up(target, self._source, self._recovery)
-        state.begin(order.epoch, self._id, order.time_ms)
+        before = order.watermarks_before.get(stage.name, NO_WATERMARK)
+        state.begin(order.epoch, self._id, order.time_ms, before)
         return state
 
     def _runtime(self, stage: Stage, task: TaskOrder, state: TaskState | None) -> StageTask:

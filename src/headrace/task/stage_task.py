@@ -15,6 +15,7 @@ from headrace.graph.operators import (
     COLUMNAR,
     DEAD_LETTER,
     FAIL,
+    Deduplicate,
     Filter,
     FilterMessages,
     FlatMapMessages,
@@ -25,11 +26,13 @@ from headrace.graph.operators import (
     Merge,
     Operator,
     PartitionBy,
+    Port,
     Process,
     RunningAggregate,
     Select,
     SendTo,
     SendToSink,
+    Split,
     StoreSpec,
     WindowAggregate,
 )
@@ -45,20 +48,23 @@ from headrace.task.aggregation import Aggregation
 from headrace.task.chunk import Chunk
 from headrace.task.columnar_partials import ColumnarPartials, partial_layout
 from headrace.task.dead_letters import DeadLetters, Guard
+from headrace.task.deduplicate import DeduplicateNode, id_layouts
 from headrace.task.exchange import ExchangeWriter
 from headrace.task.join import JoinNode
+from headrace.task.message_node import MessageNode
 from headrace.task.node import Node
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK
 from headrace.task.outputs import OutputNode
+from headrace.task.parcels import Parcels
 from headrace.task.partial_table import KeyValuePartials, PartialTable
 from headrace.task.process import ProcessNode
 from headrace.task.remotes import REMOTE, RemoteStores
 from headrace.task.sinks import SinkNode
+from headrace.task.split import SplitNode
 from headrace.task.stateless import (
     FilterNode,
     ForwardNode,
     MapBatchesNode,
-    MessageNode,
     SelectNode,
 )
 from headrace.task.timers import Timers
@@ -95,8 +101,9 @@ def store_specs(stage: Stage) -> list[StoreSpec]:
         if isinstance(operator, RunningAggregate | WindowAggregate)
         and operator.store.kind == COLUMNAR
     }
+    layouts |= id_layouts(stage)
     local = [spec for spec in stage.stores if spec.kind != REMOTE]
-    specs = [replace(spec, layout=layouts.get(spec.name)) for spec in local]
+    specs = [_with_layout(spec, layouts.get(spec.name)) for spec in local]
     for operator in stage.operators:
         if isinstance(operator, Process) and stage.keyed:
             kind = next((spec.kind for spec in operator.stores if spec in local), "rocksdb")
@@ -119,6 +126,10 @@ def _key_schema(stage: Stage, operator: Operator) -> pa.Schema:
 
 def _has_buckets(operator: RunningAggregate | WindowAggregate) -> bool:
     return isinstance(operator, WindowAggregate) or operator.every_ms is not None
+
+
+def _with_layout(spec: StoreSpec, layout: TableLayout | None) -> StoreSpec:
+    return spec if layout is None else replace(spec, layout=layout, ttl_ms=layout.ttl_ms)
 
 
 def timer_store(operator: Process) -> str:
@@ -211,7 +222,11 @@ class StageTask:
         sends = {exchange.operator: exchange for exchange in self._stage.sends}
         for name, node in self.nodes.items():
             inputs = (sends[name].upstream,) if name in sends else known[name].inputs
+            operator = known.get(name)
             for before in inputs:
+                if isinstance(operator, Port):
+                    self.nodes[before].sides.setdefault(operator.port, []).append(node)
+                    continue
                 targets = entries[before] if before in entries else self.nodes[before].targets
                 targets.append(node)
         return entries
@@ -244,13 +259,20 @@ class StageTask:
                     schema=schemas[name],
                     uses=operator.uses,
                     limits=limits,
+                    sides=getattr(operator, "sides", ()),
                 )
             case MapBatches():
                 assert operator.function is not None
                 schema = schemas[name]
                 return MapBatchesNode(name, operator.function, schema, operator.uses, limits)
-            case Merge():
+            case Split():
+                return SplitNode(operator, self._source_schema(operator), limits)
+            case Port() | Merge():
                 return ForwardNode(name, schemas[name])
+            case Deduplicate():
+                assert self._state is not None
+                table, delay_ms = self._state.table(operator.store.name), self._stage.delays[name]
+                return DeduplicateNode(operator, table, self._keys, delay_ms)
             case SendTo():
                 binding = next(o for o in self._stage.outputs if o.operator == name)
                 return OutputNode(name, binding, self.task)
@@ -333,13 +355,13 @@ class StageTask:
         }
         own = _short_names(operator, stores)
         undo = None if operator.on_error == FAIL else Undo(own, timers)
+        parcels = Parcels(operator.name, operator.returns, operator.sides)
         assert operator.factory is not None
         return ProcessNode(
             operator.name,
             operator.factory,
-            Turn(self.task, own, timers, tables, self._around.limits, undo),
+            Turn(self.task, own, timers, tables, self._around.limits, undo, parcels),
             source=source,
-            schema=operator.returns,
             uses=operator.uses,
             keys=keys,
         )
@@ -358,7 +380,7 @@ class StageTask:
             self._letters.begin(epoch, wall_ms)
         for name, node in self.nodes.items():
             node.counts.clear()
-            if isinstance(node, ProcessNode):
+            if isinstance(node, ProcessNode | DeduplicateNode):
                 node.begin(epoch, wall_ms, watermark - self._stage.delays.get(name, 0))
 
     def push(self, entry: str, chunk: Chunk) -> None:

@@ -10,12 +10,14 @@ from headrace.plan.stages import CallLimits
 from headrace.state.broadcast.lookup import BroadcastStore
 from headrace.state.objects import ObjectStore
 from headrace.state.remote import RemoteStore
+from headrace.task.message_calls import NO_LIMITS, too_many
 from headrace.task.orders import NO_WATERMARK
-from headrace.task.stateless import NO_LIMITS, too_many
+from headrace.task.parcels import Parcels
 from headrace.task.timers import Timer, Timers
 from headrace.task.undo import Undo
 
 NO_CEILING = 1 << 62
+NOTHING = Parcels("", None)
 
 
 class Later(NamedTuple):
@@ -39,6 +41,7 @@ class Turn:
         tables: broadcast stores, by name.
         limits: of each call.
         undo: takes back what a call changed that fails, where only its message is lost.
+        parcels: where messages go.
     """
 
     def __init__(
@@ -49,9 +52,10 @@ class Turn:
         tables: Mapping[str, BroadcastStore] | None = None,
         limits: CallLimits = NO_LIMITS,
         undo: Undo | None = None,
+        parcels: Parcels = NOTHING,
     ) -> None:
         self.task, self.stores, self.timers = task, dict(stores), timers
-        self.limits, self.undo = limits, undo
+        self.limits, self.undo, self.parcels = limits, undo, parcels
         self.ceiling = NO_CEILING if limits.rows is None else limits.rows
         self.tables = dict(tables or {})
         self.later: list[Later] = []

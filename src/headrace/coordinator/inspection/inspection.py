@@ -154,8 +154,9 @@ class JobReader:
                     raise
                 continue
             kind = TableView if entry.kind == COLUMNAR else StoreView
+            now_ms = state.watermarks.get(entry.stage, 0) if entry.by_event else state.time_ms
             return kind(
-                entry, state.time_ms, state.epoch, state.key_groups, sources, partials=partials
+                entry, now_ms, state.epoch, state.key_groups, sources, partials=partials
             )
         raise UnavailableError(
             f"job {self.job!r} swept its files {TRIES} times before they could be opened; raise "

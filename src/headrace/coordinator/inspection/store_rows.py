@@ -150,7 +150,7 @@ class StoreRows:
             columns = self._timers(decoded)
         else:
             partials = self._shown.decode(values)
-            skipped = 0 if self.entry.form == "totals" else 1
+            skipped = 0 if self.entry.form in ("totals", "ids") else 1
             heads = self._moments([key[0] for key in decoded]) if skipped else []
             rest = [key[skipped:] for key in decoded]
             columns = [*heads, *_typed(rest, self._keys), *self._shown.columns(partials)]
@@ -261,8 +261,9 @@ class ShownAggregates:
         return list(self._types)
 
     def decode(self, values: Sequence[bytes]) -> pl.DataFrame:
-        """Return stored values as partial columns."""
-        assert self._codec is not None
+        """Return stored values as partial columns; ids have none."""
+        if self._codec is None:
+            return pl.DataFrame()
         try:
             return self._codec.decode(values)
         except (ValueError, msgspec.DecodeError, pl.exceptions.PolarsError) as error:
@@ -270,8 +271,7 @@ class ShownAggregates:
 
     def encode(self, partials: pl.DataFrame) -> list[bytes]:
         """Return partial columns as stored values."""
-        assert self._codec is not None
-        return self._codec.encode(partials)
+        return [] if self._codec is None else self._codec.encode(partials)
 
     def columns(self, partials: pl.DataFrame) -> list[pa.Array]:
         """Return what is shown of partial columns."""

@@ -25,4 +25,5 @@ def table_rows(state: JobState, root: Path, store: str, files: Files) -> Iterato
     Raises:
         CorruptDataError: a file is damaged or missing.
     """
-    yield from MergedTable(store, open_sources(state, root, files), state.time_ms).batches()
+    sources = open_sources(state, root, files)
+    yield from MergedTable(store, sources, state.time_ms, watermarks=state.watermarks).batches()

@@ -13,7 +13,14 @@ import pyarrow.compute as pc
 from headrace.coordinator.catalog import StoreEntry
 from headrace.coordinator.inspection.store_rows import StoreRows
 from headrace.coordinator.inspection.store_view import EVERYTHING, Entry, Range, StoreView
-from headrace.records.keys import encode_columns, encode_key, encode_value, hash_key, key_groups
+from headrace.records.keys import (
+    encode_columns,
+    encode_key,
+    encode_value,
+    hash_key,
+    hash_within,
+    key_groups,
+)
 from headrace.records.layout import CLUSTER, HASH
 from headrace.state.columnar.keys import ALL_HASHES, HashRange, hash_range
 from headrace.state.columnar.merge import Part
@@ -94,6 +101,8 @@ class TableView(StoreView):
         """Return the rows of a key; ``None`` when there are none."""
         wanted = encode_key(key)
         place = hash_key(wanted)
+        if self.entry.shared:
+            place = hash_within(hash_key(encode_key(tuple(key)[: self.entry.shared])), place)
         found = [
             self._shown(kept)
             for batch in self._table.batches(Part(hashes=HashRange(place, place)))
@@ -111,7 +120,7 @@ class TableView(StoreView):
             keys = encode_columns(self._key_columns(batch)).to_list()
             frame = pl.from_arrow(batch.select(self.rows.partial_names))
             assert isinstance(frame, pl.DataFrame)
-            values = self.rows.encode_partials(frame)
+            values = self.rows.encode_partials(frame) or [b""] * batch.num_rows
             ends = self._buckets(batch)
             buckets = [b""] * batch.num_rows
             if ends is not None:

@@ -92,6 +92,11 @@ def _equal(one: pa.Array, one_rows: Rows, other: pa.Array, other_rows: Rows) -> 
     return flags(same)
 
 
+def no_columns(rows: int) -> pa.RecordBatch:
+    """Return so many rows without a column."""
+    return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), rows, [None]))
+
+
 def joined(columns: Sequence[pa.Array]) -> pa.Array:
     """Return columns one after the other as one."""
     return columns[0] if len(columns) == 1 else pa.concat_arrays(columns)

@@ -9,7 +9,15 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.records.layout import TableLayout
-from headrace.state.columnar.columns import Rows, from_plain, gather, joined, plain
+from headrace.state.columnar.columns import (
+    Rows,
+    from_plain,
+    gather,
+    joined,
+    no_columns,
+    numbers,
+    plain,
+)
 from headrace.state.columnar.run import Hit
 
 
@@ -18,18 +26,22 @@ class Found:
     """The keys of a request that exist.
 
     ``index`` are their places in the request's ``TableKeys``, rising, shape (m,); ``values``
-    holds their value columns in the same order, m rows.
+    holds their value columns in the same order, m rows; ``written`` their event times in tables
+    that go by them, shape (m,).
     """
 
     index: Rows
     values: pa.RecordBatch
+    written: Rows | None = None
 
 
 def assemble(layout: TableLayout, hits: Sequence[Hit]) -> Found:
     """Put together what was found in several pieces."""
     hits = [hit for hit in hits if len(hit.keys)]
     if not hits:
-        return Found(np.empty(0, np.int64), pa.RecordBatch.from_pylist([], schema=layout.values))
+        none = np.empty(0, np.int64)
+        empty = pa.RecordBatch.from_pylist([], schema=layout.values)
+        return Found(none, empty, none if layout.by_event else None)
     if len(hits) == 1:
         index, order = hits[0].keys, None
     else:
@@ -38,12 +50,16 @@ def assemble(layout: TableLayout, hits: Sequence[Hit]) -> Found:
         if not (index[1:] > index[:-1]).all():
             order = np.argsort(index)
             index = index[order]
-    arrays = [_column(hits, at, order) for at in range(len(layout.values))]
-    return Found(index, _batch(arrays, layout.values, len(index)))
+    first = layout.first_value
+    arrays = [_column(hits, first + at, order) for at in range(len(layout.values))]
+    written = None
+    if layout.by_event:
+        written = numbers(_column(hits, layout.first_key - 1, order), np.int64)
+    return Found(index, _batch(arrays, layout.values, len(index)), written)
 
 
 def _column(hits: Sequence[Hit], at: int, order: Rows | None) -> pa.Array:
-    columns = [hit.piece.values[at] for hit in hits]
+    columns = [hit.piece.batch.column(at) for hit in hits]
     if len(hits) == 1:
         return gather(columns[0], hits[0].rows)
     views = [plain(column) for column in columns]
@@ -56,6 +72,4 @@ def _column(hits: Sequence[Hit], at: int, order: Rows | None) -> pa.Array:
 
 
 def _batch(arrays: list[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
-    if arrays:
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
-    return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema) if arrays else no_columns(rows)

@@ -12,7 +12,7 @@ from headrace.records.layout import WRITTEN, TableLayout
 from headrace.records.schema import normalise
 from headrace.state.columnar.columns import gather
 from headrace.state.columnar.found import Found, assemble
-from headrace.state.columnar.keys import ALL_HASHES, HashRange, TableKeys
+from headrace.state.columnar.keys import ALL_HASHES, HashRange, Int64s, TableKeys
 from headrace.state.columnar.live import LiveShare
 from headrace.state.columnar.merge import Part, merge_runs, merged_schema
 from headrace.state.columnar.ranges import KeyRange
@@ -60,7 +60,7 @@ class ColumnarTable:
 
         Args:
             now_ms: its wall time, which rows are written at and expire by; tables whose rows
-                expire need it.
+                expire need it. The watermark in tables that go by event time.
         """
         self._now_ms = now_ms
 
@@ -90,24 +90,34 @@ class ColumnarTable:
         ttl_ms = self.layout.ttl_ms
         return None if ttl_ms is None or self._now_ms is None else self._now_ms - ttl_ms
 
-    def put(self, keys: TableKeys, values: pa.RecordBatch | pa.Table) -> None:
+    def put(
+        self, keys: TableKeys, values: pa.RecordBatch | pa.Table, written: Int64s | None = None
+    ) -> None:
         """Set the values of keys.
 
         Args:
             keys: a request's.
             values: their value columns, in any form that ``normalise`` takes, in the order of
                 the sorted keys: the caller's rows taken by ``keys.order``.
+            written: event times of the rows, in tables that go by them.
         """
         batch = normalise(values, self.layout.values)
         assert batch.num_rows == len(keys), "a row of values for each key"
-        self._add(keys, batch.columns, deleted=False)
+        self._add(keys, batch.columns, written, deleted=False)
 
     def delete(self, keys: TableKeys) -> None:
         """Delete keys; deleting what is not there is fine."""
         nothing = [pa.nulls(len(keys), field.type) for field in self.layout.values]
         self._add(keys, nothing, deleted=True)
 
-    def _add(self, keys: TableKeys, values: Sequence[pa.Array], *, deleted: bool) -> None:
+    def _add(
+        self,
+        keys: TableKeys,
+        values: Sequence[pa.Array],
+        written: Int64s | None = None,
+        *,
+        deleted: bool,
+    ) -> None:
         if not len(keys):
             return
         layout = self.layout
@@ -115,8 +125,10 @@ class ColumnarTable:
         if keys.clusters is not None:
             columns.append(pa.array(keys.clusters))
         if layout.ttl_ms is not None:
-            assert self._now_ms is not None, "rows that expire need the wall time of the epoch"
-            columns.append(pa.array(np.full(len(keys), self._now_ms, np.int64)))
+            if written is None:
+                assert self._now_ms is not None, "rows that expire need the wall time of the epoch"
+                written = np.full(len(keys), self._now_ms, np.int64)
+            columns.append(pa.array(written))
         columns += [*keys.columns, *values]
         schema = layout.schema
         if deleted:

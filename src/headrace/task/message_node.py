@@ -1,0 +1,121 @@
+"""``map``, ``flat_map`` and ``filter`` with a function on one message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import FunctionResultError, InvalidInputError
+from headrace.graph.operators import Sides
+from headrace.plan.stages import CallLimits
+from headrace.task.chunk import Chunk
+from headrace.task.dead_letters import Refused
+from headrace.task.message_calls import NO_LIMITS, MessageCalls, too_many
+from headrace.task.node import Node
+from headrace.task.parcels import Parcels
+
+
+class MessageNode(Node):
+    """Calls a function for each message.
+
+    Args:
+        name: of the operator.
+        function: called once for each message, in order.
+        shape: ``map``, ``flat_map`` or ``filter``.
+        source: schema of the messages.
+        schema: schema of the results; not used by ``filter``.
+        uses: columns that messages have; ``None``: all.
+        limits: of each call.
+        sides: columns of each side that results may go to.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[[Any], Any],
+        *,
+        shape: str,
+        source: pa.Schema,
+        schema: pa.Schema,
+        uses: Sequence[str] | None = None,
+        limits: CallLimits = NO_LIMITS,
+        sides: Sides = (),
+    ) -> None:
+        super().__init__(name)
+        self._shape, self._limits = shape, limits
+        self._parcels = Parcels(name, schema, sides)
+        convert: dict[str, Callable[[Any], Any]] = {"filter": bool, "flat_map": self._collected}
+        self._calls = MessageCalls(
+            name,
+            function,
+            source=source,
+            uses=uses,
+            limits=limits,
+            convert=convert.get(shape),
+        )
+
+    def push(self, chunk: Chunk) -> None:
+        """Call the function for each row."""
+        chunk, results = self._calls.results(chunk, self.guard)
+        if self._shape == "filter":
+            kept = chunk.filter(np.fromiter(results, np.bool_, len(results)))
+            self.counts["filtered"] += chunk.rows - kept.rows
+            self.emit(kept)
+        elif self._shape == "map":
+            self._send(chunk, results, None)
+        else:
+            flat: list[Any] = []
+            rows: list[int] = []
+            for row, several in enumerate(results):
+                flat.extend(several)
+                rows += [row] * len(several)
+            if flat:
+                self._send(chunk, flat, rows)
+
+    def _send(self, chunk: Chunk, results: list[Any], rows: list[int] | None) -> None:
+        """Send results on, one for each row unless ``rows`` says of which row each is."""
+        try:
+            parcels = self._parcels.packed(results)
+        except InvalidInputError:
+            if self.guard is None:
+                raise
+            of_row: Sequence[int] = range(len(results)) if rows is None else rows
+            fitting = self._fitting(chunk, results, of_row)
+            rows = [of_row[at] for at in fitting]
+            parcels = self._parcels.packed([results[at] for at in fitting])
+        for parcel in parcels:
+            self.emit(parcel.of(chunk, rows), parcel.side)
+
+    def _fitting(self, chunk: Chunk, results: list[Any], rows: Sequence[int]) -> list[int]:
+        """Return the places of the results of those rows of which all fit the declared columns."""
+        assert self.guard is not None
+        unfit: dict[int, Refused] = {}
+        for row, result in zip(rows, results, strict=True):
+            if row not in unfit:
+                try:
+                    self._parcels.packed([result])
+                except InvalidInputError as error:
+                    unfit[row] = Refused(row, error)
+        self.guard.take(chunk, list(unfit.values()))
+        return [at for at, row in enumerate(rows) if row not in unfit]
+
+    def _collected(self, several: Any) -> list[Any]:
+        """Run what is returned to its end: a generator is the user's code, too."""
+        if isinstance(several, str | bytes | Mapping) or not isinstance(several, Iterable):
+            found = "None" if several is None else f"a {type(several).__name__} {several!r}"
+            raise FunctionResultError(
+                f"operator {self.name!r} returned {found:.200}; flat_map must return an iterable "
+                "of messages, empty when there is nothing",
+                operator=self.name,
+            )
+        limit = self._limits.rows
+        if limit is None:
+            return list(several)
+        collected = list(islice(several, limit + 1))
+        if len(collected) > limit:
+            raise too_many(self.name, limit)
+        return collected
