@@ -6,6 +6,7 @@ How the streams they make are held is in ``branches``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Self
 
 import polars as pl
@@ -60,10 +61,7 @@ class RouteSteps(Steps):
         port = whole._port  # noqa: SLF001 - of the same class
         named = {branch: port(branch, site) for branch in branches}
 
-        def unknown(text: str) -> Self:
-            self._ledger.report(f"operator {whole.name!r}", user_site(), text)
-            return self
-
+        unknown = partial(self._mistaken, whole.name)
         return Branches(named, lambda: port(DEFAULT, user_site()), unknown)
 
     def side(self, name: str) -> Self:
@@ -76,7 +74,11 @@ class RouteSteps(Steps):
             return self._sides[name]
         sides = list(self._sides) or "none"
         text = f"has no side {name!r}; it declares {sides}: add it to sides={{...}}"
-        self._ledger.report(f"operator {self.name!r}", user_site(), text)
+        return self._mistaken(self.name, text)
+
+    def _mistaken(self, operator: str, text: str) -> Self:
+        """Take a mistake about an operator, and go on with this stream."""
+        self._ledger.report(f"operator {operator!r}", user_site(), text)
         return self
 
     def merge(self, *others: Self, name: str | None = None) -> Self:

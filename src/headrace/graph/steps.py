@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Self
 
@@ -66,12 +66,9 @@ class Steps:
             wrong.append("sides= is for functions: an expression makes one message of each")
         self._ledger.add(operator, wrong)
         made = type(self)(self._ledger, chosen, keys, anchor)
-        made._open(declared, operator.site)  # noqa: SLF001 - of the same class
+        sides_of, port = made._sides, made._port  # noqa: SLF001 - of the same class
+        sides_of |= {side: port(side, operator.site, own) for side, own in declared.items()}
         return made
-
-    def _open(self, sides: Mapping[str, pa.Schema], site: Site) -> None:
-        for side, columns in sides.items():
-            self._sides[side] = self._port(side, site, columns)
 
     def _port(self, port: str, site: Site, columns: pa.Schema | None = None) -> Self:
         """Add a stream that this one's operator has beside its main one."""

@@ -59,7 +59,8 @@ def hash_within(key: Hashes, whole: Hashes) -> Hashes:
         whole: hash of the key and what tells apart what is kept under it.
     """
     low = 0xFFFFFFFF
-    return (key - (key & low)) | (whole & low)
+    placed: Hashes = (key - (key & low)) | (whole & low)
+    return placed
 
 
 def group_range(task: int, tasks: int, groups: int) -> tuple[int, int]:

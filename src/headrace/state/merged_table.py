@@ -44,8 +44,8 @@ class MergedTable:
         for source in held:
             self._runs += open_runs(source.reader, store, groups=source.groups)
         if watermarks is not None and self._runs and self._runs[-1].layout.by_event:
-            known = [watermarks[s.stage] for s in held if s.stage in watermarks]
-            self._now_ms = min(known, default=0)
+            stages = {source.stage for source in held if source.stage is not None}
+            self._now_ms = min((watermarks.get(stage, 0) for stage in stages), default=0)
         self._files = {source.reader.path: source.reader.header for source in held}
 
     @property
