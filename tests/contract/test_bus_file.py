@@ -3,16 +3,19 @@
 from pathlib import Path
 
 from headrace.bus import Bus, BusOptions, FileBus, Fsync
+from headrace.clock import Clock
 from headrace.testing.bus_contract import BusContract
 
 
 class TestFileBus(BusContract):
-    def open_bus(self, folder: Path, options: BusOptions) -> Bus:
-        return FileBus(folder, options)
+    def open_bus(self, folder: Path, options: BusOptions, clock: Clock | None = None) -> Bus:
+        return FileBus(folder, options, clock=clock)
 
-    def reopen(self, bus: Bus, folder: Path, options: BusOptions) -> Bus:
+    def reopen(
+        self, bus: Bus, folder: Path, options: BusOptions, clock: Clock | None = None
+    ) -> Bus:
         bus.close()
-        return FileBus(folder, options)
+        return FileBus(folder, options, clock=clock)
 
 
 class TestFileBusOfTinyFiles(TestFileBus):

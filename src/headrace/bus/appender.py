@@ -10,31 +10,46 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from headrace.bus.append_file import AppendFile
-from headrace.bus.entries import ADOPTED, END, HEADER, TRIM, Entry
+from headrace.bus.compactor import CompactionDraft, changed_meanwhile
+from headrace.bus.entries import (
+    ADOPTED,
+    APPEND,
+    COMPACTED,
+    END,
+    HEADER,
+    TRIM,
+    Entries,
+    Entry,
+    View,
+    segment_begins,
+)
 from headrace.bus.index_files import IndexFiles
-from headrace.bus.log import Draft, Parts, Place
+from headrace.bus.locks import take_lock
+from headrace.bus.log import Draft, Parts, Place, segment_name
 from headrace.bus.options import Fsync
 from headrace.bus.retention import expired, floor, is_old
 from headrace.bus.settings import StreamSettings
 from headrace.bus.spec import Appended
-from headrace.clock import Deadline
 from headrace.errors import CorruptDataError, UnavailableError
 from headrace.faults import fault
 from headrace.files import Bytes
 from headrace.records.frame import ALIGNMENT
 
-LOCK_PAUSE_S = 0.0005
-LOCK_PAUSE_MOST_S = 0.01
 _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
-def segment_name(segment: int, nonce: int) -> str:
-    """Return the name of a segment file."""
-    return f"{segment:020d}-{nonce:08x}.seg"
+def _segments(view: View, upto: int) -> set[tuple[int, int]]:
+    """Return the segments, by number and nonce, of which nothing lies at an offset or behind."""
+
+    def named(entries: Entries) -> set[tuple[int, int]]:
+        firsts = entries[segment_begins(entries)]
+        return set(zip(firsts["segment"].tolist(), firsts["nonce"].tolist(), strict=True))
+
+    is_below = view.nexts <= upto
+    return named(view.entries[is_below]) - named(view.entries[~is_below])
 
 
 class Appender:
@@ -98,6 +113,37 @@ class Appender:
             self._trim(begin)
             return self._index.table.begin
 
+    def replace(self, draft: CompactionDraft) -> None:
+        """Let compacted entries stand for the beginning of the partition.
+
+        1. Give the new segments their names. 2. Begin an index file that has the entries, and
+        that repeats the last sequence of each producer; this is the moment it counts.
+        3. Remove the segments that no entry names any more. 4. Remove index files. What a
+        crash leaves of 1 before 2, and of 3 and 4, the next appender removes.
+
+        Raises:
+            CompactionStoppedError: the partition was trimmed meanwhile; nothing has changed.
+        """
+        with self._locked():
+            index = self._index
+            before = index.table.view()
+            if before.begin != draft.view.begin:
+                raise changed_meanwhile(index.folder.parent.name)
+            for temporary, path in draft.files:
+                os.rename(temporary, path)
+                fault("compact.segment_named")
+            if self._settings.fsync is not Fsync.NEVER:
+                self._files.sync_folder(index.folder)
+            last = Entry(TRIM, 0, before.begin, 0, 0, 0, index.partition, 0, 0)
+            self._begin_index([*index.table.carried(index.partition), *draft.entries, last])
+            fault("compact.written")
+            kept = {(entry.segment, entry.nonce) for entry in draft.entries}
+            gone = _segments(before, draft.outcome.upto) - kept
+            for segment, nonce in sorted(gone):
+                self._files.remove(index.folder / segment_name(segment, nonce))
+                fault("compact.segment_removed")
+            self._drop_index_files()
+
     def sync(self) -> None:
         """Make everything appended so far durable."""
         if not self.has_unsynced:
@@ -136,27 +182,17 @@ class Appender:
             ) from error
 
     def _take_lock(self) -> None:
-        deadline = Deadline(self._clock, self._settings.lock_timeout_s)
-        pause = LOCK_PAUSE_S
-        while True:
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError as error:
-                if deadline.expired:
-                    raise UnavailableError(
-                        f"{self._index.folder} is locked by another process for "
-                        f"{self._settings.lock_timeout_s} s"
-                    ) from error
-            self._clock.sleep(deadline.remaining(pause))
-            pause = min(2 * pause, LOCK_PAUSE_MOST_S)
+        wait_s = self._settings.lock_timeout_s
+        if not take_lock(self._lock, self._clock, wait_s):
+            raise UnavailableError(
+                f"{self._index.folder} is locked by another process for {wait_s} s"
+            )
 
     def _clean_up(self) -> None:
         """Remove segments that no entry names, and make durable what a crash left half-way."""
         index = self._index
         view = index.table.view()
-        begins = np.flatnonzero(np.diff(view.entries["segment"], prepend=-1))
-        firsts = [view.entry(at) for at in begins.tolist()]
+        firsts = [view.entry(at) for at in segment_begins(view.entries).tolist()]
         named = {segment_name(entry.segment, entry.nonce) for entry in firsts}
         unnamed = [
             name
@@ -211,17 +247,19 @@ class Appender:
         """Let the partition begin at an offset.
 
         1. Begin an index file that says so, and that repeats the last sequence of each
-        producer, for their entries go. 2. Remove the segments. 3. Remove the index files, the
-        oldest first. What is left of 2 and 3 after a crash, the next appender removes.
+        producer and what is left of compacted entries, for the files of these go. 2. Remove
+        the segments. 3. Remove the index files, the oldest first. What is left of 2 and 3 after
+        a crash, the next appender removes.
         """
         index = self._index
         if begin <= index.table.begin:
             return
-        table = index.table.view()
-        below = table.entries[table.nexts <= begin]
-        gone = {(int(e["segment"]), int(e["nonce"])) for e in below[["segment", "nonce"]]}
+        before = index.table.view()
+        gone = _segments(before, begin)
+        compacted = before.entries[before.entries["kind"] == COMPACTED]
+        left = [Entry.unpack(e.tobytes()) for e in compacted if e["first_offset"] >= begin]
         last = Entry(TRIM, 0, begin, 0, 0, 0, index.partition, 0, 0)
-        self._begin_index([*index.table.carried(index.partition), last])
+        self._begin_index([*index.table.carried(index.partition), *left, last])
         fault("trim.written")
         for segment, nonce in sorted(gone):
             self._files.remove(index.folder / segment_name(segment, nonce))
@@ -229,13 +267,13 @@ class Appender:
         self._drop_index_files()
 
     def _drop_index_files(self) -> None:
-        """Remove the index files that hold nothing but what was trimmed."""
+        """Remove the index files that hold nothing but what was trimmed or compacted."""
         index = self._index
         numbers = index.files()
         for number, following in itertools.pairwise(numbers):
             if number >= index.trimmed_in or following != number + 1:
                 return
-            if index.header(following).first_offset > index.table.begin:
+            if index.header(following).first_offset > max(index.table.begin, index.table.compacted):
                 return
             self._files.remove(index.path_of(number))
             fault("trim.index_removed")
@@ -256,7 +294,7 @@ class Appender:
             last = view.entry(len(view.entries) - 1)
             is_full = last.position + last.length >= self._settings.segment_bytes
             is_full = is_full or is_old(view, settings, self._clock.now_ms())
-            if not last.flags & ADOPTED and not is_full:
+            if last.kind == APPEND and not last.flags & ADOPTED and not is_full:
                 path = self._index.folder / segment_name(last.segment, last.nonce)
                 return last.segment, last.nonce, self._segment_file.at(path)
         nonce = self._nonce()

@@ -16,7 +16,15 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.bus.settings import StreamSettings
-from headrace.bus.spec import Appended, OffsetBatch, Producer, StreamSpec, check_name
+from headrace.bus.spec import (
+    Appended,
+    Compacted,
+    OffsetBatch,
+    Producer,
+    Stored,
+    StreamSpec,
+    check_name,
+)
 from headrace.errors import InvalidInputError
 from headrace.records.keys import encode_columns, key_groups
 from headrace.records.schema import normalise
@@ -147,6 +155,54 @@ class Stream(ABC):
         """
 
     @abstractmethod
+    def compact(self, partition: int) -> Compacted:
+        """Keep of each key only the last row, in one step; also of the newest segment.
+
+        Appenders do it by themselves, of all but that, when as much is new as is compacted.
+        Offsets stay: those of rows that went are skipped by readers. A row in which all values
+        are null deletes its key, and goes itself ``keep_deletes_ms`` after a compaction first
+        met it. Nothing goes from where a reader holds the stream on, nor what is younger than
+        ``compact_after_ms``. Batches that were read stay valid.
+
+        Args:
+            partition: from 0.
+
+        Raises:
+            InvalidInputError: the stream was not created with ``compact``.
+            CompactionStoppedError: another process compacts or trims the partition; wait.
+            UnavailableError: the disk refused; nothing has changed.
+        """
+
+    @abstractmethod
+    def compacted(self) -> list[int]:
+        """Return up to where each partition is compacted; its beginning if it is not."""
+
+    @abstractmethod
+    def stored(self) -> list[Stored]:
+        """Return how many rows and bytes each partition holds."""
+
+    @abstractmethod
+    def hold(self, reader: str, offsets: Sequence[int]) -> None:
+        """Keep rows from an offset of each partition on from compactions, durably.
+
+        Does nothing in a stream that is not compacted. Once it returns, ranges from there on are
+        the same whenever they are read, until the reader holds a later offset, releases the
+        stream, or says nothing for ``StreamSettings.hold_ms``.
+
+        Args:
+            reader: a name of its own, such as a job's.
+            offsets: where it is in each partition.
+        """
+
+    @abstractmethod
+    def release(self, reader: str) -> None:
+        """Forget what a reader holds, if it holds anything."""
+
+    @abstractmethod
+    def holds(self) -> dict[str, tuple[int, ...]]:
+        """Return the offsets that readers hold, by their names."""
+
+    @abstractmethod
     def begins(self) -> list[int]:
         """Return the first readable offset of each partition."""
 
@@ -166,6 +222,9 @@ class Stream(ABC):
         max_bytes: int | None = None,
     ) -> Iterator[OffsetBatch]:
         """Yield the rows of [start, stop) in order, in batches as they were appended.
+
+        In a compacted stream batches may lack offsets, or be empty; together they cover the
+        range.
 
         The batches may be views of mapped files; they stay valid after later appends and
         after ``close``.
@@ -411,6 +470,11 @@ def check_same(
         raise InvalidInputError(
             f"stream {found.name!r} exists with another partitions: found {found.partitions}, "
             f"expected {expected.partitions}; use its partitions, or another name",
+            stream=found.name,
+        )
+    if expected.compact and not found.compact:
+        raise InvalidInputError(
+            f"stream {found.name!r} exists and is not compacted, which it stays; use another name",
             stream=found.name,
         )
     for what in ("schema", "time", "key"):

@@ -17,12 +17,12 @@ from headrace.errors import CorruptDataError
 
 ENTRY_BYTES = 128
 MAGIC = 0x31495248  # "HRI1"
-HEADER, APPEND, END, TRIM, CARRIED = 1, 2, 3, 4, 5
+HEADER, APPEND, END, TRIM, CARRIED, COMPACTED = 1, 2, 3, 4, 5, 6
 ADOPTED, SEQUENCED = 1, 2
 NO_TIME = -1
 NO_PRODUCER = bytes(16)
 
-_LAYOUT = struct.Struct("<IHHqqqIIqqqqq16sq16x")
+_LAYOUT = struct.Struct("<IHHqqqIIqqqqq16sqq8x")
 _SUM = struct.Struct("<Q")
 ENTRY = np.dtype(
     [
@@ -41,7 +41,8 @@ ENTRY = np.dtype(
         ("appended_ms", "<i8"),
         ("producer", "<u8", (2,)),
         ("sequence", "<i8"),
-        ("reserved", "<u8", (2,)),
+        ("span", "<i8"),
+        ("reserved", "<u8"),
         ("checksum", "<u8"),
     ]
 )
@@ -57,8 +58,10 @@ class Entry(NamedTuple):
     header of an index file: ``position`` is the number of the file, ``length`` how many
     entries of the file before it count, ``first_offset`` where it begins, ``rows`` how many
     entries right behind it are no appends. Of these, a carried entry holds the last sequence
-    of a producer, and a trim entry in ``first_offset`` where the partition begins from now on.
-    An end entry closes a file.
+    of a producer, and a trim entry in ``first_offset`` where the partition begins from now on;
+    compacted entries stand for all appends below the end of the last of them. Such an entry
+    holds what is left of the ``span`` offsets from ``first_offset`` on: ``rows`` rows, maybe
+    none. An end entry closes a file.
     """
 
     kind: int
@@ -75,6 +78,12 @@ class Entry(NamedTuple):
     appended_ms: int = 0
     producer: bytes = NO_PRODUCER
     sequence: int = 0
+    span: int = 0
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after those that an append, or a compacted entry, stands for."""
+        return self.first_offset + (self.span if self.kind == COMPACTED else self.rows)
 
     def pack(self) -> bytes:
         """Return the 128 bytes of the entry, checksum included."""
@@ -124,6 +133,7 @@ class View(NamedTuple):
     """The entries of a partition at one moment; never changes.
 
     ``nexts`` is each entry's next offset, ``latest`` the greatest event time up to each.
+    Entries below ``compacted`` are compacted ones.
     """
 
     begin: int
@@ -131,6 +141,7 @@ class View(NamedTuple):
     entries: Entries
     nexts: Int64s
     latest: Int64s
+    compacted: int = 0
 
     def entry(self, index: int) -> Entry:
         """Return one entry."""
@@ -154,6 +165,20 @@ class View(NamedTuple):
         return self.entry(int(found[0])) if len(found) else None
 
 
+def next_offsets(entries: Entries) -> Int64s:
+    """Return the next offset of each append or compacted entry."""
+    covered = np.where(entries["kind"] == COMPACTED, entries["span"], entries["rows"])
+    return np.asarray(entries["first_offset"] + covered, np.int64)
+
+
+def segment_begins(entries: Entries) -> Int64s:
+    """Return the index of the first entry of each segment."""
+    is_other = np.ones(len(entries), bool)
+    is_other[1:] = np.diff(entries["segment"]) != 0
+    is_other[1:] |= entries["nonce"][1:] != entries["nonce"][:-1]
+    return np.flatnonzero(is_other)
+
+
 _NONE: Entries = np.zeros(0, ENTRY)
 _NO_OFFSETS: Int64s = np.zeros(0, np.int64)
 
@@ -165,8 +190,14 @@ class EntryTable:
         self.count = 0
         self.begin = 0
         self.next_offset = 0
+        self.compacted = 0
         self.sequences: dict[bytes, int] = {}
         self._entries, self._nexts, self._latest = _NONE, _NO_OFFSETS, _NO_OFFSETS
+
+    @property
+    def first_known(self) -> int:
+        """The first offset that an entry stands for; the end without entries."""
+        return int(self._entries["first_offset"][0]) if self.count else self.next_offset
 
     def start_at(self, offset: int) -> None:
         """Set where the first append is expected."""
@@ -229,6 +260,35 @@ class EntryTable:
         self._nexts = self._nexts[gone : gone + len(self._entries)].copy()
         self._latest = np.maximum.accumulate(self._entries["max_time"])
 
+    def compact(self, compacted: Entries, origin: str) -> None:
+        """Let compacted entries stand for all appends below the end of the last of them.
+
+        Where appends behind that end are not known, a later compaction has replaced them and
+        must say so; then only ``begin`` moves.
+
+        Raises:
+            CorruptDataError: they have a gap, or an append that is known goes over their end.
+        """
+        nexts = next_offsets(compacted)
+        begin, end = int(compacted["first_offset"][0]), int(nexts[-1])
+        gone = int(np.searchsorted(self._nexts[: self.count], end, side="right"))
+        found = self._entries["first_offset"][gone] if gone < self.count else self.next_offset
+        if not gone and found > end:
+            self.begin = max(self.begin, begin)
+            return
+        if found != end or (compacted["first_offset"][1:] != nexts[:-1]).any():
+            raise CorruptDataError(
+                f"{origin} has compacted entries of offsets {begin} to {end} with a gap, or an "
+                f"append that begins at {int(found)} follows them",
+                file=origin,
+            )
+        # Views of before keep the arrays that they have.
+        self._entries = np.concatenate([compacted, self._entries[gone : self.count]])
+        self._nexts = np.concatenate([nexts, self._nexts[gone : self.count]])
+        self._latest = np.maximum.accumulate(self._entries["max_time"])
+        self.count = len(self._entries)
+        self.begin, self.compacted = begin, end
+
     def carry(self, entries: Entries) -> None:
         """Take over the last sequences of producers."""
         self._note_sequences(entries)
@@ -269,4 +329,5 @@ class EntryTable:
             self._entries[:count],
             self._nexts[:count],
             self._latest[:count],
+            self.compacted,
         )

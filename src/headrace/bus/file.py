@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from headrace.bus.aliases import AliasFiles
+from headrace.bus.background import BackgroundWork
 from headrace.bus.bell import FolderWatch
 from headrace.bus.bus import Bus, Stream, alias_taken, check_same, unknown_stream
 from headrace.bus.file_log import FileLog, Flusher, OpenLogs
+from headrace.bus.holds import HoldFiles
 from headrace.bus.log import Log, Parts
 from headrace.bus.log_stream import LogStream
 from headrace.bus.maps import SegmentMaps
@@ -22,6 +25,7 @@ from headrace.files import Files
 from headrace.records.schema import schema_from_text, schema_to_text
 
 FORMAT = 1
+COMPACTED_FORMAT = 2
 _UNWATCHED_RECHECK_S = 0.05
 
 
@@ -43,7 +47,8 @@ class FileStream(LogStream):
                 settings=settings,
             )
 
-        super().__init__(spec, make_log, bus.parts, settings)
+        holds = HoldFiles(folder, bus.parts.files, bus.parts.clock)
+        super().__init__(spec, make_log, bus.parts, settings, holds)
         self._check_partitions_known()
 
     def _check_partitions_known(self) -> None:
@@ -62,6 +67,9 @@ class FileStream(LogStream):
     def _prepare(self, partitions: int) -> None:
         for partition in range(self.spec.partitions, partitions):
             (self._folder / partition_name(partition)).mkdir(exist_ok=True)
+
+    def _compact_soon(self, partition: int) -> None:
+        self._bus.compactions.put(partial(self.compact_if_due, partition))
 
     def _listen_to(self, logs: Sequence[Log]) -> None:
         watch = self._bus.watch()
@@ -101,6 +109,7 @@ class FileBus(Bus):
         self._streams: dict[str, FileStream] = {}
         self._watch: FolderWatch | None = None
         self._flusher: Flusher | None = None
+        self.compactions = BackgroundWork("headrace-bus-compact")
         self._is_closed = False
 
     def create(self, spec: StreamSpec, *, exist_ok: bool = False) -> Stream:
@@ -162,6 +171,7 @@ class FileBus(Bus):
         for thread in (self._flusher, self._watch):
             if thread is not None:
                 thread.close()
+        self.compactions.close()
         self.open_logs.close()
         self.maps.clear()
 
@@ -204,19 +214,21 @@ def partition_name(partition: int) -> str:
 
 def _spec_to_json(spec: StreamSpec) -> bytes:
     content = {
-        "format": FORMAT,
+        "format": COMPACTED_FORMAT if spec.compact else FORMAT,
         "name": spec.name,
         "partitions": spec.partitions,
         "schema": schema_to_text(spec.schema),
         "time": spec.time,
         "key": spec.key,
+        **({"compact": True} if spec.compact else {}),
         "columns": {field.name: str(field.type) for field in spec.schema},
     }
     return signed_json(content)
 
 
 def _spec_from_json(data: bytes, origin: str) -> StreamSpec:
-    content = verified_json(data, origin, FORMAT)
+    content = verified_json(data, origin, FORMAT, COMPACTED_FORMAT)
     schema = schema_from_text(content["schema"])
     place = (content["name"], content["partitions"], schema, content["time"])
-    return StreamSpec(*place, key=tuple(content["key"]))
+    compact = content.get("compact", False)
+    return StreamSpec(*place, key=tuple(content["key"]), compact=compact)

@@ -11,14 +11,16 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.bus.appender import Appender, segment_name
+from headrace.bus.appender import Appender
+from headrace.bus.compactor import Compactor, changed_meanwhile
 from headrace.bus.entries import Entry, View
+from headrace.bus.holds import HoldStore
 from headrace.bus.index_files import IndexFiles
-from headrace.bus.log import Draft, Log, Parts
+from headrace.bus.log import Draft, Log, Order, Parts, SegmentReplacedError, segment_name
 from headrace.bus.maps import SegmentMaps
-from headrace.bus.retention import offset_gone
+from headrace.bus.retention import OffsetGoneError, offset_gone
 from headrace.bus.settings import SettingsStore
-from headrace.bus.spec import Appended
+from headrace.bus.spec import Appended, Compacted
 from headrace.errors import ClosedError, CorruptDataError
 from headrace.files import Bytes
 
@@ -108,17 +110,18 @@ class FileLog(Log):
         self._maps = maps
         self._open_logs = open_logs
         self._settings = settings
-        self._begin = 0
+        self._cut = 0, 0
         self._index = IndexFiles(parts.files, folder, partition)
         self._lock = threading.Lock()
+        self._compacting = threading.Lock()
         self._process = os.getpid()
         self._appender: Appender | None = None
 
     def view(self) -> View:
         """Return the index as it is now, also while an append is under way."""
         view = self._index.view()
-        if view.begin != self._begin:
-            self._begin = view.begin
+        if (view.begin, view.compacted) != self._cut:
+            self._cut = view.begin, view.compacted
             self._maps.drop(self.folder)
         return view
 
@@ -128,11 +131,18 @@ class FileLog(Log):
         try:
             return self._maps.get(path, entry.position + entry.length), str(path)
         except CorruptDataError:
-            begin = self.view().begin
-            if entry.first_offset >= begin:
+            view = self.view()
+            if entry.first_offset < view.begin:
+                raise self.gone(entry.first_offset) from None
+            at = view.locate(entry.first_offset)
+            if path.exists() or (at < len(view.nexts) and view.entry(at) == entry):
                 raise
-            stream = self.folder.parent.name
-            raise offset_gone(stream, entry.partition, entry.first_offset, begin) from None
+            raise SegmentReplacedError from None
+
+    def gone(self, offset: int) -> OffsetGoneError:
+        """Return the error for an offset below the oldest one that is kept."""
+        name, partition = self.folder.parent.name, self._index.partition
+        return offset_gone(name, partition, offset, self.view().begin)
 
     def append(self, chunks: Sequence[Bytes], draft: Draft) -> Appended:
         """Append frames in one step."""
@@ -151,6 +161,24 @@ class FileLog(Log):
         settings = self._settings.current()
         with self._opened() as appender:
             return appender.trim(before_offset, settings)
+
+    def compact(self, order: Order, limit: Callable[[View], int], holds: HoldStore) -> Compacted:
+        """Keep of the rows up to an offset only the last one of each key, in one step."""
+        self._check_process()
+        place = self.folder, self._index.partition
+        with (
+            self._compacting,  # others of this process are waited for without a deadline
+            Compactor(self, *place, self._parts, order.wait_s) as compactor,
+        ):
+            draft = compactor.draft(order, limit)
+            if not draft.entries:
+                return draft.outcome
+            with holds.locked():
+                if limit(draft.view) < draft.outcome.upto:
+                    raise changed_meanwhile(self.folder.parent.name)
+                with self._opened() as appender:
+                    appender.replace(draft)
+        return draft.outcome
 
     def flush(self) -> None:
         """Sync what is due; the next append tells of a failure."""
@@ -182,14 +210,17 @@ class FileLog(Log):
         if appender is not None:
             appender.close()
 
-    @contextlib.contextmanager
-    def _opened(self) -> Iterator[Appender]:
+    def _check_process(self) -> None:
         if self._process != os.getpid():
             # A forked process shares the file behind the lock with its parent, and so would
             # never be kept out by it; it opens its own.
             self._process = os.getpid()
-            self._lock = threading.Lock()
+            self._lock, self._compacting = threading.Lock(), threading.Lock()
             self._appender = None
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[Appender]:
+        self._check_process()
         with self._lock:
             self._open_logs.touch(self)
             if self._appender is None:

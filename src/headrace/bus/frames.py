@@ -8,9 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from headrace.bus.entries import NO_TIME, Entry, View
-from headrace.bus.log import Log
+from headrace.bus.entries import COMPACTED, NO_TIME, Entry, View
+from headrace.bus.log import Log, SegmentReplacedError
 from headrace.bus.schemas import Schemas, Version
+from headrace.bus.sparse import read_compacted
 from headrace.bus.spec import OffsetBatch, StreamSpec
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.records.frame import iterate_frames, read_frame
@@ -32,6 +33,9 @@ def read_entry(log: Log, entry: Entry, schemas: Schemas, wanted: Wanted) -> Iter
     Raises:
         CorruptDataError: damaged frames, or not as many rows as the index says.
     """
+    if entry.kind == COMPACTED:
+        yield _read_sparse(log, entry, schemas, wanted)
+        return
     data, origin = log.data(entry)
     first = entry.first_offset
     end = entry.position + entry.length
@@ -56,8 +60,44 @@ def read_entry(log: Log, entry: Entry, schemas: Schemas, wanted: Wanted) -> Iter
         )
 
 
+def _read_sparse(log: Log, entry: Entry, schemas: Schemas, wanted: Wanted) -> OffsetBatch:
+    """Return the wanted rows of a compacted entry; there may be none."""
+    first, behind = max(wanted.start, entry.first_offset), min(wanted.stop, entry.next_offset)
+    if not entry.rows:
+        columns = wanted.version.schema
+        if wanted.columns is not None:
+            columns = pa.schema([columns.field(index) for index in wanted.columns])
+        empty = pa.RecordBatch.from_pylist([], columns)
+        return OffsetBatch(first, empty, np.zeros(0, np.int64), behind)
+    data, origin = log.data(entry)
+    places, frame = read_compacted(data, entry, origin)
+    batch = schemas.read(data, frame, origin, wanted.columns, wanted.version)
+    begin, end = np.searchsorted(places.offsets, [first, behind]).tolist()
+    part = batch.slice(begin, end - begin)
+    return OffsetBatch(first, part, places.offsets[begin:end], behind)
+
+
 def read_range(log: Log, view: View, schemas: Schemas, wanted: Wanted) -> Iterator[OffsetBatch]:
-    """Yield the wanted rows, which the view must hold, in order."""
+    """Yield the wanted rows, which the view must hold, in order.
+
+    Where a compaction replaces what is still to be read, the rows that it kept come instead.
+
+    Raises:
+        OffsetGoneError: they were dropped meanwhile.
+    """
+    while wanted.start < wanted.stop:
+        try:
+            for found in _read_view(log, view, schemas, wanted):
+                yield found
+                wanted = wanted._replace(start=found.next_offset)
+            return
+        except SegmentReplacedError:
+            view = log.view()
+            if view.begin > wanted.start:
+                raise log.gone(wanted.start) from None
+
+
+def _read_view(log: Log, view: View, schemas: Schemas, wanted: Wanted) -> Iterator[OffsetBatch]:
     index = view.locate(wanted.start)
     while index < len(view.nexts) and wanted.start < wanted.stop:
         entry = view.entry(index)
@@ -73,11 +113,20 @@ def limited(batches: Iterator[OffsetBatch], max_bytes: int) -> Iterator[OffsetBa
     for found in batches:
         size = found.batch.nbytes
         if size >= left:
-            rows = max(1, int(found.batch.num_rows * max(left, 0) / max(size, 1)))
-            yield OffsetBatch(found.first_offset, found.batch.slice(0, rows))
+            yield found.head(max(1, int(found.batch.num_rows * max(left, 0) / max(size, 1))))
             return
         left -= size
         yield found
+
+
+def limited_rows(batches: Iterator[OffsetBatch], max_rows: int) -> Iterator[OffsetBatch]:
+    """Yield batches of compacted streams up to a number of rows."""
+    for found in batches:
+        if max_rows <= 0:
+            return
+        part = found.head(max_rows)
+        max_rows -= part.batch.num_rows
+        yield part
 
 
 def first_larger(rows: pa.RecordBatch, limit: int) -> int | None:
@@ -142,11 +191,11 @@ def first_at(log: Log, entry: Entry, spec: StreamSpec, schemas: Schemas, time_ms
     assert spec.time is not None
     version = schemas.newest
     column = [version.schema.names.index(spec.time)]
-    everything = Wanted(entry.first_offset, entry.first_offset + entry.rows, version, column)
+    everything = Wanted(entry.first_offset, entry.next_offset, version, column)
     for found in read_entry(log, entry, schemas, everything):
         late = event_times(found.batch.column(0), spec.name) >= time_ms
         if late.any():
-            return found.first_offset + int(np.argmax(late))
+            return int(found.offsets[np.argmax(late)])
     raise CorruptDataError(
         f"stream {spec.name!r}: the append at offset {entry.first_offset} has no row at or after "
         f"{time_ms} ms, though its index entry says so",

@@ -4,9 +4,10 @@ A file ``index-000000.log`` is a header entry and the entries of appends, and it
 When its tail is torn, or an end entry closes it, an appender begins the next file, whose
 header tells how many entries of the one before count; what lies behind those is never read.
 
-Where the beginning of a partition was trimmed, an index file has a trim entry, behind its
-header and the last sequences of all producers; files before it may be gone. Whoever trims
-removes the oldest first, so a file that is there has all that follow it.
+Where a partition was trimmed or compacted, an index file has, behind its header, the last
+sequences of all producers, compacted entries if there are any, and a trim entry; files before
+it may be gone. Whoever does it removes the oldest first, so a file that is there has all that
+follow it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from headrace.bus.entries import (
     CARRIED,
+    COMPACTED,
     END,
     ENTRY_BYTES,
     HEADER,
@@ -49,7 +51,6 @@ class IndexFiles:
         self.is_closed = False
         self.table = EntryTable()
         self.trimmed_in = -1
-        self._start = 0
         self._end_seen = 0
         self._prefix = f"{folder}/index-"
         self._files = files
@@ -117,9 +118,10 @@ class IndexFiles:
             raise UnavailableError(
                 f"index files of {self.folder} were dropped faster than they can be read; try again"
             )
-        if self.table.next_offset < self._end_seen or self.table.begin < self._start:
+        first = self.table.first_known
+        if self.table.next_offset < self._end_seen or self.table.begin < first:
             raise CorruptDataError(
-                f"{self.folder} has lost index entries: found offsets {self._start} to "
+                f"{self.folder} has lost index entries: found offsets {first} to "
                 f"{self.table.next_offset} of a partition that begins at {self.table.begin} and "
                 f"ends at {self._end_seen} or later",
                 file=str(self.folder),
@@ -129,7 +131,7 @@ class IndexFiles:
     def _restart(self) -> None:
         self.number, self.entries = -1, 0
         self.is_torn = self.is_closed = False
-        self.table, self.trimmed_in, self._start = EntryTable(), -1, 0
+        self.table, self.trimmed_in = EntryTable(), -1
 
     def _follow(self) -> None:
         last = -1
@@ -200,13 +202,17 @@ class IndexFiles:
         if not header.rows:
             return entries
         count, kinds = header.rows, entries["kind"][: header.rows]
-        if len(kinds) < count or (kinds[:-1] != CARRIED).any() or (kinds[-1:] != TRIM).any():
+        carried = int((kinds[:-1] == CARRIED).sum())
+        expected = [CARRIED] * carried + [COMPACTED] * (count - carried - 1) + [TRIM]
+        if kinds.tolist() != expected:
             raise CorruptDataError(
                 f"{self.path} is damaged: found entries of kinds {kinds.tolist()} behind its "
                 f"header, expected {count}, the last one a trim",
                 file=str(self.path),
             )
-        self.table.carry(entries[: count - 1])
+        self.table.carry(entries[:carried])
+        if carried < count - 1:
+            self.table.compact(entries[carried : count - 1], str(self.path))
         self.table.trim(int(entries["first_offset"][count - 1]), str(self.path))
         self.trimmed_in = self.number
         return entries[count:]
@@ -220,7 +226,6 @@ class IndexFiles:
                 file=str(self.path),
             )
         if before is None:
-            self._start = header.first_offset
             table.start_at(header.first_offset)
         elif (header.length, header.first_offset) != (before, table.next_offset):
             raise CorruptDataError(

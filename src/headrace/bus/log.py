@@ -7,7 +7,7 @@ makes a stream of them, and ``frames`` reads them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -15,8 +15,12 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from headrace.bus.entries import ADOPTED, APPEND, NO_PRODUCER, SEQUENCED, Entry, View
+from headrace.bus.holds import HoldStore
 from headrace.bus.options import BusOptions
-from headrace.bus.spec import Appended
+from headrace.bus.retention import OffsetGoneError
+from headrace.bus.schemas import Schemas
+from headrace.bus.settings import StreamSettings
+from headrace.bus.spec import Appended, Compacted, StreamSpec
 from headrace.clock import Clock
 from headrace.files import Bytes, Files
 
@@ -38,6 +42,11 @@ class Place(NamedTuple):
     position: int
     length: int
     adopted: bool = False
+
+
+def segment_name(segment: int, nonce: int) -> str:
+    """Return the name of a segment's file."""
+    return f"{segment:020d}-{nonce:08x}.seg"
 
 
 class Draft(NamedTuple):
@@ -79,6 +88,26 @@ class Draft(NamedTuple):
         return Appended(before.first_offset, before.first_offset + before.rows, True)
 
 
+class Order(NamedTuple):
+    """A compaction that is wanted.
+
+    ``stopped`` is asked often; true ends it without a change. Another compaction of the
+    partition is waited for, for ``wait_s``.
+    """
+
+    spec: StreamSpec
+    schemas: Schemas
+    settings: StreamSettings
+    now_ms: int
+    segment_bytes: int
+    stopped: Callable[[], bool]
+    wait_s: float = 0.0
+
+
+class SegmentReplacedError(Exception):
+    """A segment is gone because a compaction has replaced it; look at the index again."""
+
+
 class Log(ABC):
     """One partition. Safe to call from many threads."""
 
@@ -88,7 +117,16 @@ class Log(ABC):
 
     @abstractmethod
     def data(self, entry: Entry) -> tuple[pa.Buffer, str]:
-        """Return the segment that an entry lies in, and its name for errors."""
+        """Return the segment that an entry lies in, and its name for errors.
+
+        Raises:
+            SegmentReplacedError: a compaction has replaced it; take a new view.
+            OffsetGoneError: it was dropped.
+        """
+
+    @abstractmethod
+    def gone(self, offset: int) -> OffsetGoneError:
+        """Return the error for an offset below the oldest one that is kept."""
 
     @abstractmethod
     def append(self, chunks: Sequence[Bytes], draft: Draft) -> Appended:
@@ -104,4 +142,18 @@ class Log(ABC):
 
         Returns:
             Where the partition begins since.
+        """
+
+    @abstractmethod
+    def compact(self, order: Order, limit: Callable[[View], int], holds: HoldStore) -> Compacted:
+        """Keep of the rows up to an offset only the last one of each key, in one step.
+
+        Args:
+            order: what is wanted.
+            limit: tells the offset; asked again before it counts, while no hold can be set.
+            holds: of the stream.
+
+        Raises:
+            CompactionStoppedError: nothing was compacted.
+            UnavailableError: as for ``append``.
         """

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,27 @@ import pyarrow as pa
 
 from headrace.bus.bell import Bell
 from headrace.bus.bus import Stream
-from headrace.bus.entries import NO_PRODUCER, NO_TIME
-from headrace.bus.frames import Wanted, first_at, first_larger, limited, read_range, survey
-from headrace.bus.log import Draft, Log, Parts
-from headrace.bus.retention import offset_gone
+from headrace.bus.compaction import (
+    CompactionStoppedError,
+    is_due,
+    limit_of,
+)
+from headrace.bus.entries import NO_PRODUCER, NO_TIME, View
+from headrace.bus.frames import (
+    Wanted,
+    first_at,
+    first_larger,
+    limited,
+    limited_rows,
+    read_range,
+    survey,
+)
+from headrace.bus.holds import HoldStore
+from headrace.bus.log import Draft, Log, Order, Parts, SegmentReplacedError
+from headrace.bus.retention import Segments, offset_gone
 from headrace.bus.schemas import Schemas, Version, changes_to
 from headrace.bus.settings import SettingsStore, StreamSettings
-from headrace.bus.spec import Appended, OffsetBatch, Producer, StreamSpec
+from headrace.bus.spec import Appended, Compacted, OffsetBatch, Producer, Stored, StreamSpec
 from headrace.clock import Deadline
 from headrace.errors import ClosedError, InvalidInputError
 from headrace.records.frame import encode_frame
@@ -36,6 +52,7 @@ class LogStream(Stream):
         make_log: makes the log of a partition.
         parts: settings, time and files.
         settings: where the stream's own settings are kept.
+        holds: where readers of a compacted stream say what they still need.
     """
 
     recheck_s = 1.0
@@ -46,6 +63,7 @@ class LogStream(Stream):
         make_log: Callable[[int], Log],
         parts: Parts,
         settings: SettingsStore,
+        holds: HoldStore,
     ) -> None:
         self.spec = self.created = spec
         self._make_log = make_log
@@ -54,6 +72,8 @@ class LogStream(Stream):
         self._growing = threading.Lock()
         self._parts = parts
         self._settings = settings
+        self._holds = holds
+        self._uncompacted: dict[int, int] = {}
         self.schemas = Schemas(spec.name, spec.schema, lambda: self.settings)
         self._bell = Bell()
         self._turns = itertools.count()
@@ -84,6 +104,7 @@ class LogStream(Stream):
         draft = Draft(rows.num_rows, first, last, name, number)
         appended = log.append(encode_frame(rows, version), draft)
         self._bell.ring()
+        self._note(partition, rows.nbytes)
         return appended
 
     def append_file(
@@ -113,6 +134,7 @@ class LogStream(Stream):
         else:
             appended = log.append([data[begin:end] for begin, end in parts], draft)
         self._bell.ring()
+        self._note(partition, sum(end - begin for begin, end in parts))
         return appended
 
     @property
@@ -192,6 +214,88 @@ class LogStream(Stream):
             return view.begin
         return log.trim(before_offset)
 
+    def compact(self, partition: int) -> Compacted:
+        """Keep of each key only the last row; see ``Stream.compact``."""
+        log = self._log(partition)
+        if not self.spec.compact:
+            raise InvalidInputError(
+                f"stream {self.spec.name!r} is not compacted: rows that others follow would be "
+                "gone; create one with compact=True, and append to that",
+                stream=self.spec.name,
+            )
+        order = self._order()._replace(wait_s=self._parts.settings.lock_timeout_s)
+        return log.compact(order, partial(self._limit, partition, order), self._holds)
+
+    def _order(self) -> Order:
+        settings, now_ms = self.settings, self._parts.clock.now_ms()
+        size = self._parts.settings.segment_bytes
+        return Order(self.spec, self.schemas, settings, now_ms, size, lambda: self._is_closed)
+
+    def _limit(self, partition: int, order: Order, view: View) -> int:
+        held = self._holds.lowest(partition, order.now_ms, order.settings.hold_ms)
+        return limit_of(view, order.settings, held, order.now_ms)
+
+    def _closed_limit(self, partition: int, order: Order, view: View) -> int:
+        """The same, but for the segment that appenders are writing."""
+        firsts = Segments.of(view).firsts
+        last = int(firsts[-1]) if len(firsts) else view.begin
+        return min(last, self._limit(partition, order, view))
+
+    def _note(self, partition: int, size: int) -> None:
+        """Compact a partition once enough was appended to it."""
+        if not self.spec.compact:
+            return
+        least = self._parts.settings.compact_bytes
+        noted = self._uncompacted.get(partition, least) + size
+        self._uncompacted[partition] = noted
+        if noted >= least:
+            self._uncompacted[partition] = 0
+            self._compact_soon(partition)
+
+    def _compact_soon(self, partition: int) -> None:
+        """Compact a partition if that is worth its work, now or in the background."""
+        self.compact_if_due(partition)
+
+    def compact_if_due(self, partition: int) -> None:
+        """Compact a partition if so much was appended that it is worth its work."""
+        order, log = self._order(), self._log(partition)
+        limit = partial(self._closed_limit, partition, order)
+        view = log.view()
+        if is_due(view, limit(view), self._parts.settings.compact_bytes):
+            with contextlib.suppress(CompactionStoppedError):  # whoever was first does it
+                log.compact(order, limit, self._holds)
+
+    def compacted(self) -> list[int]:
+        """Return up to where each partition is compacted; see ``Stream.compacted``."""
+        return [max(view.begin, view.compacted) for view in self._views()]
+
+    def stored(self) -> list[Stored]:
+        """Return what each partition holds; see ``Stream.stored``."""
+        return [
+            Stored(int(view.entries["rows"].sum()), int(view.entries["length"].sum()))
+            for view in self._views()
+        ]
+
+    def hold(self, reader: str, offsets: Sequence[int]) -> None:
+        """Keep what a reader still needs from compactions; see ``Stream.hold``."""
+        self._check_open()
+        if self.spec.compact:
+            self._holds.set(reader, offsets)
+
+    def release(self, reader: str) -> None:
+        """Forget what a reader holds; see ``Stream.release``."""
+        self._check_open()
+        if self.spec.compact:
+            self._holds.release(reader)
+
+    def holds(self) -> dict[str, tuple[int, ...]]:
+        """Return what readers hold; see ``Stream.holds``."""
+        self._check_open()
+        return {reader: hold.offsets for reader, hold in self._holds.all().items()}
+
+    def _views(self) -> list[View]:
+        return [log.view() for log in self._partitions()]
+
     def begins(self) -> list[int]:
         """Return the first readable offset of each partition."""
         return [log.view().begin for log in self._partitions()]
@@ -224,11 +328,13 @@ class LogStream(Stream):
                 stream=self.spec.name,
                 partition=partition,
             )
-        if max_rows is not None:
+        if max_rows is not None and not self.spec.compact:
             end = min(end, start + max_rows)
         version = self.schemas.newest
         wanted = Wanted(start, end, version, self._indices(columns, version))
         found = read_range(log, view, self.schemas, wanted)
+        if max_rows is not None and self.spec.compact:
+            found = limited_rows(found, max_rows)
         return found if max_bytes is None else limited(found, max_bytes)
 
     def offset_at(self, partition: int, time_ms: int) -> int:
@@ -239,18 +345,21 @@ class LogStream(Stream):
                 f"stream {self.spec.name!r} has no event-time column; read it by offset",
                 stream=self.spec.name,
             )
-        view = log.view()
-        index = view.locate_time(time_ms)
-        if index == len(view.latest):
-            return view.next_offset
-        return first_at(log, view.entry(index), self.spec, self.schemas, time_ms)
+        while True:
+            view = log.view()
+            index = view.locate_time(time_ms)
+            if index == len(view.latest):
+                return view.next_offset
+            with contextlib.suppress(SegmentReplacedError):
+                return first_at(log, view.entry(index), self.spec, self.schemas, time_ms)
 
     def time_range(self, partition: int) -> tuple[int, int] | None:
         """Return the least and greatest event time in ms; ``None`` when empty or untimed."""
         view = self._log(partition).view()
-        if self.spec.time is None or not len(view.entries):
+        entries = view.entries[view.entries["rows"] > 0]
+        if self.spec.time is None or not len(entries):
             return None
-        return int(view.entries["min_time"].min()), int(view.latest[-1])
+        return int(entries["min_time"].min()), int(view.latest[-1])
 
     def wait(self, ends: Sequence[int], timeout_s: float) -> list[int]:
         """Return the ends as soon as one is beyond the one given, or at the timeout."""

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.bus.bus import Bus, Stream, alias_taken, check_same, unknown_stream
+from headrace.bus.compaction import Compaction, Piece
 from headrace.bus.entries import ENTRY, Entry, EntryTable, View
-from headrace.bus.log import Draft, Log, Parts, Place
+from headrace.bus.holds import HoldStore, MemoryHolds
+from headrace.bus.log import Draft, Log, Order, Parts, Place, SegmentReplacedError
 from headrace.bus.log_stream import LogStream
 from headrace.bus.options import BusOptions
-from headrace.bus.retention import expired, floor, offset_gone
+from headrace.bus.retention import OffsetGoneError, expired, floor, offset_gone
 from headrace.bus.settings import MemorySettings, SettingsStore
-from headrace.bus.spec import Appended, StreamSpec
+from headrace.bus.spec import Appended, Compacted, StreamSpec
 from headrace.clock import Clock, SystemClock
 from headrace.errors import ClosedError
 from headrace.faults import fault
@@ -34,6 +36,7 @@ class MemoryLog(Log):
         self._lock = threading.Lock()
         self._table = EntryTable()
         self._segments: dict[int, pa.Buffer] = {}
+        self._number = -1
 
     def view(self) -> View:
         """Return the index as it is now."""
@@ -45,8 +48,14 @@ class MemoryLog(Log):
         data = self._segments.get(entry.segment)
         if data is None:
             begin = self.view().begin
-            raise offset_gone(self._stream, self._partition, entry.first_offset, begin)
+            if entry.first_offset >= begin:
+                raise SegmentReplacedError
+            raise self.gone(entry.first_offset)
         return data, f"partition {self._partition} in memory"
+
+    def gone(self, offset: int) -> OffsetGoneError:
+        """Return the error for an offset below the oldest one that is kept."""
+        return offset_gone(self._stream, self._partition, offset, self.view().begin)
 
     def append(self, chunks: Sequence[Bytes], draft: Draft) -> Appended:
         """Append frames in one step."""
@@ -82,9 +91,38 @@ class MemoryLog(Log):
             return self._table.begin
 
     def _trim(self, begin: int) -> None:
-        self._table.trim(begin, "the index in memory")
-        for segment in [first for first in self._segments if first < self._table.begin]:
+        if begin > self._table.begin:
+            self._table.trim(begin, "the index in memory")
+            self._forget()
+
+    def _forget(self) -> None:
+        named = set(self._table.view().entries["segment"].tolist())
+        for segment in [number for number in self._segments if number not in named]:
             del self._segments[segment]
+
+    def compact(self, order: Order, limit: Callable[[View], int], holds: HoldStore) -> Compacted:
+        """Keep of the rows up to an offset only the last one of each key, in one step."""
+        with holds.locked(), self._lock:
+            view = self._table.view()
+            upto = limit(view)
+            compaction = Compaction(self, view, upto, order)
+            entries = []
+            data: dict[int, pa.Buffer] = {}
+            for result in compaction.results():
+                if isinstance(result, Piece):
+                    # No number comes twice: readers may have an older view.
+                    number = self._number = self._number - 1
+                    data[number] = pa.py_buffer(b"".join(map(memoryview, result.chunks)))
+                    place = Place(number, 0, 0, result.size)
+                    entries.append(result.entry(self._partition, place))
+                else:
+                    entries.append(result)
+            self._segments.update(data)
+            if entries:
+                packed = b"".join(entry.pack() for entry in entries)
+                self._table.compact(np.frombuffer(packed, ENTRY), "the index in memory")
+                self._forget()
+            return compaction.outcome(entries)
 
 
 class MemoryBus(Bus):
@@ -117,7 +155,9 @@ class MemoryBus(Bus):
             def make_log(partition: int) -> MemoryLog:
                 return MemoryLog(spec.name, partition, clock, settings)
 
-            self._streams[spec.name] = LogStream(spec, make_log, self._parts, settings)
+            self._streams[spec.name] = LogStream(
+                spec, make_log, self._parts, settings, MemoryHolds(clock)
+            )
             return self._streams[spec.name]
 
     def stream(self, name: str) -> Stream:

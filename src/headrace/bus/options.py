@@ -40,6 +40,8 @@ class BusOptions:
         adopt_bytes: a whole file at least this large is adopted by link, not copied.
         batch_bytes: the largest batch that an append takes.
         record_bytes: the largest record in it.
+        compact_bytes: so much must be new in a partition of a compacted stream, and as much as is
+            compacted, before its appenders compact it.
         index_entries: entries of an index file before a new one is begun.
         lock_timeout_s: longest wait for other processes that append to a partition.
         open_partitions: partitions whose files an appender keeps open.
@@ -52,6 +54,7 @@ class BusOptions:
     adopt_bytes: int = 4 * MIB
     batch_bytes: int = 64 * MIB
     record_bytes: int = 8 * MIB
+    compact_bytes: int = 64 * MIB
     index_entries: int = 65_536
     lock_timeout_s: float = 30.0
     open_partitions: int = 128
@@ -71,6 +74,7 @@ class BusOptions:
             "batch_bytes": 1,
             "record_bytes": 1,
             "index_entries": 2,
+            "compact_bytes": 1,
         }
         least |= {"adopt_bytes": 0, "open_partitions": 1, "open_segments": 1}
         for name, bound in least.items():

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headrace.bus.entries import Int64s, View
+from headrace.bus.entries import Int64s, View, segment_begins
 from headrace.bus.settings import StreamSettings
 from headrace.errors import InvalidInputError
 
@@ -44,7 +44,7 @@ class Segments(NamedTuple):
     def of(cls, view: View) -> Segments:
         """Return the segments that a view names."""
         entries = view.entries
-        begins = np.flatnonzero(np.diff(entries["segment"], prepend=-1))
+        begins = segment_begins(entries)
         lasts = np.append(begins[1:], len(entries)) - 1
         if not len(begins):
             none = np.zeros(0, np.int64)
@@ -87,7 +87,6 @@ def is_old(view: View, settings: StreamSettings, now_ms: int) -> bool:
     """
     if settings.retain_ms is None or not len(view.entries):
         return False
-    segment = view.entries["segment"]
-    first = int(np.searchsorted(segment, segment[-1], side="left"))
+    first = int(segment_begins(view.entries)[-1])
     age = now_ms - int(view.entries["appended_ms"][first])
     return age * _SEGMENTS_A_LIFE >= settings.retain_ms

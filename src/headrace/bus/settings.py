@@ -24,6 +24,8 @@ from headrace.files import Files
 
 FORMAT = 1
 _BY_OTHERS = ("partitions_before", "columns")
+_OF_COMPACTION = ("compact_after_ms", "keep_deletes_ms", "hold_ms")
+_DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,10 @@ class StreamSettings:
             stream was created with. Others stay, and are read to their end.
         partitions_before: what ``partitions`` was before; not to be set.
         columns: how the schema was changed since the stream was created; by ``evolve``.
+        compact_after_ms: of a compacted stream: rows appended later are left; ``None``: none.
+        keep_deletes_ms: of a compacted stream: how long deletes are kept since a compaction
+            first met them, so that slow readers see them.
+        hold_ms: of a compacted stream: how long a reader that says nothing holds it back.
     """
 
     retain_ms: int | None = None
@@ -45,15 +51,19 @@ class StreamSettings:
     partitions: int | None = None
     partitions_before: tuple[int, ...] = ()
     columns: tuple[ColumnChange, ...] = ()
+    compact_after_ms: int | None = None
+    keep_deletes_ms: int = _DAY_MS
+    hold_ms: int = 7 * _DAY_MS
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot work."""
-        for name in ("retain_ms", "retain_bytes"):
+        for name in ("retain_ms", "retain_bytes", *_OF_COMPACTION):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
+            may_be_none = StreamSettings.__dict__[name] is None
+            if not (value is None and may_be_none) and not (isinstance(value, int) and value > 0):
                 raise InvalidInputError(
-                    f"stream setting {name} is {value!r}; expected a whole number from 1 on, or "
-                    "none to keep everything"
+                    f"stream setting {name} is {value!r}; expected a whole number from 1 on"
+                    + (", or none to keep everything" if may_be_none else "")
                 )
         if self.partitions is not None and not 1 <= self.partitions <= MAX_PARTITIONS:
             raise InvalidInputError(
@@ -183,8 +193,9 @@ class SettingsFiles(SettingsStore):
 
 def _to_json(number: int, settings: StreamSettings) -> bytes:
     plain = settings.plain()
-    if not settings.columns:
-        del plain["columns"]  # versions that do not know of it may read the others
+    for name in ("columns", *_OF_COMPACTION):
+        if getattr(settings, name) == StreamSettings.__dict__[name]:
+            del plain[name]  # versions that do not know of it may read the others
     return signed_json({"format": FORMAT, "number": number, "settings": plain})
 
 
@@ -212,7 +223,7 @@ def signed_json(content: Mapping[str, Any]) -> bytes:
     return msgspec.json.format(msgspec.json.encode({**content, "checksum": checksum}))
 
 
-def verified_json(data: bytes, origin: str, expected: int) -> dict[str, Any]:
+def verified_json(data: bytes, origin: str, *expected: int) -> dict[str, Any]:
     """Read what ``signed_json`` wrote.
 
     Raises:
@@ -227,9 +238,10 @@ def verified_json(data: bytes, origin: str, expected: int) -> dict[str, Any]:
         raise CorruptDataError(f"{origin} is damaged: it cannot be read", file=origin) from error
     if not is_good:
         raise CorruptDataError(f"{origin} is damaged: its checksum does not match", file=origin)
-    if content.get("format") != expected:
+    if content.get("format") not in expected:
+        known = " or ".join(map(str, expected))
         raise InvalidInputError(
-            f"{origin} has format {content.get('format')}, expected {expected}; upgrade headrace",
+            f"{origin} has format {content.get('format')}, expected {known}; upgrade headrace",
             file=origin,
         )
     return content

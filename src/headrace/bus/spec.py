@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from xxhash import xxh3_128_digest
 
@@ -42,6 +44,7 @@ class StreamSpec:
         schema: columns; kept in stored form (``headrace.records.schema``).
         time: the event-time column, int64 milliseconds or a timestamp; ``None`` for none.
         key: columns whose values place a row in a partition; may be empty.
+        compact: of rows with the same key only the last one has to be kept.
         added: columns that were added since the stream was created, with what older rows have
             in them; not to be given.
 
@@ -54,6 +57,7 @@ class StreamSpec:
     schema: pa.Schema
     time: str | None = None
     key: tuple[str, ...] = ()
+    compact: bool = False
     added: tuple[tuple[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
@@ -70,6 +74,12 @@ class StreamSpec:
         object.__setattr__(self, "key", tuple(self.key))
         self._check_time()
         self._check_key()
+        if self.compact and not self.key:
+            raise InvalidInputError(
+                "a compacted stream keeps the last record of each key, and has none; give key=, "
+                "the columns that tell records apart",
+                stream=self.name,
+            )
 
     def _check_time(self) -> None:
         if self.time is None:
@@ -139,13 +149,55 @@ class Appended(NamedTuple):
     duplicate: bool
 
 
+class Stored(NamedTuple):
+    """What a partition holds: how many rows, and the bytes of their frames."""
+
+    rows: int
+    bytes: int
+
+
+class Compacted(NamedTuple):
+    """What a compaction of a partition did: everything below offset ``upto`` is compacted now."""
+
+    upto: int
+    rows_before: int
+    rows: int
+    bytes_before: int
+    bytes: int
+
+
 class OffsetBatch(NamedTuple):
-    """Rows that were read; row ``i`` has the offset ``first_offset + i``."""
+    """Rows that were read: all that there are from ``first_offset`` up to ``next_offset``.
+
+    Row ``i`` has the offset ``first_offset + i``, unless ``places`` gives the offset of each
+    row: where a compaction has removed others. Then there may be no row at all, and ``behind``
+    is the offset to read next.
+    """
 
     first_offset: int
     batch: pa.RecordBatch
+    places: npt.NDArray[np.int64] | None = None
+    behind: int | None = None
 
     @property
     def next_offset(self) -> int:
         """The offset to read next."""
+        if self.behind is not None:
+            return self.behind
         return self.first_offset + int(self.batch.num_rows)
+
+    @property
+    def offsets(self) -> npt.NDArray[np.int64]:
+        """The offset of each row; shape (n,)."""
+        if self.places is not None:
+            return self.places
+        return np.arange(self.first_offset, self.first_offset + self.batch.num_rows)
+
+    def head(self, rows: int) -> OffsetBatch:
+        """Return the first rows alone; the rest is to be read next."""
+        if rows >= self.batch.num_rows:
+            return self
+        batch = self.batch.slice(0, rows)
+        if self.places is None:
+            return OffsetBatch(self.first_offset, batch)
+        return OffsetBatch(self.first_offset, batch, self.places[:rows], int(self.places[rows]))

@@ -20,8 +20,7 @@ def read_all(stream: Stream) -> pa.Table:
         for found in stream.read(partition, begin):
             rows = found.batch.num_rows
             places = np.full(rows, partition, np.int64)
-            offsets = np.arange(found.first_offset, found.next_offset, dtype=np.int64)
-            columns = [*found.batch.columns, pa.array(places), pa.array(offsets)]
+            columns = [*found.batch.columns, pa.array(places), pa.array(found.offsets)]
             batches.append(pa.RecordBatch.from_arrays(columns, schema=schema))
     return pa.Table.from_batches(batches, schema)
 

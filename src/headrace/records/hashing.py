@@ -1,4 +1,4 @@
-"""XXH64 (seed 0) over many byte strings at once: rows of a matrix, or of differing lengths."""
+"""XXH64 over many byte strings at once: rows of a matrix, or of differing lengths."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _PIECE = 1 << 15
 _u = np.uint64
 
 
-def xxh64_rows(rows: UInt8s) -> UInt64s:
+def xxh64_rows(rows: UInt8s, seed: int = 0) -> UInt64s:
     """Return XXH64 of each row of a matrix of bytes; shape (n, width) to (n,)."""
     if len(rows) <= _PIECE:
-        return _hash_rows(rows)
-    pieces = [_hash_rows(rows[at : at + _PIECE]) for at in range(0, len(rows), _PIECE)]
+        return _hash_rows(rows, seed)
+    pieces = [_hash_rows(rows[at : at + _PIECE], seed) for at in range(0, len(rows), _PIECE)]
     return np.concatenate(pieces)
 
 
-def xxh64_ragged(data: UInt8s, starts: Int64s, lengths: Int64s) -> UInt64s:
+def xxh64_ragged(data: UInt8s, starts: Int64s, lengths: Int64s, seed: int = 0) -> UInt64s:
     """Return XXH64 of each byte string ``data[start : start + length]``; shape (n,).
 
     Strings of one length are hashed together.
@@ -39,19 +39,19 @@ def xxh64_ragged(data: UInt8s, starts: Int64s, lengths: Int64s) -> UInt64s:
     for size, begin, end in zip(sizes.tolist(), begins.tolist(), ends, strict=True):
         for at in range(begin, end, _PIECE):
             rows = order[at : min(at + _PIECE, end)]
-            hashes[rows] = _hash_rows(data[starts[rows, None] + np.arange(size)])
+            hashes[rows] = _hash_rows(data[starts[rows, None] + np.arange(size)], seed)
     return hashes
 
 
-def _hash_rows(rows: UInt8s) -> UInt64s:
+def _hash_rows(rows: UInt8s, seed: int) -> UInt64s:
     count, width = rows.shape
     rows = np.ascontiguousarray(rows)
     at = 0
     with np.errstate(over="ignore"):
         if width >= _STRIPE:
-            state, at = _stripes(rows)
+            state, at = _stripes(rows, seed)
         else:
-            state = np.full(count, _P5, np.uint64)
+            state = np.full(count, (seed + _P5) & _MASK, np.uint64)
         state += _u(width)
         while at + 8 <= width:
             state ^= _round(_lanes(rows, at, "<u8"), None)
@@ -70,11 +70,11 @@ def _hash_rows(rows: UInt8s) -> UInt64s:
         return state ^ (state >> _u(32))
 
 
-def _stripes(rows: UInt8s) -> tuple[UInt64s, int]:
+def _stripes(rows: UInt8s, seed: int) -> tuple[UInt64s, int]:
     """Take in as many stripes of 32 bytes as there are; returns the state and where they end."""
     count, width = rows.shape
-    seeds = [(_P1 + _P2) & _MASK, _P2, 0, -_P1 & _MASK]
-    sums = [np.full(count, seed, np.uint64) for seed in seeds]
+    begins = [(seed + lane) & _MASK for lane in (_P1 + _P2, _P2, 0, -_P1)]
+    sums = [np.full(count, begin, np.uint64) for begin in begins]
     at = 0
     while at + _STRIPE <= width:
         for lane in range(4):

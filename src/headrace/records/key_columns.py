@@ -58,12 +58,12 @@ class EncodedKeys:
         rows = self.matrix if self.matrix is not None else self.starts
         return 0 if rows is None else len(rows)
 
-    def hashes(self) -> UInt64s:
-        """Return XXH64 of each row's key; shape (n,)."""
+    def hashes(self, seed: int = 0) -> UInt64s:
+        """Return XXH64 of each row's key; shape (n,). Keys are placed by that of seed 0."""
         if self.matrix is not None:
-            return xxh64_rows(self.matrix)
+            return xxh64_rows(self.matrix, seed)
         part = self._ragged()
-        return xxh64_ragged(part.data, part.starts, part.lengths)
+        return xxh64_ragged(part.data, part.starts, part.lengths, seed)
 
     def with_groups(self, groups: npt.NDArray[np.integer]) -> list[bytes]:
         """Return each row's full key: its key group in 2 bytes, big endian, then the key."""

@@ -138,9 +138,9 @@ class DeadLetters:
             except InvalidInputError:  # the bus has dropped them meanwhile
                 continue
             for part in parts:
-                for row in range(part.batch.num_rows):
-                    if part.first_offset + row in wanted:
-                        found[part.first_offset + row] = to_record(part.batch, row)
+                for row, offset in enumerate(part.offsets.tolist()):
+                    if offset in wanted:
+                        found[offset] = to_record(part.batch, row)
         return found
 
 

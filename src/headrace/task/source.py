@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.bus.bus import Stream
+from headrace.bus.spec import OffsetBatch
 from headrace.errors import EventTimeError, InvalidInputError
 from headrace.graph.durations import duration_text
 from headrace.plan.stages import CallLimits, InputBinding
@@ -68,7 +69,7 @@ class SourceReader:
 
         The first chunk is always read, so that every epoch moves on.
         """
-        waiting: list[pa.RecordBatch] = []
+        waiting: list[OffsetBatch] = []
         rows = 0
         part = self._stream.read(
             self._range.partition,
@@ -78,21 +79,25 @@ class SourceReader:
             max_bytes=self._max_bytes,
         )
         for found in part:
-            waiting.append(found.batch)
+            waiting.append(found)
             rows += found.batch.num_rows
             if rows >= CHUNK_ROWS:
                 yield self._chunk(waiting)
                 waiting, rows = [], 0
                 if should_stop():
                     return
-        if waiting:
+        if rows:
             yield self._chunk(waiting)
+        elif waiting:  # all of it was compacted away
+            self._next = waiting[-1].next_offset
 
-    def _chunk(self, batches: list[pa.RecordBatch]) -> Chunk:
+    def _chunk(self, parts: list[OffsetBatch]) -> Chunk:
+        batches = [part.batch for part in parts]
         batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
         batch = as_planned(batch, self._binding.schema, self._binding.stream)
-        first, self._next = self._next, self._next + batch.num_rows
-        chunk = Chunk(batch.select(list(self._binding.columns)), origins=self._origins(first))
+        self._next = parts[-1].next_offset
+        origins = self._origins(parts)
+        chunk = Chunk(batch.select(list(self._binding.columns)), origins=origins)
         if self._binding.is_clock:
             return self._by_clock(chunk)
         if not self._binding.is_timed:
@@ -100,7 +105,7 @@ class SourceReader:
         column, errors = self._column(batch)
         times = None if errors else self._plain_times(column)
         if times is None:
-            refused = self._refused(column, first, errors)
+            refused = self._refused(column, _offsets(parts), errors)
             chunk = self._left(chunk, refused)
             gone = pa.array([one.row for one in refused])
             kept = column.filter(pc.invert(pc.is_in(pa.array(range(len(column))), gone)))
@@ -123,12 +128,12 @@ class SourceReader:
     def _where(self) -> str:
         return f"stream {self._binding.stream!r} partition {self._range.partition}"
 
-    def _origins(self, first: int) -> Origins | None:
+    def _origins(self, parts: list[OffsetBatch]) -> Origins | None:
         if self._binding.origin is None:
             return None
-        rows = self._next - first
+        offsets = _offsets(parts)
         source = source_of(self._binding.origin, self._range.partition)
-        return Origins(np.full(rows, source, np.int32), np.arange(first, first + rows))
+        return Origins(np.full(len(offsets), source, np.int32), offsets)
 
     def _plain_times(self, column: pa.Array) -> Ints | None:
         """Return event times that all can be, or ``None``."""
@@ -139,10 +144,10 @@ class SourceReader:
         is_ahead = self._binding.ahead_ms is not None and bool((times > self._latest).any())
         return None if is_ahead else times
 
-    def _refused(self, column: pa.Array, first: int, errors: Errors) -> list[Refused]:
+    def _refused(self, column: pa.Array, offsets: Ints, errors: Errors) -> list[Refused]:
         """Find the records whose event time cannot be."""
         return [
-            Refused(row, errors.get(row) or self._error(at, first + row))
+            Refused(row, errors.get(row) or self._error(at, int(offsets[row])))
             for row, at in enumerate(as_milliseconds(column).to_pylist())
             if at is None or not 0 <= at <= self._latest
         ]
@@ -185,6 +190,10 @@ class SourceReader:
             seen.watermark,
             seen.delays,
         )
+
+
+def _offsets(parts: list[OffsetBatch]) -> Ints:
+    return np.concatenate([part.offsets for part in parts])
 
 
 def _moment(at: int) -> str:

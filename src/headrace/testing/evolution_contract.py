@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.bus import Bus, BusOptions, Producer, Stream, StreamSpec
+from headrace.bus import BusOptions, Producer, Stream, StreamSpec
 from headrace.errors import InvalidInputError
 from headrace.files import Files
 from headrace.records.frame import encode_frame
+from headrace.testing.bus_suite import BusSuite
 
 CREATED = pa.schema(
     [("user", pa.int64()), ("at", pa.int64()), ("n", pa.int32()), ("name", pa.string())]
@@ -39,16 +39,8 @@ def append(stream: Stream, schema: pa.Schema, *rows: dict[str, Any]) -> None:
     stream.append(0, pa.RecordBatch.from_pylist(list(rows), schema))
 
 
-class EvolutionContract(ABC):
+class EvolutionContract(BusSuite):
     """How a stream gets columns, and wider ones; a base of ``BusContract``."""
-
-    @abstractmethod
-    def open_bus(self, folder: Path, options: BusOptions) -> Bus:
-        """Return a bus without streams, in a folder of its own."""
-
-    @abstractmethod
-    def reopen(self, bus: Bus, folder: Path, options: BusOptions) -> Bus:
-        """Return a bus over the same streams that knows only what is durable."""
 
     @pytest.fixture
     def visits(self, tmp_path: Path) -> Iterator[Stream]:

@@ -152,6 +152,7 @@ def test_columns_are_encoded_like_rows(data: Any, nulls: bool) -> None:
 def test_the_hash_by_columns_is_the_hash(width: int, count: int, seed: int) -> None:
     rows = np.random.default_rng(seed).integers(0, 256, (count, width), np.uint8)
     assert xxh64_rows(rows).tolist() == [xxh64_intdigest(row.tobytes()) for row in rows]
+    assert xxh64_rows(rows, 7).tolist() == [xxh64_intdigest(row.tobytes(), 7) for row in rows]
 
 
 @given(tasks=st.integers(1, 64), groups=st.integers(64, 600))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -110,9 +110,9 @@ class Tail:
         time = self._stream.spec.time
         if start >= stop:
             return
-        for first, whole in self._stream.read(partition, start, stop):
-            offsets: Sequence[int] = range(first, first + whole.num_rows)
-            batch = whole
+        for found in self._stream.read(partition, start, stop):
+            batch = whole = found.batch
+            offsets = found.offsets.tolist()
             if self._where is not None:
                 numbered = whole.append_column(_OFFSET, pa.array(offsets, pa.int64()))
                 kept = next(matching([numbered], self._where), None)

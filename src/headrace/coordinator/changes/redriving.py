@@ -61,7 +61,7 @@ def read_letters(stream: Stream, *, with_records: bool = True) -> Iterator[pa.Re
     for partition, begin in enumerate(stream.begins()):
         for part in stream.read(partition, begin, columns=names):
             rows = part.batch.num_rows
-            letters = pa.array(np.arange(part.first_offset, part.next_offset))
+            letters = pa.array(part.offsets)
             places = pa.array(np.full(rows, partition, np.int32))
             columns = [letters, places, *part.batch.columns]
             yield pa.RecordBatch.from_arrays(columns, names=[LETTER, PLACE, *names])
