@@ -24,7 +24,14 @@ if TYPE_CHECKING:
     from headrace.graph.streams import Stream
     from headrace.graph.tables import broadcast
     from headrace.graph.times import confidence, event_time, processing_time
-    from headrace.graph.windows import tumbling
+    from headrace.graph.windows import (
+        count_window,
+        global_window,
+        hopping,
+        session,
+        sliding,
+        tumbling,
+    )
     from headrace.task.process import Context
     from headrace.task.timers import Timer
 
@@ -43,11 +50,16 @@ __all__ = [
     "broadcast",
     "col",
     "confidence",
+    "count_window",
     "event_time",
+    "global_window",
+    "hopping",
     "job",
     "lit",
     "processing_time",
+    "session",
     "sinks",
+    "sliding",
     "store",
     "to",
     "tumbling",
@@ -68,11 +80,16 @@ _HOMES = {
     "broadcast": "headrace.graph.tables",
     "col": "polars",
     "confidence": "headrace.graph.times",
+    "count_window": "headrace.graph.windows",
     "event_time": "headrace.graph.times",
+    "global_window": "headrace.graph.windows",
+    "hopping": "headrace.graph.windows",
     "job": "headrace.graph.jobs",
     "lit": "polars",
     "processing_time": "headrace.graph.times",
+    "session": "headrace.graph.windows",
     "sinks": "headrace.sinks",
+    "sliding": "headrace.graph.windows",
     "store": "headrace.graph.stores",
     "to": "headrace.graph.sides",
     "tumbling": "headrace.graph.windows",

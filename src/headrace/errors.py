@@ -5,6 +5,7 @@ HeadraceError
 │   ├── GraphError           every mistake of a graph at once
 │   ├── FunctionResultError  what a user's function returned cannot be used
 │   ├── CallTimeoutError     a user's function did not return in time
+│   ├── MessageTypeError     a record cannot be made as what a function takes
 │   └── EventTimeError       a record's event time is null or out of range
 ├── UnavailableError    a disk, bus, broker or peer does not answer: try again with a deadline
 ├── NotOwnerError       fenced: another driver or attempt owns the work; stop, never retry
@@ -110,6 +111,13 @@ class CallTimeoutError(InvalidInputError):
 
     code = "HR111"
     move = "let it end sooner, or raise job.call_timeout_s"
+
+
+class MessageTypeError(InvalidInputError):
+    """A record holds null or a value that the class which a function takes does not allow."""
+
+    code = "HR113"
+    move = "let the class allow it, or set such records aside with on_error="
 
 
 class EventTimeError(InvalidInputError):

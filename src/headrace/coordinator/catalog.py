@@ -24,10 +24,12 @@ from headrace.graph.operators import (
     StoreSpec,
     WindowAggregate,
 )
-from headrace.plan.stages import JobPlan, Stage
+from headrace.graph.windows import Hopping, Session, Sliding, Window
 from headrace.plan.explain import describe as describe_operator
+from headrace.plan.stages import TOGETHER, JobPlan, Stage
 from headrace.records.schema import schema_to_text
 from headrace.state.value_types import JSON, describe
+from headrace.task.aggregate_nodes import kept_aggregates
 from headrace.task.deduplicate import id_layout
 from headrace.task.remotes import REMOTE
 from headrace.task.stage_task import timer_store
@@ -36,7 +38,10 @@ FOLDER = "catalog"
 KEPT = 20
 FORMAT = 1
 
-Form = Literal["values", "timers", "totals", "windows", "periodic", "ids"]
+Form = Literal[
+    "values", "timers", "totals", "windows", "periodic", "ids", "panes", "slices", "whole"
+]
+"""``panes``: of windows that overlap; ``slices``: of sessions; ``whole``: one window a key."""
 
 
 class AggregateEntry(msgspec.Struct, frozen=True):
@@ -179,11 +184,12 @@ def _operators(plan: JobPlan) -> Iterator[OperatorEntry]:
 def _stores(stage: Stage) -> list[StoreEntry]:
     first = stage.receives[0]
     sent = [key for key in first.keys if key in first.schema.names]  # what none uses is not
-    keys = schema_to_text(pa.schema([first.schema.field(key) for key in sent]))
+    fields = [first.schema.field(key) for key in sent]
+    keys = schema_to_text(pa.schema(fields if first.keys else [(TOGETHER, pa.int64())]))
     entries = []
     for operator in stage.operators:
         if isinstance(operator, RunningAggregate | WindowAggregate):
-            source = stage.schemas[operator.inputs[0]]
+            kept, source = kept_aggregates(operator, stage.schemas[operator.inputs[0]])
             form, width = _form(operator)
             entries.append(
                 StoreEntry(
@@ -193,7 +199,7 @@ def _stores(stage: Stage) -> list[StoreEntry]:
                     operator.store.kind,
                     form,
                     keys,
-                    aggregates=tuple(_aggregate(n, a, source) for n, a in operator.aggregates),
+                    aggregates=tuple(_aggregate(n, a, source) for n, a in kept),
                     width_ms=width,
                     ttl_ms=operator.store.ttl_ms,
                 )
@@ -212,7 +218,10 @@ def _stores(stage: Stage) -> list[StoreEntry]:
 def _form(operator: RunningAggregate | WindowAggregate) -> tuple[Form, int]:
     """What its rows are, and the length of a bucket."""
     if isinstance(operator, WindowAggregate):
-        return "windows", operator.window.width_ms
+        window = operator.window
+        forms: dict[type[Window], Form] = {Hopping: "panes", Sliding: "panes", Session: "slices"}
+        form = forms.get(type(window), "windows" if window.is_timed else "whole")
+        return form, window.width_ms
     return ("totals", 0) if operator.every_ms is None else ("periodic", operator.every_ms)
 
 

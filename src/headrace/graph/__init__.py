@@ -10,7 +10,16 @@ from headrace.graph.ledger import Output
 from headrace.graph.operators import JobGraph
 from headrace.graph.stores import store
 from headrace.graph.streams import Stream
-from headrace.graph.windows import Tumbling, Window, tumbling
+from headrace.graph.windows import (
+    Tumbling,
+    Window,
+    count_window,
+    global_window,
+    hopping,
+    session,
+    sliding,
+    tumbling,
+)
 
 __all__ = [
     "Aggregate",
@@ -21,7 +30,12 @@ __all__ = [
     "Stream",
     "Tumbling",
     "Window",
+    "count_window",
+    "global_window",
+    "hopping",
     "job",
+    "session",
+    "sliding",
     "store",
     "tumbling",
 ]

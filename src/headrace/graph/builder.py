@@ -17,7 +17,7 @@ from headrace.graph.sinks import Sink
 from headrace.graph.sites import user_site
 from headrace.graph.streams import Stream
 from headrace.graph.times import ConfidentLateness, TimeSource, checked_lateness, checked_time
-from headrace.graph.types import to_schema
+from headrace.graph.types import is_record, to_schema
 
 
 class Graph:
@@ -59,7 +59,8 @@ class Graph:
             lateness: how far out of order its records may be; the watermark stays this far
                 behind the highest event time seen in each partition. With
                 ``hr.confidence(0.99)`` it follows the delays of the stream.
-            schema: what ``returns`` takes; lets mistakes be found before a bus is at hand.
+            schema: what ``returns`` takes; lets mistakes be found before a bus is at hand. Of a
+                record class, messages are made as it where functions do not say otherwise.
             name: of the operator; by default the stream's.
             ahead: how far an event time may be ahead of the epoch's wall clock; one further
                 ahead, which would close every window before it, is an error. Default: any.
@@ -108,6 +109,7 @@ class Graph:
             event=event,
             confidence=followed,
             idle_ms=idle_ms,
+            takes=schema if is_record(schema) else None,
         )
         self._ledger.add(with_on_error(wrong, operator, on_error), wrong)
         return Stream(self._ledger, chosen, None, chosen)

@@ -72,13 +72,15 @@ class Operator:
     """What all operators have: a stable name, the operators before, the user's line.
 
     ``on_error``, one of ``ON_ERROR``, says what becomes of a row that a function, an expression
-    or an input refuses.
+    or an input refuses. ``takes`` says what messages are made as for a function, or after an
+    input for those that do not say: ``dict``, a record class, ``None``: a plain message.
     """
 
     name: str
     inputs: tuple[str, ...] = ()
     site: Site = field(default_factory=Site, compare=False)
     on_error: str = field(default="fail", kw_only=True)
+    takes: Any = field(default=None, compare=False, kw_only=True)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sysconfig
 import traceback
+from collections import ChainMap
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
@@ -32,9 +33,15 @@ def user_site() -> Site:
 
 
 def user_names() -> Mapping[str, Any]:
-    """Return the local names at the user's line, to resolve annotations kept as text."""
+    """Return the local names at the user's line and around it, to resolve annotations."""
+    found: list[dict[str, Any]] = []
     frame = user_frame()
-    return {} if frame is None else frame.f_locals
+    while frame is not None:
+        is_own = not frame.f_code.co_filename.startswith((_ENGINE, *_LIBRARIES, "<"))
+        if is_own or not found:
+            found.append(frame.f_locals)
+        frame = frame.f_back
+    return ChainMap(*found)
 
 
 def failure_site(error: BaseException, otherwise: Site) -> Site:

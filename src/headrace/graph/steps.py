@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from headrace.graph.arguments import Keys, with_on_error
 from headrace.graph.ledger import Ledger
+from headrace.graph.message_classes import with_takes
 from headrace.graph.operators import (
     FAIL,
     FlatMapMessages,
@@ -58,7 +59,7 @@ class Steps:
         before = self._anchor if holds_state else self.name
         chosen = self._ledger.name(wrong, name, f"{before}.{kind}")
         anchor = chosen if holds_state else self._anchor
-        operator = with_on_error(wrong, make(chosen, wrong), on_error)
+        operator = with_on_error(wrong, with_takes(wrong, make(chosen, wrong)), on_error)
         declared = checked_sides(wrong, sides)
         if isinstance(operator, MapMessages | FlatMapMessages | Process):
             operator = replace(operator, sides=tuple(declared.items()))

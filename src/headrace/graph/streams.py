@@ -78,6 +78,15 @@ class Stream(RowSteps, RouteSteps):
         kind = re.sub(r"[^A-Za-z0-9._-]", "-", BY + "_".join(keys))
         return self._add(kind, name, make, keys)
 
+    def _together(self) -> Stream:
+        """Send all messages to one task, as if they had one key."""
+        site = user_site()
+
+        def make(chosen: str, wrong: list[str]) -> Operator:
+            return PartitionBy(chosen, (self.name,), site, ())
+
+        return self._add(f"{BY}nothing", None, make, ())
+
     def aggregate(
         self,
         every: Duration | None = None,
@@ -121,17 +130,22 @@ class Stream(RowSteps, RouteSteps):
         name: str | None = None,
         **aggregates: Aggregate,
     ) -> Stream:
-        """Keep totals for each key and window of event time, sent once when it closes.
+        """Keep totals for each key and window, sent once when it closes.
 
         The result has the key, ``window_start``, ``window_end`` and the aggregates; its event
-        time is the last millisecond of the window.
+        time is the last millisecond of the window. Windows without event time have neither.
+        Without a ``partition_by`` before it, all messages are of one key, which no column shows.
 
         Args:
-            window: such as ``hr.tumbling("1h")``.
+            window: such as ``hr.tumbling("1h")``, ``hr.hopping("1h", every="5m")``,
+                ``hr.sliding("1h")``, ``hr.session("30m")``, ``hr.count_window(100)`` or
+                ``hr.global_window()``.
             store: ``columnar``; or ``rocksdb`` or ``memory``, where totals are entries by key.
             name: of the operator; its state is kept by it.
             **aggregates: by name of the result column.
         """
+        if self.keys is None:
+            return self._together().window(window, store, name, **aggregates)
         site = user_site()
 
         def make(chosen: str, wrong: list[str]) -> Operator:

@@ -10,6 +10,7 @@ import collections.abc
 import dataclasses
 import datetime
 import decimal
+import enum
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -32,7 +33,7 @@ _PLAIN: dict[Any, pa.DataType] = {
     datetime.date: pa.date32(),
     datetime.timedelta: pa.duration("us"),
 }
-_LISTS = (list, collections.abc.Sequence)
+_LISTS = (list, set, frozenset, collections.abc.Sequence)
 _MANY = (
     list,
     tuple,
@@ -70,18 +71,22 @@ def arrow_type(kind: Any) -> pa.DataType:
         found = {type(value) for value in arguments if value is not None}
         if len(found) == 1:
             return arrow_type(found.pop())
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        found = {type(member.value) for member in kind}
+        if len(found) == 1:
+            return arrow_type(found.pop())
     if origin in _LISTS and len(arguments) == 1:
         return pa.list_(arrow_type(arguments[0]))
     if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
         return pa.list_(arrow_type(arguments[0]))
     if isinstance(kind, typing.NewType):
         return arrow_type(kind.__supertype__)
-    if _is_record(kind):
+    if is_record(kind):
         return pa.struct(list(_record_schema(kind)))
     hint = " such as pa.decimal128(18, 2)" if kind is decimal.Decimal else ""
     raise InvalidInputError(
         f"{_name(kind)} has no column type; use int, float, str, bytes, bool, a date, datetime "
-        f"or timedelta, a list of these, a record class, or an Arrow type{hint}"
+        f"or timedelta, an enum, a list of these, a record class, or an Arrow type{hint}"
     )
 
 
@@ -98,7 +103,7 @@ def to_schema(returns: Any) -> pa.Schema:
         if bad:
             raise InvalidInputError(f"column names must be strings; found {bad}")
         return pa.schema([(name, _column(name, kind)) for name, kind in returns.items()])
-    if _is_record(returns):
+    if is_record(returns):
         return _record_schema(returns)
     raise InvalidInputError(
         f"{_name(returns)} describes no record; give a dict of column names and types, an Arrow "
@@ -123,7 +128,7 @@ def returned_schema(
     target = function if plain else getattr(function, "__call__", function)  # noqa: B004
     raw = getattr(target, "__annotations__", {}).get("return")
     if raw is None or isinstance(function, type):
-        return to_schema(function) if _is_record(function) else None
+        return to_schema(function) if is_record(function) else None
     try:
         hints = typing.get_type_hints(target, localns=dict(names), include_extras=True)
     except (NameError, AttributeError, TypeError, SyntaxError) as error:
@@ -146,7 +151,8 @@ def _is_bare(kind: Any) -> bool:
     return typing.get_origin(kind) in (dict, tuple, collections.abc.Mapping)
 
 
-def _is_record(kind: Any) -> bool:
+def is_record(kind: Any) -> bool:
+    """Say whether it is a dataclass, msgspec struct, TypedDict or NamedTuple class."""
     if not isinstance(kind, type):
         return False
     if issubclass(kind, msgspec.Struct) or dataclasses.is_dataclass(kind):

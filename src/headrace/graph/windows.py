@@ -6,6 +6,7 @@ gets it. How each kind is kept and closed is in ``task``.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
@@ -80,21 +81,194 @@ def tumbling(size: Duration, grace: Duration = "0s") -> Tumbling:
     return Tumbling(read(size, "window size"), grace_ms=read.grace(grace), mistakes=read.mistakes())
 
 
+@dataclass(frozen=True)
+class Hopping(Window):
+    """Windows of one size, a new one every so often."""
+
+    size_ms: int
+    every_ms: int
+
+    @property
+    def width_ms(self) -> int:
+        """The panes that windows are made of."""
+        return math.gcd(self.size_ms, self.every_ms)
+
+    def describe(self) -> dict[str, str]:
+        """Return size and step."""
+        return {
+            "windows": "hopping",
+            "size": duration_text(self.size_ms),
+            "every": duration_text(self.every_ms),
+        }
+
+    def text(self) -> str:
+        """Return ``window of 1h every 5m``."""
+        return f"window of {duration_text(self.size_ms)} every {duration_text(self.every_ms)}"
+
+
+def hopping(size: Duration, every: Duration, grace: Duration = "0s") -> Hopping:
+    """Begin a window every so often, so that windows overlap and a record is in several.
+
+    Args:
+        size: of each window, such as ``"1h"``.
+        every: from the beginning of one to that of the next, such as ``"5m"``; not more than
+            the size. The first begins at 1970-01-01 UTC.
+        grace: how long after its end, by the watermark, a window still takes records.
+    """
+    read = _Reader()
+    size_ms, every_ms = read(size, "window size"), read(every, "every")
+    if every_ms > size_ms:
+        read.wrong.append(
+            f"every is {every!r}, more than the size of {size!r}; records would be lost"
+        )
+    grace_ms = read.grace(grace)
+    return Hopping(size_ms, every_ms, grace_ms=grace_ms, mistakes=read.mistakes())
+
+
+@dataclass(frozen=True)
+class Sliding(Window):
+    """For each moment that has a message, what lies within a size before it."""
+
+    size_ms: int
+
+    @property
+    def width_ms(self) -> int:
+        """One moment."""
+        return 1
+
+    def describe(self) -> dict[str, str]:
+        """Return the size."""
+        return {"windows": "sliding", "size": duration_text(self.size_ms)}
+
+    def text(self) -> str:
+        """Return ``sliding window of 1h``."""
+        return f"sliding window of {duration_text(self.size_ms)}"
+
+
+def sliding(size: Duration, grace: Duration = "0s") -> Sliding:
+    """End a window with each message: one result for each moment at which a key has any.
+
+    It has the messages of the key from ``size`` before, that moment left out, to its own moment.
+
+    Args:
+        size: such as ``"1h"``.
+        grace: how long after its moment, by the watermark, a result still takes records.
+    """
+    read = _Reader()
+    return Sliding(read(size, "window size"), grace_ms=read.grace(grace), mistakes=read.mistakes())
+
+
+@dataclass(frozen=True)
+class Session(Window):
+    """Messages of a key that are less than a gap apart."""
+
+    gap_ms: int
+
+    @property
+    def width_ms(self) -> int:
+        """The gap."""
+        return self.gap_ms
+
+    def describe(self) -> dict[str, str]:
+        """Return the gap."""
+        return {"windows": "session", "gap": duration_text(self.gap_ms)}
+
+    def text(self) -> str:
+        """Return ``session window, gap 30m``."""
+        return f"session window, gap {duration_text(self.gap_ms)}"
+
+
+def session(gap: Duration, grace: Duration = "0s") -> Session:
+    """Put messages of a key together that are less than ``gap`` apart in event time.
+
+    A session lasts from its first message to ``gap`` after its last. A record further behind the
+    watermark of its own partition than ``grace`` is late.
+
+    Args:
+        gap: such as ``"30m"``: without a message for so long, a session is over.
+        grace: how far behind the watermark a record may come.
+    """
+    read = _Reader()
+    return Session(read(gap, "gap"), grace_ms=read.grace(grace), mistakes=read.mistakes())
+
+
+@dataclass(frozen=True)
+class _Untimed(Window):
+    """Windows that event time has no say in."""
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    @property
+    def is_timed(self) -> bool:
+        """Return False."""
+        return False
+
+
+@dataclass(frozen=True)
+class CountWindow(_Untimed):
+    """Every so many messages of a key."""
+
+    rows: int
+
+    def describe(self) -> dict[str, str]:
+        """Return how many."""
+        return {"windows": "count", "rows": str(self.rows)}
+
+    def text(self) -> str:
+        """Return ``window of 100 messages``."""
+        return f"window of {self.rows} messages"
+
+
+def count_window(rows: int) -> CountWindow:
+    """Put every so many messages of a key together, in the order in which they arrive.
+
+    A window is sent with the message that fills it; what is left is sent when the inputs end.
+
+    Args:
+        rows: how many messages fill a window.
+    """
+    is_number = isinstance(rows, int) and not isinstance(rows, bool)
+    if is_number and rows > 0:
+        return CountWindow(rows)
+    return CountWindow(1, mistakes=(f"rows is {rows!r}; expected a number above zero",))
+
+
+@dataclass(frozen=True)
+class GlobalWindow(_Untimed):
+    """All messages of a key."""
+
+    def describe(self) -> dict[str, str]:
+        """Return the kind."""
+        return {"windows": "global"}
+
+    def text(self) -> str:
+        """Return ``window over all messages``."""
+        return "window over all messages"
+
+
+def global_window() -> GlobalWindow:
+    """Put all messages of a key together; sent when the inputs end."""
+    return GlobalWindow()
+
+
 class _Reader:
     """Reads durations and keeps what is wrong with them."""
 
     def __init__(self) -> None:
-        self._wrong: list[str] = []
+        self.wrong: list[str] = []
 
     def __call__(self, value: object, what: str, least: int = 1) -> int:
         try:
             return duration_ms(value, what, least=least)
         except InvalidInputError as error:
-            self._wrong.append(error.message)
+            self.wrong.append(error.message)
             return least
 
     def grace(self, value: object) -> int:
         return self(value, "grace", least=0)
 
     def mistakes(self) -> tuple[str, ...]:
-        return tuple(self._wrong)
+        return tuple(self.wrong)

@@ -59,7 +59,7 @@ def explain(plan: JobPlan) -> str:
 def _stage_lines(stage: Stage) -> Iterator[str]:
     if stage.keyed:
         keys = ", ".join(stage.receives[0].keys)
-        what = f"each a range of key groups of ({keys})"
+        what = f"each a range of key groups of ({keys})" if keys else "one has all messages"
     else:
         what = "one for each input partition"
     yield f"  stage {stage.index}: {counted(stage.tasks, 'task')}, {what}"

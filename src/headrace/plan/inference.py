@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -39,12 +40,12 @@ from headrace.graph.operators import (
     WindowAggregate,
 )
 from headrace.graph.windows import Tumbling
+from headrace.plan.columns import differences, output_differences
 from headrace.plan.expressions import Resolved
 from headrace.plan.routing import NO_KEY, deduplicate_mistakes, union_schema
 from headrace.plan.stages import StreamInfo
 from headrace.plan.tables import TableBinder, TableFile, join_mistakes, joined
-from headrace.records.evolution import is_wider
-from headrace.records.type_words import words_of_schema
+from headrace.plan.taking import with_class
 
 MOMENT = pa.timestamp("us", tz="UTC")
 
@@ -55,7 +56,8 @@ class Flow:
 
     ``lost`` names the operator that dropped or changed the key, ``untimed`` the inputs
     without event time, ``time`` the column that holds the event time, where one does.
-    ``window_ms`` is the size of the windows whose start is ``time``.
+    ``window_ms`` is the size of the windows whose start is ``time``. ``takes`` is the class that an
+    input gave for its messages.
     """
 
     schema: pa.Schema
@@ -64,6 +66,7 @@ class Flow:
     untimed: tuple[str, ...] = ()
     time: str | None = None
     window_ms: int | None = None
+    takes: Any = None
 
 
 @dataclass
@@ -153,7 +156,7 @@ class Inference:
         schema = operator.schema if info is None else info.schema
         assert schema is not None
         if info is not None and operator.schema is not None:
-            differ = _differences(operator.schema, info.schema, extra_allowed=True)
+            differ = differences(operator.schema, info.schema, extra_allowed=True)
             if differ:
                 text = f"stream {operator.stream!r} does not have the schema given: {differ}"
                 self.report(operator, text)
@@ -174,7 +177,7 @@ class Inference:
                 return None
         shown = time if time in schema.names else None
         untimed = () if time is not None else (operator.name,)
-        return Flow(schema, untimed=untimed, time=shown)
+        return Flow(schema, untimed=untimed, time=shown, takes=operator.takes)
 
     def _made_time(self, operator: Input, event: EventTime, schema: pa.Schema) -> Flow | None:
         """The flow of an input whose event times are made; finds the columns they need."""
@@ -197,7 +200,7 @@ class Inference:
             if not self._can_be_message(operator, uses, schema):
                 return None
         self.operators[operator.name] = replace(operator, event=replace(event, uses=uses or ()))
-        return Flow(schema)
+        return Flow(schema, takes=operator.takes)
 
     def _can_be_message(
         self, operator: Operator, columns: Sequence[str], schema: pa.Schema
@@ -207,7 +210,8 @@ class Inference:
         for name in missing:
             self.report(operator, f"uses: {unknown_column(name, schema.names)}")
         bad = [name for name in columns if not name.isidentifier()]
-        if bad and not missing and not isinstance(operator, MapBatches):
+        needs_names = operator.takes is not dict and not isinstance(operator, MapBatches)
+        if bad and not missing and needs_names:
             text = f"columns {bad} cannot be attributes of a message; rename them with map first"
             self.report(operator, text)
             return False
@@ -273,9 +277,14 @@ class Inference:
         return before if all(good) else None
 
     def _function(self, operator: Operator, before: Flow) -> Flow | None:
+        operator, wrong = with_class(operator, before.schema, before.takes)
+        for text in wrong:
+            self.report(operator, text)
         uses: tuple[str, ...] | None = getattr(operator, "uses", None)
-        if not self._can_be_message(operator, uses or before.schema.names, before.schema):
+        read = before.schema.names if uses is None else uses
+        if wrong or not self._can_be_message(operator, read, before.schema):
             return None
+        self.operators[operator.name] = operator
         if isinstance(operator, FilterMessages):
             return before
         if isinstance(operator, Process):
@@ -355,7 +364,7 @@ class Inference:
         for name, flow in zip(operator.inputs[1:], flows[1:], strict=True):
             if isinstance(operator, Union):
                 continue
-            differ = _differences(first.schema, flow.schema)
+            differ = differences(first.schema, flow.schema)
             if differ:
                 text = f"streams {operator.inputs[0]!r} and {name!r} have other columns: {differ}; "
                 self.report(operator, text + "union takes streams of different columns")
@@ -421,7 +430,7 @@ class Inference:
             info = self.streams.get(operator.stream)
             other = first.setdefault(operator.stream, operator)
             if info is not None:
-                differ = _output_differences(operator.stream, info, schema)
+                differ = output_differences(operator.stream, info, schema)
                 if differ:
                     text = f"stream {operator.stream!r} exists with other columns: {differ}"
                     self.report(operator, text)
@@ -432,7 +441,7 @@ class Inference:
                     )
                     self.report(operator, text)
             elif other is not operator:
-                differ = _differences(self.flows[other.name].schema, schema)
+                differ = differences(self.flows[other.name].schema, schema)
                 if differ:
                     text = f"{other.name!r} sends other columns to {operator.stream!r}: {differ}"
                     self.report(operator, text)
@@ -457,39 +466,3 @@ def _follow(
         lost = operator.name
     time = before.time if before.time is not None and is_kept(before.time) else None
     return replace(before, schema=schema, lost=lost, time=time)
-
-
-def _output_differences(stream: str, info: StreamInfo, found: pa.Schema) -> str:
-    """Say how columns that are sent differ from those of a stream that was there before.
-
-    Columns that were added to it may be missing, and types may be narrower than its own.
-    """
-    added = dict(info.added)
-    expected = []
-    for column in info.schema:
-        at = found.get_field_index(column.name)
-        if at >= 0 and is_wider(found.field(at).type, column.type):
-            expected.append(found.field(at))
-        elif at >= 0 or column.name not in added:
-            expected.append(column)
-    differ = _differences(pa.schema(expected), found)
-    new = [column for column in found if column.name not in info.schema.names]
-    if not new or any(name not in found.names for name in pa.schema(expected).names):
-        return differ
-    words = words_of_schema(pa.schema(new))
-    return f'{differ}; add it: headrace bus configure {stream} --add-column "{words}"'
-
-
-def _differences(expected: pa.Schema, found: pa.Schema, *, extra_allowed: bool = False) -> str:
-    """Say in a few words how columns differ; empty when they fit, in any order."""
-    texts = []
-    for column in expected:
-        at = found.get_field_index(column.name)
-        if at < 0:
-            texts.append(f"{column.name!r} is missing")
-        elif not found.field(at).type.equals(column.type):
-            texts.append(f"{column.name!r} is {found.field(at).type}, expected {column.type}")
-    if not extra_allowed:
-        extra = [name for name in found.names if name not in expected.names]
-        texts += [f"{name!r} is not expected" for name in extra]
-    return "; ".join(texts)

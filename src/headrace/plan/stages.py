@@ -21,6 +21,8 @@ from headrace.graph.sinks import Sink
 TIME, WATERMARK = "__time", "__watermark"
 ORIGIN, OFFSET = "__origin", "__offset"
 HIDDEN = (TIME, WATERMARK, ORIGIN, OFFSET)
+TOGETHER = "__all"
+"""The key column of state of messages that are not partitioned; 0 in every row."""
 
 
 @dataclass(frozen=True)

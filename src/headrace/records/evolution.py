@@ -31,12 +31,12 @@ def is_wider(old: pa.DataType, new: pa.DataType) -> bool:
             return False
         return bool(new.bit_width > old.bit_width)
     if types.is_integer(old) and types.is_floating(new):
-        return old.bit_width <= _MANTISSA_BITS.get(new.bit_width, 0)
+        return bool(old.bit_width <= _MANTISSA_BITS.get(new.bit_width, 0))
     if types.is_floating(old) and types.is_floating(new):
         return bool(new.bit_width > old.bit_width)
     if types.is_decimal(old) and types.is_decimal(new):
         whole = new.precision - new.scale >= old.precision - old.scale
-        return whole and new.scale >= old.scale and new != old
+        return bool(whole and new.scale >= old.scale and new != old)
     return False
 
 

@@ -12,6 +12,7 @@ import dataclasses
 import datetime
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from enum import Enum
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -20,6 +21,8 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import FunctionResultError, InvalidInputError
+
+_OWN = (bytes, bytearray, Decimal, datetime.datetime, datetime.date, datetime.timedelta)
 
 
 def message_type(name: str, schema: pa.Schema) -> type[msgspec.Struct]:
@@ -67,9 +70,7 @@ def from_messages(messages: Sequence[Any], schema: pa.Schema, operator: str) -> 
     arrays = []
     for field, values in zip(schema, columns, strict=True):
         try:
-            if _loses(field.type, set(map(type, values))):
-                raise ValueError("Arrow would take it, and lose a part")
-            arrays.append(pa.array(values, field.type))
+            arrays.append(_array(values, field.type))
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError) as error:
             found = next((v for v in values if not _fits(v, field.type)), values[0])
             raise FunctionResultError(
@@ -78,6 +79,30 @@ def from_messages(messages: Sequence[Any], schema: pa.Schema, operator: str) -> 
                 operator=operator,
             ) from error
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Return values as a column; records within messages, sets and enums as what Arrow takes."""
+    if pa.types.is_nested(kind) or any(issubclass(one, Enum) for one in set(map(type, values))):
+        with contextlib.suppress(TypeError):  # told by Arrow, or taken by it
+            values = msgspec.to_builtins(values, builtin_types=_OWN)
+    if _loses_within(kind, values):
+        raise ValueError("Arrow would take it, and lose a part")
+    return pa.array(values, kind)
+
+
+def _loses_within(kind: pa.DataType, values: Sequence[Any]) -> bool:
+    """Say whether Arrow would drop a part of a value, or of what is inside of one."""
+    if not pa.types.is_nested(kind):
+        return _loses(kind, set(map(type, values)))
+    there = [value for value in values if value is not None]
+    if pa.types.is_list(kind):
+        return _loses_within(kind.value_type, [item for items in there for item in items])
+    records = [value for value in there if isinstance(value, Mapping)]
+    names = [field.name for field in kind]
+    return any(set(record).difference(names) for record in records) or any(
+        _loses_within(field.type, [record.get(field.name) for record in records]) for field in kind
+    )
 
 
 def _loses(kind: pa.DataType, found: set[type]) -> bool:
@@ -91,10 +116,8 @@ def _loses(kind: pa.DataType, found: set[type]) -> bool:
 
 
 def _fits(value: Any, kind: pa.DataType) -> bool:
-    if _loses(kind, {type(value)}):
-        return False
     try:
-        pa.scalar(value, kind)
+        _array([value], kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError):
         return False
     return True

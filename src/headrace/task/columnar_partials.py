@@ -72,10 +72,22 @@ class ColumnarPartials(PartialTable[TableKeys]):
 
     def take(self, first: int, last: int) -> Iterator[pl.DataFrame]:
         """Scan the buckets, then delete them."""
-        names = [CLUSTER, *self.keys, *self.partials]
         for rows in self._table.scan(cluster_from=first, cluster_below=last + 1):
             self._table.delete(TableKeys.of_rows(self._layout, rows))
-            yield _frame(rows.select(names)).rename({CLUSTER: BUCKET})
+            yield self._shown(rows)
+
+    def scan(self, first: int, last: int) -> Iterator[pl.DataFrame]:
+        """Scan the buckets."""
+        for rows in self._table.scan(cluster_from=first, cluster_below=last + 1):
+            yield self._shown(rows)
+
+    def remove(self, keys: TableKeys) -> None:
+        """Lay deletions over rows."""
+        self._table.delete(keys)
+
+    def _shown(self, rows: pa.RecordBatch) -> pl.DataFrame:
+        names = [CLUSTER, *self.keys, *self.partials]
+        return _frame(rows.select(names)).rename({CLUSTER: BUCKET})
 
 
 def _frame(batch: pa.RecordBatch) -> pl.DataFrame:

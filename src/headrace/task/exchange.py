@@ -42,7 +42,8 @@ class ExchangeWriter:
 
     def add(self, chunk: Chunk) -> None:
         """Take the rows of a chunk; its columns must not change afterwards."""
-        keys = encode_columns([chunk.batch.column(name) for name in self._keys])
+        columns = [chunk.batch.column(name) for name in self._keys]
+        keys = encode_columns(columns or [pa.array(np.zeros(chunk.rows, np.int64))])
         groups = key_groups(keys.hashes(), self._groups).astype(np.uint16)
         self._pieces.append((chunk.to_exchange(self._schema), groups))
         self.rows += chunk.rows

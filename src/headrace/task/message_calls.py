@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.errors import FunctionResultError, HeadraceError, InvalidInputError
+from headrace.graph.sites import function_site
 from headrace.plan.stages import CallLimits
-from headrace.records.messages import message_type, to_messages
 from headrace.task.calls import (
     Overdue,
     UserFunctionError,
@@ -19,6 +19,7 @@ from headrace.task.calls import (
 )
 from headrace.task.chunk import Chunk
 from headrace.task.dead_letters import Guard, Refused, without
+from headrace.task.message_maker import MessageMaker
 
 NO_LIMITS = CallLimits()
 
@@ -33,6 +34,7 @@ class MessageCalls:
         uses: columns that messages have; ``None``: all.
         limits: of each call.
         convert: made of each result within the call; what it raises is the function's mistake.
+        takes: what messages are made as, see ``MessageMaker``.
     """
 
     def __init__(
@@ -44,11 +46,11 @@ class MessageCalls:
         uses: Sequence[str] | None = None,
         limits: CallLimits = NO_LIMITS,
         convert: Callable[[Any], Any] | None = None,
+        takes: Any = None,
     ) -> None:
         self._operator, self._function, self._convert = operator, function, convert
         self._limits, self._row = limits, 0
-        self._columns = list(uses) if uses is not None else list(source.names)
-        self._message = message_type("Message", pa.schema([source.field(c) for c in self._columns]))
+        self._maker = MessageMaker(operator, source, uses, takes, function_site(function))
 
     def results(self, chunk: Chunk, guard: Guard | None) -> tuple[Chunk, list[Any]]:
         """Return the rows that were not refused, and what the function made of each.
@@ -57,7 +59,7 @@ class MessageCalls:
             chunk: whose rows are the messages.
             guard: takes the rows on which the function fails; without one it fails the epoch.
         """
-        messages = to_messages(chunk.batch.select(self._columns), self._message)
+        chunk, messages = self._maker.of(chunk, guard)
         refused: list[Refused] = []
         with time_limit(self._limits.timeout_s, lambda: self._row):
             results = list(self._each(messages, refused, guard is not None))

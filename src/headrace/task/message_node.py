@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import FunctionResultError, InvalidInputError
-from headrace.graph.operators import Sides
+from headrace.graph.operators import FilterMessages, FlatMapMessages, MapMessages
 from headrace.plan.stages import CallLimits
 from headrace.task.chunk import Chunk
 from headrace.task.dead_letters import Refused
@@ -23,49 +23,47 @@ class MessageNode(Node):
     """Calls a function for each message.
 
     Args:
-        name: of the operator.
-        function: called once for each message, in order.
-        shape: ``map``, ``flat_map`` or ``filter``.
+        operator: with the function.
         source: schema of the messages.
         schema: schema of the results; not used by ``filter``.
-        uses: columns that messages have; ``None``: all.
         limits: of each call.
-        sides: columns of each side that results may go to.
     """
 
     def __init__(
         self,
-        name: str,
-        function: Callable[[Any], Any],
+        operator: MapMessages | FlatMapMessages | FilterMessages,
         *,
-        shape: str,
         source: pa.Schema,
         schema: pa.Schema,
-        uses: Sequence[str] | None = None,
         limits: CallLimits = NO_LIMITS,
-        sides: Sides = (),
     ) -> None:
-        super().__init__(name)
-        self._shape, self._limits = shape, limits
-        self._parcels = Parcels(name, schema, sides)
-        convert: dict[str, Callable[[Any], Any]] = {"filter": bool, "flat_map": self._collected}
+        super().__init__(operator.name)
+        assert operator.function is not None
+        self._kind, self._limits = type(operator), limits
+        sides = () if isinstance(operator, FilterMessages) else operator.sides
+        self._parcels = Parcels(operator.name, schema, sides)
+        convert: dict[type, Callable[[Any], Any]] = {
+            FilterMessages: bool,
+            FlatMapMessages: self._collected,
+        }
         self._calls = MessageCalls(
-            name,
-            function,
+            operator.name,
+            operator.function,
             source=source,
-            uses=uses,
+            uses=operator.uses,
             limits=limits,
-            convert=convert.get(shape),
+            convert=convert.get(self._kind),
+            takes=operator.takes,
         )
 
     def push(self, chunk: Chunk) -> None:
         """Call the function for each row."""
         chunk, results = self._calls.results(chunk, self.guard)
-        if self._shape == "filter":
+        if self._kind is FilterMessages:
             kept = chunk.filter(np.fromiter(results, np.bool_, len(results)))
             self.counts["filtered"] += chunk.rows - kept.rows
             self.emit(kept)
-        elif self._shape == "map":
+        elif self._kind is MapMessages:
             self._send(chunk, results, None)
         else:
             flat: list[Any] = []

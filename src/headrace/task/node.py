@@ -27,6 +27,15 @@ class Node:
         self.counts: Counter[str] = Counter()
         self.guard: Guard | None = None
 
+    def begin(self, epoch: int, wall_ms: int, watermark: int) -> None:
+        """Turn to an epoch.
+
+        Args:
+            epoch: its number.
+            wall_ms: its wall clock, the same when Spark runs the slot again.
+            watermark: of what reaches the operator, at the end of the last epoch.
+        """
+
     def push(self, chunk: Chunk) -> None:
         """Take rows; never called with none."""
         raise NotImplementedError

@@ -65,6 +65,14 @@ class PartialTable(ABC, Generic[_Keys]):
     def take(self, first: int, last: int) -> Iterator[pl.DataFrame]:
         """Remove the rows of buckets from ``first`` to ``last``; yield them, bucket by bucket."""
 
+    @abstractmethod
+    def scan(self, first: int, last: int) -> Iterator[pl.DataFrame]:
+        """Yield the rows of buckets from ``first`` to ``last``, bucket by bucket."""
+
+    @abstractmethod
+    def remove(self, keys: _Keys) -> None:
+        """Remove the rows of keys."""
+
     def add(self, frame: pl.DataFrame) -> None:
         """Combine rows with those stored under the same heads, which came before them."""
         keys, order = self.address(frame)
@@ -172,6 +180,20 @@ class KeyValuePartials(PartialTable[list[bytes]]):
 
     def take(self, first: int, last: int) -> Iterator[pl.DataFrame]:
         """Read the buckets of each key group, delete them, yield them sorted."""
+        for keys, rows in self._scan(first, last):
+            self.remove(keys)
+            yield rows
+
+    def scan(self, first: int, last: int) -> Iterator[pl.DataFrame]:
+        """Read the buckets of each key group, yield them sorted."""
+        for _, rows in self._scan(first, last):
+            yield rows
+
+    def remove(self, keys: list[bytes]) -> None:
+        """Delete entries in one batch."""
+        self._store.put_many(keys, [None] * len(keys))
+
+    def _scan(self, first: int, last: int) -> Iterator[tuple[list[bytes], pl.DataFrame]]:
         entries: list[tuple[bytes, bytes]] = []
         low, high = encode_value(first), encode_value(last) + b"\xff"
         for group in range(*self._groups):
@@ -180,9 +202,9 @@ class KeyValuePartials(PartialTable[list[bytes]]):
         entries.sort(key=_after_group)
         rest = iter(entries)
         while some := list(islice(rest, TAKE_ROWS)):
-            keys, values = zip(*some, strict=True)
-            self._store.put_many(keys, [None] * len(keys))
-            yield self._decode_heads(keys).hstack(self._codec.decode(values))
+            keys = [key for key, _ in some]
+            partials = self._codec.decode([value for _, value in some])
+            yield keys, self._decode_heads(keys).hstack(partials)
 
     def _decode_heads(self, keys: Sequence[bytes]) -> pl.DataFrame:
         columns: list[tuple[Any, ...]] = list(

@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from headrace.errors import CallTimeoutError, HeadraceError, InvalidInputError
 from headrace.graph.sides import To
+from headrace.graph.sites import function_site
 from headrace.records.keys import encode_columns
-from headrace.records.messages import columns_to_lists, message_type, to_messages
+from headrace.records.messages import columns_to_lists
 from headrace.records.schema import MAX_EVENT_TIME_MS
 from headrace.state.broadcast.lookup import BroadcastStore
 from headrace.state.objects import ObjectStore
@@ -27,6 +28,7 @@ from headrace.task.calls import (
 )
 from headrace.task.chunk import Chunk, Groups, split_groups
 from headrace.task.dead_letters import Refused
+from headrace.task.message_maker import MessageMaker
 from headrace.task.node import Node
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK
 from headrace.task.timers import Timer, Timers
@@ -207,6 +209,7 @@ class ProcessNode(Node):
         source: schema of the messages.
         uses: columns that messages have; ``None``: all.
         keys: the partition key's columns that are still there.
+        takes: what messages are made as, see ``MessageMaker``.
     """
 
     def __init__(
@@ -218,14 +221,15 @@ class ProcessNode(Node):
         source: pa.Schema,
         uses: Sequence[str] | None,
         keys: Sequence[str],
+        takes: Any = None,
     ) -> None:
         super().__init__(name)
         self._turn, self._timers, self._parcels = turn, turn.timers, turn.parcels
         self._context = Context(turn)
-        self._columns = list(uses) if uses is not None else list(source.names)
-        self._message = message_type("Message", pa.schema([source.field(c) for c in self._columns]))
         self._keys = list(keys)
         self._user = self._call(factory)
+        site = function_site(getattr(type(self._user), "process", None))
+        self._maker = MessageMaker(name, source, uses, takes, site)
         self._on_timer = getattr(self._user, "on_timer", None)
         turn.has_on_timer = self._on_timer is not None
         turn.operator = name
@@ -254,11 +258,11 @@ class ProcessNode(Node):
     def push(self, chunk: Chunk) -> None:
         """Call ``process`` for each row, grouped by key group where there are groups."""
         turn = self._turn
+        chunk, messages = self._maker.of(chunk, self.guard)
         key_columns = chunk.batch.select(self._keys)
         keys = columns_to_lists(key_columns)
         turn.keys = keys[0] if len(keys) == 1 else list(zip(*keys, strict=True))
         turn.times = None if chunk.times is None else chunk.times.tolist()
-        messages = to_messages(chunk.batch.select(self._columns), self._message)
         self._load_remote(chunk.batch)
         if chunk.groups is None:
             starts = range(0, len(messages), LATER_LIMIT)

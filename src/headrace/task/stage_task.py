@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 
 from headrace.bus.bus import Bus
 from headrace.errors import InternalError
 from headrace.graph.operators import (
-    COLUMNAR,
     DEAD_LETTER,
     FAIL,
     Deduplicate,
@@ -36,7 +34,6 @@ from headrace.graph.operators import (
     StoreSpec,
     WindowAggregate,
 )
-from headrace.graph.windows import Tumbling
 from headrace.plan.dead_letters import DEAD
 from headrace.plan.stages import CallLimits, Exchange, Stage
 from headrace.records.layout import TableLayout
@@ -44,9 +41,8 @@ from headrace.state.broadcast import BroadcastStore, BroadcastTable
 from headrace.state.objects import ObjectStore
 from headrace.state.remote import RemoteStore
 from headrace.state.task_state import TaskState
-from headrace.task.aggregation import Aggregation
+from headrace.task.aggregate_nodes import aggregate_node, table_layouts
 from headrace.task.chunk import Chunk
-from headrace.task.columnar_partials import ColumnarPartials, partial_layout
 from headrace.task.dead_letters import DeadLetters, Guard
 from headrace.task.deduplicate import DeduplicateNode, id_layouts
 from headrace.task.exchange import ExchangeWriter
@@ -56,7 +52,6 @@ from headrace.task.node import Node
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK
 from headrace.task.outputs import OutputNode
 from headrace.task.parcels import Parcels
-from headrace.task.partial_table import KeyValuePartials, PartialTable
 from headrace.task.process import ProcessNode
 from headrace.task.remotes import REMOTE, RemoteStores
 from headrace.task.sinks import SinkNode
@@ -70,7 +65,6 @@ from headrace.task.stateless import (
 from headrace.task.timers import Timers
 from headrace.task.turn import Turn
 from headrace.task.undo import Undo
-from headrace.task.windows import PeriodicNode, RunningNode, WindowNode
 
 
 class ExchangeNode(Node):
@@ -95,13 +89,7 @@ class ExchangeNode(Node):
 
 def store_specs(stage: Stage) -> list[StoreSpec]:
     """Return every store that a task of the stage has: timers' too, and tables with layouts."""
-    layouts = {
-        operator.store.name: _layout(stage, operator)
-        for operator in stage.operators
-        if isinstance(operator, RunningAggregate | WindowAggregate)
-        and operator.store.kind == COLUMNAR
-    }
-    layouts |= id_layouts(stage)
+    layouts = table_layouts(stage) | id_layouts(stage)
     local = [spec for spec in stage.stores if spec.kind != REMOTE]
     specs = [_with_layout(spec, layouts.get(spec.name)) for spec in local]
     for operator in stage.operators:
@@ -109,23 +97,6 @@ def store_specs(stage: Stage) -> list[StoreSpec]:
             kind = next((spec.kind for spec in operator.stores if spec in local), "rocksdb")
             specs.append(StoreSpec(timer_store(operator), kind))
     return specs
-
-
-def _layout(stage: Stage, operator: RunningAggregate | WindowAggregate) -> TableLayout:
-    source = stage.schemas[operator.inputs[0]]
-    aggregation = Aggregation(operator.name, operator.aggregates, source)
-    keys = _key_schema(stage, operator)
-    buckets, ttl_ms = _has_buckets(operator), operator.store.ttl_ms
-    return partial_layout(aggregation, keys, buckets=buckets, ttl_ms=ttl_ms)
-
-
-def _key_schema(stage: Stage, operator: Operator) -> pa.Schema:
-    source = stage.schemas[operator.inputs[0]]
-    return pa.schema([source.field(key) for key in stage.receives[0].keys])
-
-
-def _has_buckets(operator: RunningAggregate | WindowAggregate) -> bool:
-    return isinstance(operator, WindowAggregate) or operator.every_ms is not None
 
 
 def _with_layout(spec: StoreSpec, layout: TableLayout | None) -> StoreSpec:
@@ -249,18 +220,8 @@ class StageTask:
                 assert operator.expression is not None
                 return FilterNode(name, operator.expression)
             case MapMessages() | FlatMapMessages() | FilterMessages():
-                shapes = {MapMessages: "map", FlatMapMessages: "flat_map", FilterMessages: "filter"}
-                assert operator.function is not None
-                return MessageNode(
-                    name,
-                    operator.function,
-                    shape=shapes[type(operator)],
-                    source=self._source_schema(operator),
-                    schema=schemas[name],
-                    uses=operator.uses,
-                    limits=limits,
-                    sides=getattr(operator, "sides", ()),
-                )
+                source = self._source_schema(operator)
+                return MessageNode(operator, source=source, schema=schemas[name], limits=limits)
             case MapBatches():
                 assert operator.function is not None
                 schema = schemas[name]
@@ -279,7 +240,10 @@ class StageTask:
             case SendToSink():
                 return SinkNode(name, next(s for s in self._stage.sinks if s.operator == name))
             case RunningAggregate() | WindowAggregate():
-                return self._build_aggregate(operator)
+                assert self._state is not None
+                return aggregate_node(
+                    self._stage, operator, self._state, self._groups, self._key_groups
+                )
             case Process():
                 return self._build_process(operator)
             case JoinTable():
@@ -287,41 +251,6 @@ class StageTask:
             case PartitionBy():
                 raise InternalError(f"partition_by {name!r} is no operator of its stage")
         raise InternalError(f"operator {name!r} of unknown kind {type(operator).__name__}")
-
-    def _build_aggregate(self, operator: RunningAggregate | WindowAggregate) -> Node:
-        source = self._source_schema(operator)
-        aggregation = Aggregation(operator.name, operator.aggregates, source)
-        common = (
-            operator.name,
-            aggregation,
-            self._partial_table(operator, aggregation),
-            self._stage.schemas[operator.name],
-            self._key_groups,
-        )
-        delay_ms = self._stage.delays.get(operator.name, 0)
-        if isinstance(operator, WindowAggregate):
-            window = operator.window
-            assert isinstance(window, Tumbling)
-            size_ms, grace_ms = window.size_ms, window.grace_ms
-            return WindowNode(*common, size_ms=size_ms, grace_ms=grace_ms, delay_ms=delay_ms)
-        if operator.every_ms is not None:
-            return PeriodicNode(*common, size_ms=operator.every_ms, grace_ms=0, delay_ms=delay_ms)
-        return RunningNode(*common)
-
-    def _partial_table(
-        self, operator: RunningAggregate | WindowAggregate, aggregation: Aggregation
-    ) -> PartialTable[Any]:
-        assert self._state is not None
-        if operator.store.kind == COLUMNAR:
-            return ColumnarPartials(self._state.table(operator.store.name), aggregation)
-        return KeyValuePartials(
-            self._state.store(operator.store.name),
-            aggregation,
-            _key_schema(self._stage, operator),
-            self._groups,
-            self._key_groups,
-            buckets=_has_buckets(operator),
-        )
 
     def _build_join(self, operator: JoinTable) -> Node:
         table = self._tables[operator.table.name]
@@ -364,6 +293,7 @@ class StageTask:
             source=source,
             uses=operator.uses,
             keys=keys,
+            takes=operator.takes,
         )
 
     def begin(self, epoch: int, wall_ms: int, watermark: int = NO_WATERMARK) -> None:
@@ -380,8 +310,7 @@ class StageTask:
             self._letters.begin(epoch, wall_ms)
         for name, node in self.nodes.items():
             node.counts.clear()
-            if isinstance(node, ProcessNode | DeduplicateNode):
-                node.begin(epoch, wall_ms, watermark - self._stage.delays.get(name, 0))
+            node.begin(epoch, wall_ms, watermark - self._stage.delays.get(name, 0))
 
     def push(self, entry: str, chunk: Chunk) -> None:
         """Feed rows that an input or a ``partition_by`` brings."""

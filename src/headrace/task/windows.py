@@ -14,10 +14,12 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from headrace.plan.stages import TOGETHER
 from headrace.records.keys import encode_columns, key_groups
-from headrace.records.schema import MAX_EVENT_TIME_MS, normalise
+from headrace.records.schema import normalise
 from headrace.task.aggregation import Aggregation
 from headrace.task.chunk import Chunk, Groups, Ints
+from headrace.task.heads import distinct, moments, together
 from headrace.task.node import Node
 from headrace.task.orders import NO_WATERMARK
 from headrace.task.partial_table import BUCKET, PartialTable
@@ -26,8 +28,6 @@ FLUSH_ROWS = 1 << 22
 FLUSH_BYTES = 256 << 20
 FOLD_ROWS = 1 << 17
 """Rows folded at a time: what their groups take then stays in the processor's cache."""
-
-_KEY = "__key"
 
 
 class AggregateNode(Node):
@@ -56,6 +56,11 @@ class AggregateNode(Node):
         self._row_count = self._row_bytes = 0
         self._partials: list[pl.DataFrame] = []
         self._partial_count = 0
+
+    def _frame(self, chunk: Chunk) -> pl.DataFrame:
+        """The rows with their key, which is a column of its own where all have the same."""
+        frame = chunk.frame()
+        return frame.with_columns(together()) if self._keys == [TOGETHER] else frame
 
     def _gather(self, frame: pl.DataFrame, groups: Groups | None, heads: list[str]) -> None:
         """Keep rows until there are enough to fold; folded rows until enough to store."""
@@ -109,6 +114,16 @@ class AggregateNode(Node):
     def _store(self) -> None:
         raise NotImplementedError
 
+    def _own_keys(self, chunk: Chunk) -> pa.RecordBatch:
+        """The key columns that messages have."""
+        return chunk.batch.select([key for key in self._keys if key != TOGETHER])
+
+    def _key_columns(self, frame: pl.DataFrame) -> tuple[pa.RecordBatch, Groups]:
+        """Return the keys of rows, and the key group of each."""
+        keys = normalise(frame.select(self._keys).to_arrow())
+        groups = key_groups(encode_columns(keys.columns).hashes(), self._key_groups)
+        return keys, groups.astype(np.uint16)
+
     def _results(self, heads: pa.RecordBatch, partials: pl.DataFrame) -> pa.RecordBatch:
         results = normalise(self._aggregation.shown(partials).to_arrow())
         columns = {**_columns(heads), **_columns(results)}
@@ -123,9 +138,9 @@ class RunningNode(AggregateNode):
     def push(self, chunk: Chunk) -> None:
         """Combine the rows into the totals."""
         if self.targets:
-            self._follow(chunk, chunk.frame())
+            self._follow(chunk, self._frame(chunk))
         else:
-            self._gather(chunk.frame(), chunk.groups, self._keys)
+            self._gather(self._frame(chunk), chunk.groups, self._keys)
 
     def _store(self) -> None:
         frame = self._folded(self._keys)
@@ -133,10 +148,10 @@ class RunningNode(AggregateNode):
             self._table.add(frame)
 
     def _follow(self, chunk: Chunk, frame: pl.DataFrame) -> None:
-        heads, numbers = _distinct(frame, self._keys)
+        heads, numbers = distinct(frame, self._keys)
         rows = self._aggregation.lifted(frame)
         following = self._table.accumulate(heads, numbers, rows)
-        batch = self._results(chunk.batch.select(self._keys), following)
+        batch = self._results(self._own_keys(chunk), following)
         self.emit(chunk.with_batch(batch))
 
     def advance(self, watermark: int, wall_ms: int) -> None:
@@ -170,7 +185,7 @@ class BucketNode(AggregateNode):
 
     def _add(self, chunk: Chunk, ends: Ints) -> None:
         if chunk.rows:
-            frame = chunk.frame().with_columns(pl.Series(BUCKET, ends))
+            frame = self._frame(chunk).with_columns(pl.Series(BUCKET, ends))
             self._gather(frame, chunk.groups, self._heads)
 
     def _opened(self) -> set[int]:
@@ -218,19 +233,16 @@ class BucketNode(AggregateNode):
                 mine = fresh.filter(pl.col(BUCKET).is_between(ends[0], ends[-1]))
                 yield mine.sort(BUCKET, *self._keys)
 
-    def _emit(
-        self, frame: pl.DataFrame, moments: Mapping[str, Ints], partials: pl.DataFrame
-    ) -> None:
+    def _emit(self, frame: pl.DataFrame, heads: Mapping[str, Ints], partials: pl.DataFrame) -> None:
         """Push one row for each bucket and key, with its moments; its time is the bucket's last."""
         ends = frame[BUCKET].to_numpy()
-        heads = normalise(frame.select(self._keys).to_arrow())
-        columns = _columns(heads)
-        groups = key_groups(encode_columns(heads.columns).hashes(), self._key_groups)
-        columns |= {name: _moments(moment) for name, moment in moments.items()}
+        keys, groups = self._key_columns(frame)
+        columns = _columns(keys)
+        columns |= {name: moments(moment) for name, moment in heads.items()}
         batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
         unknown = np.full(len(ends), NO_WATERMARK, np.int64)
         results = self._results(batch, partials)
-        self.emit(Chunk(results, ends - 1, unknown, groups.astype(np.uint16)))
+        self.emit(Chunk(results, ends - 1, unknown, groups))
 
     def deadlines(self) -> tuple[int | None, int | None]:
         """Return when the first open bucket closes."""
@@ -255,8 +267,8 @@ class WindowNode(BucketNode):
         """Emit and forget the windows that the watermark closes."""
         for frame in self._closed(watermark):
             ends = frame[BUCKET].to_numpy()
-            moments = {"window_start": ends - self._size, "window_end": ends}
-            self._emit(frame, moments, frame)
+            heads = {"window_start": ends - self._size, "window_end": ends}
+            self._emit(frame, heads, frame)
 
 
 class PeriodicNode(BucketNode):
@@ -276,24 +288,10 @@ class PeriodicNode(BucketNode):
     def advance(self, watermark: int, wall_ms: int) -> None:
         """Bring the totals to each instant that the watermark has passed, and emit them."""
         for frame in self._closed(watermark):
-            heads, numbers = _distinct(frame, self._keys)
+            heads, numbers = distinct(frame, self._keys)
             totals = self._table.accumulate(heads, numbers, frame)
             self._emit(frame, {"at": frame[BUCKET].to_numpy()}, totals)
 
 
-def _distinct(frame: pl.DataFrame, keys: list[str]) -> tuple[pl.DataFrame, Ints]:
-    """Return the distinct keys of a frame, and for each row the place of its key among them."""
-    # Not by a join: Polars 2.1 finds no partner for NaN where a side has one row.
-    firsts = frame.with_row_index(_KEY).select(pl.col(_KEY).first().over(keys)).to_series()
-    rows, numbers = np.unique(firsts.to_numpy(), return_inverse=True)
-    return frame.select(keys)[rows], numbers.astype(np.int64)
-
-
 def _columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
     return dict(zip(batch.schema.names, batch.columns, strict=True))
-
-
-def _moments(moments_ms: Ints) -> pa.Array:
-    # A window of the last year would end beyond what a timestamp's column may hold.
-    shown = np.minimum(moments_ms, MAX_EVENT_TIME_MS - 1)
-    return pa.array(shown * 1000).cast(pa.timestamp("us", tz="UTC"))

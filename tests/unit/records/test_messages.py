@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -137,3 +138,60 @@ def test_a_value_that_would_lose_a_part_is_refused(kind: pa.DataType, value: Any
 def test_a_value_that_loses_nothing_fits(kind: pa.DataType, value: Any) -> None:
     found = from_messages([{"x": value}, {"x": None}], pa.schema([("x", kind)]), "o")
     assert found.to_pylist() == [{"x": value}, {"x": None}]
+
+
+class Color(enum.Enum):
+    RED = "red"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+class Item(msgspec.Struct):
+    sku: str
+    qty: int
+
+
+@dataclass
+class Line:
+    sku: str
+    qty: int
+
+
+ITEM = pa.struct([("sku", pa.string()), ("qty", pa.int64())])
+
+
+@pytest.mark.parametrize("item", [Item("a", 2), Line("a", 2), {"sku": "a", "qty": 2}, ("a", 2)])
+def test_records_within_messages_fit(item: Any) -> None:
+    schema = pa.schema([("one", ITEM), ("many", pa.list_(ITEM))])
+    found = from_messages([{"one": item, "many": [item, item]}], schema, "o")
+    assert found.to_pylist() == [{"one": ITEM_ROW, "many": [ITEM_ROW, ITEM_ROW]}]
+
+
+ITEM_ROW = {"sku": "a", "qty": 2}
+
+
+def test_enums_and_sets_are_stored_as_what_they_hold() -> None:
+    schema = pa.schema(
+        [("color", pa.string()), ("level", pa.int64()), ("tags", pa.list_(pa.int64()))]
+    )
+    found = from_messages([(Color.RED, Level.LOW, {7}), (None, None, None)], schema, "o")
+    assert found.to_pylist()[0] == {"color": "red", "level": 1, "tags": [7]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.list_(pa.int64()), [1.5]),
+        (ITEM, {"sku": "a", "qty": 1.5}),
+        (ITEM, {"sku": "a", "qty": 1, "size": 3}),
+        (pa.list_(ITEM), [{"sku": "a", "qty": 1, "size": 3}]),
+        (pa.list_(pa.timestamp("us", tz="UTC")), [1_700_000_000_000]),
+        (ITEM, "a"),
+        (pa.int64(), Color.RED),
+    ],
+)
+def test_nothing_within_a_value_is_lost(kind: pa.DataType, value: Any) -> None:
+    with pytest.raises(InvalidInputError, match=r"operator 'o' returned .* for column 'x'"):
+        from_messages([{"x": value}], pa.schema([("x", kind)]), "o")

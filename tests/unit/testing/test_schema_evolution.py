@@ -111,7 +111,7 @@ def test_a_wider_type_is_taken_when_the_job_is_started_again(driver: TestDriver)
     driver.feed("orders", [order(1, 2**40)])
     with pytest.raises(
         InvalidInputError,
-        match=r"'price' of stream 'orders' was made wider .* int64, .* int32 cannot hold; start the",
+        match=r"'price' of stream 'orders' was made wider .* int64, .* int32 cannot hold; start",
     ):
         driver.run()
     driver.bus.stream("copies").evolve(WIDE)

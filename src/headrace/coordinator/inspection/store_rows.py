@@ -99,6 +99,14 @@ def _fits(value: Any, kind: pa.DataType) -> bool:
         return False
 
 
+_MOMENTS = {
+    "windows": ["window_start", "window_end"],
+    "periodic": ["at"],
+    "panes": ["pane_start", "pane_end"],
+    "slices": ["slice_start", "slice_end"],
+}
+
+
 class StoreRows:
     """Turns entries of one store into batches of one schema.
 
@@ -129,8 +137,7 @@ class StoreRows:
         self.schema = pa.schema(fields)
 
     def _moment_fields(self) -> list[pa.Field]:
-        names = {"windows": ["window_start", "window_end"], "periodic": ["at"]}
-        return [pa.field(name, _MOMENT) for name in names.get(self.entry.form, [])]
+        return [pa.field(name, _MOMENT) for name in _MOMENTS.get(self.entry.form, [])]
 
     def batch(self, keys: Sequence[bytes], values: Sequence[bytes]) -> pa.RecordBatch:
         """Return entries as rows; shape (n,).
@@ -202,10 +209,13 @@ class StoreRows:
 
 def bucket_moments(entry: StoreEntry, ends: pa.Array) -> list[pa.Array]:
     """Return the moment columns of buckets by their ends, ms; null: the totals so far."""
-    if entry.form == "windows":
-        starts = pc.subtract(ends, entry.width_ms)
-        return [_moment_array(starts), _moment_array(ends)]
-    return [_moment_array(ends)] if entry.form == "periodic" else []
+    if entry.form == "periodic":
+        return [_moment_array(ends)]
+    if entry.form == "panes":
+        ends = pc.divide(ends, 2)  # odd are rows of a single window, for which they came too late
+    if entry.form in _MOMENTS:
+        return [_moment_array(pc.subtract(ends, entry.width_ms)), _moment_array(ends)]
+    return []
 
 
 def _moment_array(moments_ms: pa.Array) -> pa.Array:

@@ -1,0 +1,257 @@
+"""What a function takes its messages as: read from the annotation of its parameter.
+
+A dataclass, msgspec struct, named tuple or typed dict names the columns that the function
+reads and their types; ``dict`` takes all as a dict. Without an annotation, or with one such as
+``Any`` or a protocol, a message has a column for each attribute.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import enum
+import functools
+import sys
+import types
+import typing
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from headrace.errors import InvalidInputError
+from headrace.graph.operators import (
+    FilterMessages,
+    FlatMapMessages,
+    MapMessages,
+    Operator,
+    Process,
+)
+from headrace.graph.signatures import name_of
+from headrace.graph.sites import user_names
+from headrace.graph.types import arrow_type, is_record
+from headrace.records.type_words import words_of_type
+
+_DICTS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+_ANYTHING = (Any, object)
+_LISTS = (list, set, frozenset, tuple, collections.abc.Sequence, collections.abc.Collection)
+
+
+class RecordField(NamedTuple):
+    """A field of a record class; one that is not required has a default."""
+
+    name: str
+    hint: Any
+    is_required: bool
+
+
+def taken_class(function: Any, names: Mapping[str, Any]) -> Any:
+    """Return what the first parameter of a function is annotated with; ``None``: nothing special.
+
+    Args:
+        function: the user's; of a class, its method ``process`` is read.
+        names: local names at the user's line, to resolve annotations kept as text.
+
+    Returns:
+        ``dict``, or a record class.
+
+    Raises:
+        InvalidInputError: the annotation cannot be resolved, or is no kind of record.
+    """
+    target, skipped = _target(function)
+    code = getattr(target, "__code__", None)
+    if code is None or code.co_argcount <= skipped:
+        return None
+    parameter = code.co_varnames[skipped]
+    raw = getattr(target, "__annotations__", {}).get(parameter)
+    if raw is None:
+        return None
+    try:
+        alone = types.SimpleNamespace(__annotations__={parameter: raw})
+        known = _globals(target)
+        hint = typing.get_type_hints(alone, known, dict(names), include_extras=True)[parameter]
+    except (NameError, AttributeError, TypeError, SyntaxError) as error:
+        raise InvalidInputError(
+            f"annotation {raw!r} of {parameter!r} in {name_of(function)} cannot be resolved: "
+            f"{error}; import it where the job runs, not for type checkers only, or write Any"
+        ) from error
+    return _checked(hint, parameter, function)
+
+
+def _globals(function: Any) -> dict[str, Any]:
+    """The names of a function's module: what was shipped by value has only those it uses."""
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    names = {} if module is None else vars(module)
+    return {**names, **getattr(function, "__globals__", {})}
+
+
+def _target(function: Any) -> tuple[Any, int]:
+    """The function whose annotations count, and how many of its parameters come before."""
+    if isinstance(function, functools.partial):
+        if isinstance(function.func, type):
+            return _target(function.func)
+        return _unwrapped(function.func), len(function.args)
+    if isinstance(function, type):
+        method = getattr(function, "process", None)
+        return (None, 0) if method is None else (_unwrapped(method), 1)
+    if isinstance(function, types.MethodType):
+        return _unwrapped(function.__func__), 1
+    if hasattr(function, "__code__"):
+        return _unwrapped(function), 0
+    return getattr(type(function), "__call__", None), 1  # noqa: B004 - it is read, not called
+
+
+def _unwrapped(function: Any) -> Any:
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return function
+
+
+def _checked(hint: Any, parameter: str, function: Any) -> Any:
+    if typing.get_origin(hint) is typing.Annotated:
+        hint = typing.get_args(hint)[0]
+    if typing.get_origin(hint) in _DICTS or hint in _DICTS:
+        return dict
+    if is_record(hint):
+        return hint
+    is_loose = hint in _ANYTHING or isinstance(hint, typing.TypeVar)
+    if is_loose or getattr(hint, "_is_protocol", False):
+        return None
+    found = hint.__name__ if isinstance(hint, type) else repr(hint)
+    raise InvalidInputError(
+        f"function {name_of(function)} takes {parameter}: {found}, but gets messages; annotate it "
+        "with a dataclass, msgspec struct, TypedDict, NamedTuple, dict or Any"
+    )
+
+
+def record_fields(kind: Any) -> list[RecordField]:
+    """Return the fields of a record class that its constructor takes, in order."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    if typing.is_typeddict(kind):
+        return [RecordField(name, hint, _is_required(kind, name)) for name, hint in hints.items()]
+    if issubclass(kind, msgspec.Struct):
+        fields = msgspec.structs.fields(kind)
+        return [RecordField(f.name, hints[f.name], f.required) for f in fields]
+    if dataclasses.is_dataclass(kind):
+        missing = dataclasses.MISSING
+        return [
+            RecordField(f.name, hints[f.name], f.default is missing is f.default_factory)
+            for f in dataclasses.fields(kind)
+            if f.init
+        ]
+    defaults = kind._field_defaults
+    return [RecordField(name, hints[name], name not in defaults) for name in kind._fields]
+
+
+def _is_required(kind: Any, name: str) -> bool:
+    """Whether a typed dict has to have a key: annotations that are text hide it from Python."""
+    origin = typing.get_origin(typing.get_type_hints(kind, include_extras=True)[name])
+    if origin in (typing.Required, typing.NotRequired):
+        return origin is typing.Required
+    return name in kind.__required_keys__
+
+
+def class_mistakes(kind: Any, schema: pa.Schema) -> list[str]:
+    """Say why messages of some columns cannot be made as a record class; empty when they can."""
+    try:
+        fields = record_fields(kind)
+    except (NameError, TypeError) as error:
+        return [f"{kind.__name__}: a field's type is unknown: {error}"]
+    wrong = []
+    for name, hint, is_required in fields:
+        at = schema.get_field_index(name)
+        if at >= 0:
+            found = _unlike(hint, schema.field(at).type)
+            wrong += [f"takes {kind.__name__}, whose field {name!r} {found}"] if found else []
+        elif is_required:
+            wrong.append(
+                f"takes {kind.__name__}, whose field {name!r} no column fills; columns are "
+                f"{schema.names}: give it a default, or make the column before"
+            )
+    return wrong
+
+
+def bare(hint: Any) -> tuple[Any, bool]:
+    """Return a hint without its optional part, and whether it had one."""
+    is_optional = hint in _ANYTHING or hint is type(None)
+    while True:
+        origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+        if origin in (typing.Annotated, typing.Required, typing.NotRequired):
+            hint = arguments[0]
+        elif isinstance(hint, typing.NewType):
+            hint = hint.__supertype__
+        elif origin in (typing.Union, types.UnionType) and type(None) in arguments:
+            is_optional = True
+            rest = [one for one in arguments if one is not type(None)]
+            if len(rest) != 1:
+                return hint, True
+            hint = rest[0]
+        else:
+            if origin is typing.Literal and None in arguments:
+                is_optional = True
+            return hint, is_optional
+
+
+def _unlike(hint: Any, column: pa.DataType) -> str | None:
+    """Say how a column's type does not fit a field's; ``None`` when it does, or is not known."""
+    kind, _ = bare(hint)
+    if kind in _ANYTHING:
+        return None
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if (kind in _LISTS or origin in _LISTS) and pa.types.is_list(column):
+        inner = [one for one in arguments if one is not Ellipsis]
+        found = _unlike(inner[0], column.value_type) if len(inner) == 1 else None
+        return None if found is None else f"has items, and an item {found}"
+    if is_record(kind) and pa.types.is_struct(column):
+        if issubclass(kind, tuple):
+            return f"is {kind.__name__}, a named tuple within a message: use a dataclass or struct"
+        nested = class_mistakes(kind, pa.schema(list(column)))
+        return nested[0] if nested else None
+    if kind is Decimal and pa.types.is_decimal(column):
+        return None
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        values = {type(member.value) for member in kind}
+        kind = values.pop() if len(values) == 1 else Any
+    try:
+        expected = arrow_type(kind)
+    except InvalidInputError:
+        return None
+    if _holds(expected, column):
+        return None
+    shown = getattr(kind, "__name__", None) or repr(kind)
+    return f"is {shown}, but its column is {words_of_type(column)}"
+
+
+def _holds(expected: pa.DataType, column: pa.DataType) -> bool:
+    types_ = pa.types
+    if types_.is_floating(expected):
+        return bool(types_.is_floating(column) or types_.is_integer(column))
+    for test in (types_.is_integer, types_.is_timestamp, types_.is_duration, types_.is_decimal):
+        if test(expected):
+            return bool(test(column))
+    return bool(expected.equals(column))
+
+
+def with_takes(wrong: list[str], operator: Operator) -> Operator:
+    """Return an operator with what its function takes messages as; notes a mistake of that.
+
+    Of a factory only a class tells, or ``functools.partial`` of one.
+    """
+    function: Any = None
+    if isinstance(operator, MapMessages | FlatMapMessages | FilterMessages):
+        function = operator.function
+    elif isinstance(operator, Process) and _is_class(operator.factory):
+        function = operator.factory
+    if not callable(function):
+        return operator
+    try:
+        return dataclasses.replace(operator, takes=taken_class(function, user_names()))
+    except InvalidInputError as error:
+        wrong.append(error.message)
+        return operator
+
+
+def _is_class(factory: Any) -> bool:
+    return isinstance(getattr(factory, "func", factory), type)

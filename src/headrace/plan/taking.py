@@ -1,0 +1,35 @@
+"""What the functions of a graph take messages as, held against the columns that there are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.graph.message_classes import class_mistakes, record_fields
+from headrace.graph.operators import Operator
+
+
+def with_class(operator: Operator, schema: pa.Schema, given: Any) -> tuple[Operator, list[str]]:
+    """Return an operator that reads just the columns of the class it takes, and what does not fit.
+
+    Args:
+        operator: has a function of messages.
+        schema: of the rows before it.
+        given: the class that an input named for its messages.
+    """
+    uses: tuple[str, ...] | None = getattr(operator, "uses", None)
+    known = schema if uses is None else pa.schema([f for f in schema if f.name in uses])
+    takes = operator.takes
+    if takes is None and given is not None and uses is None:
+        is_whole = sorted(field.name for field in record_fields(given)) == sorted(schema.names)
+        takes = given if is_whole else None
+    if takes is None or takes is dict:
+        return operator, []
+    wrong = class_mistakes(takes, known)
+    if wrong:
+        return operator, wrong
+    read = tuple(field.name for field in record_fields(takes) if field.name in known.names)
+    changes: dict[str, Any] = {"takes": takes, "uses": read}
+    return replace(operator, **changes), []

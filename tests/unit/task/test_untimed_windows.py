@@ -1,0 +1,103 @@
+"""Windows of so many messages and of all of them, keyed or not, with and without event time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.task.test_window_kinds import LIMITS, rough_step
+
+import headrace as hr
+from headrace.testing import TestDriver
+
+COLUMNS = {"k": pa.string(), "v": pa.int64(), "at": pa.int64()}
+Row = tuple[str | None, int]
+
+
+def make_job(size: int, store: str, *, timed: bool, keyed: bool) -> Any:
+    @hr.job("untimed")
+    def untimed(g: hr.Graph) -> None:
+        source = g.input("in", time="at" if timed else None)
+        stream = source.partition_by("k") if keyed else source
+        order = hr.agg.monoid(
+            [], lambda v: [v], lambda a, b: [*a, *b], returns=list[int], columns="v"
+        )
+        counted = stream.window(
+            hr.count_window(size), store, "counted", n=hr.agg.count(), order=order
+        )
+        counted.send_to(g.output("counted"))
+        whole = stream.window(hr.global_window(), store, "whole", n=hr.agg.count(), order=order)
+        whole.send_to(g.output("whole"))
+        if timed:
+            counted.window(hr.tumbling("10ms"), s=hr.agg.sum("n"), m=hr.agg.count()).send_to(
+                g.output("later")
+            )
+
+    return untimed
+
+
+def expect(log: list[Row], size: int, *, keyed: bool) -> tuple[Any, Any]:
+    """What each key has: windows in order, and the whole."""
+    by_key: dict[Any, list[int]] = defaultdict(list)
+    for key, value in log:
+        by_key[key if keyed else ""].append(value)
+    counted = {
+        key: [values[at : at + size] for at in range(0, len(values), size)]
+        for key, values in by_key.items()
+    }
+    return counted, dict(by_key)
+
+
+@given(data=st.data())
+@settings(max_examples=40)
+def test_windows_of_messages_equal_slices_of_the_log(data: Any) -> None:
+    """Every n in the order of arrival, the rest at the end, over any epochs and crashes."""
+    log = data.draw(
+        st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 99)), max_size=40)
+    )
+    size, store = (
+        data.draw(st.sampled_from([1, 3, 7])),
+        data.draw(st.sampled_from(["columnar", "memory"])),
+    )
+    timed, keyed = data.draw(st.booleans()), data.draw(st.booleans())
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=4)))
+    job = make_job(size, store, timed=timed, keyed=keyed)
+    max_rows = data.draw(st.sampled_from([1, 5, 1000]))
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        TestDriver(job, tasks=2, key_groups=8, max_rows=max_rows) as driver,
+    ):
+        if data.draw(st.booleans()):
+            for name in LIMITS:
+                patch.setattr(name, 1 if name.endswith("FOLD_ROWS") else 3)
+        driver.create("in", COLUMNS, time="at")
+        for begin, end in zip([0, *cuts], [*cuts, len(log)], strict=True):
+            rows = [
+                {"k": key, "v": value, "at": number}
+                for number, (key, value) in enumerate(log[begin:end], begin)
+            ]
+            driver.feed("in", rows)
+            if end < len(log):
+                rough_step(driver, data)
+        driver.finish()
+        counted, whole = expect(log, size, keyed=keyed)
+        found: dict[Any, list[list[int]]] = defaultdict(list)
+        for row in driver.output("counted"):
+            assert row["n"] == len(row["order"])
+            found[row.get("k", "")].append(row["order"])
+        assert counted == found
+        rows = driver.output("whole")
+        assert whole == {row.get("k", ""): row["order"] for row in rows}
+        assert len(whole) == len(rows)
+        if timed:
+            later = driver.output("later")
+            assert len(log) == sum(row["s"] for row in later)
+            heads = [(row.get("k", ""), row["window_start"]) for row in later]
+            assert len(heads) == len(set(heads)), "a window that was out came again"
+        for name in ("counted", "whole"):
+            kept = driver.table(name) if store == "columnar" else driver.raw_store(name)
+            assert not kept

@@ -1,0 +1,95 @@
+"""Windows of every kind equal a brute-force model: any arrival order, any epochs, any crash."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.task.window_model import (
+    PARTITIONS,
+    Case,
+    Record,
+    check,
+    create,
+    feed,
+    make_job,
+)
+
+import headrace as hr
+from headrace.testing import TestDriver
+
+POINTS = (
+    "slot.caught_up",
+    "slot.ran",
+    "slot.exchange_written",
+    "slot.segment_written",
+    "epoch.level_done",
+    "commit.written",
+    "commit.published",
+)
+LIMITS = (
+    "headrace.task.windows.FLUSH_ROWS",
+    "headrace.task.windows.FOLD_ROWS",
+    "headrace.task.partial_table.TAKE_ROWS",
+    "headrace.task.source.CHUNK_ROWS",
+    "headrace.task.exchange.FRAME_ROWS",
+)
+WINDOWS = {
+    "tumbling": lambda grace: hr.tumbling("10ms", grace),
+    "hopping": lambda grace: hr.hopping("10ms", "2ms", grace),
+    "hopping that does not divide": lambda grace: hr.hopping("10ms", "4ms", grace),
+    "sliding": lambda grace: hr.sliding("10ms", grace),
+    "session": lambda grace: hr.session("5ms", grace),
+}
+records = st.builds(
+    Record,
+    st.integers(0, PARTITIONS - 1),
+    st.sampled_from(["a", "b", None]),
+    st.integers(-5, 5),
+    st.integers(0, 60),
+)
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+@given(data=st.data())
+@settings(max_examples=40)
+def test_windows_equal_the_model_wherever_epochs_are_cut(kind: str, data: Any) -> None:
+    """Records in any order over several partitions; crashes, lost disks and small batches."""
+    log = data.draw(st.lists(records, max_size=40))
+    case = Case(
+        WINDOWS[kind](f"{data.draw(st.sampled_from([0, 7]))}ms"),
+        data.draw(st.sampled_from(["columnar", "columnar", "memory"])),
+        data.draw(st.sampled_from([0, 6])),
+        data.draw(st.sampled_from([True, True, False])),
+    )
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=5)))
+    max_rows = data.draw(st.sampled_from([1, 4, 1000]))
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        TestDriver(make_job(case), tasks=2, key_groups=8, max_rows=max_rows) as driver,
+    ):
+        if data.draw(st.booleans()):
+            for name in LIMITS:
+                patch.setattr(name, 1 if name.endswith("FOLD_ROWS") else 3)
+        create(driver)
+        for begin, end in zip([0, *cuts], [*cuts, len(log)], strict=True):
+            feed(driver, log[begin:end])
+            if end < len(log):
+                rough_step(driver, data)
+        driver.finish()
+        check(driver, case, log)
+
+
+def rough_step(driver: TestDriver, data: Any) -> None:
+    """Go on in one of several ways, most of them rough."""
+    step = data.draw(st.sampled_from(["advance", "run", "restart", "lose disk", "crash", "crash"]))
+    if step == "run":
+        driver.run()
+    elif step == "crash":
+        driver.advance_with_crash(data.draw(st.sampled_from(POINTS)))
+    else:
+        driver.advance()
+        if step != "advance":
+            driver.crash(lose_hosts=[0] if step == "lose disk" else [])
