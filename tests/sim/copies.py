@@ -62,14 +62,14 @@ def expire_lease(driver: TestDriver) -> None:
         os.utime(lease, (seen, seen))
 
 
-def on_another_host(driver: TestDriver) -> TestDriver:
+def on_another_host(driver: TestDriver, seed: int = 1) -> TestDriver:
     """A driver of the same job and bus whose state directory is its own."""
-    other = open_driver(driver.home, seed=1)
+    other = open_driver(driver.home, seed=seed)
     other.bus.close()
-    other.bus = driver.bus
+    other.bus, other._job = driver.bus, driver._job
     other.state_dir = lambda host: driver.home / "other-host"  # type: ignore[method-assign]
-    state = other.settings.state.model_copy(update={"dir": driver.home / "other-host"})
-    other.settings = other.settings.model_copy(update={"state": state})
+    state = driver.settings.state.model_copy(update={"dir": driver.home / "other-host"})
+    other.settings = driver.settings.model_copy(update={"state": state})
     return other
 
 
