@@ -114,6 +114,7 @@ class EpochRun:
     sinks: list[SinkPart] = field(default_factory=list)
     files: list[FileRef] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
+    operators: dict[str, Counter[str]] = field(default_factory=dict)
     merge_problems: list[str] = field(default_factory=list)
     slot_timings: Counter[str] = field(default_factory=Counter)
 
@@ -295,6 +296,8 @@ class EpochRun:
             self.inputs.setdefault(reached.operator, {})[reached.partition] = position
         self.outputs += task.outputs
         self.counts.update(task.counts)
+        for operator, counts in task.operators.items():
+            self.operators.setdefault(operator, Counter()).update(counts)
         self.overlay_bytes = max(self.overlay_bytes, task.overlay_bytes)
         if not stage.keyed:
             return
@@ -342,10 +345,8 @@ class EpochRun:
             for partition, position in positions.items()
         )
 
-    def _lasting_counts(self) -> dict[str, int]:
-        """Those that the inputs alone decide, and not what lay in a cache."""
-        others = ("cache.", "remote.")
-        return {name: n for name, n in self.counts.items() if not name.startswith(others)}
+    def _operator_counts(self) -> dict[str, dict[str, int]]:
+        return {name: lasting(counts) for name, counts in self.operators.items()}
 
     def _sent(self) -> Counter[str]:
         """The rows that each sink gets."""
@@ -371,8 +372,15 @@ class EpochRun:
             tasks=self.tasks,
             outputs=tuple(self.outputs),
             sinks=tuple(self.sinks),
-            counts={**self._lasting_counts(), **self._sent(), "in": self.rows_read()},
+            counts={**lasting(self.counts), **self._sent(), "in": self.rows_read()},
             ended=self.ended,
             kept_from=self.kept_from,
             wake_ms=self._wake_ms(),
+            operators=self._operator_counts(),
         )
+
+
+def lasting(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return those counts that the inputs alone decide, and not what lay in a cache."""
+    others = ("cache.", "remote.")
+    return {name: count for name, count in counts.items() if not name.startswith(others)}

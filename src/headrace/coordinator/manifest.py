@@ -42,6 +42,14 @@ class InputPosition(msgspec.Struct, frozen=True, array_like=True):
         return self.max_time - lateness_ms
 
 
+class OperatorState(msgspec.Struct, frozen=True, array_like=True):
+    """What an operator has counted so far; the last epoch in which it sent any, and its clock."""
+
+    counts: dict[str, int] = {}
+    epoch: int = -1
+    time_ms: int = 0
+
+
 class JobState(msgspec.Struct, frozen=True):
     """Everything that is true of a job after an epoch.
 
@@ -53,7 +61,7 @@ class JobState(msgspec.Struct, frozen=True):
     digest of the manifest that this is a copy of, where epochs commit elsewhere. ``tables``
     holds the offsets up to which broadcast stores were read. ``origin`` is the lineage that the
     job began with; empty: this one. ``wake_ms`` is the wall clock at which watermarks move on
-    although no row comes.
+    although no row comes. ``operators`` says what each one did so far, for people.
     """
 
     job: str
@@ -80,6 +88,7 @@ class JobState(msgspec.Struct, frozen=True):
     origin: str = ""
     tables: dict[str, list[int]] = {}
     wake_ms: int | None = None
+    operators: dict[str, OperatorState] = {}
 
     def files(self) -> set[str]:
         """Return every file that the state names, relative to the job's storage."""
@@ -112,6 +121,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     kept_from: int = 0
     tables: dict[str, list[int]] = {}
     wake_ms: int | None = None
+    operators: dict[str, dict[str, int]] = {}
 
 
 class _Form(msgspec.Struct):
@@ -216,4 +226,19 @@ def fold(state: JobState | None, manifest: Manifest, digest: str) -> JobState:
         copy_of=state.copy_of,
         origin=state.origin,
         wake_ms=manifest.wake_ms,
+        operators=_operators(state, manifest),
     )
+
+
+def _operators(state: JobState, manifest: Manifest) -> dict[str, OperatorState]:
+    found = dict(state.operators)
+    for name, counts in manifest.operators.items():
+        held = found.get(name, OperatorState())
+        total = dict(held.counts)
+        for what, count in counts.items():
+            total[what] = total.get(what, 0) + count
+        epoch, time_ms = held.epoch, held.time_ms
+        if counts.get("sent") or counts.get("out"):
+            epoch, time_ms = manifest.epoch, manifest.time_ms
+        found[name] = OperatorState(total, epoch, time_ms)
+    return found

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from headrace.bus.bus import Stream
 from headrace.coordinator.manifest import InputPosition, JobState
-from headrace.plan.stages import InputBinding, JobPlan, Stage
+from headrace.plan.stages import JobPlan, Stage
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK
 
 Positions = Mapping[str, Mapping[int, InputPosition]]
@@ -47,7 +48,29 @@ def until_of(until: Sequence[int], partition: int) -> int:
     return until[partition] if partition < len(until) else 0
 
 
-def is_idle(binding: InputBinding, partition: int, position: InputPosition, now: Now) -> bool:
+class Timed(Protocol):
+    """What is known of an input with event times: its binding, or its entry in a catalog."""
+
+    @property
+    def operator(self) -> str: ...  # noqa: D102 - as in ``InputBinding``, all of them
+
+    @property
+    def stream(self) -> str: ...  # noqa: D102
+
+    @property
+    def partitions(self) -> int: ...  # noqa: D102
+
+    @property
+    def lateness_ms(self) -> int: ...  # noqa: D102
+
+    @property
+    def idle_ms(self) -> int | None: ...  # noqa: D102
+
+    @property
+    def is_clock(self) -> bool: ...  # noqa: D102
+
+
+def is_idle(binding: Timed, partition: int, position: InputPosition, now: Now) -> bool:
     """Say whether a partition that was read to its end has brought nothing for too long."""
     if binding.idle_ms is None or now.time_ms - position.read_ms < binding.idle_ms:
         return False
@@ -56,7 +79,7 @@ def is_idle(binding: InputBinding, partition: int, position: InputPosition, now:
 
 
 def holding(
-    binding: InputBinding, state: JobState, inputs: Positions, now: Now
+    binding: Timed, state: JobState, inputs: Positions, now: Now
 ) -> Iterator[tuple[int, int]]:
     """Yield each partition of a timed input that counts for its stage, and its watermark.
 
@@ -75,7 +98,7 @@ def holding(
             yield partition, _watermark(binding, position, now)
 
 
-def _watermark(binding: InputBinding, position: InputPosition, now: Now) -> int:
+def _watermark(binding: Timed, position: InputPosition, now: Now) -> int:
     return now.time_ms if binding.is_clock else position.watermark_behind(binding.lateness_ms)
 
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 class Node:
     """One operator of one task.
 
-    ``guard`` takes the rows that it refuses; without one, they fail the epoch.
+    ``guard`` takes the rows that it refuses; without one, they fail the epoch. ``received`` and
+    ``sent`` are the rows of the epoch so far.
 
     Called by one thread. Within an epoch ``push`` is called any number of times, then
     ``advance`` once, after that of all nodes before it.
@@ -26,6 +27,12 @@ class Node:
         self.sides: dict[str, list[Node]] = {}
         self.counts: Counter[str] = Counter()
         self.guard: Guard | None = None
+        self.received = self.sent = 0
+
+    def clear_counts(self) -> None:
+        """Begin to count anew, for another epoch."""
+        self.counts.clear()
+        self.received = self.sent = 0
 
     def begin(self, epoch: int, wall_ms: int, watermark: int) -> None:
         """Turn to an epoch.
@@ -56,5 +63,7 @@ class Node:
     def emit(self, chunk: Chunk, side: str = "") -> None:
         """Push rows to the operators after this one, or to those after one of its sides."""
         if chunk.rows:
+            self.sent += chunk.rows
             for target in self.sides.get(side, ()) if side else self.targets:
+                target.received += chunk.rows
                 target.push(chunk)

@@ -200,9 +200,10 @@ class Merged(msgspec.Struct, frozen=True, array_like=True):
 class TaskReport(msgspec.Struct, frozen=True):
     """What one task did: offsets reached, changes, outputs, deadlines, counts.
 
-    ``operators`` has what each operator counted. ``event_deadline`` is the watermark at which the task has something to emit, and
-    ``wall_deadline`` the wall clock; ``None``: nothing waits. ``merged`` is a merge that was
-    asked for earlier, ``merge_problem`` why the last one failed.
+    ``operators`` has what each operator counted. ``event_deadline`` is the watermark at which
+    the task has something to emit, and ``wall_deadline`` the wall clock; ``None``: nothing
+    waits. ``merged`` is a merge that was asked for earlier, ``merge_problem`` why the last one
+    failed.
     """
 
     stage: str
@@ -217,6 +218,7 @@ class TaskReport(msgspec.Struct, frozen=True):
     event_deadline: int | None = None
     wall_deadline: int | None = None
     counts: dict[str, int] = {}
+    operators: dict[str, dict[str, int]] = {}
     state_bytes: int = 0
     expires: bool = False
     overlay_bytes: int = 0

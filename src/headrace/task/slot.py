@@ -266,6 +266,7 @@ class _Attempt:
             event_deadline=after.event_deadline,
             wall_deadline=after.wall_deadline,
             counts=runtime.counts(),
+            operators=runtime.operator_counts(),
             state_bytes=0 if state is None else state.live_bytes,
             expires=any(spec.ttl_ms is not None for spec in entry.stage.stores),
             overlay_bytes=after.overlay_bytes,

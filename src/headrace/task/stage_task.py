@@ -155,13 +155,15 @@ class StageTask:
         self._keys = stage.receives[0].keys if stage.receives else ()
         self._dead, self._letters = self._dead_letters()
         self.nodes: dict[str, Node] = {}
-        self._input_counts: Counter[str] = Counter()
+        self._input_counts: dict[str, Counter[str]] = {}
+        self._entered: Counter[str] = Counter()
         self.input_guards: dict[str, Guard] = {}
         for operator in stage.operators:
             if not self._is_entry(operator):
                 self.nodes[operator.name] = self._build(operator)
             elif operator.on_error != FAIL:
-                self.input_guards[operator.name] = self._guard(operator, self._input_counts)
+                counts = self._input_counts[operator.name] = Counter()
+                self.input_guards[operator.name] = self._guard(operator, counts)
         for exchange in stage.sends:
             self.nodes[exchange.operator] = ExchangeNode(exchange, self._key_groups)
         self._entries = self._connect()
@@ -305,17 +307,21 @@ class StageTask:
             watermark: of the stage, at the end of the last epoch.
         """
         self._remotes.begin()
-        self._input_counts.clear()
+        for counts in self._input_counts.values():
+            counts.clear()
+        self._entered.clear()
         if self._letters is not None:
             self._letters.begin(epoch, wall_ms)
         for name, node in self.nodes.items():
-            node.counts.clear()
+            node.clear_counts()
             node.begin(epoch, wall_ms, watermark - self._stage.delays.get(name, 0))
 
     def push(self, entry: str, chunk: Chunk) -> None:
         """Feed rows that an input or a ``partition_by`` brings."""
         if chunk.rows:
+            self._entered[entry] += chunk.rows
             for node in self._entries[entry]:
+                node.received += chunk.rows
                 node.push(chunk)
 
     def advance(self, watermark: int, wall_ms: int) -> None:
@@ -352,13 +358,27 @@ class StageTask:
 
     def counts(self) -> dict[str, int]:
         """Return what the nodes counted in this epoch."""
-        total = Counter(self._input_counts)
-        for node in self.nodes.values():
-            total.update(node.counts)
+        total: Counter[str] = Counter()
+        for counts in [*self._input_counts.values(), *(n.counts for n in self.nodes.values())]:
+            total.update(counts)
         if self._state is not None:
             total.update(self._state.counts())
         total.update(self._remotes.counts())
         return {name: count for name, count in total.items() if count}
+
+    def operator_counts(self) -> dict[str, dict[str, int]]:
+        """Return the rows that each operator received and sent in this epoch, and what it counted.
+
+        What an input or a ``partition_by`` brought counts as sent by it.
+        """
+        found = {name: dict(counts) for name, counts in self._input_counts.items()}
+        for entry, rows in self._entered.items():
+            found.setdefault(entry, {})["sent"] = rows
+        for name, node in self.nodes.items():
+            if not isinstance(node, ExchangeNode):
+                own = {"received": node.received, "sent": node.sent, **node.counts}
+                found[name] = {what: count for what, count in own.items() if count}
+        return {name: counts for name, counts in found.items() if counts}
 
     @property
     def overlay_bytes(self) -> int:

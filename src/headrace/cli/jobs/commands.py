@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.jobs import changes
+from headrace.cli.jobs.why import why
 from headrace.cli.options import Config, Home, JobName, Json, Set, open_home_bus, settings_of
 from headrace.cli.screen import show_json
 
@@ -56,6 +57,7 @@ def describe(job: JobName, as_json: Json = False, home: Home = None) -> None:
         show_job(view)
 
 
+app.command()(why)
 app.command()(changes.stop)
 app.command()(changes.reset)
 app.command(context_settings=changes.NEGATIVE)(changes.rewind)
