@@ -49,6 +49,10 @@ OnBad = Annotated[
 Infer = Annotated[
     bool, typer.Option("--infer", help="Create the stream, with the columns of the first file.")
 ]
+AddColumns = Annotated[
+    bool,
+    typer.Option("--add-columns", help="Add those of the first file that the stream has not."),
+]
 Partitions = Annotated[int, typer.Option(min=1, help="With --infer: partitions.")]
 
 
@@ -61,6 +65,7 @@ def append(  # noqa: PLR0913, PLR0917 - one for each option
     batch_rows: BatchRows = BATCH_ROWS,
     on_bad: OnBad = "fail",
     infer: Infer = False,
+    add_columns: AddColumns = False,
     time: TimeColumn = None,
     key: KeyColumns = None,
     partitions: Partitions = 1,
@@ -78,7 +83,7 @@ def append(  # noqa: PLR0913, PLR0917 - one for each option
 
     found = [File(file, format_of(file, form)) for file in files]
     check_there(files)
-    how = How(batch_rows, partition, skip, set_aside=on_bad == "dead-letter")
+    how = How(batch_rows, partition, skip, on_bad == "dead-letter", add_columns)
     new = NewStream(time, column_names(key), partitions) if infer else None
     with open_home_bus(settings_of(home)) as bus:
         done = append_files(bus, name, found, how, SystemClock(), new)

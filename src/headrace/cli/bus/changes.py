@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Annotated
+import json
+from typing import Annotated, Any
 
 import typer
 
 from headrace.cli.completions import stream_names
 from headrace.cli.options import Home, Json, StreamName, open_home_bus, settings_of
 from headrace.cli.screen import show_json
+
+AddColumn = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME:TYPE[=DEFAULT]",
+        help="A column at the end; older rows have its default, or null. Several times for more.",
+        show_default=False,
+    ),
+]
+WidenColumn = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME:TYPE",
+        help="Let a column hold more: int64 for int32. Several times for more.",
+        show_default=False,
+    ),
+]
 
 
 def describe(name: StreamName, as_json: Json = False, home: Home = None) -> None:
@@ -118,10 +135,14 @@ def configure(
     partitions: Annotated[
         int | None, typer.Option(min=1, help="That get new rows.", show_default=False)
     ] = None,
+    add_column: AddColumn = None,
+    widen_column: WidenColumn = None,
     as_json: Json = False,
     home: Home = None,
 ) -> None:
-    """Change how long a stream keeps its rows, and how many partitions get new ones."""
+    """Change how long a stream keeps rows, how many partitions get new ones, and its columns."""
+    from headrace.cli.bus.columns import evolved
+
     changes: dict[str, int | None] = {}
     if retain is not None:
         changes["retain_ms"] = _age_ms(retain)
@@ -131,12 +152,27 @@ def configure(
         changes["partitions"] = partitions
     with open_home_bus(settings_of(home)) as bus:
         stream = bus.stream(name)
-        found = asdict(stream.configure(**changes) if changes else stream.settings)
+        if add_column or widen_column:
+            columns = evolved(stream.spec.schema, add_column or (), widen_column or ())
+            stream.evolve(*columns)
+        found = (stream.configure(**changes) if changes else stream.settings).plain()
     if as_json:
         show_json({"name": name, **found})
     else:
-        told = ", ".join(f"{key} {value}" for key, value in found.items() if value)
-        typer.echo(f"stream {name}: {told or 'keeps everything'}")
+        typer.echo(f"stream {name}: {settings_text(found) or 'keeps everything'}")
+
+
+def settings_text(found: dict[str, Any]) -> str:
+    """Return those settings of a stream that are not as they were when it was created."""
+    from headrace.bus.settings import StreamSettings
+
+    first = StreamSettings().plain()
+    changed = {key: value for key, value in found.items() if value and value != first[key]}
+    told = [f"{key} {value}" for key, value in changed.items() if key != "columns"]
+    for change in found["columns"]:
+        default = "" if change["default"] is None else f"={json.dumps(change['default'])}"
+        told.append(f"column {change['column']}:{change['type']}{default}")
+    return ", ".join(told)
 
 
 def _age_ms(text: str) -> int | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 import typer
 
 from headrace.bus.bus import Bus
+from headrace.cli.bus.changes import settings_text
 from headrace.cli.bus.listing import describe
 from headrace.cli.screen import show_facts, show_table
 from headrace.cli.words import size_text, time_text
@@ -36,7 +36,7 @@ def describe_stream(settings: Settings, bus: Bus, name: str, clock: Clock) -> di
     return {
         **found,
         "rows_per_s": round(found["rows"] * 1000 / span_ms, 3) if span_ms > 0 else None,
-        "settings": asdict(stream.settings),
+        "settings": stream.settings.plain(),
         "ends": [
             {
                 "partition": p,
@@ -74,7 +74,7 @@ def show_stream(found: dict[str, Any]) -> None:
         "key": ", ".join(found["key"]) or "-",
         "event time": found["time"] or "-",
         "rate": "-" if rate is None else f"{rate:,.6g} rows a second of event time",
-        "settings": ", ".join(f"{k} {v}" for k, v in found["settings"].items() if v) or "default",
+        "settings": settings_text(found["settings"]) or "default",
         "aliases": ", ".join(found["aliases"]) or "-",
         "written by": ", ".join(found["writers"]) or "-",
     }

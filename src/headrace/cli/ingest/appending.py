@@ -39,12 +39,14 @@ class How(NamedTuple):
         partition: that takes them; ``None``: by key, or the shortest one.
         skip: rows of the first file to leave out.
         set_aside: lines that do not fit go to the stream beside, and are no error.
+        adds_columns: those of the first file that the stream has not are added to it.
     """
 
     batch_rows: int
     partition: int | None = None
     skip: int = 0
     set_aside: bool = False
+    adds_columns: bool = False
 
 
 class NewStream(NamedTuple):
@@ -85,6 +87,12 @@ def append_files(
             columns = columns_of(files[0], source)
             bus.create(StreamSpec(name, new.partitions, columns, new.time, new.key))
         stream = bus.stream(name)
+        if how.adds_columns:
+            if source is None and files[0].form != "parquet":
+                source = LineSource(opened.enter_context(open_lines(files[0].path)))
+            known = stream.spec.schema
+            found = columns_of(files[0], source)
+            stream.evolve(pa.schema([*known, *(f for f in found if f.name not in known.names)]))
         bad = BadLines(bus, name, clock) if how.set_aside else None
         rows = 0
         for number, file in enumerate(files):

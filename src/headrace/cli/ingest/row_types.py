@@ -117,7 +117,8 @@ class RowReader:
         names = self._spec.schema.names
         if path is None and (unknown := _UNKNOWN.fullmatch(reason)):
             near = difflib.get_close_matches(unknown[1], names, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"expected {', '.join(names)}"
+            add = f"expected {', '.join(names)}; to add it: --add-columns"
+            hint = f"did you mean {near[0]!r}?" if near else add
             return InvalidInputError(f"found column {unknown[1]!r}, which is not there; {hint}")
         if path is None and (missing := _MISSING.fullmatch(reason)):
             expected = words_of_type(self._spec.schema.field(missing[1]).type)

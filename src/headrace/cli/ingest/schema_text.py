@@ -27,8 +27,12 @@ _DECIMAL = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)")
 _LIST = re.compile(r"list<(.+)>")
 
 
-def schema_from_words(text: str) -> pa.Schema:
+def schema_from_words(text: str, option: str = "--schema") -> pa.Schema:
     """Read ``name:type`` pairs that commas separate.
+
+    Args:
+        text: the words.
+        option: where they were given, for errors.
 
     Raises:
         InvalidInputError: a pair or a type that cannot be read, a name given twice.
@@ -38,20 +42,20 @@ def schema_from_words(text: str) -> pa.Schema:
         name, colon, kind = (piece.strip() for piece in part.partition(":"))
         if not (name and colon and kind):
             raise InvalidInputError(
-                f"--schema: found {part.strip()!r}, expected name:type, such as id:int64"
+                f"{option}: found {part.strip()!r}, expected name:type, such as id:int64"
             )
         if name in {known for known, _ in fields}:
-            raise InvalidInputError(f"--schema: column {name!r} is given twice; name it once")
-        fields.append((name, _type(name, kind)))
+            raise InvalidInputError(f"{option}: column {name!r} is given twice; name it once")
+        fields.append((name, _type(name, kind, option)))
     return pa.schema(fields)
 
 
-def _type(column: str, text: str) -> pa.DataType:
+def _type(column: str, text: str, option: str) -> pa.DataType:
     text = text.lower().replace(" ", "")
     if listed := _LIST.fullmatch(text):
-        return pa.list_(_type(column, listed[1]))
+        return pa.list_(_type(column, listed[1], option))
     if decimal := _DECIMAL.fullmatch(text):
-        return _decimal(column, int(decimal[1]), int(decimal[2]))
+        return _decimal(column, int(decimal[1]), int(decimal[2]), option)
     name = _OTHER_NAMES.get(text, text)
     if name in TYPES:
         return TYPES[name]
@@ -59,14 +63,14 @@ def _type(column: str, text: str) -> pa.DataType:
     hint = f"did you mean {near[0]}? " if near else ""
     known = ", ".join([*TYPES, "decimal(P,S)", "list<TYPE>"])
     raise InvalidInputError(
-        f"--schema: column {column!r} has unknown type {text!r}; {hint}known are {known}"
+        f"{option}: column {column!r} has unknown type {text!r}; {hint}known are {known}"
     )
 
 
-def _decimal(column: str, precision: int, scale: int) -> pa.DataType:
+def _decimal(column: str, precision: int, scale: int, option: str) -> pa.DataType:
     if not (1 <= precision <= 38 and scale <= precision):
         raise InvalidInputError(
-            f"--schema: column {column!r} is decimal({precision},{scale}); expected 1 to 38 "
+            f"{option}: column {column!r} is decimal({precision},{scale}); expected 1 to 38 "
             "digits, of which no more behind the point"
         )
     return pa.decimal128(precision, scale)

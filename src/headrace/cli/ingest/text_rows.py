@@ -178,12 +178,15 @@ class CsvLines(TextLines):
 
     def _take_header(self, record: tuple[int, bytes]) -> None:
         number, data = record
-        found = self._fields(data.removeprefix(_BOM))
+        try:
+            found = self._fields(data.removeprefix(_BOM))
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{self.name} line {number}: {error.message}") from error
         unknown = [column for column in found if column not in self.spec.schema.names]
         if unknown:
             raise InvalidInputError(
                 f"{self.name} line {number}: found columns {unknown} in the header, "
-                f"expected {', '.join(self.spec.schema.names)}"
+                f"expected {', '.join(self.spec.schema.names)}; to add them: --add-columns"
             )
         doubled = sorted({column for column in found if found.count(column) > 1})
         if doubled:
@@ -211,7 +214,11 @@ class CsvLines(TextLines):
         try:
             text = io.StringIO(data.decode("utf-8"), newline="")
             found = list(csv.reader(text, strict=True))
-        except (csv.Error, UnicodeDecodeError) as error:
+        except UnicodeDecodeError as error:
+            raise InvalidInputError(
+                f"found the byte {data[error.start]:#04x}, expected text in UTF-8"
+            ) from error
+        except csv.Error as error:
             raise InvalidInputError(str(error)) from error
         if len(found) > 1:
             raise InvalidInputError(
