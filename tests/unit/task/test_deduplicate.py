@@ -1,0 +1,271 @@
+"""The first row of each id goes on: against a fold over the log, and at every step of an epoch."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import headrace as hr
+from headrace.task.deduplicate import ROUNDS, _passed
+from headrace.testing import TestDriver
+
+PARTITIONS, WITHIN, LATENESS = 3, 10, 4
+COLUMNS = {"id": pa.int64(), "at": pa.int64(), "n": pa.int64()}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One record of the log; ``id`` may be null."""
+
+    id: int | None
+    at: int
+
+
+def job(**arguments: Any) -> hr.Job:
+    @hr.job("once")
+    def once(g: hr.Graph) -> None:
+        rows = g.input("in", time="at", lateness=f"{LATENESS}ms").partition_by("id")
+        rows.deduplicate(name="first", **arguments).send_to(g.output("out"))
+
+    return once
+
+
+def partition_of(row: Row) -> int:
+    """All copies of an id are in one partition, so the log orders them."""
+    return 0 if row.id is None else row.id % PARTITIONS
+
+
+def expected(log: Sequence[Row], within: int | None) -> tuple[list[int], Counter[str]]:
+    """Fold the log: which rows are passed on, and what is counted."""
+    passed, counts = [], Counter[str]()
+    highest: dict[int, int] = {}
+    until: dict[int, int] = {}
+    for number, row in enumerate(log):
+        partition = partition_of(row)
+        before = highest.get(partition)
+        watermark = -(1 << 62) if before is None else before - LATENESS
+        highest[partition] = max(row.at, row.at if before is None else before)
+        if within is not None and row.at + within <= watermark:
+            counts["late"] += 1
+            if row.id is not None:
+                continue
+        if row.id is None:
+            counts["without_id"] += 1
+        elif max(row.at, watermark) < until.get(row.id, -1) if within else row.id in until:
+            counts["duplicates"] += 1
+            continue
+        else:
+            until[row.id] = row.at + (within or 0)
+        passed.append(number)
+    return passed, counts
+
+
+def feed(driver: TestDriver, log: Sequence[Row], begin: int, end: int) -> None:
+    for partition in range(PARTITIONS):
+        rows = [
+            {"id": row.id, "at": row.at, "n": number}
+            for number, row in enumerate(log[begin:end], begin)
+            if partition_of(row) == partition
+        ]
+        if rows:
+            driver.feed("in", rows, partition=partition)
+
+
+def numbers(driver: TestDriver) -> list[int]:
+    return sorted(row["n"] for row in driver.output("out"))
+
+
+ROWS = st.builds(Row, st.sampled_from([None, 0, 1, 2, 3, 4]), st.integers(0, 60))
+
+
+@given(log=st.lists(ROWS, max_size=60), cuts=st.lists(st.integers(0, 60), max_size=4))
+@pytest.mark.parametrize("within", [WITHIN, None])
+def test_the_log_alone_decides_however_epochs_are_cut(
+    within: int | None, log: list[Row], cuts: list[int]
+) -> None:
+    arguments = {} if within is None else {"within": f"{within}ms"}
+    with TestDriver(job(**arguments), tasks=2, key_groups=8) as driver:
+        driver.create("in", COLUMNS, partitions=PARTITIONS, time="at")
+        bounds = [0, *sorted(min(cut, len(log)) for cut in cuts), len(log)]
+        for begin, end in itertools.pairwise(bounds):
+            feed(driver, log, begin, end)
+            driver.run()
+        driver.finish()
+        passed, counts = expected(log, within)
+        assert passed == numbers(driver)
+        found = driver.coordinator.state.counts
+        assert counts == Counter({name: found[name] for name in counts if name in found})
+
+
+@given(
+    ids=st.lists(st.integers(0, 3), min_size=1, max_size=200),
+    data=st.data(),
+    within=st.integers(1, 20),
+)
+def test_rows_of_one_batch_are_decided_in_their_order(
+    ids: list[int], data: st.DataObject, within: int
+) -> None:
+    """Also where one id is passed on more often than all move on together."""
+    size = len(ids)
+    times = data.draw(st.lists(st.integers(0, 40 * ROUNDS), min_size=size, max_size=size))
+    until = dict.fromkeys(range(4), -(1 << 62))
+    wanted = []
+    for row, (key, at) in enumerate(zip(ids, times, strict=True)):
+        if at >= until[key]:
+            until[key] = at + within
+            wanted.append(row)
+    known = np.full(4, -(1 << 62))
+    at = np.array(times, np.int64)
+    found = _passed(np.array(ids, np.int64), at, at, known, within)
+    assert wanted == sorted(found.tolist())
+    assert list(until.values()) == known.tolist()
+
+
+def test_ids_that_are_over_leave_the_table() -> None:
+    with TestDriver(job(within=f"{WITHIN}ms"), tasks=2) as driver:
+        driver.create("in", COLUMNS, partitions=PARTITIONS, time="at")
+        for at in range(0, 400, 20):
+            feed(driver, [Row(key, at) for key in (0, 1, 2)], 0, 3)
+            driver.run()
+        assert sorted(row["id"] for row in driver.table("first")) == [0, 1, 2]
+        feed(driver, [Row(key, 1000) for key in (3, 4, 5)], 0, 3)
+        driver.run()
+        assert sorted(row["id"] for row in driver.table("first")) == [3, 4, 5]
+
+
+def test_merges_of_files_drop_what_is_over() -> None:
+    """The files of a task do not grow with all ids that ever were."""
+    rng = random.Random(3)
+    with TestDriver(job(within=f"{WITHIN}ms"), tasks=1, slots=1) as driver:
+        driver.create("in", COLUMNS, partitions=PARTITIONS, time="at")
+        for epoch in range(60):
+            rows = [Row(rng.randrange(1 << 40), 20 * epoch + n % 3) for n in range(60)]
+            feed(driver, rows, 0, len(rows))
+            driver.run()
+        [task] = driver.coordinator.state.tasks.values()
+        assert sum(ref.rows for ref in task.files) < 60 * 30
+
+
+@pytest.mark.parametrize("point", ["slot.ran", "slot.segment_written", "slot.output_written"])
+@pytest.mark.parametrize("arguments", [{"within": "1h"}, {}, {"ttl": "1h"}])
+def test_a_copy_in_the_epoch_after_a_crash_is_one(arguments: Any, point: str) -> None:
+    with TestDriver(job(**arguments), tasks=2) as driver:
+        driver.create("in", COLUMNS, partitions=PARTITIONS, time="at")
+        log = [Row(key, 1) for key in range(30)]
+        feed(driver, log, 0, 30)
+        assert driver.advance_with_crash(point)
+        driver.run()
+        feed(driver, log, 0, 30)
+        assert driver.advance_with_crash(point)
+        driver.crash(lose_hosts=[0])
+        driver.run()
+        assert list(range(30)) == numbers(driver)
+
+
+@pytest.mark.parametrize(
+    "point", ["epoch.planned", "epoch.before_commit", "commit.published", "epoch.published"]
+)
+def test_a_driver_that_dies_doubles_and_loses_no_id(point: str) -> None:
+    rng = random.Random(5)
+    log = [Row(rng.randrange(40), n // 4) for n in range(400)]
+    with TestDriver(job(within="8ms"), tasks=3, hosts=2) as driver:
+        driver.create("in", COLUMNS, partitions=PARTITIONS, time="at")
+        for begin in range(0, 400, 100):
+            feed(driver, log, begin, begin + 100)
+            assert driver.advance_with_crash(point)
+            driver.run()
+        driver.finish()
+        passed, _ = expected(log, 8)
+        assert passed == numbers(driver)
+
+
+def test_ids_move_with_their_key_group() -> None:
+    log = [Row(key, 1) for key in range(200)]
+    with TestDriver(job(within="1h"), tasks=2, key_groups=32) as driver:
+        driver.create("in", COLUMNS, partitions=PARTITIONS, time="at")
+        feed(driver, log, 0, 200)
+        driver.run()
+        driver.coordinator.rescale(5)
+        feed(driver, log, 0, 200)
+        driver.run()
+        driver.coordinator.rescale(1)
+        feed(driver, log, 0, 200)
+        driver.finish()
+        assert list(range(200)) == numbers(driver)
+
+
+def test_an_id_may_have_more_columns_than_the_key() -> None:
+    @hr.job("once")
+    def once(g: hr.Graph) -> None:
+        rows = g.input("in").partition_by("customer")
+        first = rows.deduplicate("order", "customer", name="first")
+        first.aggregate(name="n", n=hr.agg.count()).send_to(g.output("out"))
+
+    columns = {"customer": pa.string(), "order": pa.int64()}
+    with TestDriver(once, tasks=2, key_groups=16) as driver:
+        driver.create("in", columns, partitions=2)
+        rows = [{"customer": f"c{n % 5}", "order": n % 20} for n in range(100)]
+        driver.feed("in", rows)
+        driver.run()
+        driver.coordinator.rescale(4)
+        driver.feed("in", rows)
+        driver.run()
+        latest = {row["customer"]: row["n"] for row in driver.output("out")}
+        assert dict.fromkeys(["c0", "c1", "c2", "c3", "c4"], 4) == latest
+        assert len(driver.table("first")) == 20
+
+
+def test_without_event_time_ids_are_kept_for_as_long_as_they_may_live() -> None:
+    with TestDriver(job(ttl="10s"), tasks=1) as driver:
+        driver.create("in", COLUMNS, partitions=PARTITIONS, time="at")
+        for _ in range(4):
+            feed(driver, [Row(0, 1)], 0, 1)
+            driver.run()
+            driver.clock.advance(6_000)
+        assert numbers(driver) == [0, 0]  # of the first and, twelve seconds later, of the third
+
+
+def test_nan_is_an_id_and_null_is_none() -> None:
+    @hr.job("once")
+    def once(g: hr.Graph) -> None:
+        rows = g.input("in").partition_by("x")
+        rows.deduplicate("x", "y").send_to(g.output("out"))
+
+    with TestDriver(once) as driver:
+        driver.create("in", {"x": pa.float64(), "y": pa.string()})
+        rows = [{"x": float("nan"), "y": "a"}, {"x": 1.0, "y": None}, {"x": None, "y": "a"}]
+        driver.feed("in", rows * 3)
+        driver.run()
+        found = Counter((str(row["x"]), row["y"]) for row in driver.output("out"))
+        assert found == {("nan", "a"): 1, ("1.0", None): 3, ("None", "a"): 3}
+        assert driver.coordinator.state.counts["duplicates"] == 2
+        assert driver.coordinator.state.counts["without_id"] == 6
+
+
+def test_behind_windows_the_watermark_that_reaches_it_counts() -> None:
+    """A window's result is behind by its grace, and so is what is forgotten."""
+
+    @hr.job("once")
+    def once(g: hr.Graph) -> None:
+        rows = g.input("in", time="at").partition_by("id")
+        windows = rows.window(hr.tumbling("10ms", grace="50ms"), n=hr.agg.count())
+        windows.deduplicate(within="25ms").send_to(g.output("out"))
+
+    with TestDriver(once, tasks=1) as driver:
+        driver.create("in", {"id": pa.int64(), "at": pa.int64()}, time="at")
+        for at in range(0, 200, 10):
+            driver.feed("in", [{"id": 1, "at": at}])
+            driver.run()
+        driver.finish()
+        starts = [round(row["window_start"].timestamp() * 1000) for row in driver.output("out")]
+        assert list(range(0, 200, 30)) == starts
