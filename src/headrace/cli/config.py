@@ -63,7 +63,8 @@ def ls(
     if as_json:
         show_json(*map(asdict, found))
     elif found:
-        show_table(["setting", "value", "from", "default"], [_row(one) for one in found])
+        titles = ("setting", "value", "from", "default")
+        show_table(titles, [_row(one) for one in found], spare=("default", "from"))
     else:
         typer.echo("all settings are as by default")
 

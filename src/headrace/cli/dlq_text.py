@@ -62,7 +62,7 @@ def show_counts(entries: Sequence[dict[str, Any]], *, as_json: bool) -> None:
         for entry in entries
     ]
     titles = ("stream", "operator", "error", *numbers, "first (UTC)", "last (UTC)")
-    show_table(titles, rows, right=numbers)
+    show_table(titles, rows, right=numbers, spare=("first (UTC)", "redrivable", "last (UTC)"))
 
 
 def show_letters(batches: Iterable[pa.RecordBatch], limit: int, *, as_json: bool) -> None:

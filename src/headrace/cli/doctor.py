@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import typer
 
 from headrace.cli.options import Config, Home, Json, Set, open_home_bus, settings_of
+from headrace.cli.screen import show_json, show_wrapped
 
 if TYPE_CHECKING:
     from headrace.cli.health import Finding
@@ -22,12 +23,21 @@ def doctor(
 ) -> None:
     """Check Java, Python, ports, disk, memory, settings, streams and jobs."""
     settings = settings_of(home, config, overrides)
-    failed = 0
+    verdicts = Counter[str]()
     for finding in _findings(settings):
-        failed += finding.verdict == "fail"
+        verdicts[finding.verdict] += 1
         _show(finding, as_json=as_json)
-    if failed:
+    if not as_json:
+        typer.echo(_sum(verdicts))
+    if verdicts["fail"]:
         raise typer.Exit(1)
+
+
+def _sum(verdicts: Counter[str]) -> str:
+    if verdicts["fail"]:
+        return f"\n{verdicts['fail']} of {verdicts.total()} fail: a run needs them"
+    worth = f"; {verdicts['warn']} worth a look" if verdicts["warn"] else ""
+    return f"\nall is there that a run needs{worth}"
 
 
 def _findings(settings: Settings) -> Iterator[Finding]:
@@ -40,7 +50,7 @@ def _findings(settings: Settings) -> Iterator[Finding]:
     told = f"{', '.join(changed)} differ from the defaults" if changed else "all as by default"
     yield Finding("settings", "ok", told)
     if not settings.home.exists():
-        yield Finding("home", "ok", f"{settings.home} is not there yet; the first stream makes it")
+        yield Finding("streams", "ok", "none yet; the first one makes the home")
         return
     with open_home_bus(settings) as bus:
         yield check_bus(settings, bus)
@@ -48,17 +58,11 @@ def _findings(settings: Settings) -> Iterator[Finding]:
 
 
 def _show(finding: Finding, *, as_json: bool) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
     if as_json:
         advice = finding.advice if finding.verdict != "ok" else ""
-        typer.echo(json.dumps({**finding._asdict(), "advice": advice}))
+        show_json({**finding._asdict(), "advice": advice})
         return
     style = _STYLES[finding.verdict]
-    line = Text.assemble(
-        (f"{finding.verdict:<5}", style), (f"{finding.check:<10}", "bold"), finding.found
-    )
+    show_wrapped(f"{finding.verdict:<5}{finding.check:<10}", finding.found, style)
     if finding.verdict != "ok":
-        line.append(f"\n     → {finding.advice}", style="yellow")
-    Console(highlight=False, soft_wrap=True).print(line)
+        show_wrapped("     → ", finding.advice, "yellow")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli.options import Config, Home, Json, Set, Target, open_home_bus, settings_of
-from headrace.cli.screen import show_json
+from headrace.cli.screen import show_json, show_wrapped
 
 
 def explain(
@@ -39,4 +39,5 @@ def explain(
     elif mermaid:
         typer.echo(draw(plan).rstrip("\n"))
     else:
-        typer.echo(f"{tell(plan)}\ndurability {durability}: {durability.promise}")
+        typer.echo(tell(plan))
+        show_wrapped(f"durability {durability}: ", durability.promise)

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -35,6 +36,27 @@ _CODES: tuple[tuple[type[HeadraceError], int], ...] = (
     (CorruptDataError, CORRUPT),
 )
 _KEPT_BYTES = 4 << 20
+_REFUSALS = {
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT),
+}
+
+
+def told(error: Exception) -> Exception:
+    """Return an error as users are told of it: what the system refuses is no fault of Headrace."""
+    if not isinstance(error, OSError) or error.errno not in _REFUSALS:
+        return error
+    from headrace.files import DiskFullError, is_full
+
+    where = error.filename or "a file"
+    reason = (error.strerror or str(error)).lower()
+    if is_full(error):
+        return DiskFullError(f"no room for {where}: {reason}; make room, then try again")
+    refused = UnavailableError(
+        f"{where} cannot be used: {reason}; check that path, its rights, and --home"
+    )
+    refused.__cause__ = error
+    return refused
 
 
 def exit_code(error: BaseException) -> int:

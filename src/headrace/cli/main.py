@@ -21,7 +21,7 @@ from headrace.cli import (
     version,
 )
 from headrace.cli.bus import commands as bus
-from headrace.cli.failures import NO_READER, exit_code, record, show
+from headrace.cli.failures import NO_READER, exit_code, record, show, told
 from headrace.cli.jobs import commands as jobs
 from headrace.cli.options import forget_home, home_of_failure
 from headrace.cli.running import run
@@ -42,7 +42,8 @@ class Commands(TyperGroup):
             # What is still buffered must not fail again when the interpreter flushes it.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(NO_READER) from None
-        except Exception as error:  # noqa: BLE001 - the end of every command
+        except Exception as raised:  # noqa: BLE001 - the end of every command
+            error = told(raised)
             show(error, record(error, home_of_failure()))
             raise typer.Exit(exit_code(error)) from None
 

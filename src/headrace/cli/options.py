@@ -19,6 +19,7 @@ Home = Annotated[
     typer.Option(
         "--home",
         metavar="DIR",
+        file_okay=False,
         help="Folder of bus, jobs and state. Default: HEADRACE_HOME, else .headrace.",
         show_default=False,
     ),

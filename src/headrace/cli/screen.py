@@ -6,6 +6,7 @@ Values are shown as they are: what looks like markup of the terminal in a name i
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -26,18 +27,30 @@ def show_json(*values: Any) -> None:
 
 
 def show_facts(facts: Iterable[tuple[str, str]]) -> None:
-    """Print names with their values, one a line."""
+    """Print names with their values, one a line; in a terminal long ones are wrapped."""
     for name, value in facts:
-        typer.echo(f"{name:<{_FACT}} {value}")
+        show_wrapped(f"{name:<{_FACT}} ", value)
 
 
-def new_table(titles: Sequence[str], right: Collection[str] = ()) -> Table:
-    """Return an empty table; the columns in ``right`` hold numbers."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in titles:
-        justify: Any = "right" if title in right else "left"
-        table.add_column(Text(title), justify=justify, no_wrap=True)
-    return table
+def show_wrapped(head: str, text: str, style: str = "") -> None:
+    """Print a text that goes on below its own begin where a terminal has no more room.
+
+    Args:
+        head: stands before its first line.
+        text: what is wrapped.
+        style: of the head.
+    """
+    console = Console(highlight=False)
+    room = console.width - len(head)
+    is_short = not console.is_terminal or len(text) <= room or room < _FACT
+    lines = (
+        [text]
+        if is_short
+        else textwrap.wrap(text, room, break_on_hyphens=False, break_long_words=False)
+    )
+    console.print(Text(head, style=style).append(lines[0], style="not bold"), soft_wrap=True)
+    for line in lines[1:]:
+        console.print(Text(" " * len(head) + line), soft_wrap=True)
 
 
 def fits(table: Table, console: Console) -> bool:
@@ -50,29 +63,45 @@ def show_table(
     titles: Sequence[str],
     rows: Iterable[Sequence[str]],
     right: Collection[str] = (),
+    spare: Sequence[str] = (),
     console: Console | None = None,
 ) -> None:
-    """Print rows as a table; where a terminal would have to cut it, each row as a block of lines.
+    """Print rows as a table that a terminal shows without a cut.
+
+    Where it is too wide, first the columns that can be spared are left out; where that is not
+    enough, each row is a block of lines.
 
     Args:
         titles: of the columns.
         rows: a text for each column.
         right: titles of the columns that hold numbers.
+        spare: titles of the columns that can be left out, in this order.
         console: of the standard output when left out.
     """
     console = console or Console(highlight=False)
     if not console.is_terminal:
         console.width = _NO_EDGE  # a pipe has no edge at which values may be cut
-    held = [[Text(value) for value in row] for row in rows]
-    table = new_table(titles, right)
-    for row in held:
-        table.add_row(*row)
-    if fits(table, console):
-        console.print(table)
-        return
+    held = [dict(zip(titles, row, strict=True)) for row in rows]
+    for left_out in range(len(spare) + 1):
+        shown = [title for title in titles if title not in spare[:left_out]]
+        table = new_table(shown, right)
+        for row in held:
+            table.add_row(*(Text(row[title]) for title in shown))
+        if fits(table, console):
+            console.print(table)
+            return
     width = max(map(len, titles))
     for number, row in enumerate(held):
         if number:
             console.print()
-        for title, value in zip(titles, row, strict=True):
+        for title, value in row.items():
             console.print(Text.assemble((f"{title:<{width}}  ", "bold"), value))
+
+
+def new_table(titles: Sequence[str], right: Collection[str] = ()) -> Table:
+    """Return an empty table; the columns in ``right`` hold numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in titles:
+        justify: Any = "right" if title in right else "left"
+        table.add_column(Text(title), justify=justify, no_wrap=True)
+    return table

@@ -9,6 +9,7 @@ from headrace.config.starts import EARLIEST, Start
 from headrace.coordinator.backup.copier import CopyLag
 from headrace.coordinator.epoch import EpochRun
 from headrace.coordinator.manifest import InputPosition, JobState
+from headrace.coordinator.task_files import state_bytes
 from headrace.plan.stages import JobPlan
 from headrace.task.orders import NO_WATERMARK
 
@@ -105,7 +106,7 @@ class EpochSummary:
             counts=dict(run.counts),
             watermark=min(state.watermarks.values(), default=NO_WATERMARK),
             lag=lag,
-            state_bytes=sum(task.state_bytes for task in state.tasks.values()),
+            state_bytes=sum(map(state_bytes, state.tasks.values())),
             changelog_bytes=sum(
                 change.segment.bytes for change in changed if change.segment is not None
             ),

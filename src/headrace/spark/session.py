@@ -7,6 +7,7 @@ user's settings overrides each. A session of the user's own is used as it is.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -16,9 +17,10 @@ from pathlib import Path
 from types import FrameType
 
 from pyspark import SparkContext
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from headrace.errors import InvalidInputError
+from headrace.errors import InvalidInputError, UnavailableError
 
 SINGLE_THREAD = {
     "POLARS_MAX_THREADS": "1",
@@ -63,6 +65,10 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
 }
 
+_MASTER = re.compile(
+    r"local(\[(\d+|\*)(,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|yarn|(spark|k8s|sc)://.+"
+)
+
 _LOG4J = """rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
 appender.file.type = File
@@ -89,8 +95,15 @@ def build_session(
         extra: further Spark settings.
 
     Raises:
-        InvalidInputError: Spark Connect is configured, which has no ``SparkContext``.
+        InvalidInputError: Spark Connect is configured, which has no ``SparkContext``, or the
+            master is none.
+        UnavailableError: Java does not start.
     """
+    if not _MASTER.fullmatch(master):
+        raise InvalidInputError(
+            f"spark.master is {master!r}, which Spark does not know; expected local[2], local[*], "
+            "local-cluster[2,1,1024], spark://host:7077, yarn or k8s://https://host:port"
+        )
     if os.environ.get("SPARK_REMOTE") or master.startswith("sc://"):
         raise InvalidInputError(
             "Headrace places its slots through SparkContext, which Spark Connect does not have; "
@@ -116,8 +129,14 @@ def build_session(
     }
     for name, value in settings.items():
         builder = builder.config(name, value)
-    with _output_to(log_file), _held_interrupts():
-        return builder.getOrCreate()
+    try:
+        with _output_to(log_file), _held_interrupts():
+            return builder.getOrCreate()
+    except PySparkRuntimeError as error:  # the JVM ended before it could be talked to
+        raise UnavailableError(
+            f"Spark did not start with master {master!r}; {log_file} has what Java said, and "
+            "headrace doctor looks whether Java is as it must be"
+        ) from error
 
 
 def _with_retries(master: str) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from headrace.cli.main import app
@@ -34,3 +37,16 @@ def refused(*words: object, code: int = 1, stdin: str | bytes = "") -> str:
     assert (ran.code, ran.out) == (code, "")
     assert "Traceback" not in ran.err
     return ran.err
+
+
+def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield " ".join(words), command
+        return
+    for name, found in inner.items():
+        yield from commands(found, (*words, name))
+
+
+ALL = dict(commands(get_command(app)))
+"""Every command by its words."""

@@ -84,6 +84,15 @@ def test_a_stopped_job_is_told(driver: TestDriver) -> None:
     assert "kept from 0" in done("jobs", "describe", "shop", "--home", driver.home)
 
 
+def test_state_is_told_from_the_first_epoch_on(tmp_path: Path) -> None:
+    with TestDriver(shop, tasks=2, home=tmp_path, memory_bus=False) as driver:
+        driver.create("orders", COLUMNS, time="at", key=["user"])
+        driver.feed("orders", orders("ann", "bob"))
+        summary = driver.advance()
+        assert summary is not None
+        assert jobs(driver, "describe", "shop")["state_bytes"] == summary.state_bytes > 0
+
+
 def test_a_home_without_jobs(tmp_path: Path) -> None:
     assert "no jobs in" in done("jobs", "ls", "--home", tmp_path)
     assert "no committed epoch of job 'x'" in refused("jobs", "describe", "x", "--home", tmp_path)

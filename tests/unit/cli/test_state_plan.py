@@ -72,7 +72,7 @@ def test_fewer_epochs_can_be_looked_at(ran: TestDriver) -> None:
 def test_people_read_the_model_and_why_things_are_as_they_are(ran: TestDriver) -> None:
     told = done("state", "plan", "keeper")
     assert "job keeper at epoch 10: figures of 10 epochs in 10 s" in told
-    assert "changes    100 entries/s of" in told
+    assert "changes      100 entries/s of" in told
     assert "1.0 s (epoch)" in told
     assert "20 min " in told
     assert "both make the same with a checkpoint each" in told
@@ -86,7 +86,9 @@ def test_the_figure_is_drawn(ran: TestDriver, tmp_path: Path) -> None:
 
 
 def test_a_job_that_is_not_there_is_told(tmp_path: Path) -> None:
-    assert "no job 'other'" in refused("state", "plan", "other", "--home", tmp_path)
+    assert "no committed epoch of job 'other'" in refused(
+        "state", "plan", "other", "--home", tmp_path
+    )
 
 
 def test_a_job_of_one_epoch_has_a_plan_and_no_figure(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from headrace.cli.bus.settings import settings_text
 from headrace.cli.completions import stream_names
 from headrace.cli.options import Home, Json, StreamName, open_home_bus, settings_of
 from headrace.cli.screen import show_json
@@ -160,19 +160,6 @@ def configure(
         show_json({"name": name, **found})
     else:
         typer.echo(f"stream {name}: {settings_text(found) or 'keeps everything'}")
-
-
-def settings_text(found: dict[str, Any]) -> str:
-    """Return those settings of a stream that are not as they were when it was created."""
-    from headrace.bus.settings import StreamSettings
-
-    first = StreamSettings().plain()
-    changed = {key: value for key, value in found.items() if value and value != first[key]}
-    told = [f"{key} {value}" for key, value in changed.items() if key != "columns"]
-    for change in found["columns"]:
-        default = "" if change["default"] is None else f"={json.dumps(change['default'])}"
-        told.append(f"column {change['column']}:{change['type']}{default}")
-    return ", ".join(told)
 
 
 def _age_ms(text: str) -> int | None:

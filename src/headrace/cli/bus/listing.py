@@ -54,4 +54,4 @@ def show_streams(streams: Sequence[dict[str, Any]]) -> None:
         for entry in streams
     ]
     titles = ("stream", *numbers, "first event (UTC)", "last event (UTC)", "key")
-    show_table(titles, rows, right=numbers)
+    show_table(titles, rows, right=numbers, spare=("key", "first event (UTC)", "bytes"))

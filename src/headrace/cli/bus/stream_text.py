@@ -7,8 +7,8 @@ from typing import Any
 import typer
 
 from headrace.bus.bus import Bus
-from headrace.cli.bus.changes import settings_text
 from headrace.cli.bus.listing import describe
+from headrace.cli.bus.settings import settings_text
 from headrace.cli.screen import show_facts, show_table
 from headrace.cli.words import size_text, time_text
 from headrace.clock import Clock

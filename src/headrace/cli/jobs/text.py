@@ -61,7 +61,8 @@ def show_jobs(views: Sequence[JobView]) -> None:
     """Print a line for each job."""
     numbers = ("epoch", "rows", "lag", "state")
     rows = [_job_row(view) for view in views]
-    show_table(("job", "status", "last epoch (UTC)", "driver", *numbers), rows, right=numbers)
+    titles = ("job", "status", "last epoch (UTC)", "driver", *numbers)
+    show_table(titles, rows, right=numbers, spare=("driver", "last epoch (UTC)"))
 
 
 def _job_row(view: JobView) -> list[str]:

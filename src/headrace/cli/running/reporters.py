@@ -260,6 +260,7 @@ def _bars(console: Console) -> Bars:
         TextColumn("{task.fields[rows]} rows"),
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
+        TextColumn("left"),
         console=console,
         expand=True,
     )

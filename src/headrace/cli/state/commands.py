@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.options import Home, JobName, Json, Where, settings_of
+from headrace.cli.options import Home, JobName, Json, Where
 from headrace.cli.screen import show_json
 from headrace.cli.state import plan
+from headrace.cli.state.readers import open_reader
 
 if TYPE_CHECKING:
-    from headrace.coordinator.inspection.inspection import JobReader
     from headrace.coordinator.inspection.store_view import StoreView
 
 NEGATIVE = {"ignore_unknown_options": True}  # -5 is a number, not an option
@@ -57,18 +57,6 @@ Prefix = Annotated[
 ]
 Low = Annotated[list[str] | None, _words("--low", "The least key.")]
 High = Annotated[list[str] | None, _words("--high", "The key to stop before.")]
-
-
-def open_reader(job: str, home: Path | None) -> JobReader:
-    """Return the reader of a job below a home."""
-    from headrace.clock import SystemClock
-    from headrace.coordinator.backup.places import newest_of
-    from headrace.coordinator.inspection.inspection import JobReader
-    from headrace.coordinator.storage import check_job_name
-    from headrace.files import Files
-
-    root = newest_of(settings_of(home), check_job_name(job))
-    return JobReader(root, job, Files(sync=False), SystemClock())
 
 
 @app.command()

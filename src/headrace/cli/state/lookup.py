@@ -122,7 +122,7 @@ def matching(batches: Iterable[pa.RecordBatch], where: str | None) -> Iterator[p
         try:
             mask = frame.select(condition.alias("kept"))["kept"].cast(pl.Boolean, strict=True)
         except pl.exceptions.PolarsError as error:
-            reason = str(error).splitlines()[0]
+            reason = str(error).splitlines()[0].partition("; valid columns")[0]
             raise InvalidInputError(
                 f"--where {where!r}: {reason}; the columns are {batch.schema.names}"
             ) from error

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.options import Home, JobName, Json, settings_of
-from headrace.cli.screen import show_json
+from headrace.cli.options import Home, JobName, Json
+from headrace.cli.screen import show_facts, show_json, show_table, show_wrapped
+from headrace.cli.state.readers import open_reader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from headrace.coordinator.inspection.state_figures import StateFigures
 
 INTERVALS_S = (600.0, 1200.0, 5400.0)
@@ -33,19 +32,9 @@ def plan(
     home: Home = None,
 ) -> None:
     """Weigh a changelog against checkpoints with the job's own figures."""
-    from headrace.clock import SystemClock
-    from headrace.coordinator.backup.places import newest_of
-    from headrace.coordinator.commit_log import FileCommitLog
     from headrace.coordinator.inspection.state_figures import state_figures
-    from headrace.coordinator.storage import check_job_name
-    from headrace.errors import InvalidInputError
-    from headrace.files import Files
 
-    root = newest_of(settings_of(home), check_job_name(job))
-    if not (root / "manifests").is_dir():
-        raise InvalidInputError(f"no job {job!r} in {root.parent}; check its name and --home")
-    log = FileCommitLog(root, Files(sync=False), SystemClock())
-    found = state_figures(log, job, epochs)
+    found = state_figures(open_reader(job, home).log, job, epochs)
     if chart is not None:
         from headrace.cli.state.chart import draw_figure
 
@@ -53,8 +42,7 @@ def plan(
     if as_json:
         show_json(figures_json(found))
         return
-    for line in lines(found):
-        typer.echo(line)
+    show_plan(found)
 
 
 def figures_json(found: StateFigures) -> dict[str, Any]:
@@ -102,38 +90,50 @@ def _intervals(found: StateFigures) -> list[float]:
     return [*([own] if own is not None else []), *INTERVALS_S]
 
 
-def lines(found: StateFigures) -> Iterator[str]:
-    """Yield what people read."""
+def show_plan(found: StateFigures) -> None:
+    """Print what people read."""
     from headrace.cli.words import count_text, seconds_text, size_text
 
     model = found.model
-    yield (
+    typer.echo(
         f"job {found.job} at epoch {found.epoch}: figures of {count_text(found.epochs, 'epoch')} "
         f"in {seconds_text(found.seconds)}"
     )
-    yield f"state      {size_text(found.state_bytes)} in {count_text(len(found.tasks), 'task')}"
-    yield f"changes    {model.change_rate:,.0f} entries/s of {model.entry_bytes:,.0f} B"
-    yield f"changelog  {size_text(model.changelog_rate)}/s = change_rate x entry_size"
-    yield ""
-    yield "a full checkpoint each   makes state_size / interval   breaks even at   less data by"
-    for interval in _intervals(found):
-        label = seconds_text(interval) + (" (epoch)" if interval == found.interval_s else "")
-        rate = model.break_even_rate(interval)
-        yield (
-            f"{label:<24} {size_text(model.checkpoint_rate(interval)) + '/s':<29} "
-            f"{'-' if rate is None else f'{rate:,.0f}/s':<16} "
-            f"{'changelog' if model.prefers_changelog(interval) else 'checkpoint'}"
-        )
+    show_facts(
+        [
+            ("state", f"{size_text(found.state_bytes)} in {count_text(len(found.tasks), 'task')}"),
+            ("changes", f"{model.change_rate:,.0f} entries/s of {model.entry_bytes:,.0f} B"),
+            ("changelog", f"{size_text(model.changelog_rate)}/s = change_rate x entry_size"),
+        ]
+    )
+    typer.echo()
+    titles = ("a checkpoint each", "makes", "breaks even at", "less data by")
+    rows = [_interval_row(found, interval) for interval in _intervals(found)]
+    show_table(titles, rows, right=("makes", "breaks even at"))
     even = model.break_even_interval_s
-    if even is not None:
-        yield f"both make the same with a checkpoint each {seconds_text(even)}"
-    yield ""
-    yield (
-        f"now: a changelog each epoch, merged beside it: {size_text(found.merged_bytes)} "
+    if even:
+        typer.echo(f"both make the same with a checkpoint each {seconds_text(even)}")
+    typer.echo()
+    show_wrapped(
+        "now: ",
+        f"a changelog each epoch, merged beside it: {size_text(found.merged_bytes)} "
         f"rewritten for {size_text(found.changelog_bytes)} logged; a rebuild of all tasks "
-        f"reads {size_text(found.rebuild_bytes)}"
+        f"reads {size_text(found.rebuild_bytes)}",
     )
     for task in found.tasks:
-        yield f"  {task.name}: {count_text(task.files, 'file')}; {task.reason}"
+        show_wrapped(f"  {task.name}: ", f"{count_text(task.files, 'file')}; {task.reason}")
         if task.due:
-            yield f"    next: {task.due}"
+            show_wrapped("    next: ", task.due)
+
+
+def _interval_row(found: StateFigures, interval: float) -> list[str]:
+    from headrace.cli.words import seconds_text, size_text
+
+    model = found.model
+    rate = model.break_even_rate(interval)
+    return [
+        seconds_text(interval) + (" (epoch)" if interval == found.interval_s else ""),
+        f"{size_text(model.checkpoint_rate(interval))}/s",
+        "-" if rate is None else f"{rate:,.0f}/s",
+        "changelog" if model.prefers_changelog(interval) else "checkpoint",
+    ]

@@ -72,4 +72,5 @@ def show_stores(job: str, head: Mapping[str, Any], stores: Sequence[Mapping[str,
         ]
         for store in stores
     ]
-    show_table(("stage", "store", "kind", "holds", *numbers), rows, right=numbers)
+    titles = ("stage", "store", "kind", "holds", *numbers)
+    show_table(titles, rows, right=numbers, spare=("files", "holds", "changed", "stage"))

@@ -56,15 +56,15 @@ class JobReader:
                 job=job,
             )
         self.root, self.job, self._files = root, job, files
-        self._log = FileCommitLog(root, files, clock)
+        self.log = FileCommitLog(root, files, clock)
 
     def kept(self) -> Kept:
         """Return which epochs can be read now."""
         state = self._newest()
-        return Kept(max(state.kept_from, self._log.epochs()[0]), state.epoch)
+        return Kept(max(state.kept_from, self.log.epochs()[0]), state.epoch)
 
     def _newest(self) -> JobState:
-        state = load_state(self._log)
+        state = load_state(self.log)
         if state is None:
             raise CorruptDataError(f"job {self.job!r} has no manifest", job=self.job)
         return state
@@ -91,7 +91,7 @@ class JobReader:
                 f"epoch {wanted} of job {self.job!r} is no longer kept; the oldest that is kept is "
                 f"{kept.oldest}, the newest {kept.newest}: state.keep_epochs says how many are"
             )
-        state = load_state(self._log, wanted)
+        state = load_state(self.log, wanted)
         if state is None or state.epoch != wanted:
             return self.state(epoch)  # pruned since: say so
         return state

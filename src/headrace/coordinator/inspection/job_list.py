@@ -20,6 +20,7 @@ from headrace.coordinator.inspection.inspection import JobReader
 from headrace.coordinator.manifest import SINK_ROWS, JobState
 from headrace.coordinator.receivers import is_confirmed
 from headrace.coordinator.storage import check_job_name
+from headrace.coordinator.task_files import state_bytes
 from headrace.errors import CorruptDataError
 from headrace.files import Files
 from headrace.task.orders import NO_WATERMARK
@@ -169,7 +170,7 @@ def _stages(state: JobState) -> Iterable[StageView]:
     for stage, count in state.task_counts.items():
         tasks = [task for name, task in state.tasks.items() if name.rpartition("/")[0] == stage]
         hosts = sorted({task.host for task in tasks if task.host})
-        yield StageView(stage, count, sum(task.state_bytes for task in tasks), tuple(hosts))
+        yield StageView(stage, count, sum(map(state_bytes, tasks)), tuple(hosts))
 
 
 def _sinks(state: JobState, catalog: Catalog, root: Path) -> Iterable[SinkView]:

@@ -1,0 +1,118 @@
+"""What is wrong with a command is told in one message, with a code; nothing else is printed."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+from tests.unit.cli.commands import ALL, headrace
+
+MISTAKES = [
+    ("init 1st", "'1st' cannot name a project; begin with a letter"),
+    ("init data.d", "'data.d' cannot name a project"),
+    ("dev shop_jbo.py --once", "no file shop_jbo.py; did you mean shop_job.py?"),
+    ("dev shop_job.py --once", "no sample data of stream 'orders'; expected data/orders.jsonl"),
+    ("dev shop_job.py --once --data orders=x.csv", "no file x.csv; check --data"),
+    ("run shop_jbo.py", "no file shop_jbo.py; did you mean shop_job.py?"),
+    ("run shop_job.py:other", "has no job 'other'; expected shop_job.py:shop"),
+    ("run shop_job.py --set job.taks=3", "unknown setting job.taks; did you mean job.tasks?"),
+    ("run shop_job.py --set job.tasks=many", "found 'many', expected integer"),
+    ("run shop_job.py --set tasks", "--set tasks: expected section.key=value"),
+    ("run shop_job.py --config none.toml", "none.toml does not exist; name another"),
+    ("run shop_job.py --master nonsense", "spark.master is 'nonsense', which Spark does not know"),
+    ("explain nope:job", "no module 'nope'; the working directory has shop_job"),
+    ("bus create a/b --schema a:int64", "'a/b' cannot name a stream"),
+    ("bus create new --schema a:int65", "unknown type 'int65'; did you mean int64?"),
+    ("bus create new --schema a:int64 --time b", "event-time column 'b' is not in the schema"),
+    ("bus create new --schema a:int64 --key b", "key column 'b' is not in the schema"),
+    ("bus create new --like none.parquet", "--like: no file none.parquet; check the path"),
+    ("bus create orders --schema a:int64", "stream 'orders' exists"),
+    ("bus append order orders.jsonl", "no stream 'order'; did you mean 'orders'?"),
+    ("bus append orders none.jsonl", "no file none.jsonl; check the path"),
+    ("bus append orders bad.jsonl", "bad.jsonl line 2: column 'n': found \"x\", expected int64"),
+    (
+        "bus append orders bytes.csv",
+        "bytes.csv line 1: found the byte 0xff, expected text in UTF-8",
+    ),
+    ("bus append orders orders.txt", "the format of .txt is unknown; give --format"),
+    ("bus append orders orders.jsonl --partition 7", "has no partition 7; expected 0 to 0"),
+    ("bus append new bad.parquet --infer", "bad.parquet cannot be read as Parquet"),
+    ("bus tail order", "no stream 'order'; did you mean 'orders'?"),
+    ("bus tail orders --from yesterday", "--from 'yesterday' cannot be read"),
+    ("bus tail orders --partition 9", "has no partition 9; expected 0 to 0"),
+    ("bus tail orders --where 'm > 3'", "unable to find column \"m\"; the columns are ['user'"),
+    ("bus tail orders --where 'n >>> 1'", "is no condition"),
+    ("bus describe order", "no stream 'order'; did you mean 'orders'?"),
+    ("bus trim orders --before whenever", "--before 'whenever' cannot be read"),
+    ("bus alias bought order", "no stream 'order'; did you mean 'orders'?"),
+    ("bus alias bought --remove", "no alias 'bought'"),
+    ("bus configure orders --retain soon", "--retain is 'soon'; expected a duration"),
+    ("bus ls --set a=b", None),
+    ("state ls shp", "no committed epoch of job 'shp'"),
+    ("state ls shop --epoch 99", "epoch 99 of job 'shop' is not committed; the newest is 2"),
+    ("state get shop spnt ann", "job 'shop' has no store 'spnt'; it has spent"),
+    ("state get shop spent zoe", "store 'spent' has nothing for key zoe at epoch 2"),
+    ("state get shop spent a b", "found a key of 2, expected 1: user (string)"),
+    ("state scan shop spent --where 'm > 3'", 'unable to find column "m"'),
+    ("state scan shop spent --prefix a --low b", "give either --prefix, or --low and --high"),
+    ("state diff shop spent 1 99", "epoch 99 of job 'shop' is not committed"),
+    ("state export shop spent --to none/x.parquet", "no folder"),
+    ("state plan shp", "no committed epoch of job 'shp'"),
+    ("jobs ls --home shop_job.py", None),
+    ("jobs describe shp", "found shop: check the name and --home"),
+    ("jobs why shp", "no committed epoch of job 'shp'"),
+    ("jobs stop shop", "job 'shop' does not run; its status is stopped"),
+    ("jobs reset shop --from then", "--from 'then' cannot be read"),
+    ("jobs reset shop --offset orders/0=x", "expected INPUT/PARTITION=N, such as orders/0=1000"),
+    ("jobs rewind shop --to 99", "epoch 99 of job 'shop' is not committed"),
+    ("jobs rewind shop --to monday", "expected an epoch, -5, or a time such as"),
+    ("jobs delete shop", "would be deleted with all of its state; add --yes"),
+    ("jobs rescale shop --tasks 9999", "found 9999 tasks, expected 1 to 64"),
+    ("jobs rescale shop --tasks 3 --stage none", "has no keyed stage 'none'"),
+    ("dlq ls --what", None),
+    ("dlq show shp", "no dead letters of 'shp'; did you mean 'shop.dead'?"),
+    ("dlq redrive shp", "no dead letters of 'shp'; did you mean 'shop.dead'?"),
+    ("config explain job.taks", "unknown setting job.taks; did you mean job.tasks?"),
+    ("config ls --set a=b", "unknown setting a; known are home and those of bus"),
+    ("doctor --config none.toml", "none.toml does not exist"),
+    ("bench readwrite --store x", None),
+    ("bench idle --epochs 1", None),
+    ("bench tasks --few 0", None),
+    ("bench stores --workload x", None),
+    ("demo --mode x", None),
+    ("version --jso", None),
+]
+"""Each with a part of its message; ``None``: wrong usage, which the command line tells itself."""
+
+
+def test_every_command_has_a_case() -> None:
+    tried = [words for words, _ in MISTAKES]
+    assert [name for name in ALL if not any(words.startswith(name) for words in tried)] == []
+
+
+@pytest.mark.parametrize(("words", "told"), MISTAKES, ids=[words for words, _ in MISTAKES])
+def test_a_mistake_is_one_message(words: str, told: str | None, shop: Path) -> None:
+    (shop / "bad.jsonl").write_text('{"user": "cat", "n": 1}\n{"user": "cat", "n": "x"}\n')
+    (shop / "bytes.csv").write_bytes(b"\xff\xfe\x00\n")
+    (shop / "bad.parquet").write_bytes(b"PAR1")
+
+    ran = headrace(*shlex.split(words))
+
+    assert (ran.code, ran.out) == (1 if told else 2, "")
+    assert "Traceback" not in ran.err
+    assert "HR900" not in ran.err
+    if told:
+        first, *others = ran.err.splitlines()
+        assert first.startswith("error HR1")
+        assert told in first
+        assert all(line.startswith(("next: ", "details: ")) for line in others)
+
+
+@pytest.mark.parametrize("words", ["bus create s --schema a:int64", "demo --mode bounded"])
+def test_a_home_that_cannot_be_made_is_told(words: str) -> None:
+    ran = headrace(*words.split(), "--home", "/proc/none")
+
+    assert (ran.code, ran.out) == (3, "")
+    assert ran.err.startswith("error HR200: /proc/none")
+    assert "cannot be used: no such file or directory; check that path" in ran.err
