@@ -45,6 +45,12 @@ def visits(g: hr.Graph) -> None:
     pages.process(Counter, {"seen": int}, returns=Visit).send_to(g.output("seen", partitions=2))
     pages.process(lambda: Counter(), (hr.store("more", list[int], "memory"),))  # noqa: PLW0108
     source.map("page", hr.lit(1).alias("one")).send_to(g.output("ones"))
+    short = source.split(short=hr.col("seconds") < 1, home=lambda click: click.page == "/")
+    assert_type(short["short"], hr.Stream)
+    together = short["home"].union(short["default"], pages.deduplicate("page", within="1h"))
+    assert_type(together, hr.Stream)
+    sides = source.map(to_visit, sides={"broken": Visit})
+    assert_type(sides.side("broken"), hr.Stream)
 
 
 assert_type(visits, hr.Job)
@@ -64,6 +70,11 @@ def wrong(g: hr.Graph) -> None:
     source.aggregate(every=60, n=hr.agg.count())  # type: ignore[arg-type]
     source.send_to("hourly")  # type: ignore[arg-type]
     source.merge("other")  # type: ignore[arg-type]
+    source.union("other")  # type: ignore[arg-type]
+    source.split(short=7)  # type: ignore[arg-type]
+    source.deduplicate(7)  # type: ignore[arg-type]
+    source.deduplicate(within=60)  # type: ignore[arg-type]
+    source.map(to_visit, sides=Visit)  # type: ignore[arg-type]
     source.reduce(max)  # type: ignore[attr-defined]
     hr.job(visits)  # type: ignore[arg-type]
     unknown: Aggregate = hr.agg.count().alias("n")  # type: ignore[attr-defined]

@@ -333,13 +333,15 @@ def test_a_mistake_is_told_with_operator_and_line(case: str) -> None:
     assert said.split("(FILE)")[-1] in found[0]
 
 
-def routed(within: str | None = "1h", columns: tuple[str, ...] = (), **ttl: str) -> JobGraph:
+def routed(
+    within: str | None = "1h", columns: tuple[str, ...] = (), *, ttl: str | None = None
+) -> JobGraph:
     def function(g: hr.Graph) -> None:
         parts = orders(g).split(odd=hr.col("order") % 2 == 1, even=even)
         made = parts["even"].map(kept, sides={"late": Late})
         made.side("late").union(parts["odd"], made).send_to(g.output("late"))
         by = parts["default"].partition_by("customer", name="by")
-        by.deduplicate(*columns, within=within, name="first", **ttl).send_to(g.output("out"))
+        by.deduplicate(*columns, within=within, name="first", ttl=ttl).send_to(g.output("out"))
 
     return build(function)
 
@@ -369,8 +371,8 @@ def test_the_diagram_draws_each_branch_and_side() -> None:
 
 
 def test_old_ids_fit_another_span_but_no_other_id_or_clock() -> None:
-    def marks(*arguments: Any, **ttl: str) -> dict[str, str]:
-        return plan(routed(*arguments, **ttl), {}).fingerprint
+    def marks(*arguments: Any, ttl: str | None = None) -> dict[str, str]:
+        return plan(routed(*arguments, ttl=ttl), {}).fingerprint
 
     kept = marks("1h")
     assert changes(kept, marks("2d")) == []

@@ -125,8 +125,8 @@ def test_rows_of_one_batch_are_decided_in_their_order(
             until[key] = at + within
             wanted.append(row)
     known = np.full(4, -(1 << 62))
-    at = np.array(times, np.int64)
-    found = _passed(np.array(ids, np.int64), at, at, known, within)
+    moments = np.array(times, np.int64)
+    found = _passed(np.array(ids, np.int64), moments, moments, known, within)
     assert wanted == sorted(found.tolist())
     assert list(until.values()) == known.tolist()
 
