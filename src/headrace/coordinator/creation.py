@@ -10,11 +10,13 @@ from headrace.bus.bus import Bus
 from headrace.bus.spec import StreamSpec
 from headrace.bus.starts import start_offsets
 from headrace.config.starts import Start
+from headrace.coordinator.catalog import Catalog, describe_plan
 from headrace.coordinator.manifest import InputPosition, JobState
 from headrace.errors import InvalidInputError
 from headrace.graph.operators import first_starts
 from headrace.plan.compatibility import changes
 from headrace.plan.stages import JobPlan
+from headrace.state.value_changes import value_changes
 
 Positions = dict[str, dict[int, InputPosition]]
 
@@ -87,13 +89,19 @@ def task_counts(plan: JobPlan) -> dict[str, int]:
     return {stage.name: stage.tasks for stage in plan.stages if stage.keyed}
 
 
-def check_graph(state: JobState, plan: JobPlan) -> None:
+def check_graph(state: JobState, plan: JobPlan, before: Catalog | None = None) -> None:
     """Make sure that a graph can go on from a state.
+
+    Args:
+        state: of the job.
+        plan: of the graph.
+        before: what the stores held by the word of the plan before.
 
     Raises:
         InvalidInputError: it cannot; says all that has changed.
     """
     found = changes(state.fingerprint, plan.fingerprint)
+    found += [] if before is None else _value_mistakes(state, before, describe_plan(plan))
     held = state.task_counts
     found += [
         f"stage {stage!r}: tasks were {held[stage]}, are now {tasks}; state is kept by task: "
@@ -109,3 +117,16 @@ def check_graph(state: JobState, plan: JobPlan) -> None:
             f"longer fits:\n{lines}",
             job=state.job,
         )
+
+
+def _value_mistakes(state: JobState, before: Catalog, after: Catalog) -> list[str]:
+    """Say which stores hold values that cannot be read as what is declared now."""
+    stages = {name.rpartition("/")[0] for name, task in state.tasks.items() if task.files}
+    held = {entry.name: entry for entry in before.stores if entry.stage in stages}
+    return [
+        f"store {entry.name!r} of {entry.operator!r}: {text}, or begin anew: headrace jobs reset "
+        f"{state.job}"
+        for entry in after.stores
+        if entry.form == "values" and entry.in_files and entry.name in held
+        for text in value_changes(held[entry.name].value, entry.value)
+    ]

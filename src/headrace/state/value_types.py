@@ -67,7 +67,10 @@ def _describe(info: inspect.Type, above: tuple[type, ...]) -> Description:
         return {"kind": _PLAIN[type(info)]}
     if isinstance(info, inspect.UnionType):
         options = [one for one in info.types if not isinstance(one, inspect.NoneType)]
-        return _describe(options[0], above) if len(options) == 1 else JSON
+        if len(options) > 1:
+            return JSON
+        found = _describe(options[0], above)
+        return found if found == JSON else found | {"optional": True}
     if isinstance(info, inspect.LiteralType):
         found = {type(value) for value in info.values if value is not None}
         known = {int: "int", str: "str"}
@@ -109,7 +112,8 @@ def _record(info: Any, above: tuple[type, ...]) -> Description:
 def _default(field: Any) -> Description:
     """A plain default: entries written before the field existed show it."""
     found = getattr(field, "default", None)
-    return {"default": found} if isinstance(found, bool | int | float | str) else {}
+    given: Description = {} if field.required else {"required": False}
+    return given | ({"default": found} if isinstance(found, bool | int | float | str) else {})
 
 
 class ValueShape:
