@@ -61,6 +61,7 @@ class TableBench:
         self.figures: dict[str, list[float]] = defaultdict(list)
         self.bytes: list[float] = []
         self.written = 0
+        self.now_ms: int | None = None
 
     def timed(self, name: str, rows: int, action: Callable[[], Any]) -> Any:
         """Do something and note what it cost a key."""
@@ -112,7 +113,7 @@ class TableBench:
             return
         own = self.runs[begin:]
         schema = merged_schema(own, self.layout, begin == 0)
-        batches = merge_runs(own, self.layout, begin == 0)
+        batches = merge_runs(own, self.layout, begin == 0, self.now_ms)
         rows = sum(run.rows for run in own)
         self.runs[begin:] = [self.timed("merge", rows, lambda: self.write("", schema, batches))]
 

@@ -135,7 +135,9 @@ class DeduplicateNode(Node):
         until = np.full(len(keys), _NEVER)
         until[found.index] = found.written + self._within
         chosen = _passed(places, times, np.maximum(times, seen), until, self._within)
-        changed = np.unique(places[chosen])
+        is_new = np.zeros(len(keys), bool)
+        is_new[places[chosen]] = True
+        changed = np.flatnonzero(is_new)
         if len(changed):
             own = keys if len(changed) == len(keys) else keys.select(changed)
             self._table.put(own, no_columns(len(changed)), until[changed] - self._within)
