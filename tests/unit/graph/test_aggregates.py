@@ -89,6 +89,23 @@ def _top(rows: Sequence[Row]) -> list[Row]:
     return [{name: row[name] for name in ("real", "text")} for row in ranked[:3]]
 
 
+def _picked(rows: Sequence[Row], *, least: bool) -> str | None:
+    some = [row for row in rows if row["text"] is not None and row["at"] is not None]
+    ordered = sorted(some, key=lambda row: row["at"])
+    found: str | None = ordered[0 if least else -1]["text"] if some else None
+    return found
+
+
+def _ranked(values: list[int]) -> list[float] | None:
+    ordered = sorted(values)
+    return [ordered[0], ordered[(len(ordered) - 1) // 2], ordered[-1]] if ordered else None
+
+
+def _often(values: list[Any], column: str = "number", k: int = 2) -> list[Row]:
+    counts = sorted((-values.count(value), value) for value in set(values))
+    return [{column: value, "count": -n, "least": -n} for n, value in counts[:k]]
+
+
 MODELS: dict[str, tuple[Aggregate, Any]] = {
     "count": (agg.count(), len),
     "count of a column": (agg.count("number"), lambda rows: len(_values(rows, "number"))),
@@ -101,6 +118,33 @@ MODELS: dict[str, tuple[Aggregate, Any]] = {
     "max of times": (agg.max("at"), lambda rows: max(_values(rows, "at"), default=None)),
     "max of flags": (agg.max("flag"), lambda rows: max(_values(rows, "flag"), default=None)),
     "top k": (agg.top_k("real", k=3, keep=("text",)), _top),
+    "first": (agg.first("text"), lambda rows: next(iter(_values(rows, "text")), None)),
+    "last": (agg.last("number"), lambda rows: (_values(rows, "number") or [None])[-1]),
+    "first by time": (agg.first("text", by="at"), lambda rows: _picked(rows, least=True)),
+    "last by time": (agg.last("text", by="at"), lambda rows: _picked(rows, least=False)),
+    "collect": (agg.collect("text"), lambda rows: [row["text"] for row in rows]),
+    "collect columns": (
+        agg.collect("number", "text"),
+        lambda rows: [{name: row[name] for name in ("number", "text")} for row in rows],
+    ),
+    "distinct text": (
+        agg.approx_distinct("text", 32),
+        lambda rows: len(set(_values(rows, "text"))),
+    ),
+    "distinct times": (agg.approx_distinct("at", 32), lambda rows: len(set(_values(rows, "at")))),
+    "distinct floats": (
+        agg.approx_distinct("real", 32),
+        lambda rows: len(set(_values(rows, "real"))),
+    ),
+    "quantiles": (
+        agg.quantiles("number", [0, 0.5, 1], 32),
+        lambda rows: _ranked(_values(rows, "number")),
+    ),
+    "frequent text": (
+        agg.frequent("text", 9, 32),
+        lambda rows: _often(_values(rows, "text"), "text", 9),
+    ),
+    "frequent": (agg.frequent("number", 2, 32), lambda rows: _often(_values(rows, "number"))),
     "monoid": (spread(), lambda rows: show_spread(fold_spread(to_frame(rows)))),
     "monoid by frame": (
         spread(fold_frame=fold_spread),
@@ -126,6 +170,11 @@ rows_strategy = st.lists(
     ),
     max_size=12,
 )
+STEPWISE = (
+    *("top k", "monoid", "first by", "last by", "collect", "distinct", "quantiles", "frequent"),
+)
+"""Aggregates whose running results are made row by row."""
+
 law = pytest.mark.parametrize("name", MODELS)
 quick = settings(max_examples=15, deadline=None)
 
@@ -220,7 +269,7 @@ def test_accumulating_shows_each_prefix(name: str, rows: list[Row]) -> None:
     aggregate = bound(name)
     running = aggregate.accumulate("p.")
     if running is None:
-        assert name.startswith(("top k", "monoid"))
+        assert name.startswith(STEPWISE)
         return
     frame = to_frame(rows).select("key", *aggregate.lift("p."))
     frame = frame.with_columns(step.over("key") for step in running)

@@ -18,14 +18,21 @@ from headrace.coordinator.catalog import AggregateEntry, StoreEntry
 from headrace.errors import CorruptDataError, InternalError
 from headrace.graph.aggregates import Aggregate, Count, Mean, Sum
 from headrace.graph.extremes import Extreme
+from headrace.graph.picking import Collect, Pick
 from headrace.graph.ranking import TopK
+from headrace.graph.sketches import Distinct, Frequent, Quantiles
+from headrace.graph.variance import Variance
 from headrace.records.keys import decode_key
 from headrace.records.schema import MAX_EVENT_TIME_MS, normalise, schema_from_text
 from headrace.state.value_types import ValueShape, json_text
 from headrace.task.partials import PartialCodec
 
 KNOWN: dict[str, type[Aggregate]] = {
-    kind.__name__: kind for kind in (Count, Sum, Mean, Extreme, TopK)
+    kind.__name__: kind
+    for kind in (
+        *(Count, Sum, Mean, Extreme, TopK, Variance, Pick, Collect),
+        *(Distinct, Quantiles, Frequent),
+    )
 }
 _MOMENT = pa.timestamp("us", tz="UTC")
 _OF_VALUE: dict[type, pa.DataType] = {
