@@ -27,6 +27,7 @@ FAULT_POINTS: dict[str, str] = {
     "sink.committed": "a receiver has committed the epoch, the driver has not noted it",
     "rescale.published": "the last epoch's outputs are out, nothing of the rescale is visible",
     "rescale.committed": "the manifest with other numbers of tasks is visible, nobody knows yet",
+    "streams.followed": "the manifest with the streams that came to a pattern, or went, is visible",
     "set_back.published": "the last epoch's outputs are out, the reset or rewind is not visible",
     "set_back.committed": "the manifest of a reset or rewind is visible, nobody knows yet",
     "delete.published": "the last epoch's outputs are out, the job is still there",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from functools import partial
@@ -34,7 +35,8 @@ class FileStream(LogStream):
 
     def __init__(self, spec: StreamSpec, bus: FileBus, folder: Path) -> None:
         self._bus = bus
-        self._folder = folder
+        self.folder = folder
+        self.identity = _identity(folder)
         settings = SettingsFiles(folder, bus.parts.files, bus.parts.clock)
 
         def make_log(partition: int) -> FileLog:
@@ -53,20 +55,20 @@ class FileStream(LogStream):
 
     def _check_partitions_known(self) -> None:
         """Find settings that were lost, by rows in a partition that they do not tell of."""
-        following = self._folder / partition_name(self.spec.partitions)
+        following = self.folder / partition_name(self.spec.partitions)
         if any(name.startswith("index-") for name in self._bus.parts.files.names(following)):
             before = self.spec.partitions
             self._partitions()  # somebody may just have added it
             if self.spec.partitions == before:
                 raise CorruptDataError(
-                    f"{self._folder} has lost settings: found rows in {following.name}, expected "
+                    f"{self.folder} has lost settings: found rows in {following.name}, expected "
                     f"{before} partitions",
-                    file=str(self._folder),
+                    file=str(self.folder),
                 )
 
     def _prepare(self, partitions: int) -> None:
         for partition in range(self.spec.partitions, partitions):
-            (self._folder / partition_name(partition)).mkdir(exist_ok=True)
+            (self.folder / partition_name(partition)).mkdir(exist_ok=True)
 
     def _compact_soon(self, partition: int) -> None:
         self._bus.compactions.put(partial(self.compact_if_due, partition))
@@ -139,9 +141,21 @@ class FileBus(Bus):
         """Return a stream; see ``Bus.stream``."""
         with self._lock:
             self._check_open()
-            if name not in self._streams and not (self._folder / name / "stream.json").exists():
+            if self._is_known(name):
+                return self._streams[name]
+            if not (self._folder / name / "stream.json").exists():
                 name = self._aliases.target(name) or name
             return self._open(name)
+
+    def _is_known(self, name: str) -> bool:
+        """Say whether a stream is open, and let go of one that was removed, or made anew."""
+        if name not in self._streams:
+            return False
+        stream = self._streams[name]
+        if stream.identity == _identity(stream.folder):
+            return True
+        del self._streams[name]
+        return False
 
     def aliases(self) -> dict[str, str]:
         """Return the stream that each alias stands for."""
@@ -184,7 +198,7 @@ class FileBus(Bus):
             return self._watch
 
     def _open(self, name: str) -> FileStream:
-        if name not in self._streams:
+        if not self._is_known(name):
             self._streams[name] = FileStream(self._read_spec(name), self, self._folder / name)
             if self.parts.settings.fsync is Fsync.INTERVAL and self._flusher is None:
                 self._flusher = Flusher(self.open_logs.flush, self.parts.settings.fsync_interval_ms)
@@ -205,6 +219,15 @@ class FileBus(Bus):
     def _check_open(self) -> None:
         if self._is_closed:
             raise ClosedError(f"the bus in {self.root} is closed")
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """Tell a stream from another one of its name; ``None`` when there is none."""
+    try:
+        found = os.stat(f"{folder}/stream.json")
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def partition_name(partition: int) -> str:

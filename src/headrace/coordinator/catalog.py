@@ -284,7 +284,9 @@ def save_catalog(root: Path, generation: int, catalog: Catalog, files: Files, un
     names = files.names(root / FOLDER)
     if names and files.read(root / FOLDER / names[-1]) == data:
         return
-    files.publish(root / FOLDER / f"{generation:08d}.json", data, unique)
+    path = root / FOLDER / f"{generation:08d}.json"
+    if not files.publish(path, data, unique):
+        files.replace(path, data, unique)  # streams of a pattern came or went
     for name in names[: -KEPT + 1]:
         files.remove(root / FOLDER / name)
 

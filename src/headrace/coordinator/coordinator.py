@@ -10,16 +10,15 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from headrace.bus.bus import Bus, Stream
+from headrace.bus.bus import Bus
 from headrace.clock import Clock, Deadline
 from headrace.coordinator.backup.copier import Copier
-from headrace.coordinator.catalog import describe_plan, load_catalog, save_catalog
+from headrace.coordinator.catalog import describe_plan, save_catalog
 from headrace.coordinator.changes.requests import Requests, RescaleAnswer
 from headrace.coordinator.changes.rescale_steps import commit_rescale
 from headrace.coordinator.commit_log import CommitLog
 from headrace.coordinator.creation import (
     Positions,
-    added_positions,
     check_graph,
     create_outputs,
     first_positions,
@@ -27,6 +26,7 @@ from headrace.coordinator.creation import (
     with_positions,
 )
 from headrace.coordinator.epoch import EpochRun, MisplacedError, Runner
+from headrace.coordinator.inputs import Inputs, Planner
 from headrace.coordinator.kept import KeptEpochs
 from headrace.coordinator.lineages import begin_lineage
 from headrace.coordinator.manifest import JobState
@@ -37,7 +37,6 @@ from headrace.coordinator.planning import (
     check_kept,
     next_wall_deadline,
     plan_ranges,
-    table_limits,
 )
 from headrace.coordinator.publishing import publish_outputs
 from headrace.coordinator.receivers import Receivers
@@ -78,6 +77,7 @@ class Coordinator:
         clock: time and names.
         limits: of epochs and of the run.
         copier: keeps a copy in job_dir, where the storage is on this host's own disk.
+        planner: plans the job again when streams of a pattern come or go.
     """
 
     def __init__(  # noqa: PLR0913 - each is a part of its own, by name
@@ -92,6 +92,7 @@ class Coordinator:
         clock: Clock,
         limits: EpochLimits | None = None,
         copier: Copier | None = None,
+        planner: Planner | None = None,
     ) -> None:
         self._plan, self._digest = plan, plan_digest
         self._bus, self._storage, self._copier = bus, storage, copier
@@ -101,6 +102,7 @@ class Coordinator:
         self._kept = KeptEpochs(log, self._limits.keep_epochs, self._limits.keep_bytes)
         self._receivers = Receivers(plan, storage, clock)
         self._requests = Requests(storage.root, storage.files, clock)
+        self._inputs = Inputs(plan.graph.name, bus, clock, planner)
         self._max_rows = self._limits.max_rows
         self._slots: list[Slot] = []
         self._published = ""
@@ -143,8 +145,8 @@ class Coordinator:
             self._create_job()
         self._adopt()
         self._recount()
-        before = load_catalog(self._storage.root, self.state.generation, self._storage.files)
-        check_graph(self.state, self._plan, before)
+        check_graph(self.state, self._plan)
+        self._follow()
         self._receivers.open()
         self._describe()
         self._publish()
@@ -239,7 +241,7 @@ class Coordinator:
         Raises:
             NotOwnerError: a newer driver has taken over; stop.
         """
-        until = self.ends() | {s.spec.name: s.ends() for s in self._table_streams().values()}
+        until = self._inputs.all_ends(self._plan)
         while self.state.until is None:
             self._publish()
             self._reign.publish_end(until)
@@ -280,19 +282,37 @@ class Coordinator:
             answer = RescaleAnswer(self.state.epoch, self.state.task_counts, error.message)
         self._requests.answer(request, answer)
 
-    def _inputs(self) -> dict[str, Stream]:
-        return {
-            binding.stream: self._bus.stream(binding.stream)
-            for stage in self._plan.stages
-            for binding in stage.inputs
-        }
-
-    def _streams_of_inputs(self) -> dict[str, Stream]:
-        return {name: self._bus.stream(stream) for name, stream in self.input_streams().items()}
-
     def kept_files(self) -> set[str]:
         """Return the files that the newest epoch or one that is kept names."""
         return self._kept.files(self.state)
+
+    def _follow(self) -> None:
+        """Let the state have the streams of patterns that came, and no more those that went."""
+        while (state := self._inputs.followed(self._plan, self.state)) is not self.state:
+            self._publish()
+            self._reign.publish_next(state)
+            fault("streams.followed")
+
+    def _follow_patterns(self) -> None:
+        """Between two epochs, read the streams that match the patterns by now."""
+        found = self._inputs.replanned(self._plan)
+        if found is None:
+            return
+        plan, self._digest = found
+        self._plan = with_task_counts(plan, self.state.task_counts)
+        check_graph(self.state, self._plan)
+        self._follow()
+        self._describe()
+
+    @property
+    def patterns(self) -> dict[str, str]:
+        """The pattern of each input that has one, by the name of the input."""
+        return self._inputs.patterns
+
+    def named_inputs(self) -> dict[str, str]:
+        """Return the stream of each input that names one, and no pattern."""
+        inputs = (binding for stage in self._plan.stages for binding in stage.inputs)
+        return {one.operator: one.stream for one in inputs if not one.pattern}
 
     def input_streams(self) -> dict[str, str]:
         """Return the stream of each input operator."""
@@ -300,39 +320,11 @@ class Coordinator:
 
     def ends(self) -> dict[str, list[int]]:
         """Return the next offset of each partition of each input stream."""
-        return {name: stream.ends() for name, stream in self._inputs().items()}
+        return self._inputs.ends(self._plan)
 
     def _widen(self, ends: Mapping[str, Sequence[int]]) -> None:
         """Read partitions that were added to the inputs, from their beginning."""
         self._plan = with_partitions(self._plan, {name: len(e) for name, e in ends.items()})
-
-    def _table_streams(self) -> dict[str, Stream]:
-        """The streams of broadcast stores, by the store's name."""
-        return {
-            table.name: self._bus.stream(table.stream)
-            for table in self._plan.tables
-            if table.stream is not None
-        }
-
-    def _table_offsets(self) -> dict[str, list[int]]:
-        """Where broadcast stores stand in this epoch: at what their streams hold by now.
-
-        Raises:
-            InvalidInputError: a stream has dropped records, so that the table cannot be read.
-        """
-        found = {
-            name: table_limits(self.state, name, stream)
-            for name, stream in self._table_streams().items()
-        }
-        for table in self._plan.tables:
-            if table.name in found and len(found[table.name]) != table.partitions:
-                raise InvalidInputError(
-                    f"broadcast store {table.name!r} was planned over {table.partitions} "
-                    f"partitions of stream {table.stream!r}, found {len(found[table.name])}; start "
-                    "the job again",
-                    stream=table.stream,
-                )
-        return found
 
     def wall_deadline(self) -> int | None:
         """Return the wall clock at which a timer is due although no input comes, ms."""
@@ -382,18 +374,21 @@ class Coordinator:
     def _advance(self, *, force: bool) -> EpochSummary | None:
         self._publish()  # of an epoch whose publishing failed, or that another driver won
         self.serve_requests()
+        began = self._clock.monotonic()
+        if not self.state.ended:
+            self._follow_patterns()
+        self._inputs.hold(self._plan, self.state)
         state = self.state
         if state.ended:
             return None
-        began = self._clock.monotonic()
         now = self._clock.now_ms()
         ends = self.ends()
         self._widen(ends)
         check_ends(self._plan, state, ends)
-        added = added_positions(self._plan, self._bus, state, ends, now)
+        added = self._inputs.added(self._plan, state, ends)
         state = with_positions(state, added)
         ranges = plan_ranges(self._plan, state, ends, self._max_rows)
-        check_kept(ranges, self._streams_of_inputs())
+        check_kept(ranges, self._inputs.by_operator(self._plan))
         ended = not ranges and at_end(self._plan, state)
         due = self.wall_deadline()
         if not (ranges or ended or force or (due is not None and due <= now)):
@@ -408,9 +403,9 @@ class Coordinator:
             max(now, state.time_ms),
             ended=ended,
             all_tasks=force,
-            tables=self._table_offsets(),
+            tables=self._inputs.table_offsets(self._plan, state),
             ends=ends,
-            rested=resting(self._inputs(), ends),
+            rested=resting(self._inputs.streams(self._plan), ends),
             inputs=added,
             deadline_ms=now + int(self._limits.timeout_s * 1000),
             kept_from=self._kept.first_of(state.epoch + 1, state.kept_from),

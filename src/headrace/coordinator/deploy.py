@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from headrace.bus.bus import Bus
@@ -20,7 +21,7 @@ from headrace.coordinator.epoch import Runner
 from headrace.coordinator.history import load_state
 from headrace.coordinator.identity import host_identity
 from headrace.coordinator.manifest import JobState
-from headrace.coordinator.naming import with_streams
+from headrace.coordinator.naming import matching, patterns_of, with_streams
 from headrace.coordinator.plans import save_plan
 from headrace.coordinator.servers import with_servers
 from headrace.coordinator.storage import JobStorage, check_job_name
@@ -49,12 +50,14 @@ class Deployment:
         digest: names the plan to the slots.
         storage: of the job's files.
         copier: keeps their copy in job_dir up, where they are on this host's own disk.
+        planner: plans it again when streams of a pattern come or go.
     """
 
     plan: JobPlan
     digest: str
     storage: JobStorage
     copier: Copier | None = None
+    planner: JobPlanner | None = None
 
     def coordinator(
         self, runner: Runner, bus: Bus, clock: Clock, settings: Settings
@@ -80,7 +83,56 @@ class Deployment:
                 read_start(settings.job.start, "job.start"),
             ),
             copier=self.copier,
+            planner=self.planner,
         )
+
+
+@dataclass(frozen=True)
+class JobPlanner:
+    """Plans a deployed job again, over the streams that match its patterns by then.
+
+    Args:
+        graph: as it was written.
+        bus: the streams.
+        settings: of the run.
+        tables: the files of broadcast stores, as they were at deployment.
+        storage: of the job's files.
+        clock: for names.
+        module: the user's module, which is shipped by value.
+    """
+
+    graph: JobGraph
+    bus: Bus
+    settings: Settings
+    tables: Mapping[str, LoadedFile]
+    storage: JobStorage
+    clock: Clock
+    module: str
+
+    @cached_property
+    def patterns(self) -> dict[str, str]:
+        """The pattern of each input that has one, by the name of the input."""
+        return patterns_of(self.graph)
+
+    def matching(self) -> set[tuple[str, str]]:
+        """Return input and stream for all streams that match a pattern now."""
+        names = self.bus.names()
+        return {
+            (operator, name)
+            for operator, pattern in self.patterns.items()
+            for name in matching(pattern, names)
+        }
+
+    def plan(self) -> tuple[JobPlan, str]:
+        """Plan the job, and save the plan; return it with its digest.
+
+        Raises:
+            InvalidInputError: the graph does not fit its streams, or cannot be shipped.
+        """
+        made = make_plan(self.graph, self.bus, self.settings, files=self.tables)
+        self.storage.create()
+        files, unique = self.storage.files, self.clock.new_id()
+        return made, save_plan(made, self.storage.root, files, unique, self.module)
 
 
 def stream_infos(graph: JobGraph, bus: Bus, *, absent_ok: bool = False) -> dict[str, StreamInfo]:
@@ -112,7 +164,7 @@ def _info(bus: Bus, stream: str) -> StreamInfo:
     settings = found.settings
     spec, written = found.spec, settings.counts(found.created.partitions)[0]
     version = len(settings.columns)
-    place = (spec.time, spec.key, written, version, spec.added)
+    place = (spec.time, spec.key, written, version, spec.added, spec.compact)
     return StreamInfo(spec.schema, spec.partitions, *place)
 
 
@@ -178,13 +230,13 @@ def deploy(
         InvalidInputError: the graph does not fit its streams, or cannot be shipped.
     """
     tables = load_table_files(graph)
-    made = make_plan(graph, bus, settings, files=tables)
-    where = places(settings, graph.name)
+    where = places(settings, check_job_name(graph.name))
     storage = JobStorage(where.storage, files)
-    storage.create()
+    planner = JobPlanner(graph, bus, settings, tables, storage, clock, module)
+    made, digest = planner.plan()
     store_table_files(tables.values(), storage, clock.new_id())
-    digest = save_plan(made, storage.root, files, clock.new_id(), module)
-    return Deployment(made, digest, storage, open_copier(settings, graph.name, clock, files))
+    copier = open_copier(settings, graph.name, clock, files)
+    return Deployment(made, digest, storage, copier, planner)
 
 
 def open_copier(settings: Settings, job: str, clock: Clock, files: Files) -> Copier | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -16,7 +16,7 @@ def with_streams(graph: JobGraph, bus: Bus) -> JobGraph:
     """Return the graph with the streams that its aliases and patterns stand for now.
 
     An input of a pattern becomes one input for each stream, merged under the name that the
-    pattern's input had. A job keeps what it was started with until it is started again.
+    pattern's input had. A job keeps the streams of its aliases until it is started again.
 
     Raises:
         InvalidInputError: no stream matches a pattern, or a broadcast store names an alias,
@@ -43,17 +43,50 @@ def with_streams(graph: JobGraph, bus: Bus) -> JobGraph:
     return replace(graph, operators=tuple(operators))
 
 
+def patterns_of(graph: JobGraph) -> dict[str, str]:
+    """Return the pattern of each input that has one, by the name of the input."""
+    inputs = [operator for operator in graph.operators if isinstance(operator, Input)]
+    return {one.name: one.stream for one in inputs if is_pattern(one.stream)}
+
+
+def matching(pattern: str, names: Iterable[str]) -> list[str]:
+    """Return the names that match a pattern."""
+    return [name for name in names if fnmatchcase(name, pattern)]
+
+
+def expanded(named: Mapping[str, str], patterns: Mapping[str, str], bus: Bus) -> dict[str, str]:
+    """Return the stream of each input, and of those that patterns stand for now.
+
+    Args:
+        named: stream by input, of those without a pattern.
+        patterns: pattern by input.
+        bus: the streams.
+    """
+    names = bus.names() if patterns else []
+    found = {
+        one_of(operator, name): name
+        for operator, pattern in patterns.items()
+        for name in matching(pattern, names)
+    }
+    return {**named, **found}
+
+
+def one_of(operator: str, stream: str) -> str:
+    """Return the name of the input that reads one of the streams of a pattern's input."""
+    return f"{operator}:{stream}"
+
+
 def _expanded(operator: Input, names: list[str]) -> Iterator[Operator]:
-    matching = [name for name in names if fnmatchcase(name, operator.stream)]
-    if not matching:
+    found = matching(operator.stream, names)
+    if not found:
         raise InvalidInputError(
             f"no stream matches {operator.stream!r}; found {names[:10]}: create one first, or "
             "change the pattern",
             stream=operator.stream,
         )
     inputs = [
-        replace(operator, name=f"{operator.name}:{name}", stream=name, pattern=operator.name)
-        for name in matching
+        replace(operator, name=one_of(operator.name, name), stream=name, pattern=operator.name)
+        for name in found
     ]
     yield from inputs
     yield Merge(operator.name, tuple(one.name for one in inputs), operator.site)

@@ -124,8 +124,8 @@ def table_limits(state: JobState, name: str, stream: Stream) -> list[int]:
     if any(begins):
         raise InvalidInputError(
             f"broadcast store {name!r} needs all records of stream {stream.spec.name!r}, but its "
-            f"partitions begin at {begins}; keep the stream's records for ever, and append the "
-            "latest row of each key to a new stream",
+            f"partitions begin at {begins}; append the latest row of each key to a new stream that "
+            "keeps them for ever: headrace bus create NAME --compact --key COLUMNS",
             stream=stream.spec.name,
         )
     return _limits(state, stream.spec.name, stream.ends())

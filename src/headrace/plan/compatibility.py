@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.plan.fingerprint import JOB, SINK
+from headrace.plan.fingerprint import JOB, PATTERN, SINK
 
 _RESET = "or begin anew: headrace jobs reset JOB"
 
@@ -23,12 +23,18 @@ def changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
     """
     before = {name: json.loads(text) for name, text in old.items()}
     after = {name: json.loads(text) for name, text in new.items()}
-    gone = {n: p for n, p in before.items() if n not in after and p["kind"] != SINK}
-    patterns = {parts["pattern"] for parts in before.values() if "pattern" in parts}
+    # Streams of a pattern come and go.
+    matched = {parts[PATTERN] for parts in after.values() if PATTERN in parts}
+    patterns = {parts[PATTERN] for parts in before.values() if PATTERN in parts}
+    gone = {
+        name: parts
+        for name, parts in before.items()
+        if name not in after and parts["kind"] != SINK and parts.get(PATTERN) not in matched
+    }
     added = {
         name: parts
         for name, parts in after.items()
-        if name not in before and parts["kind"] != SINK and parts.get("pattern") not in patterns
+        if name not in before and parts["kind"] != SINK and parts.get(PATTERN) not in patterns
     }
     sentences = []
     for name, parts in before.items():

@@ -23,6 +23,8 @@ from headrace.plan.inference import Flow
 from headrace.plan.stages import Stage
 
 JOB = "job"
+PATTERN = "pattern"
+STREAM = "stream"
 SINK = "sink"
 
 
@@ -37,11 +39,11 @@ def fingerprint(
         for binding in stage.inputs:
             found[binding.operator] = {
                 "kind": "input",
-                "stream": binding.stream,
+                STREAM: binding.stream,
                 "partitions": binding.partitions,
             }
             if binding.pattern:
-                found[binding.operator]["pattern"] = binding.pattern
+                found[binding.operator][PATTERN] = binding.pattern
         for sink in stage.sinks:
             found[sink.operator] = {"kind": SINK, "to": sink.sink.identity}
         for operator in stage.operators:

@@ -31,6 +31,7 @@ class StreamInfo:
 
     ``written`` is how many of the partitions new rows go to; 0: all. ``version`` is the number of
     the schema, ``added`` are the columns that were added since it was created, with their defaults.
+    ``compact`` says that only the last record of each key is kept.
     """
 
     schema: pa.Schema
@@ -40,6 +41,7 @@ class StreamInfo:
     written: int = 0
     version: int = 0
     added: tuple[tuple[str, Any], ...] = ()
+    compact: bool = False
 
 
 @dataclass(frozen=True)

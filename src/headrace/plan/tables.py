@@ -77,6 +77,11 @@ class TableBinder:
                 f"columns of the key {list(spec.key)}, so which row is the latest is not defined: "
                 f"create it with key={list(spec.key)}, or with one partition"
             )
+        if stream is not None and stream.compact and set(stream.key) != set(spec.key):
+            wrong.append(
+                f"stream {spec.stream!r} keeps the last record of each {list(stream.key)}, so a "
+                f"table by {list(spec.key)} would lose rows: give the store that key"
+            )
         hidden = [name for name in schema.names if name.startswith("__")]
         if hidden:
             wrong.append(f"columns {hidden} begin with '__', which Headrace keeps")

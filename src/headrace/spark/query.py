@@ -68,12 +68,13 @@ def drive_query(
                 failed.append(error)
 
     session.dataSource.register(WakeSource)
-    inputs = coordinator.input_streams()
+    inputs = coordinator.named_inputs()
     query = (
         session.readStream.format(NAME)
         .option("bus", str(settings.bus_dir))
         .option("storage", str(root))
         .option("inputs", msgspec.json.encode(inputs).decode())
+        .option("patterns", msgspec.json.encode(coordinator.patterns).decode())
         .load()
         .writeStream.foreachBatch(one_epoch)
         .option("checkpointLocation", str(checkpoint))

@@ -20,6 +20,7 @@ from headrace.clock import SystemClock
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.history import load_state
 from headrace.coordinator.manifest import InputPosition, JobState
+from headrace.coordinator.naming import expanded
 from headrace.coordinator.planning import next_wall_deadline
 from headrace.files import Files
 
@@ -30,7 +31,8 @@ WAIT_S = 0.5
 class WakeSource(DataSource):
     """Registers as ``headrace``.
 
-    Options: ``bus`` and ``storage`` (paths), ``inputs`` (JSON of operator to stream).
+    Options: ``bus`` and ``storage`` (paths), ``inputs`` (JSON of operator to stream),
+    ``patterns`` (JSON of operator to pattern).
     """
 
     @classmethod
@@ -52,7 +54,8 @@ class WakeReader(DataSourceStreamReader):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)
-        self._inputs: dict[str, str] = msgspec.json.decode(options["inputs"])
+        self._named: dict[str, str] = msgspec.json.decode(options["inputs"])
+        self._patterns: dict[str, str] = msgspec.json.decode(options["patterns"])
         self._open()
 
     def _open(self) -> None:
@@ -63,7 +66,11 @@ class WakeReader(DataSourceStreamReader):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is open: Spark copies the reader with every batch."""
-        return {"_options": self._options, "_inputs": self._inputs}
+        return {
+            "_options": self._options,
+            "_named": self._named,
+            "_patterns": self._patterns,
+        }
 
     def initialOffset(self) -> dict[str, Any]:
         """Return the first count."""
@@ -75,23 +82,27 @@ class WakeReader(DataSourceStreamReader):
         if state is None or state.ended:
             self._clock.sleep(WAIT_S)
             return start
-        ends = {stream: self._bus.stream(stream).ends() for stream in self._inputs.values()}
-        if not self._has_work(state, ends):
+        inputs = expanded(self._named, self._patterns, self._bus)
+        ends = {stream: self._bus.stream(stream).ends() for stream in inputs.values()}
+        if ends and not self._has_work(state, inputs, ends):
             first = next(iter(ends))
             due = next_wall_deadline(state)
             left = WAIT_S if due is None else max(0.0, (due - self._clock.now_ms()) / 1000)
             self._bus.stream(first).wait(ends[first], min(WAIT_S, left))
             ends = {stream: self._bus.stream(stream).ends() for stream in ends}
-            if not self._has_work(state, ends):
+            if not self._has_work(state, inputs, ends):
                 return start
         return {"wake": start["wake"] + 1}
 
-    def _has_work(self, state: JobState, ends: Mapping[str, Sequence[int]]) -> bool:
+    def _has_work(
+        self, state: JobState, inputs: Mapping[str, str], ends: Mapping[str, Sequence[int]]
+    ) -> bool:
         due = next_wall_deadline(state)
         if due is not None and due <= self._clock.now_ms():
             return True
         behind = False
-        for operator, stream in self._inputs.items():
+        for operator, stream in inputs.items():
+            behind = behind or operator not in state.inputs  # it came to a pattern
             until = (state.until or {}).get(stream)
             for partition, end in enumerate(ends[stream]):
                 held = state.inputs.get(operator, {}).get(partition, InputPosition(0))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.bus.bus import Bus
+from headrace.bus.bus import Bus, Stream
 from headrace.errors import CorruptDataError, InternalError
 from headrace.files import Files
 from headrace.plan.stages import JobPlan, TableBinding
@@ -83,6 +83,8 @@ class Tables:
             table.clear()  # an older epoch is run again
         columns = list(dict.fromkeys((*binding.schema.names, *binding.values)))
         stream = self._bus.stream(name)
+        if _missed(table.offsets, upto, stream):
+            table.clear()
         news = {}
         for partition, (have, want) in enumerate(zip(table.offsets, upto, strict=True)):
             if want > have:
@@ -100,3 +102,11 @@ class Tables:
                 file=binding.file,
             )
         return normalise(pa.ipc.open_stream(data).read_all())
+
+
+def _missed(have: Sequence[int], want: Sequence[int], stream: Stream) -> bool:
+    """Say whether a compaction may have removed deletes that a table has not seen."""
+    if not stream.spec.compact:
+        return False
+    compacted = stream.compacted()
+    return any(0 < h < min(c, w) for h, c, w in zip(have, compacted, want, strict=True))

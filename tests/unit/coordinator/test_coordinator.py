@@ -466,44 +466,6 @@ def test_outputs_go_to_as_many_partitions_as_new_rows_should() -> None:
         assert driver.bus.stream("copied").ends() == [30, 10]
 
 
-@hr.job("alarms")
-def alarms(g: hr.Graph) -> None:
-    errors = g.input("errors.*", time="at").partition_by("k")
-    errors.aggregate(name="totals", n=hr.agg.count()).send_to(g.output("out"))
-
-
-def counts_of(driver: TestDriver) -> dict[int, int]:
-    return {row["k"]: row["n"] for row in driver.output("out")}
-
-
-@pytest.mark.parametrize("memory_bus", [True, False])
-def test_a_pattern_reads_all_streams_that_match(memory_bus: bool) -> None:
-    """Each with its own offsets; one that comes later is read from the job's next start on."""
-    columns = {"k": pa.int64(), "at": pa.int64()}
-    with TestDriver(alarms, tasks=2, key_groups=8, memory_bus=memory_bus) as driver:
-        for name, partitions in (("errors.a", 1), ("errors.b", 3), ("warnings.c", 1)):
-            driver.create(name, columns, partitions=partitions, time="at")
-            driver.feed(name, [{"k": 1, "at": 5}], partition=partitions - 1)
-        driver.run()
-        assert counts_of(driver) == {1: 2}
-        driver.create("errors.d", columns, partitions=2, time="at")
-        for at in (1, 2):
-            driver.feed("errors.d", [{"k": 1, "at": at}], partition=1)
-        driver.feed("errors.a", [{"k": 2, "at": 9}])
-        driver.run()
-        assert counts_of(driver) == {1: 2, 2: 1}
-        driver.bus.stream("errors.d").trim(1, 1)
-        driver.crash()
-        driver.run()
-        kept = 2 - driver.bus.stream("errors.d").begins()[1]
-        assert counts_of(driver) == {1: 2 + kept, 2: 1}
-
-
-def test_a_pattern_that_no_stream_matches_is_refused() -> None:
-    with driver_of(alarms) as driver, pytest.raises(InvalidInputError, match=r"no stream matches"):
-        driver.start()
-
-
 def test_a_job_stays_with_the_stream_that_an_alias_stood_for() -> None:
     """While it runs; at its next start it is refused, for its offsets are of the other one."""
 

@@ -198,3 +198,22 @@ def test_columns_that_a_message_cannot_have_are_told_in_the_plan(column: str, te
 def test_a_declaration_that_is_none_says_why(given: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidInputError, match=text):
         hr.broadcast("t", **given)
+
+
+def test_a_store_by_more_than_the_key_of_a_compacted_stream_is_refused() -> None:
+    """Rows that the store would hold are compacted away."""
+    key = ("number", "city")
+    wide = hr.broadcast("wide", stream="latest", key=key)
+
+    def build(g: hr.Graph) -> None:
+        on = {"shop": "number", "note": "city"}
+        g.input("orders").join_table(wide, on=on).send_to(g.output("out"))
+
+    for one, wrong in ((("number",), True), (key, False)):
+        latest = StreamInfo(SHOPS, 1, "at", one, compact=True)
+        graph = hr.job("orders")(build).build()
+        if not wrong:
+            assert plan(graph, {**STREAMS, "latest": latest}).tables
+            continue
+        with pytest.raises(GraphError, match=r"keeps the last record of each \['number'\], so"):
+            plan(graph, {**STREAMS, "latest": latest})

@@ -17,6 +17,7 @@ from headrace.files import Files
 from headrace.plan import StreamInfo, plan
 from headrace.plan.stages import JobPlan
 from headrace.task.tables import Tables
+from headrace.testing.clock import ManualClock
 
 RATES = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("w", pa.int64())])
 
@@ -72,3 +73,20 @@ def test_a_plan_with_other_columns_reads_the_table_again(bus: Bus, tmp_path: Pat
 def test_an_order_without_offsets_is_a_broken_promise(bus: Bus, tmp_path: Path) -> None:
     with pytest.raises(InternalError, match="has 1 partitions, found 0 offsets"):
         Tables(bus, Files(sync=False), tmp_path).at(planned("v"), ["rates"], {})
+
+
+def test_a_delete_that_was_compacted_away_is_not_missed(tmp_path: Path) -> None:
+    """By a process that was away for so long that it has still the row it deletes."""
+    clock = ManualClock()
+    with open_bus("memory:", clock=clock) as bus:
+        stream = bus.create(StreamSpec("rates", 1, RATES, key=("k",), compact=True))
+        stream.configure(keep_deletes_ms=1)
+        tables, made = Tables(bus, Files(sync=False), tmp_path), planned("v")
+        append(bus, (1, 10, 0), (2, 20, 0))
+        assert len(seen(tables, made, 2)) == 2
+        append(bus, (1, None, None), (3, 30, 0))
+        for _ in range(2):
+            stream.compact(0)
+            clock.advance(10)
+        append(bus, (4, 40, 0))
+        assert sorted(row["k"] for row in seen(tables, made, 5)) == [2, 3, 4]

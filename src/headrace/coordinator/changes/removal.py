@@ -12,6 +12,7 @@ from headrace.coordinator.backup.places import STORAGES
 from headrace.coordinator.collector import TRASH, collect
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.history import load_state
+from headrace.coordinator.holding import release_all
 from headrace.coordinator.publishing import publish_outputs
 from headrace.errors import HeadraceError
 from headrace.faults import fault
@@ -31,7 +32,8 @@ def remove_job(settings: Settings, job: str, bus: Bus, files: Files, clock: Cloc
     storage takes another name, the copy first: without the other one, a job would step back to
     it. When the last one has its new name the job is gone; whoever dies before that has to ask
     again. 3. What has that name is removed, with what earlier removals left when they died.
-    4. The local state is marked; it goes ``state.keep_unused_s`` later.
+    4. The job lets go of streams that it holds; the local state is marked, and goes
+    ``state.keep_unused_s`` later.
 
     Args:
         settings: where everything is.
@@ -51,6 +53,7 @@ def remove_job(settings: Settings, job: str, bus: Bus, files: Files, clock: Cloc
         path.rename(path.with_name(f"{TRASH}{clock.new_id()}"))
         fault("delete.renamed")
     fault("delete.gone")
+    release_all(bus, job)
     for folder in {path.parent for path in found}:
         for path in folder.glob(f"{TRASH}*"):
             shutil.rmtree(path, ignore_errors=True)
