@@ -68,7 +68,8 @@ class RouteSteps(Steps):
         """Return the stream of what the operator before sends to one of its sides.
 
         Args:
-            name: declared by ``sides=`` of ``map``, ``flat_map`` or ``process``.
+            name: declared by ``sides=`` of ``map``, ``flat_map`` or ``process``; ``late`` of a
+                window with ``late="side_output"``: late records as they came.
         """
         if name in self._sides:
             return self._sides[name]

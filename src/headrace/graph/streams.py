@@ -52,7 +52,7 @@ from headrace.graph.tables import (
     taken_columns,
 )
 from headrace.graph.types import to_schema
-from headrace.graph.windows import Window
+from headrace.graph.windows import LATE_SIDE, Window
 
 
 class Stream(RowSteps, RouteSteps):
@@ -150,14 +150,17 @@ class Stream(RowSteps, RouteSteps):
 
         def make(chosen: str, wrong: list[str]) -> Operator:
             shape = checked_window(wrong, window)
-            taken = set(shape.heads)
+            taken = {*shape.heads, *shape.flags}
             kept = checked_aggregates(wrong, "window", aggregates, self.keys, taken)
             check_kind(wrong, chosen, store, TABLE_KINDS)
             self._ledger.claim_stores(wrong, chosen, [chosen])
             spec = StoreSpec(chosen, store)
             return WindowAggregate(chosen, (self.name,), site, shape, kept, spec)
 
-        return self._add("window", name, make, self.keys)
+        made = self._add("window", name, make, self.keys)
+        if isinstance(window, Window) and window.late == "side_output":
+            made._sides[LATE_SIDE] = made._port(LATE_SIDE, site)  # noqa: SLF001 - of the same class
+        return made
 
     def deduplicate(
         self,

@@ -14,22 +14,37 @@ from headrace.errors import InvalidInputError
 from headrace.graph.durations import Duration, duration_ms, duration_text
 
 BOUNDS = ("window_start", "window_end")
+LATE = ("drop", "side_output", "update")
+LATE_SIDE = "late"
+"""The side of a window that late records are sent to, as they came."""
+
+UPDATES = ("replace", "retract")
+RETRACTION = "is_retraction"
+"""The column that says of a result that it is taken back."""
 
 
 @dataclass(frozen=True)
 class Window(ABC):
     """What all kinds have; ``mistakes`` are those of the arguments that made it.
 
-    ``grace_ms`` is how long after its end, by the watermark, a window still takes records.
+    ``grace_ms`` is how long after its end, by the watermark, a window still takes records;
+    ``late``, one of ``LATE``, what becomes of those that it takes no more, or with ``update`` takes
+    after it was sent.
     """
 
     grace_ms: int = field(default=0, kw_only=True)
+    late: str = field(default="drop", kw_only=True)
     mistakes: tuple[str, ...] = field(default=(), kw_only=True, compare=False, repr=False)
 
     @property
     def heads(self) -> tuple[str, ...]:
         """The columns of a result beside the key and the aggregates."""
         return BOUNDS
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Columns of a result, after the aggregates, that say something of the result itself."""
+        return ()
 
     @property
     def is_timed(self) -> bool:
@@ -52,9 +67,19 @@ class Window(ABC):
 
 @dataclass(frozen=True)
 class Tumbling(Window):
-    """Windows of one size that follow each other without a gap."""
+    """Windows of one size that follow each other without a gap.
+
+    With ``late="update"``, ``updates`` is ``replace`` or ``retract``.
+    """
 
     size_ms: int
+    updates: str = field(default="replace", kw_only=True)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Whether a result is one that is taken back, where some are."""
+        retracts = self.late == "update" and self.updates == "retract"
+        return (RETRACTION,) if retracts else ()
 
     @property
     def width_ms(self) -> int:
@@ -62,23 +87,44 @@ class Tumbling(Window):
         return self.size_ms
 
     def describe(self) -> dict[str, str]:
-        """Return the size."""
-        return {"size": duration_text(self.size_ms)}
+        """Return the size, and whether windows are kept that are out."""
+        late = {"late": self.late} if self.late == "update" else {}
+        return {"size": duration_text(self.size_ms), **late}
 
     def text(self) -> str:
         """Return ``window of 1h``."""
         return f"window of {duration_text(self.size_ms)}"
 
 
-def tumbling(size: Duration, grace: Duration = "0s") -> Tumbling:
+def tumbling(
+    size: Duration, grace: Duration = "0s", late: str = "drop", updates: str = "replace"
+) -> Tumbling:
     """Cut event time into windows of one size, beginning at 1970-01-01 UTC.
 
     Args:
         size: such as ``"1h"``, or a timedelta.
         grace: how long after its end, by the watermark, a window still takes records.
+        late: ``drop``: what comes after that is counted. ``side_output``: it is also sent to the
+            side ``late`` of the result. ``update``: a result is sent when the watermark passes
+            the window's end, and again when records change it that come before its grace is over.
+        updates: with ``late="update"``, what is sent then. ``replace``: the new result.
+            ``retract``: first the old one, with ``is_retraction``, a column that results have then.
     """
     read = _Reader()
-    return Tumbling(read(size, "window size"), grace_ms=read.grace(grace), mistakes=read.mistakes())
+    size_ms, grace_ms = read(size, "window size"), read.grace(grace)
+    read.late(late, LATE)
+    if late == "update" and not grace_ms:
+        read.wrong.append(
+            'late="update" keeps windows for their grace, but there is none: give one, such as '
+            'hr.tumbling("1h", grace="10m", late="update")'
+        )
+    if updates not in UPDATES:
+        read.wrong.append(f"updates is {updates!r}; expected one of {UPDATES}")
+    elif updates != "replace" and late != "update":
+        read.wrong.append(f'updates={updates!r} is for late="update"; found late={late!r}')
+    return Tumbling(
+        size_ms, grace_ms=grace_ms, late=late, updates=updates, mistakes=read.mistakes()
+    )
 
 
 @dataclass(frozen=True)
@@ -106,7 +152,7 @@ class Hopping(Window):
         return f"window of {duration_text(self.size_ms)} every {duration_text(self.every_ms)}"
 
 
-def hopping(size: Duration, every: Duration, grace: Duration = "0s") -> Hopping:
+def hopping(size: Duration, every: Duration, grace: Duration = "0s", late: str = "drop") -> Hopping:
     """Begin a window every so often, so that windows overlap and a record is in several.
 
     Args:
@@ -114,6 +160,7 @@ def hopping(size: Duration, every: Duration, grace: Duration = "0s") -> Hopping:
         every: from the beginning of one to that of the next, such as ``"5m"``; not more than
             the size. The first begins at 1970-01-01 UTC.
         grace: how long after its end, by the watermark, a window still takes records.
+        late: what becomes of records that no window takes: ``drop`` or ``side_output``.
     """
     read = _Reader()
     size_ms, every_ms = read(size, "window size"), read(every, "every")
@@ -122,7 +169,8 @@ def hopping(size: Duration, every: Duration, grace: Duration = "0s") -> Hopping:
             f"every is {every!r}, more than the size of {size!r}; records would be lost"
         )
     grace_ms = read.grace(grace)
-    return Hopping(size_ms, every_ms, grace_ms=grace_ms, mistakes=read.mistakes())
+    read.late(late)
+    return Hopping(size_ms, every_ms, grace_ms=grace_ms, late=late, mistakes=read.mistakes())
 
 
 @dataclass(frozen=True)
@@ -145,7 +193,7 @@ class Sliding(Window):
         return f"sliding window of {duration_text(self.size_ms)}"
 
 
-def sliding(size: Duration, grace: Duration = "0s") -> Sliding:
+def sliding(size: Duration, grace: Duration = "0s", late: str = "drop") -> Sliding:
     """End a window with each message: one result for each moment at which a key has any.
 
     It has the messages of the key from ``size`` before, that moment left out, to its own moment.
@@ -153,9 +201,12 @@ def sliding(size: Duration, grace: Duration = "0s") -> Sliding:
     Args:
         size: such as ``"1h"``.
         grace: how long after its moment, by the watermark, a result still takes records.
+        late: what becomes of records that no result takes: ``drop`` or ``side_output``.
     """
     read = _Reader()
-    return Sliding(read(size, "window size"), grace_ms=read.grace(grace), mistakes=read.mistakes())
+    size_ms, grace_ms = read(size, "window size"), read.grace(grace)
+    read.late(late)
+    return Sliding(size_ms, grace_ms=grace_ms, late=late, mistakes=read.mistakes())
 
 
 @dataclass(frozen=True)
@@ -178,7 +229,7 @@ class Session(Window):
         return f"session window, gap {duration_text(self.gap_ms)}"
 
 
-def session(gap: Duration, grace: Duration = "0s") -> Session:
+def session(gap: Duration, grace: Duration = "0s", late: str = "drop") -> Session:
     """Put messages of a key together that are less than ``gap`` apart in event time.
 
     A session lasts from its first message to ``gap`` after its last. A record further behind the
@@ -187,9 +238,12 @@ def session(gap: Duration, grace: Duration = "0s") -> Session:
     Args:
         gap: such as ``"30m"``: without a message for so long, a session is over.
         grace: how far behind the watermark a record may come.
+        late: what becomes of records further behind: ``drop`` or ``side_output``.
     """
     read = _Reader()
-    return Session(read(gap, "gap"), grace_ms=read.grace(grace), mistakes=read.mistakes())
+    gap_ms, grace_ms = read(gap, "gap"), read.grace(grace)
+    read.late(late)
+    return Session(gap_ms, grace_ms=grace_ms, late=late, mistakes=read.mistakes())
 
 
 @dataclass(frozen=True)
@@ -269,6 +323,13 @@ class _Reader:
 
     def grace(self, value: object) -> int:
         return self(value, "grace", least=0)
+
+    def late(self, value: object, ways: tuple[str, ...] = LATE[:2]) -> None:
+        """Check what becomes of late records."""
+        if value in ways:
+            return
+        only = "; only tumbling windows are updated" if value == "update" else ""
+        self.wrong.append(f"late is {value!r}; expected one of {ways}{only}")
 
     def mistakes(self) -> tuple[str, ...]:
         return tuple(self.wrong)

@@ -36,6 +36,7 @@ from headrace.graph.operators import (
 from headrace.graph.remote import shown_url
 from headrace.graph.signatures import name_of
 from headrace.plan.dead_letters import DEAD
+from headrace.plan.kept import kept_row, late_rows
 from headrace.plan.stages import HIDDEN, ORIGIN, TIME, Exchange, InputBinding, JobPlan, Stage
 
 _WIDTH = 96
@@ -84,6 +85,8 @@ def _stage_lines(stage: Stage) -> Iterator[str]:
             rows = [*describe(operator), f"columns {_listed(columns)}"]
         else:
             rows = describe(operator)
+        if isinstance(operator, RunningAggregate | WindowAggregate):
+            rows.append(kept_row(operator, stage.schemas[operator.inputs[0]]))
         if operator.on_error == DEAD_LETTER:
             rows.append(f"on error: dead letter to {outputs[DEAD].stream}")
         elif operator.on_error != FAIL:
@@ -161,7 +164,7 @@ def describe(operator: Operator) -> list[str]:
         case WindowAggregate(window=window):
             grace = f", grace {duration_text(window.grace_ms)}" if window.grace_ms else ""
             head = f"{window.text()}{grace}"
-            return [head, *_aggregates(operator), _store(operator.store)]
+            return [head, *late_rows(window), *_aggregates(operator), _store(operator.store)]
         case RunningAggregate():
             every = operator.every_ms
             head = "totals after each message"

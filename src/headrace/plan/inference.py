@@ -113,8 +113,10 @@ class Inference:
         if isinstance(operator, Input):
             return self._input(operator)
         before = self.flows[operator.inputs[0]]
+        owner = self.operators[operator.inputs[0]]
+        if isinstance(operator, Port) and isinstance(owner, WindowAggregate):
+            return self.flows[owner.inputs[0]]  # late records, as they came
         if isinstance(operator, Port) and operator.returns is not None:
-            owner = self.operators[operator.inputs[0]]
             return _declared(operator, self.flows[owner.inputs[0]], operator.returns)
         if not len(before.schema):
             text = f"operator {operator.inputs[0]!r} declares no columns; give it returns="
@@ -418,7 +420,8 @@ class Inference:
             return None
         keys = [(key, before.schema.field(key).type) for key in before.keys]
         made = [(name, MOMENT) for name in heads]
-        schema = pa.schema([*keys, *made, *fields])
+        flags = [(name, pa.bool_()) for name in (window.flags if window is not None else ())]
+        schema = pa.schema([*keys, *made, *fields, *flags])
         return replace(before, schema=schema, time=time, window_ms=size)
 
     def _check_outputs(self) -> None:

@@ -55,6 +55,10 @@ def prune(
         if isinstance(operator, Select):
             operator = pruned[name] = _prune_select(operator, flows, wanted)
         for before in operator.inputs:
+            owner = operators[before]
+            if isinstance(operator, Port) and isinstance(owner, WindowAggregate):
+                needed[owner.inputs[0]] |= wanted  # late records, as they came
+                continue
             needed[before] |= _reads(operator, flows[before], wanted)
             if operator.on_error == DEAD_LETTER:
                 needed[before] |= set(flows[before].keys) & set(flows[before].schema.names)

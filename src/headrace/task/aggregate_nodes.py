@@ -28,6 +28,7 @@ from headrace.task.panes import PaneNode
 from headrace.task.partial_table import KeyValuePartials, PartialTable
 from headrace.task.sessions import SessionNode, session_aggregates
 from headrace.task.spans import Hops, Trail
+from headrace.task.updates import RetractingNode, UpdatingNode
 from headrace.task.windows import PeriodicNode, RunningNode, WindowNode
 
 Aggregating = RunningAggregate | WindowAggregate
@@ -86,8 +87,11 @@ def _window_node(
     grace_ms = window.grace_ms
     match window:
         case Tumbling():
+            node = WindowNode
+            if window.late == "update":
+                node = RetractingNode if window.flags else UpdatingNode
             size_ms = window.size_ms
-            return WindowNode(*common, size_ms=size_ms, grace_ms=grace_ms, delay_ms=delay_ms)
+            return node(*common, size_ms=size_ms, grace_ms=grace_ms, delay_ms=delay_ms)
         case Hopping():
             hops = Hops(window.size_ms, window.every_ms)
             return PaneNode(*common, spans=hops, grace_ms=grace_ms, delay_ms=delay_ms)

@@ -63,7 +63,7 @@ class Node:
     def emit(self, chunk: Chunk, side: str = "") -> None:
         """Push rows to the operators after this one, or to those after one of its sides."""
         if chunk.rows:
-            self.sent += chunk.rows
+            self.sent += 0 if side else chunk.rows
             for target in self.sides.get(side, ()) if side else self.targets:
                 target.received += chunk.rows
                 target.push(chunk)

@@ -68,7 +68,7 @@ class PaneNode(BucketNode):
         self._sent_upto = watermark - self._grace
 
     def push(self, chunk: Chunk) -> None:
-        """Add rows to their panes; one that is late for all its results is counted and dropped."""
+        """Add rows to their panes; one that is late for all its results is set aside."""
         assert chunk.times is not None
         assert chunk.watermarks is not None
         panes = self._spans.panes(chunk.times)
@@ -77,7 +77,7 @@ class PaneNode(BucketNode):
         self._add(chunk.filter(is_whole), 2 * panes[is_whole])
         if not is_whole.all():
             is_partly = ~is_whole & (self._spans.last(panes) > out)
-            self.counts["late"] += int((~is_whole & ~is_partly).sum())
+            self._set_aside(chunk, ~is_whole & ~is_partly)
             if is_partly.any():
                 self._add_partly(chunk.filter(is_partly), panes[is_partly], out[is_partly])
 

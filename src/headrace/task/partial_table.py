@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
@@ -31,6 +31,19 @@ TAKE_ROWS = 1 << 16
 
 _NUMBER = "__number"
 _Keys = TypeVar("_Keys")
+
+
+class Added(NamedTuple):
+    """What became of rows that were added: the partials of each head, and those before.
+
+    ``order`` says which of the rows each of ``now`` stands for; ``at`` which of these were there
+    before, with the partials ``earlier``.
+    """
+
+    order: Ints
+    now: pl.DataFrame
+    earlier: pl.DataFrame
+    at: Ints
 
 
 class PartialTable(ABC, Generic[_Keys]):
@@ -73,17 +86,17 @@ class PartialTable(ABC, Generic[_Keys]):
     def remove(self, keys: _Keys) -> None:
         """Remove the rows of keys."""
 
-    def add(self, frame: pl.DataFrame) -> None:
+    def add(self, frame: pl.DataFrame) -> Added:
         """Combine rows with those stored under the same heads, which came before them."""
         keys, order = self.address(frame)
-        later = frame.select(self.partials)[order]
+        now = frame.select(self.partials)[order]
         earlier, at = self.lookup(keys)
-        if not len(at):
-            self.put(keys, later)
-        elif len(at) == later.height:
-            self.put(keys, self.aggregation.paired(earlier, later))
-        else:
-            self.put(keys, _replaced(later, at, self.aggregation.paired(earlier, later[at])))
+        if len(at) == now.height:
+            now = self.aggregation.paired(earlier, now)
+        elif len(at):
+            now = _replaced(now, at, self.aggregation.paired(earlier, now[at]))
+        self.put(keys, now)
+        return Added(order, now, earlier, at)
 
     def accumulate(self, heads: pl.DataFrame, numbers: Ints, rows: pl.DataFrame) -> pl.DataFrame:
         """Add rows to stored totals one after the other; return the totals after each.

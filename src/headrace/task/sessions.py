@@ -79,12 +79,12 @@ class SessionNode(BucketNode):
         self._due: int | None = None
 
     def push(self, chunk: Chunk) -> None:
-        """Add rows to their slices; a late one is counted and dropped."""
+        """Add rows to their slices; a late one is set aside."""
         assert chunk.times is not None
         assert chunk.watermarks is not None
         timely = chunk.times + self._grace >= chunk.watermarks - self._delay
         kept = chunk.filter(timely)
-        self.counts["late"] += chunk.rows - kept.rows
+        self._set_aside(chunk, ~timely)
         if kept.rows:
             assert kept.times is not None
             slices = self._slices(kept.times)

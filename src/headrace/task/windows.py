@@ -11,9 +11,11 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from headrace.graph.windows import LATE_SIDE
 from headrace.plan.stages import TOGETHER
 from headrace.records.keys import encode_columns, key_groups
 from headrace.records.schema import normalise
@@ -183,6 +185,13 @@ class BucketNode(AggregateNode):
         self._heads = [BUCKET, *self._keys]
         self._open: set[int] | None = None
 
+    def _set_aside(self, chunk: Chunk, is_late: npt.NDArray[np.bool_]) -> None:
+        """Count late rows, and send them to the side for them, if there is one."""
+        if is_late.any():
+            late = chunk.filter(is_late)
+            self.counts["late"] += late.rows
+            self.emit(late, LATE_SIDE)
+
     def _add(self, chunk: Chunk, ends: Ints) -> None:
         if chunk.rows:
             frame = self._frame(chunk).with_columns(pl.Series(BUCKET, ends))
@@ -233,12 +242,20 @@ class BucketNode(AggregateNode):
                 mine = fresh.filter(pl.col(BUCKET).is_between(ends[0], ends[-1]))
                 yield mine.sort(BUCKET, *self._keys)
 
-    def _emit(self, frame: pl.DataFrame, heads: Mapping[str, Ints], partials: pl.DataFrame) -> None:
+    def _emit(
+        self,
+        frame: pl.DataFrame,
+        heads: Mapping[str, Ints],
+        partials: pl.DataFrame,
+        flags: Mapping[str, bool] | None = None,
+    ) -> None:
         """Push one row for each bucket and key, with its moments; its time is the bucket's last."""
         ends = frame[BUCKET].to_numpy()
         keys, groups = self._key_columns(frame)
         columns = _columns(keys)
         columns |= {name: moments(moment) for name, moment in heads.items()}
+        for name, value in (flags or {}).items():
+            columns[name] = pa.array(np.full(len(ends), value))
         batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
         unknown = np.full(len(ends), NO_WATERMARK, np.int64)
         results = self._results(batch, partials)
@@ -254,14 +271,13 @@ class WindowNode(BucketNode):
     """``window(tumbling(...))``."""
 
     def push(self, chunk: Chunk) -> None:
-        """Add rows to their windows; a late one is counted and dropped."""
+        """Add rows to their windows; a late one is set aside."""
         assert chunk.times is not None
         assert chunk.watermarks is not None
         ends = (chunk.times // self._size + 1) * self._size
         timely = ends + self._grace > chunk.watermarks - self._delay
-        kept = chunk.filter(timely)
-        self.counts["late"] += chunk.rows - kept.rows
-        self._add(kept, ends[timely])
+        self._set_aside(chunk, ~timely)
+        self._add(chunk.filter(timely), ends[timely])
 
     def advance(self, watermark: int, wall_ms: int) -> None:
         """Emit and forget the windows that the watermark closes."""

@@ -37,6 +37,7 @@ level 1
       mean = mean(dep_delay)
       worst = max(dep_delay)
       store hourly (columnar)
+      keeps 32 B for each key and window, until 5m after its end
     hourly.to_routes
       output routes: 2 partitions by (origin, dest)
       columns origin, dest, window_start, window_end, flights, mean, worst
@@ -49,6 +50,7 @@ level 1
       totals every 1d
       flights = count()
       store flights.by_carrier.aggregate (columnar)
+      keeps 8 B for each key, and while they change for each step
     flights.by_carrier.aggregate.to_carriers
       output carriers: 2 partitions by (carrier)
       columns carrier, at, flights
@@ -60,6 +62,7 @@ level 2
       window of 1h
       top = top_k(mean, 10, origin, dest)
       store worst (columnar)
+      keeps top for each key and window
     worst.to_worst
       output worst: 1 partition by (window_start)
       columns window_start, window_end, top

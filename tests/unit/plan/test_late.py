@@ -1,0 +1,126 @@
+"""What becomes of late records is checked and explained before a job runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import headrace as hr
+from headrace.errors import GraphError
+from headrace.plan import explain, plan
+from headrace.plan.compatibility import changes
+from headrace.plan.stages import JobPlan, StreamInfo
+
+SCHEMA = pa.schema(
+    [("id", pa.int64()), ("v", pa.int64()), ("name", pa.string()), ("at", pa.int64())]
+)
+STREAMS = {"events": StreamInfo(SCHEMA, 2, "at")}
+
+
+def windowed(window: Any, side: str = "", **aggregates: Any) -> JobPlan:
+    @hr.job("windowed")
+    def windowed(g: hr.Graph) -> None:
+        events = g.input("events").partition_by("id")
+        results = events.window(window, name="w", **(aggregates or {"n": hr.agg.count()}))
+        results.send_to(g.output("out"))
+        if side:
+            results.side(side).send_to(g.output("late"))
+
+    return plan(windowed.build(), STREAMS)
+
+
+def told(window: Any, **aggregates: Any) -> list[str]:
+    side = "late" if window.late == "side_output" else ""
+    return [line.strip() for line in explain(windowed(window, side, **aggregates)).splitlines()]
+
+
+def columns(made: JobPlan, stream: str) -> list[str]:
+    outputs = [output for stage in made.stages for output in stage.outputs]
+    return list(next(o.schema.names for o in outputs if o.stream == stream))
+
+
+def test_late_records_have_the_columns_that_they_came_with() -> None:
+    made = windowed(hr.tumbling("1m", late="side_output"), "late")
+    assert columns(made, "late") == SCHEMA.names
+    assert columns(made, "out") == ["id", "window_start", "window_end", "n"]
+    sent = made.stages[0].sends[0].schema.names
+    assert set(SCHEMA.names) <= set(sent)
+    without = windowed(hr.tumbling("1m")).stages[0].sends[0].schema.names
+    assert not {"v", "name"} & set(without)
+
+
+def test_retractions_have_a_column_of_their_own() -> None:
+    made = windowed(hr.tumbling("1m", grace="1h", late="update", updates="retract"))
+    assert columns(made, "out") == ["id", "window_start", "window_end", "n", "is_retraction"]
+    plain = windowed(hr.tumbling("1m", grace="1h", late="update"))
+    assert "is_retraction" not in columns(plain, "out")
+
+
+@pytest.mark.parametrize(
+    ("window", "lines"),
+    [
+        (
+            hr.tumbling("1m", grace="1h", late="update"),
+            [
+                "window of 1m, grace 1h",
+                "results of late records are replaced until 1h after the end",
+                "keeps 24 B and tops for each key and window, until 1h after its end",
+            ],
+        ),
+        (
+            hr.tumbling("1m", grace="1h", late="update", updates="retract"),
+            ["results of late records are taken back and sent anew until 1h after the end"],
+        ),
+        (
+            hr.hopping("1h", every="25m", late="side_output"),
+            ["late records go to side late", "keeps 24 B and tops for each key and pane of 5m"],
+        ),
+        (hr.sliding("1h"), ["keeps 24 B and tops for each key and moment"]),
+        (hr.session("30m"), ["keeps 24 B and tops for each key and 30m that have messages"]),
+        (hr.count_window(5), ["keeps 24 B and tops for each key"]),
+    ],
+    ids=["update", "retract", "panes", "sliding", "session", "count"],
+)
+def test_explain_says_what_is_kept_and_for_how_long(window: Any, lines: list[str]) -> None:
+    found = told(window, n=hr.agg.count(), mean=hr.agg.mean("v"), tops=hr.agg.top_k("v", 3))
+    assert [line for line in lines if line not in found] == []
+
+
+@pytest.mark.parametrize(
+    ("window", "said"),
+    [
+        (hr.tumbling("1m", late="ignore"), "late is 'ignore'; expected one of"),
+        (hr.tumbling("1m", late="update"), "keeps windows for their grace, but there is none"),
+        (hr.tumbling("1m", "1m", late="update", updates="both"), "updates is 'both'; expected"),
+        (hr.tumbling("1m", "1m", updates="retract"), "updates='retract' is for late=\"update\""),
+        (hr.session("1m", late="update"), "only tumbling windows are updated"),
+        (hr.sliding("1m", late="ignore"), "late is 'ignore'"),
+        (hr.hopping("1m", "1m", late="update"), "only tumbling windows are updated"),
+    ],
+)
+def test_mistakes_are_told(window: Any, said: str) -> None:
+    with pytest.raises(GraphError, match=said):
+        windowed(window)
+
+
+def test_a_side_that_was_not_asked_for_is_refused() -> None:
+    with pytest.raises(GraphError, match="has no side 'late'"):
+        windowed(hr.tumbling("1m"), "late")
+
+
+def test_an_aggregate_cannot_have_the_name_of_the_flag() -> None:
+    window = hr.tumbling("1m", "1h", late="update", updates="retract")
+    with pytest.raises(GraphError, match="'is_retraction' has the name of a column of window"):
+        windowed(window, is_retraction=hr.agg.count())
+
+
+def test_windows_that_wait_for_their_grace_cannot_begin_to_update() -> None:
+    """Those that ended, and wait, would never be sent."""
+    waiting = windowed(hr.tumbling("1m", "1h")).fingerprint
+    updating = windowed(hr.tumbling("1m", "1h", late="update")).fingerprint
+    retracting = windowed(hr.tumbling("1m", "1h", late="update", updates="retract")).fingerprint
+    aside = windowed(hr.tumbling("1m", "1h", late="side_output"), "late").fingerprint
+    assert "late was" in changes(waiting, updating)[0]
+    assert changes(updating, retracting) == changes(waiting, aside) == []
