@@ -62,8 +62,8 @@ class Node:
 
     def emit(self, chunk: Chunk, side: str = "") -> None:
         """Push rows to the operators after this one, or to those after one of its sides."""
-        if chunk.rows:
-            self.sent += 0 if side else chunk.rows
-            for target in self.sides.get(side, ()) if side else self.targets:
+        if chunk.rows and (not side or side in self.sides):
+            self.sent += chunk.rows
+            for target in self.sides[side] if side else self.targets:
                 target.received += chunk.rows
                 target.push(chunk)

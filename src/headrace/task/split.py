@@ -52,9 +52,10 @@ class SplitNode(Node):
         for branch in self._branches:
             left = list(self._taken(branch, left))
         for rest in left:
-            if DEFAULT not in self.sides:
+            if DEFAULT in self.sides:
+                self.emit(rest, DEFAULT)
+            else:
                 self.counts["unmatched"] += rest.rows
-            self.emit(rest, DEFAULT)
 
     def _taken(self, branch: Branch, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
         """Send the rows that a branch takes, and yield the others."""

@@ -71,6 +71,12 @@ def test_an_epoch_is_a_line() -> None:
     )
 
 
+def test_an_epoch_tells_copies_and_rows_that_no_branch_took() -> None:
+    counts = {"in": 1500, "unmatched": 1200, "duplicates": 3, "filtered": 9}
+    line = epoch_line(replace(SUMMARY, counts=counts))
+    assert line.endswith("state 3.1 MiB  3 duplicates  1,200 unmatched")
+
+
 def test_an_epoch_tells_what_part_of_its_values_was_in_memory() -> None:
     counts = {"cache.hits": 300, "cache.misses": 100}
     assert epoch_line(replace(SUMMARY, counts=counts)).endswith("state 3.1 MiB  cache 75%")

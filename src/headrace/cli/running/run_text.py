@@ -28,8 +28,8 @@ def epoch_line(summary: EpochSummary) -> str:
         f"watermark {time_text(summary.watermark)}",
         f"state {size_text(summary.state_bytes)}",
     ]
-    if late := summary.counts.get("late", 0):
-        parts.append(f"{late:,} late")
+    counted = {name: summary.counts.get(name, 0) for name in ("late", "duplicates", "unmatched")}
+    parts += [f"{rows:,} {name}" for name, rows in counted.items() if rows]
     parts += refused_parts(summary.counts)
     if (hits := summary.cache_hits) is not None:
         parts.append(f"cache {hits:.0%}")
