@@ -102,6 +102,18 @@ def _watermark(binding: Timed, position: InputPosition, now: Now) -> int:
     return now.time_ms if binding.is_clock else position.watermark_behind(binding.lateness_ms)
 
 
+def input_watermark(time: Timed, positions: Mapping[int, InputPosition], now: Now) -> int | None:
+    """Return the watermark of an input by itself: the least of those partitions that are not idle.
+
+    Returns:
+        Milliseconds; of all partitions the highest where all are idle; ``None``: not known yet.
+    """
+    marks = {p: _watermark(time, position, now) for p, position in positions.items()}
+    counted = [marks[p] for p in marks if not is_idle(time, p, positions[p], now)]
+    found = min(counted) if counted else max(marks.values(), default=NO_WATERMARK)
+    return found if found > NO_WATERMARK else None
+
+
 def source_watermark(
     stage: Stage, state: JobState, inputs: Positions, now: Now | None = None
 ) -> int:

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headrace.task.orders import NO_WATERMARK
-
 if TYPE_CHECKING:
     from headrace.coordinator.manifest import JobState
     from headrace.coordinator.recovery import Recovery
@@ -41,6 +39,7 @@ class Progress:
         lateness_ms: of each input operator.
         state: the job's, when the run began.
         began: of the monotonic clock, s.
+        idle_ms: after how long partitions of an input operator are idle, where they ever are.
     """
 
     job: str
@@ -56,6 +55,7 @@ class Progress:
     busy_s: float = 0.0
     last: EpochSummary | None = None
     recovery: Recovery | None = None
+    idle_ms: Mapping[str, int] = field(default_factory=dict)
     _first: dict[str, int] = field(init=False)
     _marks: deque[tuple[float, dict[str, int]]] = field(init=False, default_factory=deque)
 
@@ -99,6 +99,9 @@ class Progress:
             ends: next offsets of the input streams, by name.
             now: of the monotonic clock, s; the rate is over the last seconds before it.
         """
+        from headrace.coordinator.catalog import TimeEntry
+        from headrace.coordinator.watermarks import Now, input_watermark
+
         read = _read(self.state)
         marks = [mark for mark in self._marks if mark[0] >= now - WINDOW_S]
         since, before = marks[0] if marks else (now, read)
@@ -110,9 +113,8 @@ class Progress:
             limits = ends.get(stream, ())
             if self.state.until is not None:
                 limits = self.state.until.get(stream, limits)
-            behind = self.lateness_ms.get(operator, 0)
-            reached = [position.watermark_behind(behind) for position in positions.values()]
-            least = min(reached, default=NO_WATERMARK)
+            behind, idle_ms = self.lateness_ms.get(operator, 0), self.idle_ms.get(operator)
+            time = TimeEntry(operator, stream, len(positions), behind, idle_ms)
             rows = read.get(operator, 0)
             span = now - since
             found.append(
@@ -122,7 +124,7 @@ class Progress:
                     rows - self._first.get(operator, 0),
                     (rows - before.get(operator, 0)) / span if span > 0 else 0.0,
                     max(0, sum(limits) - rows),
-                    least if least > NO_WATERMARK else None,
+                    input_watermark(time, positions, Now(self.state.time_ms, {stream: limits})),
                 )
             )
         return found

@@ -86,7 +86,9 @@ def show_run(job: Job, settings: Settings, bus: Bus, reporter: Reporter, clock: 
 
     control = Control()
     operators = job.build().operators
-    lateness = {o.name: o.lateness_ms for o in operators if isinstance(o, Input)}
+    inputs = [operator for operator in operators if isinstance(operator, Input)]
+    lateness = {operator.name: operator.lateness_ms for operator in inputs}
+    idle = {operator.name: operator.idle_ms for operator in inputs if operator.idle_ms is not None}
     running: list[tuple[Coordinator, Progress]] = []
 
     def on_start(coordinator: Coordinator) -> None:
@@ -96,6 +98,7 @@ def show_run(job: Job, settings: Settings, bus: Bus, reporter: Reporter, clock: 
             lateness,
             coordinator.state,
             clock.monotonic(),
+            idle_ms=idle,
         )
         running.append((coordinator, progress))
         if (told := setting_notice(coordinator.state, settings.job.tasks)) is not None:

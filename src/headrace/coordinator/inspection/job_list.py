@@ -14,16 +14,16 @@ from headrace.bus.bus import Bus
 from headrace.clock import Clock
 from headrace.config import Settings
 from headrace.coordinator.backup.places import STORAGES, newest_of
-from headrace.coordinator.catalog import Catalog, load_catalog
+from headrace.coordinator.catalog import Catalog, TimeEntry, load_catalog
 from headrace.coordinator.drivers import Driver, driver_of
 from headrace.coordinator.inspection.inspection import JobReader
 from headrace.coordinator.manifest import SINK_ROWS, JobState
 from headrace.coordinator.receivers import is_confirmed
 from headrace.coordinator.storage import check_job_name
 from headrace.coordinator.task_files import state_bytes
+from headrace.coordinator.watermarks import Now, input_watermark
 from headrace.errors import CorruptDataError
 from headrace.files import Files
-from headrace.task.orders import NO_WATERMARK
 
 Status = Literal["running", "stopped", "ended", "reset", "damaged"]
 
@@ -144,16 +144,19 @@ def _status(state: JobState, driver: Driver | None) -> Status:
 def _inputs(state: JobState, catalog: Catalog | None, bus: Bus) -> Iterable[InputView]:
     streams = catalog.inputs if catalog is not None else {}
     lateness = catalog.lateness_ms if catalog is not None else {}
+    stages = catalog.stages if catalog is not None else ()
+    times = {time.operator: time for stage in stages for time in stage.times}
     there = {*bus.names(), *bus.aliases()}
     for operator, positions in state.inputs.items():
         name = streams.get(operator, operator)
         offsets = tuple(positions[p].next_offset for p in sorted(positions))
         behind = lateness.get(operator, 0)
-        marks = [position.watermark_behind(behind) for position in positions.values()]
-        least = min(marks, default=NO_WATERMARK)
+        time = times.get(operator, TimeEntry(operator, name, len(positions), behind))
+        now = Now(state.time_ms)
         lag = None
         if name in there:
             ends = (state.until or {}).get(name) or bus.stream(name).ends()
+            now = Now(state.time_ms, {name: ends})
             known = dict(zip(sorted(positions), offsets, strict=True))
             lag = sum(max(0, end - known.get(p, 0)) for p, end in enumerate(ends))
         yield InputView(
@@ -161,7 +164,7 @@ def _inputs(state: JobState, catalog: Catalog | None, bus: Bus) -> Iterable[Inpu
             name,
             sum(offsets),
             lag,
-            least if least > NO_WATERMARK else None,
+            input_watermark(time, positions, now),
             offsets,
         )
 
