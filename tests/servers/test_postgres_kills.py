@@ -16,7 +16,8 @@ from tests.servers.test_postgres_sink import ask, numbered
 import headrace as hr
 from headrace.bus.address import open_bus
 from headrace.clock import Deadline, SystemClock
-from headrace.coordinator.loop import Control, drive
+from headrace.coordinator.deploy import deploy
+from headrace.coordinator.loop import Control, begin, drive
 from headrace.coordinator.patience import Patience
 from headrace.faults import injected
 from headrace.graph.jobs import Job
@@ -222,3 +223,40 @@ def test_a_running_job_says_that_it_waits_and_goes_on(
     assert first.startswith("the server at postgresql://tester@/postgres, for table rows, does not")
     assert first.endswith("the job waits for an answer")
     assert last.startswith("there is an answer again after")
+
+
+def test_a_job_that_starts_while_the_server_is_away_waits_for_it(
+    server: PostgresServer, tmp_path: Path
+) -> None:
+    """Also with an epoch that is committed and not handed on; past the limit that is an error."""
+    told: list[str] = []
+
+    def tell(line: str) -> None:
+        told.append(line)
+        if "waits" in line:
+            server.start()
+
+    with started(server, tmp_path) as driver:
+        feed(driver, 50)
+        assert driver.advance_with_crash("commit.published")
+        server.kill()
+        driver.crash()
+        never = Control().stop
+        for limit, line in ((0.0, lambda text: None), (None, tell)):
+            deployment = deploy(
+                driver._job.build(), driver.bus, driver.settings, driver.clock, driver._files
+            )
+            coordinator = deployment.coordinator(
+                driver.runner, driver.bus, driver.clock, driver.settings
+            )
+            patience = Patience(SystemClock(), never, limit, line)
+            if limit is None:
+                assert begin(coordinator, patience)
+            else:
+                with pytest.raises(hr.sinks.ReceiverAwayError, match="does not answer"):
+                    begin(coordinator, patience)
+            coordinator.close()
+        check(server, 50)
+    assert told[0].startswith("the server at postgresql://tester@/postgres, for table rows, does")
+    assert told[0].endswith("the job waits for an answer")
+    assert told[1].startswith("there is an answer again after")

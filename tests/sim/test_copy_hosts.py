@@ -22,6 +22,7 @@ from tests.sim.copies import (
 from tests.sim.world import World, make_job
 
 from headrace.coordinator.backup.lease import Lease
+from headrace.coordinator.deploy import open_copier
 from headrace.errors import InvalidInputError, NotOwnerError
 from headrace.faults import injected
 from headrace.files import Files
@@ -213,3 +214,18 @@ def test_a_host_steps_back_to_what_another_has_copied(tmp_path: Path) -> None:
         assert first.coordinator.state.counts["in"] == 60
         first.finish()
         check_at_least_once(world, first)
+
+
+@pytest.mark.parametrize("durability", ["backup(1s)", "backup(30s)"])
+def test_a_driver_that_waits_at_its_start_keeps_its_lease(tmp_path: Path, durability: str) -> None:
+    """It has no epoch to copy yet, as while a sink is away."""
+    with open_driver(tmp_path / "home", durability) as driver:
+        World(driver, random.Random(26))
+        copier = open_copier(driver.settings, "world", driver.clock, Files(sync=False))
+        assert copier is not None
+        copier.begin(copier.take_home() + 1)
+        expire_lease(driver)
+        driver.clock.advance(6_000)
+        copier._renew()
+        with pytest.raises(NotOwnerError, match=r"driven by process \d+ on host"):
+            on_another_host(driver).start()

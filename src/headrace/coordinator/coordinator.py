@@ -106,6 +106,7 @@ class Coordinator:
         self._max_rows = self._limits.max_rows
         self._slots: list[Slot] = []
         self._published = ""
+        self._has_reign = False
 
     @property
     def state(self) -> JobState:
@@ -122,9 +123,14 @@ class Coordinator:
         return self._reign.generation
 
     @property
+    def has_state(self) -> bool:
+        """Say whether there is a job yet; before ``start``, and in it, there may be none."""
+        return self._reign.has_begun
+
+    @property
     def has_ended(self) -> bool:
         """Say whether the run is over for good; False before ``start``."""
-        return self._reign.has_begun and self.state.ended
+        return self.has_state and self.state.ended
 
     def start(self) -> None:
         """Become the driver.
@@ -136,11 +142,18 @@ class Coordinator:
         Raises:
             InvalidInputError: the graph changed in a way that the state cannot follow.
             CorruptDataError: a manifest is damaged or missing.
+            ReceiverAwayError: a sink does not answer. Call again: this driver goes on where it
+                stands, with the same generation.
+            NotOwnerError: another driver lives, or has taken over since the last call.
         """
         self._storage.create()
-        exists = self._reign.begin()
+        if self._has_reign:
+            self._reign.check()
+        else:
+            self._reign.begin()
+            self._has_reign = True
         create_outputs(self._plan, self._bus)
-        if not exists:
+        if not self._reign.has_begun:
             self._receivers.open()  # a wrong one is told before the job is there
             self._create_job()
         self._adopt()

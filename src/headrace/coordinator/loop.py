@@ -1,4 +1,4 @@
-"""The direct loop: epochs one after the other, waiting for news without spinning."""
+"""The start of a driver, and the direct loop: epochs one after the other, without spinning."""
 
 from __future__ import annotations
 
@@ -27,6 +27,32 @@ class Control:
     finish: threading.Event = field(default_factory=threading.Event)
 
 
+def begin(coordinator: Coordinator, patience: Patience) -> bool:
+    """Start a job's driver, as patient with a full disk or a sink that is away as its epochs.
+
+    Args:
+        coordinator: not started.
+        patience: with what it meets.
+
+    Returns:
+        Whether it has started; False when it was told to stop first.
+
+    Raises:
+        HeadraceError: as of ``start``; of a disk or a sink when the limit is over, or when it
+            was told to stop before there was a job.
+    """
+
+    def start() -> bool:
+        coordinator.start()
+        return True
+
+    if patience.until_room(start):
+        return True
+    if not coordinator.has_state:
+        coordinator.start()  # there is nothing to tell of but what was waited for
+    return False
+
+
 def drive(
     coordinator: Coordinator,
     bus: Bus,
@@ -53,7 +79,7 @@ def drive(
     patience = patience or Patience(clock, control.stop, 0)
     while not control.stop.is_set():
         if control.finish.is_set():
-            coordinator.end_at_present()
+            patience.until_room(coordinator.end_at_present)
         began = clock.monotonic()
         summary = patience.until_room(coordinator.advance)
         if summary is not None:

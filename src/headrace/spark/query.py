@@ -9,10 +9,12 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.config import Settings
 from headrace.coordinator.backup.places import places
@@ -25,6 +27,46 @@ from headrace.spark.runner import first_line
 from headrace.spark.source import NAME, WakeSource
 
 POLL_S = 0.1
+
+
+class _Epochs:
+    """What the batches of a query do: an epoch each, one at a time, until one has failed."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        control: Control,
+        on_epoch: Callable[[EpochSummary], None],
+        patience: Patience,
+    ) -> None:
+        self._coordinator, self._control = coordinator, control
+        self._on_epoch, self._patience = on_epoch, patience
+        self.busy = threading.Lock()
+        self.failure: Exception | None = None
+
+    def one(self, batch: DataFrame, number: int) -> None:
+        """Run an epoch; called by Spark for each batch."""
+        del batch, number
+        with self.busy:
+            if self._control.stop.is_set() or self.failure is not None:
+                return
+            try:
+                summary = self._patience.until_room(self._coordinator.advance)
+                if summary is not None:
+                    self._on_epoch(summary)
+            except Exception as error:  # noqa: BLE001 - raised by who waits; Spark would tell it in Java
+                self.failure = error
+
+    def between(self) -> None:
+        """Do what others ask of the job, where no epoch is under way that would do it itself."""
+        if self._control.finish.is_set():
+            with self.busy:
+                self._patience.until_room(self._coordinator.end_at_present)
+        if self.busy.acquire(blocking=False):
+            try:
+                self._patience.until_room(self._coordinator.serve_requests)
+            finally:
+                self.busy.release()
 
 
 def drive_query(
@@ -49,31 +91,42 @@ def drive_query(
         HeadraceError: what an epoch raised, as it was.
         UnavailableError: the query itself failed.
     """
-    job = coordinator.state.job
-    root = places(settings, job).storage
+    epochs = _Epochs(coordinator, control, on_epoch, patience)
+    root = places(settings, coordinator.state.job).storage
     checkpoint = root / "query" / f"{coordinator.generation:08d}"
-    failed: list[Exception] = []
-    busy = threading.Lock()
+    query = _started(session, coordinator, settings, checkpoint, epochs.one)
+    try:
+        while query.isActive and not coordinator.state.ended:
+            epochs.between()
+            if epochs.failure is not None or control.stop.wait(POLL_S):
+                break
+        with epochs.busy:  # stopping a query in mid-batch would drop the epoch
+            query.stop()
+        query.awaitTermination()
+    except StreamingQueryException as error:
+        if epochs.failure is None:
+            text = f"the streaming query failed: {first_line(error)}; Spark's log has the story"
+            raise UnavailableError(text) from error
+    finally:
+        shutil.rmtree(checkpoint, ignore_errors=True)
+    if epochs.failure is not None:
+        raise epochs.failure
 
-    def one_epoch(batch: DataFrame, number: int) -> None:
-        del batch, number
-        with busy:
-            if control.stop.is_set() or failed:
-                return
-            try:
-                summary = patience.until_room(coordinator.advance)
-                if summary is not None:
-                    on_epoch(summary)
-            except Exception as error:  # noqa: BLE001 - raised below; Spark would tell it in Java
-                failed.append(error)
 
+def _started(
+    session: SparkSession,
+    coordinator: Coordinator,
+    settings: Settings,
+    checkpoint: Path,
+    one_epoch: Callable[[DataFrame, int], None],
+) -> StreamingQuery:
+    job = coordinator.state.job
     session.dataSource.register(WakeSource)
-    inputs = coordinator.named_inputs()
-    query = (
+    return (
         session.readStream.format(NAME)
         .option("bus", str(settings.bus_dir))
-        .option("storage", str(root))
-        .option("inputs", msgspec.json.encode(inputs).decode())
+        .option("storage", str(places(settings, job).storage))
+        .option("inputs", msgspec.json.encode(coordinator.named_inputs()).decode())
         .option("patterns", msgspec.json.encode(coordinator.patterns).decode())
         .load()
         .writeStream.foreachBatch(one_epoch)
@@ -82,26 +135,3 @@ def drive_query(
         .queryName(f"headrace {job}")
         .start()
     )
-    try:
-        while query.isActive and not coordinator.state.ended:
-            if control.finish.is_set():
-                with busy:
-                    coordinator.end_at_present()
-            if busy.acquire(blocking=False):  # an epoch under way looks for requests itself
-                try:
-                    coordinator.serve_requests()
-                finally:
-                    busy.release()
-            if failed or control.stop.wait(POLL_S):
-                break
-        with busy:  # stopping a query in mid-batch would drop the epoch
-            query.stop()
-        query.awaitTermination()
-    except StreamingQueryException as error:
-        if not failed:
-            text = f"the streaming query failed: {first_line(error)}; Spark's log has the story"
-            raise UnavailableError(text) from error
-    finally:
-        shutil.rmtree(checkpoint, ignore_errors=True)
-    if failed:
-        raise failed[0]

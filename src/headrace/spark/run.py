@@ -22,7 +22,7 @@ from headrace.coordinator.backup.places import places
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.deploy import Deployment, deploy
 from headrace.coordinator.hosting import stop_file
-from headrace.coordinator.loop import Control, drive
+from headrace.coordinator.loop import Control, begin, drive
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.patience import Patience
 from headrace.coordinator.recovery import Recovery, RecoveryWatch, watching
@@ -118,13 +118,13 @@ def run_job(
             suppress(DroppedError),
             closing(coordinator),
         ):
-            coordinator.start()
             if deployment.copier is not None:
-                deployment.copier.start()
-            _check_end(coordinator, settings)
-            if on_start is not None:
-                on_start(coordinator)
-            _drive(session, coordinator, bus, control, count, settings, patience)
+                deployment.copier.start()  # which keeps the lease while the start waits
+            if begin(coordinator, patience):
+                _check_end(coordinator, settings)
+                if on_start is not None:
+                    on_start(coordinator)
+                _drive(session, coordinator, bus, control, count, settings, patience)
         interrupted = control.stop.is_set() and not coordinator.state.ended
         return RunResult(coordinator.state, done["epochs"], done["rows"], interrupted)
 

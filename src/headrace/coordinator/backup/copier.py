@@ -14,7 +14,6 @@ from typing import Generic, TypeVar
 
 from headrace.clock import Clock, Deadline
 from headrace.coordinator.backup.backup import Backup
-from headrace.coordinator.backup.lease import RENEW_S
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.recovery import RecoveryStalledError
 from headrace.errors import HeadraceError, NotOwnerError, UnavailableError
@@ -310,7 +309,7 @@ class Copier:
         self.status = replace(status, failures=status.failures + 1, problem=problem)
 
     def start(self) -> None:
-        """Copy from now on, in a thread of its own."""
+        """Copy what is observed from now on, in a thread of its own; before ``begin`` or after."""
         self._thread = threading.Thread(target=self._run, name="headrace-copier", daemon=True)
         self._thread.start()
 
@@ -322,7 +321,8 @@ class Copier:
             self._renew()
 
     def _renew(self) -> None:
-        if self._has_lease and self._interval_s > RENEW_S and not self.status.failures:
+        """Say that this driver lives, also when it waits and has nothing to copy."""
+        if self._has_lease and not self.status.failures:
             try:
                 self._backup.lease.renew()
             except OSError as error:
