@@ -30,7 +30,7 @@ from headrace.coordinator.inputs import Inputs, Planner
 from headrace.coordinator.kept import KeptEpochs
 from headrace.coordinator.lineages import begin_lineage
 from headrace.coordinator.manifest import JobState
-from headrace.coordinator.placement import Slot
+from headrace.coordinator.placement import Slot, check_one_host
 from headrace.coordinator.planning import (
     at_end,
     check_ends,
@@ -193,15 +193,9 @@ class Coordinator:
     def _found_slots(self) -> list[Slot]:
         """Ask where the slots are; all on this host where the job's storage is its own disk."""
         slots = self._runner.slots()
-        hosts = {slot.host for slot in slots}
-        if self._copier is not None and hosts != {self._copier.host_id}:
-            raise InvalidInputError(
-                f"state.durability is {self._limits.durability}, which keeps the job's storage on "
-                f"the disk of the driver's host, but its slots are on {len(hosts)} hosts or with "
-                "another state.dir; use state.durability=epoch with a job_dir that all hosts "
-                "reach, or a master whose slots are all here, such as local[2]",
-                job=self._plan.graph.name,
-            )
+        if self._copier is not None:
+            name, durability = self._plan.graph.name, self._limits.durability
+            check_one_host(slots, self._copier.host_id, name, durability)
         return slots
 
     def _describe(self) -> None:

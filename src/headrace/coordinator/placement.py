@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from headrace.errors import InvalidInputError
+
 _Item = TypeVar("_Item")
 
 
@@ -65,3 +67,26 @@ def place(
 def _turned(items: list[_Item], turn: int) -> list[_Item]:
     at = turn % len(items)
     return items[at:] + items[:at]
+
+
+def check_one_host(slots: Sequence[Slot], host: str, job: str, durability: str) -> None:
+    """Refuse slots of other hosts to a job whose storage is on the disk of one.
+
+    Args:
+        slots: all that answer.
+        host: identity of the one with the storage.
+        job: its name.
+        durability: as it is set.
+
+    Raises:
+        InvalidInputError: some are elsewhere.
+    """
+    hosts = {slot.host for slot in slots}
+    if hosts != {host}:
+        raise InvalidInputError(
+            f"state.durability is {durability}, which keeps the job's storage on the disk of the "
+            f"driver's host, but its slots are on {len(hosts)} hosts or with another state.dir; "
+            "use state.durability=epoch with a job_dir that all hosts reach, or a master whose "
+            "slots are all here, such as local[2]",
+            job=job,
+        )
