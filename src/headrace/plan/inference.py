@@ -42,7 +42,7 @@ from headrace.graph.operators import (
 from headrace.graph.windows import Tumbling
 from headrace.plan.columns import differences, output_differences
 from headrace.plan.expressions import Resolved
-from headrace.plan.routing import NO_KEY, deduplicate_mistakes, union_schema
+from headrace.plan.routing import deduplicate_mistakes, key_mistakes, union_schema
 from headrace.plan.stages import StreamInfo
 from headrace.plan.tables import TableBinder, TableFile, join_mistakes, joined
 from headrace.plan.taking import with_class
@@ -341,16 +341,9 @@ class Inference:
         return True
 
     def _partition_by(self, operator: PartitionBy, before: Flow) -> Flow | None:
-        missing = [name for name in operator.keys if name not in before.schema.names]
-        for name in missing:
-            self.report(operator, unknown_column(name, before.schema.names))
-        wrong = bool(missing)
-        for name in operator.keys:
-            kind = None if name in missing else before.schema.field(name).type
-            if kind is not None and any(test(kind) for test in NO_KEY):
-                wrong = True
-                text = f"column {name!r} is {kind}, which cannot be a key; expected a plain value"
-                self.report(operator, text)
+        wrong = key_mistakes(operator.keys, before.schema)
+        for text in wrong:
+            self.report(operator, text)
         return None if wrong else replace(before, keys=operator.keys, lost=None)
 
     def _merge(self, operator: Merge) -> Flow | None:

@@ -10,6 +10,8 @@ from headrace.graph.aggregates import unknown_column
 from headrace.graph.operators import Deduplicate
 from headrace.records.widening import united
 
+_NO_KEY = (pa.types.is_nested, pa.types.is_decimal, pa.types.is_duration)
+
 
 def union_schema(
     schemas: Mapping[str, pa.Schema], keys: Sequence[str]
@@ -33,6 +35,17 @@ def union_schema(
     return schema, wrong
 
 
+def key_mistakes(columns: Sequence[str], schema: pa.Schema) -> list[str]:
+    """Say which columns of a key are not there, or have values that cannot be one."""
+    wrong = [unknown_column(name, schema.names) for name in columns if name not in schema.names]
+    for name in columns:
+        kind = schema.field(name).type if name in schema.names else None
+        if kind is not None and any(test(kind) for test in _NO_KEY):
+            text = f"column {name!r} is {kind}, which cannot be a key; expected a plain value"
+            wrong.append(text)
+    return wrong
+
+
 def deduplicate_mistakes(
     operator: Deduplicate, schema: pa.Schema, untimed: Sequence[str]
 ) -> list[str]:
@@ -43,15 +56,8 @@ def deduplicate_mistakes(
         schema: of the rows.
         untimed: inputs before it without event time.
     """
-    wrong = [unknown_column(n, schema.names) for n in operator.columns if n not in schema.names]
-    for name in operator.columns:
-        kind = schema.field(name).type if name in schema.names else None
-        if kind is not None and any(test(kind) for test in NO_KEY):
-            wrong.append(f"column {name!r} is {kind}, which cannot be a key; expected a plain value")
+    wrong = key_mistakes(operator.columns, schema)
     if operator.within_ms is not None and untimed:
         hint = f'give g.input({untimed[0]!r}, time="..."), or ttl= in the place of within='
         wrong.append(f"within= counts event time, which input {untimed[0]!r} has not: {hint}")
     return wrong
-
-
-NO_KEY = (pa.types.is_nested, pa.types.is_decimal, pa.types.is_duration)
