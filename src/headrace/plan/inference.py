@@ -42,7 +42,12 @@ from headrace.graph.operators import (
 from headrace.graph.windows import Tumbling
 from headrace.plan.columns import differences, output_differences
 from headrace.plan.expressions import Resolved
-from headrace.plan.routing import deduplicate_mistakes, key_mistakes, union_schema
+from headrace.plan.routing import (
+    deduplicate_mistakes,
+    key_mistakes,
+    merge_mistakes,
+    union_schema,
+)
 from headrace.plan.stages import StreamInfo
 from headrace.plan.tables import TableBinder, TableFile, join_mistakes, joined
 from headrace.plan.taking import with_class
@@ -348,22 +353,16 @@ class Inference:
 
     def _merge(self, operator: Merge) -> Flow | None:
         flows = [self.flows[name] for name in operator.inputs]
-        first, schema = flows[0], flows[0].schema
+        first = flows[0]
+        schemas = {name: self.flows[name].schema for name in operator.inputs}
         if isinstance(operator, Union):
-            schemas = dict(zip(operator.inputs, (flow.schema for flow in flows), strict=True))
             schema, wrong = union_schema(schemas, first.keys)
-            for text in wrong:
-                self.report(operator, text)
-            if wrong:
-                return None
-        for name, flow in zip(operator.inputs[1:], flows[1:], strict=True):
-            if isinstance(operator, Union):
-                continue
-            differ = differences(first.schema, flow.schema)
-            if differ:
-                text = f"streams {operator.inputs[0]!r} and {name!r} have other columns: {differ}; "
-                self.report(operator, text + "union takes streams of different columns")
-                return None
+        else:
+            schema, wrong = first.schema, merge_mistakes(schemas)
+        for text in wrong:
+            self.report(operator, text)
+        if wrong:
+            return None
         untimed = tuple(dict.fromkeys(name for flow in flows for name in flow.untimed))
         lost = next((flow.lost for flow in flows if flow.lost is not None), None)
         time = first.time if len({flow.time for flow in flows}) == 1 else None

@@ -8,9 +8,22 @@ import pyarrow as pa
 
 from headrace.graph.aggregates import unknown_column
 from headrace.graph.operators import Deduplicate
+from headrace.plan.columns import differences
 from headrace.records.widening import united
 
 _NO_KEY = (pa.types.is_nested, pa.types.is_decimal, pa.types.is_duration)
+
+
+def merge_mistakes(schemas: Mapping[str, pa.Schema]) -> list[str]:
+    """Say which streams, by operator, have not the columns of the first."""
+    (first, expected), *others = schemas.items()
+    found = {name: differences(expected, schema) for name, schema in others}
+    return [
+        f"streams {first!r} and {name!r} have other columns: {differ}; union takes streams of "
+        "different columns"
+        for name, differ in found.items()
+        if differ
+    ]
 
 
 def union_schema(
