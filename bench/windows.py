@@ -28,6 +28,16 @@ COLUMNS = {"k": pa.int64(), "v": pa.int64(), "at": pa.int64()}
 Windowed = Callable[[Any], Any]
 
 
+def visit(key: int, window: Any, messages: list[Any]) -> list[dict[str, int]]:
+    """Look at each message of a session."""
+    return [{"n": len(messages), "s": sum(message.v for message in messages)}]
+
+
+def add(state: dict[str, int], message: Any) -> dict[str, int]:
+    """Count and add up, message by message."""
+    return {"n": state["n"] + 1, "s": state["s"] + message.v}
+
+
 def totals(window: Any, **more: Any) -> Windowed:
     """Count and add up each window."""
     return lambda keyed: keyed.window(window, n=hr.agg.count(), s=hr.agg.sum("v"), **more)
@@ -39,6 +49,12 @@ KINDS: dict[str, Windowed] = {
     "hopping 60s every 1s": totals(hr.hopping("60s", "1s")),
     "sliding 5s": totals(hr.sliding("5s")),
     "session, gap 2s": totals(hr.session("2s")),
+    "session, gap 2s, process_window": lambda keyed: keyed.process_window(
+        hr.session("2s"), visit, {"n": int, "s": int}
+    ),
+    "session, gap 2s, fold": lambda keyed: keyed.fold(
+        hr.session("2s"), {"n": 0, "s": 0}, add, {"n": int, "s": int}
+    ),
     "100 messages": totals(hr.count_window(100)),
     "all messages": totals(hr.global_window()),
 }

@@ -75,7 +75,7 @@ def wrong(g: hr.Graph) -> None:
     source.deduplicate(7)  # type: ignore[arg-type]
     source.deduplicate(within=60)  # type: ignore[arg-type]
     source.map(to_visit, sides=Visit)  # type: ignore[arg-type]
-    source.reduce(max)  # type: ignore[attr-defined]
+    source.group(max)  # type: ignore[attr-defined]
     hr.job(visits)  # type: ignore[arg-type]
     unknown: Aggregate = hr.agg.count().alias("n")  # type: ignore[attr-defined]
     del unknown

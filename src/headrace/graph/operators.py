@@ -166,12 +166,18 @@ class MapMessages(Operator):
 
 @dataclass(frozen=True)
 class FlatMapMessages(Operator):
-    """``flat_map`` with a function from one message to any number of messages."""
+    """``flat_map`` with a function from one message to any number of messages.
+
+    The function's results begin with the columns ``beside`` of the message that they do not have
+    themselves. With ``like`` its other columns are those of that operator, found by the planner.
+    """
 
     function: Callable[[Any], Any] | None = field(default=None, compare=False)
     returns: pa.Schema | None = None
     uses: tuple[str, ...] | None = None
     sides: Sides = ()
+    beside: tuple[str, ...] = ()
+    like: str = ""
 
 
 @dataclass(frozen=True)

@@ -52,11 +52,14 @@ from headrace.graph.tables import (
     taken_columns,
 )
 from headrace.graph.types import to_schema
+from headrace.graph.window_steps import WindowSteps
 from headrace.graph.windows import LATE_SIDE, Window
 
 
-class Stream(RowSteps, RouteSteps):
+class Stream(RowSteps, RouteSteps, WindowSteps):
     """What leaves one operator; each method adds the next operator and returns its stream."""
+
+    _gathered: Stream | None = None
 
     def partition_by(self, *columns: str, name: str | None = None) -> Stream:
         """Send each message to the task that owns its key; what follows may keep state.
@@ -79,13 +82,16 @@ class Stream(RowSteps, RouteSteps):
         return self._add(kind, name, make, keys)
 
     def _together(self) -> Stream:
-        """Send all messages to one task, as if they had one key."""
+        """Send all messages to one task, as if they had one key; once, for all that need it."""
+        if self._gathered is not None:
+            return self._gathered
         site = user_site()
 
         def make(chosen: str, wrong: list[str]) -> Operator:
             return PartitionBy(chosen, (self.name,), site, ())
 
-        return self._add(f"{BY}nothing", None, make, ())
+        self._gathered = self._add(f"{BY}nothing", None, make, ())
+        return self._gathered
 
     def aggregate(
         self,

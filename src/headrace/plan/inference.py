@@ -308,8 +308,17 @@ class Inference:
                         self.report(
                             operator, f"{where}: {unknown_column(name, before.schema.names)}"
                         )
+        if isinstance(operator, FlatMapMessages) and operator.beside:
+            operator = self.operators[operator.name] = self._with_beside(operator, before.schema)
         returns: pa.Schema | None = getattr(operator, "returns", None)
         return _declared(operator, before, pa.schema([]) if returns is None else returns)
+
+    def _with_beside(self, operator: FlatMapMessages, source: pa.Schema) -> FlatMapMessages:
+        """Put the columns that a function's results begin with before those it returns."""
+        returns = self.flows[operator.like].schema if operator.like else operator.returns
+        own = pa.schema([]) if returns is None else returns
+        heads = [source.field(name) for name in operator.beside if name not in own.names]
+        return replace(operator, returns=pa.schema([*heads, *own]))
 
     def _join_table(self, operator: JoinTable, before: Flow) -> Flow | None:
         table = self.tables.bind(operator, operator.table)

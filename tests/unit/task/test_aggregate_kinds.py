@@ -78,8 +78,8 @@ def test_windows_and_totals_of_every_kind(store: str, tmp_path: Path) -> None:
             text = done("state", "get", "kinds", name, "a", "--json", "--home", tmp_path)
             shown = [json.loads(line) for line in text.splitlines()]
             if name == "totals":
-                mine = expected([row for row in rows if row["k"] == "a"])
-                assert mine == {column: shown[0][column] for column in mine}
+                wanted = expected([row for row in rows if row["k"] == "a"])
+                assert wanted == {column: shown[0][column] for column in wanted}
             assert shown
         driver.finish()
         seen: dict[str, int] = Counter()

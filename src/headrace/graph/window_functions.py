@@ -1,0 +1,130 @@
+"""Functions of the user over the messages of a window, as one function of the window's row.
+
+A row has the key, the bounds of the window and the list of its messages; what is returned are the
+columns beside the function's own, in the order that the plan gives them, and those.
+"""
+
+from __future__ import annotations
+
+import copy
+import datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from headrace.graph.signatures import name_of
+from headrace.records.messages import message_type
+
+MESSAGES = "messages"
+"""The column in which a window collects its messages."""
+
+
+class Bounds(NamedTuple):
+    """The window that messages are of; count and global windows have no moments."""
+
+    start: datetime.datetime | None = None
+    end: datetime.datetime | None = None
+
+
+@dataclass(frozen=True)
+class WindowFunction:
+    """Makes rows of a window's row; called by ``flat_map``.
+
+    Args:
+        function: the user's, for the name.
+        keys: columns of the key.
+        bounds: columns of the window's bounds, if it has any.
+        by: the attribute that messages are sorted by; ``None``: they stay in order of arrival.
+        names: columns that the function returns; ``None``: those of a message.
+    """
+
+    function: Callable[..., Any]
+    keys: tuple[str, ...]
+    bounds: tuple[str, ...]
+    by: str | None
+    names: tuple[str, ...] | None
+
+    def __post_init__(self) -> None:
+        """Go by the name of the user's function, which is what people are shown."""
+        object.__setattr__(self, "__qualname__", name_of(self.function))
+
+    def __call__(self, row: Any) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows that the function makes of a window."""
+        messages = _messages(getattr(row, MESSAGES))
+        if self.by is not None:
+            messages.sort(key=attrgetter(self.by))
+        names = self.names
+        if names is None:
+            names = messages[0].__struct_fields__
+        heads = [getattr(row, name) for name in self.beside if name not in names]
+        for made in self.made(row, messages):
+            yield (*heads, *_values(made, names))
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """The columns of the row that stand before those of the function."""
+        return (*self.keys, *self.bounds)
+
+    def made(self, row: Any, messages: list[Any]) -> Iterable[Any]:
+        """Return what the function makes of messages, of which there is at least one."""
+        raise NotImplementedError
+
+    def key(self, row: Any) -> Any:
+        """The key: a value, or a tuple of several; ``None`` where messages have none."""
+        values = tuple(getattr(row, name) for name in self.keys)
+        return values[0] if len(values) == 1 else values or None
+
+    def window(self, row: Any) -> Bounds:
+        """The bounds of the window."""
+        return Bounds(*(getattr(row, name) for name in self.bounds))
+
+
+class Reduce(WindowFunction):
+    """``reduce``: one message of two, again and again."""
+
+    def made(self, row: Any, messages: list[Any]) -> Iterable[Any]:
+        """Return the last message that is left."""
+        return [reduce(self.function, messages)]
+
+
+@dataclass(frozen=True)
+class Fold(WindowFunction):
+    """``fold``: a state that each message changes; ``initial`` is copied for each window."""
+
+    initial: Any = None
+
+    def made(self, row: Any, messages: list[Any]) -> Iterable[Any]:
+        """Return the last state."""
+        return [reduce(self.function, messages, copy.deepcopy(self.initial))]
+
+
+class EachWindow(WindowFunction):
+    """``process_window``: any number of messages of a whole window."""
+
+    def made(self, row: Any, messages: list[Any]) -> Iterable[Any]:
+        """Return what the function returns."""
+        found: Iterable[Any] = self.function(self.key(row), self.window(row), messages)
+        return found
+
+
+@lru_cache(maxsize=256)
+def _kind(names: tuple[str, ...]) -> type[msgspec.Struct]:
+    return message_type("Message", pa.schema([(name, pa.null()) for name in names]))
+
+
+def _messages(rows: list[dict[str, Any]]) -> list[Any]:
+    kind = _kind(tuple(rows[0]))
+    return [kind(*row.values()) for row in rows]
+
+
+def _values(made: Any, names: tuple[str, ...]) -> Iterable[Any]:
+    if isinstance(made, Mapping):
+        return [made[name] for name in names]
+    if isinstance(made, tuple):
+        return made
+    return [getattr(made, name) for name in names]
