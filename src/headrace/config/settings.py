@@ -194,6 +194,12 @@ class BusSettings(Section):
     adopt_bytes: int = Field(
         4 * _MIB, ge=0, description="output segments from this size on are adopted without a copy"
     )
+    compact_bytes: int = Field(
+        64 * _MIB,
+        ge=4096,
+        description="so much must be new in a partition of a compacted stream, and as much as is "
+        "compacted, before it is compacted by itself",
+    )
     batch_bytes: int = Field(64 * _MIB, ge=1024, description="largest batch that is appended whole")
     record_bytes: int = Field(8 * _MIB, ge=64, description="largest record that is appended")
 

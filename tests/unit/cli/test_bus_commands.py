@@ -321,6 +321,79 @@ def test_tail_shows_the_last_rows_in_order_of_time(orders: Path) -> None:
     assert list(range(20)) == ids("orders", "--from", "earliest", "-n", 20, "--follow")
 
 
+def test_tail_ends_where_it_is_told(orders: Path) -> None:
+    """At an offset, or before the first row of a time; also when that comes only later."""
+    for partition, start in ((0, 0), (1, 1)):
+        text = lines(*({"id": n, "at": EPOCH_2013 + n} for n in range(start, 30, 2)))
+        done("bus", "append", "orders", "-", "--partition", partition, stdin=text)
+
+    twelve = "2013-01-01T05:00:00.012"
+    assert list(range(12)) == ids("orders", "--from", "earliest", "--until", twelve)
+    assert ids("orders", "--until", twelve, "-n", 2) == [10, 11]
+    assert ids("orders", "--from", twelve, "--until", "2013-01-01T05:00:00.015") == [12, 13, 14]
+    assert list(range(30)) == ids("orders", "--from", "earliest", "--until", "latest")
+    assert ids("orders", "--partition", 1, "--from", 3, "--until", 5) == [7, 9]
+    assert ids("orders", "--partition", 1, "--from", 13, "--until", 99) == [27, 29]
+    assert list(range(12)) == ids("orders", "--from", "earliest", "--until", twelve, "-f")
+    assert ids("orders", "--until", twelve, "-n", 1, "--follow") == [11]
+
+
+def test_tail_follows_until_the_end_comes(orders: Path) -> None:
+    """It waits for rows at the time in each partition."""
+    rows = ({"id": n, "at": EPOCH_2013 + n} for n in range(4))
+    done("bus", "append", "orders", "-", "--partition", 0, stdin=lines(*rows))
+    words = ("--from", "earliest", "--until", "2013-01-01T05:00:01", "--follow")
+    following = subprocess.Popen(
+        [sys.executable, "-m", "headrace.cli.main", "bus", "tail", "orders", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert following.stdout is not None
+    seen = [following.stdout.readline() for _ in range(4)]
+    for partition in (0, 1):
+        after = ({"id": 10 + n, "at": EPOCH_2013 + 999 + n} for n in range(2))
+        done("bus", "append", "orders", "-", "--partition", partition, stdin=lines(*after))
+    rest, _ = following.communicate(timeout=60)
+    found = [line.split()[1] for line in (*seen, *rest.splitlines())]
+    assert found == ["id=0", "id=1", "id=2", "id=3", "id=10", "id=10"]
+    assert following.returncode == 0
+
+
+def test_a_stream_is_compacted_as_told(home: Path) -> None:
+    words = ("--schema", SCHEMA, "--time", "at", "--key", "id", "--compact")
+    done("bus", "create", "latest", *words)
+    rows = [{"id": n % 3, "at": EPOCH_2013 + n, "note": str(n)} for n in range(9)]
+    done("bus", "append", "latest", "-", stdin=lines(*rows))
+
+    assert ids("latest", "-n", 2) == [1, 2]
+    assert "stream latest: 6 rows removed, " in done("bus", "compact", "latest")
+    assert [line["offset"] for line in tailed("latest")] == [6, 7, 8]
+    assert [line["offset"] for line in tailed("latest", "--from", 2, "--until", 8)] == [6, 7]
+    assert ids("latest", "-n", 2) == [1, 2]
+    found = json.loads(done("bus", "describe", "latest", "--json"))
+    (part,) = found["ends"]
+    assert (found["compact"], found["rows"], found["holds"]) == (True, 3, {})
+    assert (part["begin"], part["end"], part["rows"], part["compacted"]) == (0, 9, 3, 9)
+    assert "id, compacted" in done("bus", "describe", "latest")
+    again = json.loads(done("bus", "compact", "latest", "--partition", 0, "--json"))
+    assert (again["partition"], again["rows_before"], again["rows"]) == (0, 3, 3)
+    given = ("--keep-deletes", "2h", "--hold", "3d", "--compact-after", "1h")
+    told = done("bus", "configure", "latest", *given)
+    assert "compact_after_ms 3600000" in told
+    assert "keep_deletes_ms 7200000" in told
+    assert "hold_ms 259200000" in told
+    with open_bus(home / "bus") as bus:
+        bus.stream("latest").hold("job", [4])
+    assert "held by" in (text := done("bus", "describe", "latest"))
+    assert "job from 4" in text
+
+
+def test_what_cannot_be_compacted_is_told(orders: Path) -> None:
+    assert "stream 'orders' is not compacted" in refused("bus", "compact", "orders")
+    words = ("--schema", SCHEMA, "--compact")
+    assert "the last record of each key, and has none" in refused("bus", "create", "s", *words)
+
+
 def test_tail_prints_a_line_a_row_to_a_pipe(orders: Path) -> None:
     done("bus", "append", "orders", "-", stdin=lines(ROW, {"id": 2, "at": EPOCH_2013 + 1}))
 
@@ -368,6 +441,7 @@ def test_ls_lists_rows_bytes_and_times(orders: Path) -> None:
         "last_ms": EPOCH_2013 + 1000,
         "time": "at",
         "key": [],
+        "compact": False,
         "columns": {"id": "int64", "at": "timestamp", "price": "float64", "note": "string"},
     }
     assert "2013-01-01 05:00:00  2013-01-01 05:00:01" in table

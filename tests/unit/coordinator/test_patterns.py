@@ -183,3 +183,17 @@ def test_a_narrower_pattern_keeps_the_positions_of_what_it_leaves_out(tmp_path: 
     with driver_of(tmp_path, memory_bus=False) as driver:
         driver.run()
         assert counts_of(driver) == {1: 4}
+
+
+def test_a_stream_that_does_not_fit_stops_the_job() -> None:
+    """With the mistake; the job goes on once it is gone."""
+    with driver_of(memory_bus=False) as driver:
+        come(driver, "errors.a", 1)
+        driver.run()
+        driver.create("errors.b", {"other": pa.int64(), "at": pa.int64()}, time="at")
+        with pytest.raises(InvalidInputError, match=r"errors\.b"):
+            driver.run()
+        go(driver, "errors.b")
+        driver.feed("errors.a", [{"k": 1, "at": 6}])
+        driver.run()
+        assert counts_of(driver) == {1: 2}

@@ -1,4 +1,4 @@
-"""``headrace bus describe|trim|alias|configure``: one stream in full, and what may be changed."""
+"""``headrace bus``: one stream in full, and what may be changed of it."""
 
 from __future__ import annotations
 
@@ -80,6 +80,33 @@ def trim(
         typer.echo(f"stream {name}: {count_text(gone, 'row')} dropped; it begins at {begins}")
 
 
+def compact(
+    name: StreamName,
+    partition: Annotated[
+        int | None, typer.Option(min=0, help="Only this partition.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """Keep only the last record of each key of a compacted stream, below what readers hold."""
+    from headrace.cli.words import count_text, size_text
+
+    with open_home_bus(settings_of(home)) as bus:
+        stream = bus.stream(name)
+        chosen = range(stream.spec.partitions) if partition is None else [partition]
+        done = {each: stream.compact(each) for each in chosen}
+    if as_json:
+        show_json(*({"partition": p, **found._asdict()} for p, found in done.items()))
+        return
+    gone = sum(found.rows_before - found.rows for found in done.values())
+    freed = sum(found.bytes_before - found.bytes for found in done.values())
+    upto = " ".join(str(found.upto) for found in done.values())
+    typer.echo(
+        f"stream {name}: {count_text(gone, 'row')} removed, {size_text(freed)}; compacted up to "
+        f"{upto}"
+    )
+
+
 def alias(
     name: Annotated[
         str | None, typer.Argument(metavar="[ALIAS]", help="The other name.", show_default=False)
@@ -120,7 +147,7 @@ def alias(
         typer.echo("no aliases; make one with: headrace bus alias ALIAS STREAM")
 
 
-def configure(
+def configure(  # noqa: PLR0913, PLR0917 - one for each option
     name: StreamName,
     retain: Annotated[
         str | None,
@@ -135,6 +162,22 @@ def configure(
     partitions: Annotated[
         int | None, typer.Option(min=1, help="That get new rows.", show_default=False)
     ] = None,
+    compact_after: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Compact rows once so old; none.", show_default=False),
+    ] = None,
+    keep_deletes: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Tell deletes to readers so long.", show_default=False),
+    ] = None,
+    hold: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="A silent reader holds compactions back so long.",
+            show_default=False,
+        ),
+    ] = None,
     add_column: AddColumn = None,
     widen_column: WidenColumn = None,
     as_json: Json = False,
@@ -143,9 +186,17 @@ def configure(
     """Change how long a stream keeps rows, how many partitions get new ones, and its columns."""
     from headrace.cli.bus.columns import evolved
 
-    changes: dict[str, int | None] = {}
-    if retain is not None:
-        changes["retain_ms"] = _age_ms(retain)
+    ages = {
+        "retain_ms": ("--retain", retain),
+        "compact_after_ms": ("--compact-after", compact_after),
+        "keep_deletes_ms": ("--keep-deletes", keep_deletes),
+        "hold_ms": ("--hold", hold),
+    }
+    changes: dict[str, int | None] = {
+        setting: _age_ms(given, option)
+        for setting, (option, given) in ages.items()
+        if given is not None
+    }
     if retain_bytes is not None:
         changes["retain_bytes"] = _bytes(retain_bytes)
     if partitions is not None:
@@ -162,10 +213,10 @@ def configure(
         typer.echo(f"stream {name}: {settings_text(found) or 'keeps everything'}")
 
 
-def _age_ms(text: str) -> int | None:
+def _age_ms(text: str, option: str) -> int | None:
     from headrace.graph.durations import duration_ms
 
-    return None if text == "none" else duration_ms(text, "--retain")
+    return None if text == "none" else duration_ms(text, option)
 
 
 def _bytes(text: str) -> int | None:

@@ -44,6 +44,9 @@ def create(  # noqa: PLR0913, PLR0917 - one for each option
     ] = None,
     time: TimeColumn = None,
     key: KeyColumns = None,
+    compact: Annotated[
+        bool, typer.Option("--compact", help="Only the last record of each key has to be kept.")
+    ] = False,
     exist_ok: Annotated[
         bool, typer.Option("--exist-ok", help="The same stream may be there already.")
     ] = False,
@@ -56,7 +59,8 @@ def create(  # noqa: PLR0913, PLR0917 - one for each option
     from headrace.cli.words import count_text
     from headrace.records.type_words import words_of_schema
 
-    spec = StreamSpec(name, partitions, _schema(schema, like), time, column_names(key))
+    columns = _schema(schema, like)
+    spec = StreamSpec(name, partitions, columns, time, column_names(key), compact=compact)
     with open_home_bus(settings_of(home)) as bus:
         bus.create(spec, exist_ok=exist_ok)
         if as_json:
@@ -93,7 +97,7 @@ app.command()(append.append)
 
 
 @app.command()
-def tail(
+def tail(  # noqa: PLR0913, PLR0917 - one for each option
     name: StreamName,
     start: Annotated[
         str | None,
@@ -101,6 +105,14 @@ def tail(
             "--from",
             metavar="WHERE",
             help="earliest, latest, an offset, or a time. Default: the last ROWS.",
+            show_default=False,
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHERE",
+            help="End there: latest, an offset, or the first row of a time.",
             show_default=False,
         ),
     ] = None,
@@ -113,7 +125,7 @@ def tail(
             "-n",
             metavar="ROWS",
             min=0,
-            help="At most so many rows. Default: 10; with --from and --follow, no end.",
+            help="At most so many rows. Default: 10; no end with --from and --until or --follow.",
             show_default=False,
         ),
     ] = None,
@@ -135,7 +147,7 @@ def tail(
             if as_json
             else (LineRows(stream.spec) if is_wide else TableRows(stream.spec))
         )
-        for group in tailed.rows(start, rows, follow=follow):
+        for group in tailed.rows(start, rows, until=until, follow=follow):
             printer.show(group)
 
 
@@ -162,5 +174,6 @@ def ls(as_json: Json = False, home: Home = None) -> None:
 
 
 app.command()(changes.trim)
+app.command()(changes.compact)
 app.command()(changes.alias)
 app.command()(changes.configure)

@@ -17,16 +17,16 @@ def describe(bus: Bus, name: str) -> dict[str, Any]:
     stream = bus.stream(name)
     spec = stream.spec
     ranges = [found for p in range(spec.partitions) if (found := stream.time_range(p)) is not None]
-    pairs = zip(stream.begins(), stream.ends(), strict=True)
     return {
         "name": name,
         "partitions": spec.partitions,
-        "rows": sum(end - begin for begin, end in pairs),
+        "rows": sum(stored.rows for stored in stream.stored()),
         "bytes": _bytes(bus, name),
         "first_ms": min((first for first, _ in ranges), default=None),
         "last_ms": max((last for _, last in ranges), default=None),
         "time": spec.time,
         "key": list(spec.key),
+        "compact": spec.compact,
         "columns": {field.name: words_of_type(field.type) for field in spec.schema},
     }
 

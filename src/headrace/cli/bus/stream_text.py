@@ -28,6 +28,7 @@ def describe_stream(settings: Settings, bus: Bus, name: str, clock: Clock) -> di
     stream = bus.stream(name)
     found = describe(bus, stream.spec.name)
     begins, ends = stream.begins(), stream.ends()
+    stored, compacted = stream.stored(), stream.compacted()
     ranges = [stream.time_range(p) for p in range(stream.spec.partitions)]
     views = [view_job(settings, job, bus, clock) for job in job_names(settings)]
     aliases = bus.aliases()
@@ -42,6 +43,9 @@ def describe_stream(settings: Settings, bus: Bus, name: str, clock: Clock) -> di
                 "partition": p,
                 "begin": begins[p],
                 "end": ends[p],
+                "rows": stored[p].rows,
+                "bytes": stored[p].bytes,
+                "compacted": compacted[p],
                 "first_ms": times and times[0],
                 "last_ms": times and times[1],
             }
@@ -61,6 +65,7 @@ def describe_stream(settings: Settings, bus: Bus, name: str, clock: Clock) -> di
         ],
         "writers": [view.job for view in views if own.intersection(view.outputs)],
         "aliases": sorted(own - {stream.spec.name}),
+        "holds": {reader: list(offsets) for reader, offsets in sorted(stream.holds().items())},
     }
 
 
@@ -71,27 +76,32 @@ def show_stream(found: dict[str, Any]) -> None:
         "stream": found["name"],
         "rows": f"{found['rows']:,}" + ("" if size is None else f", {size_text(size)}"),
         "columns": ", ".join(f"{name} {kind}" for name, kind in found["columns"].items()),
-        "key": ", ".join(found["key"]) or "-",
+        "key": (", ".join(found["key"]) or "-") + (", compacted" if found["compact"] else ""),
         "event time": found["time"] or "-",
         "rate": "-" if rate is None else f"{rate:,.6g} rows a second of event time",
         "settings": settings_text(found["settings"]) or "default",
         "aliases": ", ".join(found["aliases"]) or "-",
         "written by": ", ".join(found["writers"]) or "-",
     }
+    if found["holds"]:
+        facts["held by"] = ", ".join(
+            f"{reader} from {' '.join(map(str, offsets))}"
+            for reader, offsets in found["holds"].items()
+        )
     show_facts(facts.items())
+    typer.echo()
+    numbers = ("begin", "end", "rows", "bytes", *(("compacted",) if found["compact"] else ()))
+    titles = ("partition", *numbers, "first event (UTC)", "last event (UTC)")
     parts = [
         (
             str(part["partition"]),
-            f"{part['begin']:,}",
-            f"{part['end']:,}",
+            *(_number(name, part[name]) for name in numbers),
             time_text(part["first_ms"]),
             time_text(part["last_ms"]),
         )
         for part in found["ends"]
     ]
-    titles = ("partition", "begin", "end", "first event (UTC)", "last event (UTC)")
-    typer.echo()
-    show_table(titles, parts, right=("begin", "end"))
+    show_table(titles, parts, right=numbers)
     readers = [
         (
             one["job"],
@@ -106,3 +116,7 @@ def show_stream(found: dict[str, Any]) -> None:
         typer.echo()
         titles = ("reader", "input", "status", "lag", "watermark (UTC)")
         show_table(titles, readers, right=("lag",))
+
+
+def _number(name: str, value: int) -> str:
+    return size_text(value) if name == "bytes" else f"{value:,}"

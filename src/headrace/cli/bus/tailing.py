@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from headrace.bus.bus import Stream
+from headrace.bus.bus import NEVER, Stream
 from headrace.cli.running.starts import read_time
 from headrace.cli.state.lookup import matching
 from headrace.errors import InvalidInputError
@@ -16,6 +16,7 @@ from headrace.records.schema import event_times
 
 DEFAULT_ROWS = 10
 _WAIT_S = 0.5
+_WIDER = 8
 _CHUNK_ROWS = 1000
 _OFFSET = "_offset"
 
@@ -27,6 +28,18 @@ class Tailed(NamedTuple):
     offset: int
     time_ms: int | None
     row: dict[str, Any]
+
+
+class _Ends(NamedTuple):
+    """Up to which offset each partition is read now, and whether none is ever read further."""
+
+    offsets: dict[int, int]
+    is_reached: bool
+
+    @classmethod
+    def of(cls, stops: Mapping[int, int], ends: Sequence[int]) -> _Ends:
+        reached = all(stop <= ends[p] for p, stop in stops.items())
+        return cls({p: min(stop, ends[p]) for p, stop in stops.items()}, reached)
 
 
 class Tail:
@@ -53,42 +66,83 @@ class Tail:
         self._partitions = list(range(count)) if partition is None else [partition]
 
     def rows(
-        self, start: str | None, most: int | None, *, follow: bool = False
+        self,
+        start: str | None,
+        most: int | None,
+        *,
+        until: str | None = None,
+        follow: bool = False,
     ) -> Iterator[list[Tailed]]:
         """Yield groups of rows, each in order of event time where there is one.
 
         Args:
             start: ``earliest``, ``latest``, an offset, a time; ``None``: the last rows.
-            most: how many rows; ``None``: 10, or no end when ``start`` and ``follow`` are given.
+            most: how many rows; ``None``: 10, or no bound when ``start`` is given with ``until`` or
+                ``follow``.
+            until: where it ends: ``latest``, an offset, or a time, at whose first row it ends.
             follow: wait for more, for ever or until there are ``most`` from ``start`` on.
 
         Raises:
-            InvalidInputError: ``start`` cannot be read, or is not in the stream.
+            InvalidInputError: ``start`` or ``until`` cannot be read, or ``start`` is not in the
+                stream.
         """
-        if most is None and not (follow and start is not None):
+        if most is None and (start is None or not (follow or until is not None)):
             most = DEFAULT_ROWS
-        ends = self._stream.ends()
+        stop = self._stop(until)
+        ends = stop(self._stream.ends())
         if start is None:
             assert most is not None
-            yield self._last(most, ends)
+            yield self._last(most, ends.offsets)
             most = None
-            at = {p: ends[p] for p in self._partitions}
+            at = dict(ends.offsets)
         else:
             at = self.places(start, "--from")
-        if start is not None or follow:
-            yield from self._onward(at, most, follow)
+        if start is not None or (follow and not ends.is_reached):
+            yield from self._onward(at, most, stop, follow=follow)
 
-    def _last(self, most: int, ends: list[int]) -> list[Tailed]:
+    def _last(self, most: int, ends: Mapping[int, int]) -> list[Tailed]:
         begins = self._stream.begins()
         found: list[Tailed] = []
         for p in self._partitions:
-            first = begins[p] if self._where else max(begins[p], ends[p] - most)
-            found += deque(self._read(p, first, ends[p]), most)
+            span, last = most, deque[Tailed](maxlen=most)
+            while most and len(last) < most:
+                first = max(begins[p], ends[p] - span)
+                last = deque(self._read(p, first, ends[p]), most)
+                if first == begins[p]:
+                    break
+                span *= _WIDER  # rows are left out by a condition, or were compacted away
+            found += last
         return _ordered(found)[max(0, len(found) - most) :]
 
-    def _onward(self, at: dict[int, int], most: int | None, follow: bool) -> Iterator[list[Tailed]]:
+    def _stop(self, until: str | None) -> Callable[[Sequence[int]], _Ends]:
+        """Return what tells how far to read when partitions have some ends."""
+        if until is None or until == "latest":
+            here = self._stream.ends()
+            fixed = {p: NEVER if until is None else here[p] for p in self._partitions}
+            return lambda ends: _Ends.of(fixed, ends)
+        if until.isdecimal():
+            self._check_single(int(until), "--until")
+            return lambda ends: _Ends.of(dict.fromkeys(self._partitions, int(until)), ends)
+        time_ms = read_time(until, "--until", "latest, an offset, or a time")
+
+        def at_time(ends: Sequence[int]) -> _Ends:
+            found = {p: self._stream.offset_at(p, time_ms) for p in self._partitions}
+            later = {p: at if at < ends[p] else NEVER for p, at in found.items()}
+            return _Ends.of(later, ends)
+
+        return at_time
+
+    def _onward(
+        self,
+        at: dict[int, int],
+        most: int | None,
+        stop: Callable[[Sequence[int]], _Ends],
+        *,
+        follow: bool,
+    ) -> Iterator[list[Tailed]]:
         while most is None or most > 0:
-            ends = self._stream.ends()
+            known = self._stream.ends()
+            ends, is_reached = stop(known)
             limit = _CHUNK_ROWS if most is None else min(most, _CHUNK_ROWS)
             stops = {p: min(ends[p], at[p] + limit) for p in self._partitions}
             read = {p: list(self._read(p, at[p], stops[p])) for p in self._partitions}
@@ -101,8 +155,8 @@ class Tail:
                 yield found
             elif any(at[p] < ends[p] for p in self._partitions):
                 continue
-            elif follow:
-                self._stream.wait(ends, _WAIT_S)
+            elif follow and not is_reached:
+                self._stream.wait(known, _WAIT_S)
             else:
                 return
 
@@ -147,12 +201,15 @@ class Tail:
         at = read_time(start, option, "earliest, latest, an offset, or a time")
         return self._stream.offset_at(partition, at)
 
-    def _offset(self, partition: int, offset: int, begin: int, end: int, option: str) -> int:
+    def _check_single(self, offset: int, option: str) -> None:
         if len(self._partitions) > 1:
             raise InvalidInputError(
                 f"{option} {offset} is an offset, which is of one partition; add --partition, from "
                 f"0 to {len(self._partitions) - 1}"
             )
+
+    def _offset(self, partition: int, offset: int, begin: int, end: int, option: str) -> int:
+        self._check_single(offset, option)
         if not begin <= offset <= end:
             raise InvalidInputError(
                 f"partition {partition} has no offset {offset}; expected {begin} to {end}",
