@@ -2,10 +2,10 @@
 #   make demo [MODE=stream|bounded]   the main job on a year of real flights
 #   make test [SUITES=...] [ARGS=...] all suites, or SUITES=tests/unit; ARGS go to pytest: ARGS=-x
 #   make check                        format, lint, types, layer order
-#   make fmt | bench | soak | lock | clean
+#   make fmt | docs | bench | soak | lock | clean
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fmt bench soak lock clean
+.PHONY: help setup demo test check fmt docs bench soak lock clean
 MAKEFLAGS += --no-print-directory
 
 PY := .venv/bin/python
@@ -38,6 +38,9 @@ check: setup
 fmt: setup
 	@$(PY) -m ruff format .
 	@$(PY) -m ruff check --fix .
+
+docs: setup
+	@PYTHONPATH=src $(PY) tools/reference.py
 
 bench: setup
 	@$(RUN) -m headrace.cli.main bench readwrite $(ARGS)

@@ -1,35 +1,147 @@
-"""Every Python block of the README and the guide runs, with the assertions in it."""
+"""Every block of the documentation runs, or is looked through where it cannot be run here.
+
+``python`` runs with the assertions in it, ``pycon`` says what is shown; the commands of ``sh``
+name programs, verbs, commands and options that there are; ``console`` is run by
+``test_console`` and ``test_ten_minutes``; ``toml`` is loaded, ``sql`` asked; ``text`` is what
+is printed.
+"""
 
 from __future__ import annotations
 
+import doctest
+import io
 import re
+import shlex
+import tomllib
 import types
 from pathlib import Path
 
+import duckdb
+import pyarrow as pa
 import pytest
+from rich.console import Console
+from tests.docs.pages import GUIDE, PAGES, ROOT, Block, all_blocks, blocks, commands
+from tests.unit.cli.commands import ALL
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guide").rglob("*.md"))]
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-BLOCKS = [
-    pytest.param(
-        page, match[1], page.read_text()[: match.start()].count("\n") + 1, id=f"{page.name}-{n}"
-    )
-    for page in PAGES
-    for n, match in enumerate(BLOCK.finditer(page.read_text()), 1)
-]
+import headrace as hr
+from headrace.cli.running.live import Screen, live_table
+from headrace.cli.running.progress import Progress
+from headrace.config import load_settings
+from headrace.coordinator.manifest import InputPosition, JobState
+from headrace.coordinator.summary import EpochSummary
+from headrace.testing.driver import TestDriver
+
+LANGUAGES = {"python", "pycon", "sh", "console", "toml", "sql", "text"}
+PYTHON, TOML, SQL = all_blocks("python"), all_blocks("toml"), all_blocks("sql")
+TALKS = all_blocks("pycon")
+TYPED = [(block, words) for block in all_blocks("sh", "console") for words, _ in commands(block)]
+PLAIN = {"cat", "cd", "echo", "kill", "pytest", "source"}
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-@pytest.mark.parametrize(("page", "code", "line"), BLOCKS)
-def test_a_block_of_the_docs_runs(
-    page: Path, code: str, line: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("block", PYTHON, ids=[block.name for block in PYTHON])
+def test_python_runs(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a reader copies works as it stands."""
     monkeypatch.chdir(tmp_path)
     module = types.ModuleType("snippet")
-    exec(compile("\n" * line + code, str(page), "exec"), module.__dict__)
+    source = "\n" * block.line + block.text
+    exec(compile(source, str(block.page), "exec", dont_inherit=True), module.__dict__)
+
+
+@pytest.mark.parametrize("block", TALKS, ids=[block.name for block in TALKS])
+def test_a_talk_with_python_says_what_is_shown(block: Block) -> None:
+    """Examples in docstrings, which the reference is made of."""
+    talk = doctest.DocTestParser().get_doctest(block.text, {}, block.name, None, block.line)
+    told: list[str] = []
+    doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(talk, out=told.append)
+    assert talk.examples
+    assert told == []
+
+
+def test_every_block_is_of_a_kind_that_is_checked() -> None:
+    assert [block.name for block in all_blocks() if block.language not in LANGUAGES] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_no_code_is_hidden_in_an_indented_block(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert re.findall(r"(?<=\n\n)    [^\s*\d-].*", text) == []
+
+
+def is_there(words: list[str]) -> bool:
+    """Say whether a command of ours, its options, a verb or an extra exists."""
+    program, *rest = words
+    if program == "headrace":
+        name = next((n for n in (" ".join(rest[:2]), *rest[:1]) if n in ALL), None)
+        if name is None:
+            return rest in (["--install-completion"], ["--help"])
+        known = {option for one in ALL[name].params for option in one.opts} | {"--help"}
+        options = {word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)}
+        return options <= known
+    if program == "make":
+        verbs = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        return {word for word in rest if "=" not in word} <= {*verbs}
+    if program == "git":
+        return rest[0] == "clone"
+    if program == "pip":
+        extras = re.search(r"\[(.*)\]", rest[-1])
+        return extras is None or {*extras[1].split(",")} <= {*PROJECT["optional-dependencies"]}
+    return program in PLAIN
+
+
+@pytest.mark.parametrize(("block", "words"), TYPED, ids=[f"{b.name} {w}" for b, w in TYPED])
+def test_what_is_typed_is_there(block: Block, words: str) -> None:
+    """Programs, verbs, commands, options, and the extras of the package."""
+    assert is_there(shlex.split(words, comments=True)), words
+
+
+@pytest.mark.parametrize("block", TOML, ids=[block.name for block in TOML])
+def test_toml_loads(block: Block, tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text(block.text)
+    load_settings(file, environ={})
+
+
+@hr.job("orders-to-files")
+def orders_to_files(g: hr.Graph, folder: str = "") -> None:
+    g.input("orders").send_to(hr.sinks.parquet(Path.cwd() / "orders"))
+
+
+@pytest.mark.parametrize("block", SQL, ids=[block.name for block in SQL])
+def test_sql_finds_the_rows(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with TestDriver(orders_to_files) as driver:
+        driver.create("orders", {"id": pa.int64()})
+        for number in range(3):
+            driver.feed("orders", [{"id": number}])
+            driver.run()
+    found = duckdb.execute(block.text.replace("/lake", str(tmp_path))).fetchall()
+    assert sorted(row[0] for row in found) == [0, 1, 2]
+
+
+def test_the_live_table_of_the_page_is_the_real_one() -> None:
+    second = 1_375_533_197_000
+    before, after = (
+        JobState(
+            "delay-radar", "l", 1, epoch, 0, "", 512, {}, {"flights": {0: InputPosition(n, second)}}
+        )
+        for epoch, n in ((0, 0), (41, 200_000))
+    )
+    summary = EpochSummary(41, 5, 540.0, {}, {}, second, 0, 3_250_586, 0, 12_345, ended=False)
+    progress = Progress("delay-radar", {"flights": "flights"}, {}, before, 0.0)
+    progress.observe(summary, after, 8.547)
+    console = Console(file=io.StringIO(), width=100)
+    console.print(live_table(progress, {"flights": [200_000]}, 8.547, Screen(100, 24)))
+    assert isinstance(console.file, io.StringIO)
+    (page,) = blocks(GUIDE / "cli.md", "text")
+    assert [line.rstrip() for line in console.file.getvalue().splitlines()] == [
+        line.rstrip() for line in page.text.splitlines()
+    ]
 
 
 def test_there_are_blocks() -> None:
     """The pattern finds the blocks of the pages."""
-    assert len(BLOCKS) >= 4
+    assert len(PYTHON) >= 30
+    assert len(TYPED) >= 30
+    assert TOML
+    assert SQL

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
@@ -79,9 +80,10 @@ def show_table(
         console: of the standard output when left out.
     """
     console = console or Console(highlight=False)
-    if not console.is_terminal:
-        console.width = _NO_EDGE  # a pipe has no edge at which values may be cut
     held = [dict(zip(titles, row, strict=True)) for row in rows]
+    if not console.is_terminal:
+        _show_lines(titles, held, right)
+        return
     for left_out in range(len(spare) + 1):
         shown = [title for title in titles if title not in spare[:left_out]]
         table = new_table(shown, right)
@@ -96,6 +98,20 @@ def show_table(
             console.print()
         for title, value in row.items():
             console.print(Text.assemble((f"{title:<{width}}  ", "bold"), value))
+
+
+def _show_lines(
+    titles: Sequence[str], rows: Sequence[dict[str, str]], right: Collection[str]
+) -> None:
+    """Print a table for a pipe, which has no edge at which values may be cut, nor one to fill."""
+    lines = [dict(zip(titles, titles, strict=True)), *rows]
+    widths = {title: max(cell_len(line[title]) for line in lines) for title in titles}
+    for line in lines:
+        cells = []
+        for title, value in line.items():
+            room = " " * (widths[title] - cell_len(value))
+            cells.append(room + value if title in right else value + room)
+        typer.echo("  ".join(cells).rstrip())
 
 
 def new_table(titles: Sequence[str], right: Collection[str] = ()) -> Table:

@@ -48,12 +48,8 @@ class JobReader:
 
     def __init__(self, root: Path, job: str, files: Files, clock: Clock) -> None:
         if not files.names(root / "manifests"):
-            jobs = [name for name in files.names(root.parent) if (root.parent / name).is_dir()]
-            known = f"found {', '.join(jobs)}" if jobs else "there are no jobs yet"
             raise InvalidInputError(
-                f"no committed epoch of job {job!r} in {root.parent}; {known}: check the name "
-                "and --home",
-                job=job,
+                f"no committed epoch of job {job!r} in {root.parent}; {_move(root, files)}", job=job
             )
         self.root, self.job, self._files = root, job, files
         self.log = FileCommitLog(root, files, clock)
@@ -155,14 +151,22 @@ class JobReader:
                 continue
             kind = TableView if entry.kind == COLUMNAR else StoreView
             now_ms = state.watermarks.get(entry.stage, 0) if entry.by_event else state.time_ms
-            return kind(
-                entry, now_ms, state.epoch, state.key_groups, sources, partials=partials
-            )
+            return kind(entry, now_ms, state.epoch, state.key_groups, sources, partials=partials)
         raise UnavailableError(
             f"job {self.job!r} swept its files {TRIES} times before they could be opened; raise "
             "state.keep_epochs",
             job=self.job,
         )
+
+
+def _move(root: Path, files: Files) -> str:
+    """What to do where a job has no manifest."""
+    if (root / "logs").is_dir():
+        return "it was started and has not committed its first one yet: try again in a moment"
+    near = root.parent
+    jobs = [name for name in files.names(near) if (near / name / "manifests").is_dir()]
+    known = f"found {', '.join(jobs)}" if jobs else "there are no jobs yet"
+    return f"{known}: check the name and --home"
 
 
 def open_sources(

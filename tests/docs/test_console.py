@@ -1,0 +1,44 @@
+"""Commands that pages show are run in a home made for the page, and print what is shown."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.docs.homes import make_payments, make_shop
+from tests.docs.pages import GUIDE, Command, all_blocks, blocks, commands
+from tests.docs.shapes import is_shown
+from tests.unit.cli.commands import headrace
+
+HOMES: dict[str, Callable[[Path], None]] = {
+    "state.md": make_shop,
+    "dead-letters.md": make_payments,
+}
+ON_SPARK = {"ten-minutes.md"}
+"""Has a test of its own."""
+
+
+@pytest.mark.parametrize("page", HOMES)
+def test_commands_print_what_the_page_shows(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    HOMES[page](tmp_path / ".headrace")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HEADRACE_HOME", raising=False)
+    tried: list[Command] = []
+    for block in blocks(GUIDE / page, "console"):
+        for words, shown in commands(block):
+            program, *arguments = shlex.split(words)
+            assert program == "headrace"
+            ran = headrace(*arguments)
+            assert (ran.code, ran.err) == (0, ""), words
+            assert not shown or is_shown(ran.out, shown), f"{words}\n{ran.out}"
+            tried.append(Command(words, shown))
+    assert tried
+
+
+def test_every_page_with_a_console_has_a_home() -> None:
+    pages = {block.page.name for block in all_blocks("console")}
+    assert pages == {*HOMES, *ON_SPARK}

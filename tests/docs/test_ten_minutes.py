@@ -1,0 +1,110 @@
+"""The page from nothing to a running job, typed as it stands into a shell."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.docs.pages import GUIDE, ROOT, blocks, commands
+from tests.docs.shapes import is_shown
+
+from headrace.cli.project import write_project
+from headrace.clock import Deadline, SystemClock
+
+PAGE = GUIDE / "ten-minutes.md"
+WAIT_S = 120
+CLOCK = SystemClock()
+
+
+class Terminals:
+    """Runs commands in a folder; one that follows its inputs has a terminal of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self._folder = home
+        programs = home / "bin"
+        programs.mkdir()
+        for name, module in (("headrace", "headrace.cli.main"), ("pytest", "pytest")):
+            text = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m {module} "$@"\n'
+            (programs / name).write_text(text)
+            (programs / name).chmod(0o755)
+        (programs / "python").symlink_to(sys.executable)
+        self._env = {
+            **os.environ,
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT / "src"),
+        }
+        self._env.pop("HEADRACE_HOME", None)
+        self.drivers: list[subprocess.Popen[bytes]] = []
+
+    def type(self, words: str) -> str:
+        """Run a command; one that needs the job's first epoch is tried until that is there."""
+        if words.startswith("cd "):
+            self._folder /= words.removeprefix("cd ")
+            return ""
+        if words.startswith("headrace run") and "--bounded" not in words:
+            with open(self._folder / "run.log", "ab") as log:
+                self.drivers.append(self._start(words, log))
+            return ""
+        deadline = Deadline(CLOCK, WAIT_S)
+        while True:
+            with self._start(words, subprocess.PIPE) as ran:
+                out, _ = ran.communicate(timeout=WAIT_S)
+            if ran.returncode == 0 or deadline.expired:
+                break
+            CLOCK.sleep(0.5)
+        assert ran.returncode == 0, f"{words}: {out.decode()}{self._log()}"
+        return out.decode()
+
+    def _start(self, words: str, out: object) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            words,
+            shell=True,
+            executable="/bin/bash",
+            cwd=self._folder,
+            env=self._env,
+            stdout=out,  # type: ignore[call-overload]
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def _log(self) -> str:
+        log = self._folder / "run.log"
+        return log.read_text() if log.exists() else ""
+
+    def close(self) -> None:
+        """End what still runs."""
+        for driver in self.drivers:
+            if driver.poll() is None:
+                os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait()
+
+
+@pytest.fixture
+def terminals(tmp_path: Path) -> Iterator[Terminals]:
+    made = Terminals(tmp_path)
+    yield made
+    made.close()
+
+
+def test_the_job_on_the_page_is_that_of_a_new_project(tmp_path: Path) -> None:
+    write_project(tmp_path / "shop")
+    (block,) = blocks(PAGE, "python")
+    assert block.text == (tmp_path / "shop" / "shop_job.py").read_text()
+
+
+@pytest.mark.spark
+def test_every_command_prints_what_the_page_shows(terminals: Terminals) -> None:
+    """Times, sizes and numbers of processes differ; all results are compared to the digit."""
+    for block in blocks(PAGE, "console"):
+        for words, shown in commands(block):
+            out = terminals.type(words)
+            assert is_shown(out, shown), f"{words}\n{out}"
+            results = [line for line in shown.splitlines() if "cents=" in line]
+            assert [line for line in out.splitlines() if "cents=" in line] == results
+    assert len(terminals.drivers) == 2
