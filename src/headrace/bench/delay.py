@@ -13,14 +13,14 @@ import selectors
 import socket
 import subprocess
 import sys
-from types import TracebackType
 
+from headrace.closing import Closing
 from headrace.errors import UnavailableError
 
 PIECE_BYTES = 1 << 16
 
 
-class DelayProxy:
+class DelayProxy(Closing):
     """A proxy in a process of its own; ``close`` ends it.
 
     Args:
@@ -57,19 +57,6 @@ class DelayProxy:
         self._process.wait()
         if self._process.stdout is not None:
             self._process.stdout.close()
-
-    def __enter__(self) -> DelayProxy:
-        """Return the proxy."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """End it."""
-        self.close()
 
 
 async def _pass_on(

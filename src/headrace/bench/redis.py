@@ -7,15 +7,15 @@ import socket
 import subprocess
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from headrace.clock import Clock, Deadline, SystemClock
+from headrace.closing import Closing
 from headrace.errors import InvalidInputError, UnavailableError
 
 START_S, POLL_S, TRIES = 20.0, 0.01, 5
 
 
-class RedisServer:
+class RedisServer(Closing):
     """Started when it is made; ``close`` ends it. Nothing of it is left outside ``folder``.
 
     Args:
@@ -84,19 +84,6 @@ class RedisServer:
     def close(self) -> None:
         """End it; closing twice is fine."""
         self.kill()
-
-    def __enter__(self) -> RedisServer:
-        """Return the server."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """End it."""
-        self.close()
 
 
 def redis_binary() -> str:

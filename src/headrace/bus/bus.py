@@ -25,6 +25,7 @@ from headrace.bus.spec import (
     StreamSpec,
     check_name,
 )
+from headrace.closing import Closing
 from headrace.errors import InvalidInputError
 from headrace.records.keys import encode_columns, key_groups
 from headrace.records.schema import normalise
@@ -347,7 +348,7 @@ class Stream(ABC):
             self.wait(known, FOLLOW_CHECK_S)
 
 
-class Bus(ABC):
+class Bus(Closing):
     """A set of streams."""
 
     @abstractmethod
@@ -423,14 +424,6 @@ class Bus(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of files and threads; batches that were read stay valid."""
-
-    def __enter__(self) -> Bus:
-        """Return the bus itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the bus."""
-        self.close()
 
 
 def unknown_stream(name: str, names: Sequence[str]) -> InvalidInputError:

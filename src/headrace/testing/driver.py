@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -21,6 +20,7 @@ from headrace.bus.address import open_bus
 from headrace.bus.bus import Bus
 from headrace.bus.options import BusOptions, Fsync
 from headrace.bus.spec import StreamSpec
+from headrace.closing import Closing
 from headrace.config import EpochSettings, JobSettings, Settings, StateSettings
 from headrace.coordinator.backup.copier import Copier, CopyStatus
 from headrace.coordinator.backup.places import places
@@ -51,7 +51,7 @@ class DriverCrash(BaseException):
     """Raised by a fault hook: the driver dies here."""
 
 
-class TestDriver:
+class TestDriver(Closing):
     """A job with its bus, its state and its clock, all in reach of a test.
 
     Use as a context manager, or call ``close``. Streams that the job reads are made with
@@ -331,19 +331,6 @@ class TestDriver:
         self.bus.close()
         if self._own_home:
             shutil.rmtree(self.home, ignore_errors=True)
-
-    def __enter__(self) -> TestDriver:
-        """Return the driver."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close."""
-        self.close()
 
 
 def _table(rows: list[Mapping[str, Any]], spec: StreamSpec) -> pa.Table:

@@ -9,9 +9,9 @@ import subprocess
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from headrace.clock import Clock, Deadline, SystemClock
+from headrace.closing import Closing
 from headrace.errors import InvalidInputError, UnavailableError
 from headrace.testing.processes import kill
 
@@ -19,7 +19,7 @@ START_S, POLL_S, READY = 60.0, 0.02, 0
 _USERS = ("postgres", "nobody")  # it refuses to run as root
 
 
-class PostgresServer:
+class PostgresServer(Closing):
     """Started when it is made; ``close`` ends it and removes its folder.
 
     It listens on a socket in its folder only, and lets everybody in who reaches that as user
@@ -115,19 +115,6 @@ class PostgresServer:
         """End it, and remove its folder; closing twice is fine."""
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self) -> PostgresServer:
-        """Return the server."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """End it."""
-        self.close()
 
 
 def _children(pid: int) -> list[int]:

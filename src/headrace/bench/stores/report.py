@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.bench.stores.cases import CASES
 from headrace.bench.stores.figures import NAMES
@@ -48,90 +48,63 @@ def rows_of(result: Mapping[str, Any], workload: str) -> list[Row]:
 def ratios(result: Mapping[str, Any]) -> list[Row]:
     """Return our ratios beside the paper's; those that were not measured are left out."""
     found: list[Row] = [("ratio", "paper", *(NAMES[w] for w in _present(result)))]
-    for name, paper, parts in _RATIOS:
-        ours = [_ratio(result[workload], *parts) for workload in _present(result)]
+    for ratio in _RATIOS:
+        ours = [ratio.of(result[workload]) for workload in _present(result)]
         if any(ours):
-            found.append((name, paper, *(text or "-" for text in ours)))
+            found.append((ratio.name, ratio.paper, *(text or "-" for text in ours)))
     return found
 
 
 _RATE, _CPU = ("rate", "rows_per_s"), ("rate", "worker_us_a_row")
 _MEAN = ("processed", "mean_us")
-_RATIOS: Sequence[tuple[str, str, tuple[str, str, tuple[str, str], str]]] = (
-    (
-        "throughput lost to the changelog, in-memory",
-        "under 5 %",
-        ("memory-log", "memory", _RATE, "lost"),
-    ),
-    ("throughput lost to the changelog, on-disk", "under 5 %", ("disk-log", "disk", _RATE, "lost")),
-    (
-        "processor time added by the changelog, in-memory",
-        "about 15 %",
-        ("memory-log", "memory", _CPU, "added"),
-    ),
-    (
-        "processor time added by the changelog, on-disk",
-        "about 15 %",
-        ("disk-log", "disk", _CPU, "added"),
-    ),
-    (
-        "on-disk by in-memory, both with changelog",
-        "about 1",
-        ("disk-log", "memory-log", _RATE, "times"),
-    ),
-    (
-        "throughput lost without caches",
-        "50 to 60 %",
-        ("disk-no-cache", "disk", _RATE, "lost"),
-    ),
-    (
-        "local by remote, blocking on loopback",
-        "100 to 150 times",
-        ("disk-log", "remote-blocking", _RATE, "times"),
-    ),
-    (
-        "local by remote, blocking with 0.5 ms each way",
-        "100 to 150 times",
-        ("disk-log", "far-blocking", _RATE, "times"),
-    ),
-    (
-        "local by remote, async with 0.5 ms each way",
-        "100 to 150 times",
-        ("disk-log", "far-async", _RATE, "times"),
-    ),
-    (
-        "local by remote, batched with 0.5 ms each way",
-        "-",
-        ("disk-log", "far-batched", _RATE, "times"),
-    ),
-    (
-        "latency of remote by local, blocking with 0.5 ms each way",
-        "1,000 times",
-        ("far-blocking", "disk-log", _MEAN, "times"),
-    ),
-    (
-        "columnar by on-disk, both with changelog",
-        "-",
-        ("columnar", "disk-log", _RATE, "times"),
-    ),
-)
 
 
-def _ratio(
-    cases: Mapping[str, Any], above: str, below: str, path: tuple[str, str], how: str
-) -> str | None:
-    values = []
-    for name in (above, below):
-        value = cases.get(name, {}).get(path[0], {}).get(path[1])
-        if not value:
+class _Ratio(NamedTuple):
+    """One figure of two cases, compared as the paper compares it."""
+
+    name: str
+    paper: str
+    above: str
+    below: str
+    path: tuple[str, str] = _RATE
+    how: str = "times"
+
+    def of(self, cases: Mapping[str, Any]) -> str | None:
+        """Return it in words; ``None`` when one of the two was not measured."""
+        group, figure = self.path
+        above, below = (cases.get(name, {}).get(group, {}).get(figure) for name in self[2:4])
+        if not (above and below):
             return None
-        values.append(value)
-    ratio = values[0] / values[1]
-    if how == "lost":
-        return f"{round((1 - ratio) * 100)} %"
-    if how == "added":
-        return f"{round((ratio - 1) * 100)} %"
-    return f"{ratio:,.0f} times" if ratio >= 10 else f"{ratio:.2f} times"
+        ratio = above / below
+        if self.how == "lost":
+            return f"{round((1 - ratio) * 100)} %"
+        if self.how == "added":
+            return f"{round((ratio - 1) * 100)} %"
+        return f"{ratio:,.0f} times" if ratio >= 10 else f"{ratio:.2f} times"
+
+
+_LOST, _ADDED = "throughput lost to the changelog", "processor time added by the changelog"
+_BY_REMOTE, _FAR, _LOGS = "100 to 150 times", "with 0.5 ms each way", "both with changelog"
+_RATIOS = (
+    _Ratio(f"{_LOST}, in-memory", "under 5 %", "memory-log", "memory", how="lost"),
+    _Ratio(f"{_LOST}, on-disk", "under 5 %", "disk-log", "disk", how="lost"),
+    _Ratio(f"{_ADDED}, in-memory", "about 15 %", "memory-log", "memory", _CPU, "added"),
+    _Ratio(f"{_ADDED}, on-disk", "about 15 %", "disk-log", "disk", _CPU, "added"),
+    _Ratio(f"on-disk by in-memory, {_LOGS}", "about 1", "disk-log", "memory-log"),
+    _Ratio("throughput lost without caches", "50 to 60 %", "disk-no-cache", "disk", how="lost"),
+    _Ratio("local by remote, blocking on loopback", _BY_REMOTE, "disk-log", "remote-blocking"),
+    _Ratio(f"local by remote, blocking {_FAR}", _BY_REMOTE, "disk-log", "far-blocking"),
+    _Ratio(f"local by remote, async {_FAR}", _BY_REMOTE, "disk-log", "far-async"),
+    _Ratio(f"local by remote, batched {_FAR}", "-", "disk-log", "far-batched"),
+    _Ratio(
+        f"latency of remote by local, blocking {_FAR}",
+        "1,000 times",
+        "far-blocking",
+        "disk-log",
+        _MEAN,
+    ),
+    _Ratio(f"columnar by on-disk, {_LOGS}", "-", "columnar", "disk-log"),
+)
 
 
 def markdown(rows: Sequence[Row]) -> str:
