@@ -210,3 +210,38 @@ def test_no_record_is_lost_between_windows_and_their_side(window: Any, point: st
                 behind.append((row["id"], row["v"], row["at"]))
             highest[partition] = max(row["at"], highest.get(partition, 0))
     assert sorted(behind) == sorted(aside_rows.elements())
+
+
+def test_a_window_without_a_key_is_corrected_too() -> None:
+    @hr.job("together")
+    def together(g: Any) -> None:
+        events = g.input("events", time="at", lateness="1s")
+        window = hr.tumbling("10s", grace="30s", late="update", updates="retract")
+        events.window(window, n=hr.agg.count(), v=hr.agg.sum("v")).send_to(g.output("windows"))
+
+    outputs, late = run(together, 6, 20)
+    results, dropped = expected(6)
+    assert late == len(dropped)
+    sums: Counter[int] = Counter()
+    for _, end, _, total, *_ in results.elements():
+        sums[end] += total
+    found: Counter[int] = Counter()
+    for row in outputs["windows"]:
+        sign = -1 if row["is_retraction"] else 1
+        found[round(row["window_end"].timestamp() * 1000)] += sign * row["v"]
+    assert sums == found
+    assert any(row["is_retraction"] for row in outputs["windows"])
+
+
+def test_corrections_go_on_after_a_change_of_the_number_of_tasks() -> None:
+    """What was sent follows from the watermark of the stage, whoever has the keys."""
+    with TestDriver(updating("retract"), tasks=2) as driver:
+        driver.create("events", COLUMNS, time="at")
+        driver.feed("events", [{"id": key, "v": 1, "at": 5_000} for key in range(8)])
+        driver.feed("events", [{"id": 0, "v": 1, "at": 12_000}])
+        driver.run()
+        driver.coordinator.rescale(5)
+        driver.feed("events", [{"id": key, "v": 1, "at": 6_000} for key in range(9)])
+        driver.run()
+        sent = Counter((row["n"], row["is_retraction"]) for row in driver.output("windows"))
+        assert sent == {(1, False): 9, (1, True): 8, (2, False): 8}

@@ -89,7 +89,8 @@ class EventTime:
 
     An ``expression``; a ``function`` of a message; or with ``is_clock`` the wall clock of the
     epoch that reads a record. ``uses`` are the columns read for it, ``None`` before these are
-    known; ``text`` is what people are shown.
+    known; ``takes`` is what a function takes messages as, see ``Operator``; ``text`` is what people
+    are shown.
     """
 
     expression: pl.Expr | None = field(default=None, compare=False)
@@ -97,6 +98,7 @@ class EventTime:
     is_clock: bool = False
     uses: tuple[str, ...] | None = None
     text: str = ""
+    takes: Any = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,10 @@ import polars as pl
 
 from headrace.graph.arguments import attempt, checked_function, is_function, shown
 from headrace.graph.durations import Duration, duration_ms
+from headrace.graph.message_classes import taken_class
 from headrace.graph.operators import Confidence, EventTime
 from headrace.graph.signatures import name_of
+from headrace.graph.sites import user_names
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ def event_time(function: Callable[[Any], Any], uses: Sequence[str] | None = None
 
     Args:
         function: from a message to milliseconds since 1970 or a datetime, UTC where it names
-            no zone; called once for each record, in order.
+            no zone; called once for each record, in order. Its annotation says what it takes
+            messages as, as for ``map``.
         uses: the columns it reads; its message has only these. Default: all.
     """
     return TimeFunction(function, uses)
@@ -82,8 +85,10 @@ def checked_time(wrong: list[str], time: object) -> tuple[str | None, EventTime 
     if is_function(time):
         time = TimeFunction(time)  # type: ignore[arg-type]
     if isinstance(time, TimeFunction):
-        uses = checked_function(wrong, "event_time", time.function, time.uses)
-        return None, EventTime(function=time.function, uses=uses, text=name_of(time.function))
+        function, names = time.function, user_names()
+        uses = checked_function(wrong, "event_time", function, time.uses)
+        takes = attempt(wrong, lambda: taken_class(function, names), None)
+        return None, EventTime(function=function, uses=uses, text=name_of(function), takes=takes)
     wrong.append(
         "time= takes a column, an expression, a function of a message or hr.processing_time(); "
         f"found {shown(time)}"

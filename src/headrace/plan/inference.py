@@ -188,7 +188,6 @@ class Inference:
 
     def _made_time(self, operator: Input, event: EventTime, schema: pa.Schema) -> Flow | None:
         """The flow of an input whose event times are made; finds the columns they need."""
-        uses = event.uses
         if event.expression is not None:
             resolved = Resolved(event.expression, schema)
             if not self._resolve(operator, resolved, "time="):
@@ -202,11 +201,17 @@ class Inference:
                 self.report(operator, text)
                 return None
             uses = tuple(name for name in schema.names if name in resolved.reads)
+            event = replace(event, uses=uses)
         elif event.function is not None:
-            uses = tuple(schema.names) if uses is None else uses
-            if not self._can_be_message(operator, uses, schema):
+            event, wrong = with_class(event, schema, operator.takes)
+            for text in wrong:
+                self.report(operator, text)
+            uses = tuple(schema.names) if event.uses is None else event.uses
+            asking = replace(operator, takes=event.takes)
+            if wrong or not self._can_be_message(asking, uses, schema):
                 return None
-        self.operators[operator.name] = replace(operator, event=replace(event, uses=uses or ()))
+            event = replace(event, uses=uses)
+        self.operators[operator.name] = replace(operator, event=event)
         return Flow(schema, takes=operator.takes)
 
     def _can_be_message(

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from headrace.graph.message_classes import class_mistakes, record_fields
-from headrace.graph.operators import Operator
+from headrace.graph.operators import EventTime, Operator
+
+Taking = TypeVar("Taking", Operator, EventTime)
 
 
-def with_class(operator: Operator, schema: pa.Schema, given: Any) -> tuple[Operator, list[str]]:
+def with_class(operator: Taking, schema: pa.Schema, given: Any) -> tuple[Taking, list[str]]:
     """Return an operator that reads just the columns of the class it takes, and what does not fit.
 
     Args:
-        operator: has a function of messages.
+        operator: has a function of messages; or the event time of an input that has one.
         schema: of the rows before it.
         given: the class that an input named for its messages.
     """

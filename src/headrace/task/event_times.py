@@ -11,7 +11,6 @@ import pyarrow as pa
 from headrace.errors import FunctionResultError, HeadraceError, InvalidInputError
 from headrace.graph.operators import EventTime
 from headrace.plan.stages import CallLimits, InputBinding
-from headrace.records.messages import message_type, to_messages
 from headrace.records.schema import as_milliseconds, normalise
 from headrace.task.calls import (
     Overdue,
@@ -21,6 +20,7 @@ from headrace.task.calls import (
     overdue_error,
     time_limit,
 )
+from headrace.task.message_maker import MessageMaker
 
 Errors = dict[int, HeadraceError]
 
@@ -38,16 +38,15 @@ class EventTimes:
         self._event: EventTime = binding.event
         self._operator, self._limits = binding.operator, limits
         self._columns = list(self._event.uses or ())
-        if self._event.function is not None:
-            read = pa.schema([binding.schema.field(name) for name in self._columns])
-            self._message = message_type("Message", read)
+        takes = self._event.takes
+        self._messages = MessageMaker(self._operator, binding.schema, self._columns, takes)
 
     def of(self, batch: pa.RecordBatch) -> tuple[pa.Array, Errors]:
         """Return milliseconds, null where there is none, and by row what it failed with."""
         part = batch.select(self._columns)
-        if self._event.function is not None:
-            return self._called(part)
         try:
+            if self._event.function is not None:
+                return self._called(self._messages.make(part))
             return self._expressed(part), {}
         except InvalidInputError as error:
             if batch.num_rows == 1:
@@ -70,11 +69,11 @@ class EventTimes:
             )
         return as_milliseconds(normalise(made.to_arrow()).column(0))
 
-    def _called(self, batch: pa.RecordBatch) -> tuple[pa.Array, Errors]:
+    def _called(self, messages: list[Any]) -> tuple[pa.Array, Errors]:
         times: list[int | None] = []
         errors: Errors = {}
         with time_limit(self._limits.timeout_s, lambda: len(times)):
-            for row, message in enumerate(to_messages(batch, self._message)):
+            for row, message in enumerate(messages):
                 try:
                     times.append(self._time(message))
                 except HeadraceError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -48,6 +49,19 @@ def by_milliseconds(message: Any) -> int:
     return int(message.second) * 1000
 
 
+@dataclass
+class Second:
+    second: int
+
+
+def by_class(event: Second) -> int:
+    return event.second * 1000
+
+
+def by_dict(event: dict[str, Any]) -> int:
+    return int(event["second"]) * 1000
+
+
 @pytest.mark.parametrize(
     "time",
     [
@@ -56,8 +70,10 @@ def by_milliseconds(message: Any) -> int:
         by_milliseconds,
         hr.event_time(by_milliseconds, uses=["second"]),
         by_datetime,
+        by_class,
+        by_dict,
     ],
-    ids=["expression", "moments", "function", "uses", "datetime"],
+    ids=["expression", "moments", "function", "uses", "datetime", "class", "dict"],
 )
 def test_event_times_are_made_of_records(time: Any) -> None:
     with TestDriver(counting(time, lateness="2s"), tasks=1) as driver:
@@ -105,6 +121,15 @@ def test_records_that_a_function_refuses_are_set_aside() -> None:
         letters = driver.output("counting.dead")
         assert [letter["offset"] for letter in letters] == [1, 3]
         assert {"HR102"} == {letter["code"] for letter in letters}
+
+
+def test_records_that_the_class_of_a_function_refuses_are_set_aside() -> None:
+    with TestDriver(counting(by_class, lateness="9s", on_error="drop"), tasks=1) as driver:
+        driver.create("events", COLUMNS)
+        driver.feed("events", rows(1, None, 12, None, 5))
+        driver.finish()
+        assert windows(driver) == [(0.0, 2), (10.0, 1)]
+        assert driver.coordinator.state.counts["dropped"] == 2
 
 
 def test_records_that_an_expression_refuses_are_set_aside() -> None:
@@ -175,6 +200,15 @@ def test_explain_tells_where_event_times_come_from() -> None:
     assert "idle after 1m: holds no watermark back then" in followed
 
 
+@dataclass
+class Other:
+    day: int
+
+
+def by_other(event: Other) -> int:
+    return event.day
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -183,6 +217,7 @@ def test_explain_tells_where_event_times_come_from() -> None:
         ({"time": hr.col("seconds") * 2}, "no column 'seconds'"),
         ({"time": hr.col("second").sum()}, "looks beyond its row"),
         ({"time": hr.event_time(failing, uses=["minute"])}, "uses: no column 'minute'"),
+        ({"time": by_other}, "takes Other, whose field 'day' is int, but its column is string"),
         ({"time": lambda: 1}, "takes no arguments|argument"),
         ({"time": hr.processing_time(), "idle": "1s"}, "are for event time; leave them out"),
         ({"time": "second", "lateness": hr.confidence(99)}, "expected a part of the records"),
