@@ -10,12 +10,11 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 
-from headrace.state.merging import SortedKeys, merge_entries
+from headrace.state.merging import SortedKeys, group_sizes, merge_entries
 from headrace.state.segment import SegmentHeader
 from headrace.state.segment_reader import ALL_GROUPS, SegmentReader
 
@@ -90,17 +89,11 @@ class MergedEntries:
 
     def _sizes(self) -> dict[int, tuple[int, float]]:
         """Rows and bytes of each key group, over all files."""
-        sizes: dict[int, tuple[int, float]] = {}
-        for source in self._sources:
-            low, high = source.groups
-            for section in self._sections(source):
-                width = (section.end - section.begin) / section.rows
-                cuts = pairwise((*section.starts, section.rows))
-                for group, (begin, end) in zip(section.groups, cuts, strict=True):
-                    if low <= group < high:
-                        rows, size = sizes.get(group, (0, 0.0))
-                        sizes[group] = rows + end - begin, size + (end - begin) * width
-        return sizes
+        return group_sizes(
+            (section, source.groups)
+            for source in self._sources
+            for section in self._sections(source)
+        )
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a full key; reads that key group of each file, newest first."""

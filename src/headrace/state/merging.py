@@ -7,8 +7,7 @@ columns and one range of keys after the other, so that memory does not grow with
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -188,8 +187,11 @@ def merge_entries(
         drop_deleted: leave out deletions, for nothing older is below.
         least: the stamp of the oldest values that are still seen; older ones are left out too.
     """
-    rows, size = _rows_by_group(store, sources)
-    most = max(1, min(CHUNK_ROWS, CHUNK_BYTES * sum(rows.values()) // max(1, size)))
+    parts_of = ((s, own) for reader, own in sources for s in reader.sections if s.store == store)
+    sizes = group_sizes(parts_of)
+    rows = {group: count for group, (count, _) in sizes.items()}
+    size = sum(held for _, held in sizes.values())
+    most = max(1, min(CHUNK_ROWS, int(CHUNK_BYTES * sum(rows.values()) / max(1, size))))
     for low, high in _ranges(rows, most):
         held = [
             found
@@ -204,21 +206,24 @@ def merge_entries(
                 yield merged
 
 
-def _rows_by_group(store: str, sources: Sequence[Source]) -> tuple[Counter[int], int]:
-    rows: Counter[int] = Counter()
-    size = 0
-    for reader, (low, high) in sources:
-        for section in reader.sections:
-            if section.store == store:
-                size += section.end - section.begin
-                ends = (*section.starts[1:], section.rows)
-                for group, begin, end in zip(section.groups, section.starts, ends, strict=True):
-                    if low <= group < high:
-                        rows[group] += end - begin
-    return rows, size
+def group_sizes(parts: Iterable[tuple[Section, tuple[int, int]]]) -> dict[int, tuple[int, float]]:
+    """Return how many rows, and about how many bytes, there are of each key group.
+
+    Args:
+        parts: sections, each with the key groups that it counts for.
+    """
+    sizes: dict[int, tuple[int, float]] = {}
+    for section, (low, high) in parts:
+        width = (section.end - section.begin) / max(1, section.rows)
+        cuts = pairwise((*section.starts, section.rows))
+        for group, (begin, end) in zip(section.groups, cuts, strict=True):
+            if low <= group < high:
+                rows, size = sizes.get(group, (0, 0.0))
+                sizes[group] = rows + end - begin, size + (end - begin) * width
+    return sizes
 
 
-def _ranges(rows: Counter[int], most: int) -> Iterator[tuple[int, int]]:
+def _ranges(rows: Mapping[int, int], most: int) -> Iterator[tuple[int, int]]:
     """Cut the key groups into ranges of about so many rows."""
     begin, total = -1, 0
     for group in sorted(rows):
