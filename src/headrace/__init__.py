@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace.graph.ledger import Output
     from headrace.graph.remote import Remote
     from headrace.graph.sides import to
-    from headrace.graph.stores import store
+    from headrace.graph.stores import Store, store
     from headrace.graph.streams import Stream
     from headrace.graph.tables import broadcast
     from headrace.graph.times import confidence, event_time, processing_time
@@ -44,6 +44,7 @@ __all__ = [
     "Job",
     "Output",
     "Remote",
+    "Store",
     "Stream",
     "Timer",
     "agg",
@@ -74,6 +75,7 @@ _HOMES = {
     "Job": "headrace.graph.jobs",
     "Output": "headrace.graph.ledger",
     "Remote": "headrace.graph.remote",
+    "Store": "headrace.graph.stores",
     "Stream": "headrace.graph.streams",
     "Timer": "headrace.task.timers",
     "agg": "headrace.graph.agg",

@@ -22,7 +22,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-_ADVISES = re.compile(r"[;?] ?|: headrace ")
+_ADVISES = re.compile(r"[;?](?! expected\b| found\b)|: headrace ")
 """Messages name the next move after a semicolon, or by a command."""
 
 
@@ -104,6 +104,11 @@ class FunctionResultError(InvalidInputError):
 
     code = "HR110"
     move = "let it return what was expected, or set such records aside with on_error="
+
+    def met(self, site: str, record: object) -> FunctionResultError:
+        """Return the error with the line of the function, and what it was given."""
+        where = ", ".join(([f"at {site}"] if site else []) + [f"of {record!r:.300}"])
+        return FunctionResultError(f"{self.message} ({where})", **self.fields)
 
 
 class CallTimeoutError(InvalidInputError):

@@ -166,6 +166,7 @@ class DiskFullError(UnavailableError):
     """A disk has no room left. Make room: a job that waits for it goes on by itself."""
 
     code = "HR206"
+    move = "make room on that disk; a running job goes on by itself, one that stopped is run again"
 
 
 def is_full(error: BaseException) -> bool:

@@ -26,6 +26,20 @@ class Counter:
         context.emit(message)
 
 
+class Typed:
+    def open(self, context: hr.Context) -> None:
+        self.last: hr.Store[Visit] = context.store("last")
+
+    def process(self, visit: Visit, context: hr.Context) -> None:
+        assert_type(self.last.get(visit.page), Visit | None)
+        assert_type(self.last.get(visit.page, 0), Visit | int)
+        self.last.put(visit.page, visit)
+        self.last.put(visit.page, 1)  # type: ignore[arg-type]
+        assert_type(list(self.last.scan()), list[tuple[Any, Visit]])
+        self.last.delete(visit.page)
+        assert visit.page not in self.last
+
+
 def to_visit(message: Any) -> Visit:
     return Visit(message.page, message.seconds)
 

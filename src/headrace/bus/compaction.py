@@ -37,6 +37,7 @@ class CompactionStoppedError(UnavailableError):
     """The bus was closed, or another process changed the partition meanwhile. Try again."""
 
     code = "HR209"
+    move = "compact again; nothing was changed"
 
 
 class Piece(NamedTuple):

@@ -17,6 +17,7 @@ class OffsetGoneError(InvalidInputError):
     """Rows that retention or ``trim`` has removed. Read from the oldest that is kept."""
 
     code = "HR103"
+    move = "read from the oldest that is kept; headrace bus describe STREAM tells where that is"
 
 
 def offset_gone(stream: str, partition: int, offset: int, begin: int) -> OffsetGoneError:

@@ -13,7 +13,7 @@ import msgspec
 from headrace.bus.bus import Bus
 from headrace.clock import Clock, Deadline
 from headrace.coordinator.backup.copier import Copier
-from headrace.coordinator.catalog import describe_plan, save_catalog
+from headrace.coordinator.catalog import describe_plan, load_catalog, save_catalog
 from headrace.coordinator.changes.requests import Requests, RescaleAnswer
 from headrace.coordinator.changes.rescale_steps import commit_rescale
 from headrace.coordinator.commit_log import CommitLog
@@ -158,7 +158,8 @@ class Coordinator:
             self._create_job()
         self._adopt()
         self._recount()
-        check_graph(self.state, self._plan)
+        before = load_catalog(self._storage.root, self.state.generation, self._storage.files)
+        check_graph(self.state, self._plan, before)
         self._follow()
         self._receivers.open()
         self._describe()

@@ -65,6 +65,7 @@ class MisplacedError(UnavailableError):
     """A slot found itself on another host than its tasks' stores. Plan the epoch again."""
 
     code = "HR201"
+    move = "wait: the epoch is placed again by itself"
 
 
 @dataclass

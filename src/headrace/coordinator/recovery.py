@@ -22,6 +22,7 @@ class RecoveryStalledError(UnavailableError):
     """A task's recovery has not moved for ``state.recovery_timeout_s``; see to its file."""
 
     code = "HR205"
+    move = "see whether the disk of that file answers, then run the job again"
 
 
 @dataclass(frozen=True)

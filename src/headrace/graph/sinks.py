@@ -33,6 +33,7 @@ class ReceiverAwayError(UnavailableError):
     """The receiver of a sink does not answer. The committed epoch waits: a running job goes on."""
 
     code = "HR208"
+    move = "bring the receiver back; what is committed is handed on then"
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol, TypeVar, overload
 
 from headrace.errors import InvalidInputError
 from headrace.graph.durations import Duration, duration_ms
 from headrace.graph.operators import StoreSpec
 from headrace.graph.remote import Remote
+
+V = TypeVar("V")
+D = TypeVar("D")
+
+
+class Store(Protocol[V]):
+    """Keyed values of one type, as ``context.store`` gives them: what type checkers know of it.
+
+    Example:
+        >>> import headrace as hr
+        >>> class Count:
+        ...     def open(self, context: hr.Context) -> None:
+        ...         self.seen: hr.Store[int] = context.store("seen")
+    """
+
+    @overload
+    def get(self, key: Any) -> V | None: ...
+
+    @overload
+    def get(self, key: Any, default: D) -> V | D: ...
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return the value of a key, or ``default`` where there is none."""
+
+    def put(self, key: Any, value: V) -> None:
+        """Set the value of a key; one of another type than declared fails the epoch."""
+
+    def delete(self, key: Any) -> None:
+        """Delete a key; deleting what is not there is fine."""
+
+    def __contains__(self, key: object) -> bool:
+        """Say whether a key has a value."""
+
+    def scan(
+        self, low: Any = ..., high: Any = ..., *, prefix: Any = ...
+    ) -> Iterator[tuple[Any, V]]:
+        """Yield keys and values of the message's key group in canonical key order."""
 
 
 def store(

@@ -32,6 +32,7 @@ class DroppedError(UnavailableError):
     """The epoch under way was dropped because the job was told to stop."""
 
     code = "HR204"
+    move = "run the job again; nothing is lost"
 
 
 class SparkRunner:

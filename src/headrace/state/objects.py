@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.records.keys import decode_key, encode_key
+from headrace.state.declared import check_declared, right_types
 from headrace.state.object_cache import ObjectCache
 from headrace.state.store import ENTRY_OVERHEAD_BYTES, KeyValueStore, merge
 
@@ -89,6 +90,7 @@ class ObjectStore:
         "_limit",
         "_loaded",
         "_prefix",
+        "_right",
         "_store",
         "_value",
         "_values",
@@ -105,6 +107,7 @@ class ObjectStore:
         self._store = store
         self._cache = cache
         self._value = value
+        self._right = right_types(value)
         self._decode = msgspec.msgpack.Decoder(value).decode
         self._limit = loaded_limit
         self._groups: dict[int, _Group] = {}
@@ -399,6 +402,9 @@ class ObjectStore:
         fulls = sorted(by_full)
         kept = list(map(by_full.__getitem__, fulls))
         raws = self._encode_all(kept)
+        if self._right is not None and not self._right.issuperset(set(map(type, kept))):
+            pairs = zip(kept, raws, strict=True)
+            check_declared(self._store.name, self._value, self._right, pairs, self._decode)
         self._store.put_many(fulls, raws)
         if self._cache is not None:
             self._note_sealed(self._cache, number, group, dict(zip(fulls, raws, strict=True)))

@@ -19,6 +19,7 @@ class StoreHeldError(UnavailableError):
     """Another process, which may be dying, has the store open. Try again in a moment."""
 
     code = "HR203"
+    move = "try again in a moment; headrace jobs ls tells who runs the job"
 
 
 class Owner(NamedTuple):

@@ -50,7 +50,8 @@ class MessageCalls:
     ) -> None:
         self._operator, self._function, self._convert = operator, function, convert
         self._limits, self._row = limits, 0
-        self._maker = MessageMaker(operator, source, uses, takes, function_site(function))
+        site = function_site(function)
+        self._site, self._maker = str(site), MessageMaker(operator, source, uses, takes, site)
 
     def results(self, chunk: Chunk, guard: Guard | None) -> tuple[Chunk, list[Any]]:
         """Return the rows that were not refused, and what the function made of each.
@@ -87,6 +88,8 @@ class MessageCalls:
             except Overdue as overdue:
                 timeout = overdue_error(name, self._limits.timeout_s, overdue, message)
                 refuse(row, timeout, overdue)
+            except FunctionResultError as error:
+                refuse(row, error.met(self._site, message), error)
             except HeadraceError as error:
                 name_operator(error, name)
                 refuse(row, error)

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from headrace.errors import FunctionResultError, InvalidInputError
 from headrace.graph.operators import FilterMessages, FlatMapMessages, MapMessages
+from headrace.graph.sites import function_site
 from headrace.plan.stages import CallLimits
 from headrace.task.chunk import Chunk
 from headrace.task.dead_letters import Refused
@@ -41,7 +42,8 @@ class MessageNode(Node):
         assert operator.function is not None
         self._kind, self._limits = type(operator), limits
         sides = () if isinstance(operator, FilterMessages) else operator.sides
-        self._parcels = Parcels(operator.name, schema, sides)
+        site = function_site(operator.function)
+        self._parcels = Parcels(operator.name, schema, sides, site)
         convert: dict[type, Callable[[Any], Any]] = {
             FilterMessages: bool,
             FlatMapMessages: self._collected,
@@ -78,9 +80,9 @@ class MessageNode(Node):
         """Send results on, one for each row unless ``rows`` says of which row each is."""
         try:
             parcels = self._parcels.packed(results)
-        except InvalidInputError:
+        except InvalidInputError as error:
             if self.guard is None:
-                raise
+                raise self._parcels.told(error, results, rows, chunk.batch) from error
             of_row: Sequence[int] = range(len(results)) if rows is None else rows
             fitting = self._fitting(chunk, results, of_row)
             rows = [of_row[at] for at in fitting]

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import FunctionResultError, InvalidInputError
-from headrace.graph.operators import Sides
+from headrace.graph.operators import Sides, Site
 from headrace.graph.sides import MAIN, To
 from headrace.records.messages import from_messages
 from headrace.task.chunk import Chunk
@@ -44,11 +44,14 @@ class Parcels:
         operator: its name.
         schema: of what is sent on; ``None``: nothing may be.
         sides: columns of each side.
+        site: of the function, for errors.
     """
 
-    def __init__(self, operator: str, schema: pa.Schema | None, sides: Sides = ()) -> None:
+    def __init__(
+        self, operator: str, schema: pa.Schema | None, sides: Sides = (), site: Site | None = None
+    ) -> None:
         self._operator, self._schema = operator, schema
-        self._sides = dict(sides)
+        self._sides, self._site = dict(sides), site or Site()
 
     @property
     def sides(self) -> list[str]:
@@ -88,6 +91,31 @@ class Parcels:
             batch = from_messages([messages[at].message for at in own], self._sides[side], name)
             parcels.append(Parcel(side, batch, own))
         return parcels
+
+    def told(
+        self,
+        error: InvalidInputError,
+        messages: Sequence[Any],
+        rows: Sequence[int] | None,
+        batch: pa.RecordBatch,
+    ) -> InvalidInputError:
+        """Return the error of messages that do not fit with the user's line, and what it met.
+
+        Args:
+            error: of ``packed``.
+            messages: that were given to it.
+            rows: of which row each of them is made; ``None``: one of each, in order.
+            batch: the rows.
+        """
+        for at, message in enumerate(messages):
+            try:
+                self.packed([message])
+            except FunctionResultError as first:
+                row = at if rows is None else rows[at]
+                return first.met(str(self._site), batch.slice(row, 1).to_pylist()[0])
+            except InvalidInputError:
+                break
+        return error
 
     def _main(self, messages: Sequence[Any]) -> pa.RecordBatch:
         if self._schema is None:

@@ -408,7 +408,11 @@ class ProcessNode(Node):
 
     def _flush(self, chunk: Chunk) -> None:
         messages, rows = self._turn.take()
-        for parcel in self._parcels.packed(messages):
+        try:
+            parcels = self._parcels.packed(messages)
+        except InvalidInputError as error:
+            raise self._parcels.told(error, messages, rows, chunk.batch) from error
+        for parcel in parcels:
             self.emit(parcel.of(chunk, rows), parcel.side)
 
     def _call(self, call: Callable[[], Any], met: object = None, what: str = "timer") -> Any:

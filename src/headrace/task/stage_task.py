@@ -34,6 +34,7 @@ from headrace.graph.operators import (
     StoreSpec,
     WindowAggregate,
 )
+from headrace.graph.sites import function_site
 from headrace.plan.dead_letters import DEAD
 from headrace.plan.stages import CallLimits, Exchange, Stage
 from headrace.records.layout import TableLayout
@@ -286,8 +287,9 @@ class StageTask:
         }
         own = _short_names(operator, stores)
         undo = None if operator.on_error == FAIL else Undo(own, timers)
-        parcels = Parcels(operator.name, operator.returns, operator.sides)
         assert operator.factory is not None
+        site = function_site(getattr(operator.factory, "process", None))
+        parcels = Parcels(operator.name, operator.returns, operator.sides, site)
         return ProcessNode(
             operator.name,
             operator.factory,

@@ -9,7 +9,8 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from headrace.errors import FunctionResultError
+from headrace.errors import FunctionResultError, InvalidInputError
+from headrace.graph.sites import function_site
 from headrace.plan.stages import CallLimits
 from headrace.records.schema import normalise
 from headrace.records.widening import fitted
@@ -109,20 +110,21 @@ class MapBatchesNode(BatchNode):
             raise overdue_error(self.name, self._limits.timeout_s, error, met) from error
         if not isinstance(result, pl.DataFrame):
             found = "None" if result is None else f"a {type(result).__name__}"
-            raise FunctionResultError(
-                f"operator {self.name!r} returned {found}; map_batches must "
-                "return a Polars DataFrame",
-                operator=self.name,
-            )
+            raise self._wrong(f"returned {found}; map_batches must return a Polars DataFrame")
         if result.height != chunk.rows:
-            raise FunctionResultError(
-                f"operator {self.name!r} returned {result.height} rows for {chunk.rows}; "
-                "map_batches must keep the rows and their order: use filter or flat_map to "
-                "change their number",
-                operator=self.name,
+            raise self._wrong(
+                f"returned {result.height} rows for {chunk.rows}; map_batches must keep the rows "
+                "and their order: use filter or flat_map to change their number"
             )
-        batch = guarded(self.name, lambda: normalise(result.to_arrow(), self._schema))
-        return chunk.with_batch(batch)
+        try:
+            return chunk.with_batch(normalise(result.to_arrow(), self._schema))
+        except InvalidInputError as error:
+            raise self._wrong(f"returned a frame that does not fit: {error.message}") from error
+
+    def _wrong(self, what: str) -> FunctionResultError:
+        site = function_site(self._function)
+        at = f" (at {site})" if site.file else ""
+        return FunctionResultError(f"operator {self.name!r} {what}{at}", operator=self.name)
 
 
 class ForwardNode(Node):

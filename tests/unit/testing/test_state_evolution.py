@@ -83,7 +83,7 @@ def test_a_field_may_become_optional_and_an_array_may_grow() -> None:
     assert changed(first, grown)[0] == "Visit(seen=5, note='-')"
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[list[Any], dict[str, Any], str]] = {
     "no default": (
         [("seen", int), ("note", str)],
         {},
@@ -181,3 +181,57 @@ def test_an_aggregate_that_is_added_is_refused_and_one_of_its_own_is_too() -> No
             match=r"aggregates was n = count.*, is now n = count.*total = sum.*headrace jobs reset",
         ):
             driver.start()
+
+
+class Entry(msgspec.Struct):
+    n: int
+
+
+@pytest.mark.parametrize(
+    ("declared", "value", "told"),
+    [
+        (int, "x", "was given 'x', a str; its values are declared as int: put such a value"),
+        (int, 1.5, "was given 1.5, a float; its values are declared as int"),
+        (int, True, "was given True, a bool; its values are declared as int"),
+        (int | None, "x", r"declared as int \| None"),
+        (Entry, {"m": 1}, r"was given {'m': 1}, a dict; its values are declared as Entry"),
+        (list[int], "x", r"declared as list\[int\]"),
+    ],
+)
+def test_a_value_of_another_type_is_told_before_it_is_committed(
+    declared: Any, value: Any, told: str
+) -> None:
+    class Puts:
+        def process(self, message: Any, context: hr.Context) -> None:
+            context.store("kept").put(message.k, value)
+
+    @hr.job("puts")
+    def puts(g: hr.Graph) -> None:
+        g.input("in").partition_by("k").process(Puts, stores={"kept": declared})
+
+    with TestDriver(puts, tasks=1, key_groups=4) as driver:
+        driver.create("in", COLUMNS)
+        driver.feed("in", [{"k": 1, "v": 5}])
+        with pytest.raises(InvalidInputError, match=f"store 'kept' {told}|store 'kept' .*{told}"):
+            driver.run()
+        assert driver.store("kept") == {}
+
+
+@pytest.mark.parametrize(
+    ("declared", "value"),
+    [(float, 1), (Entry, {"n": 1}), (int | None, None), (list[int], [1]), (Any, "x"), (None, None)],
+)
+def test_a_value_that_reads_as_the_declared_type_is_kept(declared: Any, value: Any) -> None:
+    class Puts:
+        def process(self, message: Any, context: hr.Context) -> None:
+            context.store("kept").put(message.k, value)
+
+    @hr.job("puts")
+    def puts(g: hr.Graph) -> None:
+        g.input("in").partition_by("k").process(Puts, stores={"kept": declared})
+
+    with TestDriver(puts, tasks=1, key_groups=4) as driver:
+        driver.create("in", COLUMNS)
+        driver.feed("in", [{"k": 1, "v": 5}])
+        driver.run()
+        assert driver.store("kept") == {1: value}

@@ -80,6 +80,11 @@ class Explodes:
             context.emit({"v": 1})
 
 
+class EmitsText:
+    def process(self, message: Any, context: hr.Context) -> None:
+        context.emit({"v": "one"})
+
+
 class Waits:
     def process(self, message: Any, context: hr.Context) -> None:
         waits_for_ever(message)
@@ -108,12 +113,18 @@ def batched(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 # What is done with the input, the settings of the job, and what is told.
 RUNS: dict[str, tuple[Callable[[Any], Any], dict[str, Any], type[HeadraceError], str]] = {
-    "returns None": (mapped(forgets), {}, FunctionResultError, r"'o' returned None; expected a"),
+    "returns None": (
+        mapped(forgets),
+        {},
+        FunctionResultError,
+        r"'o' returned None; expected a message with columns \['v'\] \(at .*test_user_errors\.py:"
+        r"\d+, of \{'k': 1\.0, 'v': 1",
+    ),
     "returns a wrong type": (
         mapped(lambda m: {"v": "one"}),
         {},
         FunctionResultError,
-        "'o' returned 'one' for column 'v'; expected int64",
+        r"'o' returned 'one' for column 'v'; expected int64 \(at .*test_user_errors\.py:\d+, of",
     ),
     "returns another column": (
         mapped(lambda m: {"w": 1}),
@@ -125,13 +136,37 @@ RUNS: dict[str, tuple[Callable[[Any], Any], dict[str, Any], type[HeadraceError],
         lambda s: s.flat_map(lambda m: 1, returns=OUT, name="o"),
         {},
         FunctionResultError,
-        "'o' returned a int 1; flat_map must return an iterable",
+        r"'o' returned a int 1; flat_map must return an iterable .* \(at .*errors\.py:\d+, of Mess",
+    ),
+    "emits a wrong type": (
+        lambda s: s.process(EmitsText, returns=OUT, name="o"),
+        {},
+        FunctionResultError,
+        r"'o' returned 'one' for column 'v'; expected int64 \(at .*test_user_errors\.py:\d+, of",
     ),
     "returns fewer rows": (
         batched(lambda f: f.select("v").head(0)),
         {},
         FunctionResultError,
-        "'o' returned 0 rows for 1; map_batches must keep the rows",
+        r"'o' returned 0 rows for 1; map_batches must keep the rows .* \(at .*errors\.py:\d+\)",
+    ),
+    "returns more rows": (
+        batched(lambda f: pl.concat([f.select("v")] * 2)),
+        {},
+        FunctionResultError,
+        "'o' returned 2 rows for 1; map_batches must keep the rows",
+    ),
+    "returns a frame of other columns": (
+        batched(lambda f: f.select("k")),
+        {},
+        FunctionResultError,
+        r"'o' returned a frame that does not fit: columns do not fit: missing \['v'\], not",
+    ),
+    "returns a frame of another type": (
+        batched(lambda f: f.select(v=pl.lit("x"))),
+        {},
+        FunctionResultError,
+        "'o' returned a frame that does not fit: column 'v': found large_string, expected int64",
     ),
     "returns no frame": (batched(lambda f: None), {}, FunctionResultError, "'o' returned None; "),
     "changes its message": (
