@@ -29,6 +29,10 @@ from headrace.config.settings import (
 )
 from headrace.errors import InvalidInputError
 
+_NO_SETTINGS = ("HEADRACE_HOME", "HEADRACE_STATE_DIR")
+_DOUBLED = {f"HEADRACE__{key.replace('.', '__').upper()}" for key in LEAVES if "." in key}
+_SINGLE = {name.replace("__", "_"): name for name in _DOUBLED}
+
 
 @dataclass(frozen=True)
 class _Given:
@@ -182,6 +186,11 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, _Given]
         if name.startswith("HEADRACE__"):
             key = name.removeprefix("HEADRACE__").replace("__", ".").lower()
             yield key, _Given(environ[name], f"environment {name}", is_text=True)
+        elif name not in _NO_SETTINGS and (meant := _SINGLE.get(name)) is not None:
+            raise InvalidInputError(
+                f"environment {name}: the words of a setting have two underscores between them; "
+                f"write {meant}"
+            )
 
 
 def _from_overrides(overrides: Sequence[str]) -> Iterator[tuple[str, _Given]]:

@@ -96,3 +96,10 @@ def test_explain_reads_as_a_short_table() -> None:
 def test_explain_refuses_a_name_that_no_setting_has() -> None:
     with pytest.raises(InvalidInputError, match=r"unknown setting job\.slot; .* job\.slots\?"):
         Settings().explain("job.slot")
+
+
+def test_a_setting_in_the_environment_with_single_underscores_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="write HEADRACE__JOB__KEY_GROUPS"):
+        load_settings(environ={"HEADRACE_JOB_KEY_GROUPS": "8"})
+    fine = {"HEADRACE_STATE_DIR": "/fast", "HEADRACE_SLOT": "1", "HEADRACE__JOB__TASKS": "7"}
+    assert load_settings(environ=fine).job.tasks == 7

@@ -156,7 +156,7 @@ def test_the_manifests_that_are_left_begin_with_a_base(make: Callable[..., TestD
         feed(driver, number)
     driver.coordinator.end_at_present()
     driver.run()
-    log = reader(driver)._log
+    log = reader(driver).log
     assert newest_base(log, 6) == 0
     assert reader(driver).kept().oldest == 3
     assert held(driver, 4)
