@@ -43,11 +43,16 @@ class InputPosition(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OperatorState(msgspec.Struct, frozen=True, array_like=True):
-    """What an operator has counted so far; the last epoch in which it sent any, and its clock."""
+    """What an operator has counted so far; when it last sent rows, and when it last received any.
+
+    When: the number of an epoch, and its clock, ms.
+    """
 
     counts: dict[str, int] = {}
     epoch: int = -1
     time_ms: int = 0
+    received_epoch: int = -1
+    received_ms: int = 0
 
 
 class JobState(msgspec.Struct, frozen=True):
@@ -237,8 +242,9 @@ def _operators(state: JobState, manifest: Manifest) -> dict[str, OperatorState]:
         total = dict(held.counts)
         for what, count in counts.items():
             total[what] = total.get(what, 0) + count
-        epoch, time_ms = held.epoch, held.time_ms
-        if counts.get("sent") or counts.get("out"):
-            epoch, time_ms = manifest.epoch, manifest.time_ms
-        found[name] = OperatorState(total, epoch, time_ms)
+        now = (manifest.epoch, manifest.time_ms)
+        has_sent = counts.get("sent") or counts.get("out")
+        sent = now if has_sent else (held.epoch, held.time_ms)
+        received = now if counts.get("received") else (held.received_epoch, held.received_ms)
+        found[name] = OperatorState(total, *sent, *received)
     return found

@@ -22,6 +22,7 @@ from headrace.graph.operators import (
     MapMessages,
     Merge,
     Operator,
+    PartitionBy,
     Port,
     Process,
     RunningAggregate,
@@ -152,6 +153,8 @@ def describe(operator: Operator) -> list[str]:
         case Split():
             asked = [f"{branch.name}: {branch.text}" for branch in operator.branches]
             return ["split, each row to the first that is true", *asked]
+        case PartitionBy():
+            return [f"partition by {_listed(operator.keys) or 'nothing: all are together'}"]
         case Port():
             kind = "branch" if operator.returns is None else "side"
             return [f"{kind} {operator.port} of {operator.inputs[0]}"]

@@ -112,6 +112,30 @@ def test_where_rows_stop_is_told_with_the_reason(driver: TestDriver) -> None:
     assert "partition 1 and 1 more" in shown
 
 
+@hr.job("asked")
+def aside(g: Any) -> None:
+    events = g.input("events", time="at").partition_by("id", name="by-id")
+    counts = events.window(hr.tumbling("10s", late="side_output"), n=hr.agg.count(), name="counts")
+    counts.send_to(g.output("windows"))
+    counts.side("late").send_to(g.output("late"))
+
+
+def test_rows_at_a_side_do_not_pass_for_results(tmp_path: Path) -> None:
+    """And what only a side would bring is not missed where there is none."""
+    with TestDriver(aside, tasks=1, home=tmp_path, memory_bus=False) as driver:
+        driver.create("events", COLUMNS, partitions=2, time="at")
+        driver.feed("events", rows((1, 60_000), (1, 5_000)), partition=0)
+        driver.run()
+        found = ends(ask(driver))
+        assert found["late"]["stopped_at"] is None
+        assert found["windows"]["stopped_at"] == "counts"
+        assert found["windows"]["reason"] == "it waits for a watermark"
+        read = [one["read_ms"] for one in ask(driver)["partitions"]]
+        assert [at is None for at in read] == [False, True]
+        texts = {one["name"]: one["text"] for one in ask(driver)["operators"]}
+        assert texts["by-id"] == "partition by id"
+
+
 def test_rows_that_are_all_late_or_refused_are_told(driver: TestDriver) -> None:
     driver.feed("events", rows((0, 60_000), (0, 61_000)), partition=0)
     driver.run()

@@ -75,7 +75,7 @@ def _show_partitions(partitions: tuple[PartitionView, ...]) -> None:
             str(one.partition),
             time_text(one.watermark_ms),
             f"{one.unread:,}",
-            time_text(one.read_ms or None, with_ms=False),
+            time_text(one.read_ms, with_ms=False),
             one.standing,
         )
         for one in shown

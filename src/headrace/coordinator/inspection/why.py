@@ -32,7 +32,7 @@ class PartitionView:
     partition: int
     watermark_ms: int | None
     unread: int
-    read_ms: int
+    read_ms: int | None
     standing: Standing
 
 
@@ -162,7 +162,7 @@ class _Inquiry:
             partition,
             _known(self._state.time_ms if time.is_clock else own),
             max(0, end - position.next_offset),
-            position.read_ms,
+            position.read_ms if position.max_time > NO_WATERMARK else None,
             standing,
         )
 
@@ -209,26 +209,34 @@ class _Inquiry:
 
     def _ends(self) -> Iterator[EndView]:
         read = {before for operator in self._operators.values() for before in operator.inputs}
-        newest = max((held.epoch for held in self._state.operators.values()), default=-1)
+        sources = [o for o in self._operators.values() if not o.inputs]
+        newest = max((self._arrival(source)[0] for source in sources), default=-1)
         for operator in self._operators.values():
             if operator.name in read:
                 continue
-            held = self._held(operator.name)
-            if held.epoch >= newest >= 0:
-                yield EndView(operator.name, held.epoch, held.time_ms)
+            epoch, time_ms = self._arrival(operator)
+            if epoch >= newest >= 0:
+                yield EndView(operator.name, epoch, time_ms)
                 continue
             stop = self._stop(operator)
             reason, due = self._reason(stop)
-            yield EndView(operator.name, held.epoch, held.time_ms, stop.name, reason, due)
+            yield EndView(operator.name, epoch, time_ms, stop.name, reason, due)
+
+    def _arrival(self, operator: OperatorEntry) -> tuple[int, int]:
+        """When rows last came to an operator: the epoch, and its clock."""
+        held = self._held(operator.name)
+        if operator.kind in _ENTRIES:
+            return held.epoch, held.time_ms
+        return held.received_epoch, held.received_ms
 
     def _stop(self, end: OperatorEntry) -> OperatorEntry:
-        """The last operator on the way to an end that sent less lately than what feeds it."""
+        """The operator that got rows since any came to the end; else the input."""
         operator = end
         while operator.inputs:
-            before = max(operator.inputs, key=lambda name: self._held(name).epoch)
-            if self._held(before).epoch > self._held(operator.name).epoch:
+            befores = [self._operators[name] for name in operator.inputs]
+            operator = max(befores, key=self._arrival)
+            if self._arrival(operator) > self._arrival(end):
                 return operator
-            operator = self._operators[before]
         return operator
 
     def _reason(self, stop: OperatorEntry) -> tuple[str, WatermarkView | None]:
@@ -248,6 +256,8 @@ class _Inquiry:
 
 _WAITING = ("WindowAggregate", "RunningAggregate", "Process")
 """Operators that send what they got once a watermark has passed it."""
+
+_ENTRIES = ("Input", "PartitionBy")
 
 
 def _known(watermark: int) -> int | None:
