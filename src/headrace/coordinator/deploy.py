@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -239,7 +239,13 @@ def deploy(
     return Deployment(made, digest, storage, copier, planner)
 
 
-def open_copier(settings: Settings, job: str, clock: Clock, files: Files) -> Copier | None:
+def open_copier(
+    settings: Settings,
+    job: str,
+    clock: Clock,
+    files: Files,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Copier | None:
     """Return what keeps the copy of a job's storage up; ``None`` where there is none.
 
     Args:
@@ -247,6 +253,7 @@ def open_copier(settings: Settings, job: str, clock: Clock, files: Files) -> Cop
         job: its name.
         clock: where time comes from.
         files: the file system.
+        tell: called with a line when job_dir goes away and when it is back.
 
     Raises:
         InvalidInputError: epochs are about to commit to job_dir, which is behind a storage here.
@@ -259,7 +266,7 @@ def open_copier(settings: Settings, job: str, clock: Clock, files: Files) -> Cop
     backup = Backup(where.storage, where.copy, job, host, files, clock)
     interval_ms = Durability.parse(settings.state.durability).interval_ms
     assert interval_ms is not None
-    return Copier(backup, interval_ms, settings.state.recovery_timeout_s, clock)
+    return Copier(backup, interval_ms, settings.state.recovery_timeout_s, clock, tell)
 
 
 def _check_left(left: Path, root: Path, files: Files, clock: Clock) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.cli.commands import done, refused
+from tests.unit.cli.commands import done, headrace, refused
 
 import headrace as hr
 from headrace.clock import SystemClock
@@ -254,3 +254,51 @@ def test_stop_waits_until_the_driver_is_gone(driver: TestDriver) -> None:
     assert driver_of(driver.storage, driver.storage, "shop", SystemClock()) is None
     told = refused("jobs", "stop", "shop", "--home", driver.home)
     assert "job 'shop' does not run; its status is stopped" in told
+
+
+@pytest.fixture
+def copying(tmp_path: Path) -> Iterator[TestDriver]:
+    """A job whose epochs commit to this host's disk; who changes it need not say so."""
+    with TestDriver(
+        shop, tasks=2, home=tmp_path, memory_bus=False, key_groups=8, durability="backup(30s)"
+    ) as made:
+        # Where commands look for it.
+        made.state_dir = lambda host: tmp_path / "state"  # type: ignore[method-assign]
+        state = made.settings.state.model_copy(update={"dir": tmp_path / "state"})
+        made.settings = made.settings.model_copy(update={"state": state})
+        made.create("orders", COLUMNS, partitions=2, time="at", key=["user"])
+        made.feed("orders", orders("ann", "bob", "ann"))
+        made.run()
+        made.copy()
+        yield made
+
+
+def test_a_job_that_commits_to_this_host_is_rescaled_there(copying: TestDriver) -> None:
+    """Also with a copy that is up to the last epoch, which is not what is rescaled."""
+    before = copying.coordinator.state
+    copying.crash()
+    told = jobs(copying, "rescale", "shop", "--tasks", 3)
+    assert (told["before"], told["epoch"]) == (before.task_counts, before.epoch + 1)
+    again(copying)
+    assert set(copying.coordinator.state.task_counts.values()) == {3}
+    copying.feed("orders", orders("bob", "cat"))
+    copying.run()
+    assert counts(copying) == {"ann": 2, "bob": 2, "cat": 1}
+
+
+def test_a_running_job_that_commits_to_this_host_is_asked(copying: TestDriver) -> None:
+    """Its driver is not fenced by who finds nobody at the copy."""
+    with DriverLock(copying.storage, "shop"):
+        words = ("jobs", "rescale", "shop", "--tasks", 3, "--wait", 0, "--home", copying.home)
+        assert "the driver did not take the request" in refused(*words, code=3)
+    copying.feed("orders", orders("bob"))
+    copying.run()
+    assert copying.copy().failures == 0
+
+
+def test_a_change_that_could_not_be_copied_says_so(copying: TestDriver) -> None:
+    copying.crash()
+    copying.settings.jobs_dir.rename(copying.home / "away")
+    ran = headrace("jobs", "reset", "shop", "--json", "--home", copying.home)
+    assert ran.code == 0
+    assert "no copy in" in ran.err

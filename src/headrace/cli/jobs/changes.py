@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli.jobs.finding import find_job, refuse_driven, tell_notice
 from headrace.cli.options import Config, Home, JobName, Json, Set, open_home_bus, settings_of
 from headrace.cli.screen import show_json
 
 if TYPE_CHECKING:
     from headrace.bus.bus import Bus
     from headrace.clock import Clock
-    from headrace.config import Settings
     from headrace.coordinator.inspection.inspection import JobReader
     from headrace.coordinator.manifest import JobState
 
@@ -158,7 +158,7 @@ def delete(
     if not storages:
         JobReader(settings.jobs_dir / job, job, files, clock)  # tells which jobs there are
     with ExitStack() as held:
-        _refuse_elsewhere(settings, job, clock)
+        refuse_driven(settings, job, clock)
         for storage in storages:
             held.enter_context(DriverLock(storage, job, clock))
         if not yes:
@@ -200,44 +200,27 @@ def _set_back(
     choose: Callable[[JobState, JobReader, Bus, Clock], JobState],
 ) -> JobState:
     from headrace.clock import SystemClock
-    from headrace.coordinator.backup.places import newest_of, places
     from headrace.coordinator.changes.rewinding import set_back
     from headrace.coordinator.deploy import open_copier
     from headrace.coordinator.inspection.inspection import JobReader
-    from headrace.coordinator.storage import DriverLock, check_job_name
+    from headrace.coordinator.storage import DriverLock
     from headrace.files import Files
 
     clock, files = SystemClock(), Files()
-    found = newest_of(settings_of(home, config, overrides), check_job_name(job))
-    before = JobReader(found, job, Files(sync=False), clock).state()
-    same = [*(overrides or []), f"state.durability={before.durability}"]
-    settings = settings_of(home, config, same)
-    root = places(settings, job).storage
-    _refuse_elsewhere(settings, job, clock)
-    with DriverLock(root, job, clock), open_home_bus(settings) as bus:
-        reader = JobReader(found, job, files, clock)
-        choose(before, reader, bus, clock)  # what cannot be is refused before anything is done
+    found = find_job(job, home, config, overrides, clock)
+    settings = found.settings
+    refuse_driven(settings, job, clock)
+    with DriverLock(found.storage, job, clock), open_home_bus(settings) as bus:
+        reader = JobReader(found.newest, job, files, clock)
+        choose(found.state, reader, bus, clock)  # refused before anything is done
         return set_back(
-            root,
+            found.storage,
             job,
             lambda state: choose(state, reader, bus, clock),
             bus=bus,
             files=files,
             clock=clock,
-            copier=open_copier(settings, job, clock, files),
-        )
-
-
-def _refuse_elsewhere(settings: Settings, job: str, clock: Clock) -> None:
-    """A driver of this host holds the lock, which says so itself."""
-    from headrace.coordinator.backup.places import newest_of
-    from headrace.coordinator.drivers import driver_of
-    from headrace.errors import NotOwnerError
-
-    driver = driver_of(newest_of(settings, job), settings.jobs_dir / job, job, clock)
-    if driver is not None:
-        raise NotOwnerError(
-            f"job {job!r} is driven by {driver}; stop it first: headrace jobs stop {job}", job=job
+            copier=open_copier(settings, job, clock, files, tell_notice),
         )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.jobs import changes
+from headrace.cli.jobs.finding import find_job, refuse_driven, tell_notice
 from headrace.cli.jobs.why import why
 from headrace.cli.options import Config, Home, JobName, Json, Set, open_home_bus, settings_of
 from headrace.cli.screen import show_json
@@ -84,24 +85,23 @@ def rescale(
 ) -> None:
     """Give a job another number of tasks, while it runs or not; no state is rewritten."""
     from headrace.clock import SystemClock
-    from headrace.coordinator.backup.places import places
     from headrace.coordinator.changes.rescaling import wanted_counts
-    from headrace.coordinator.inspection.inspection import JobReader
-    from headrace.coordinator.storage import DriverLock, check_job_name
+    from headrace.coordinator.storage import DriverLock
     from headrace.errors import InvalidInputError, NotOwnerError
-    from headrace.files import Files
 
-    settings, clock = settings_of(home, config, overrides), SystemClock()
-    root = places(settings, check_job_name(job)).storage
-    before = JobReader(root, job, Files(sync=False), clock).state()
+    clock = SystemClock()
+    found = find_job(job, home, config, overrides, clock)
+    before = found.state
     wanted_counts(before, tasks, stage)  # what cannot be is refused before anybody is asked
+    if found.storage != found.settings.jobs_dir / job:  # a driver elsewhere cannot be asked
+        refuse_driven(found.settings, job, clock, elsewhere=True)
     try:
-        lock = DriverLock(root, job, clock)
+        lock = DriverLock(found.storage, job, clock)
     except NotOwnerError:
-        answer = _ask(root, tasks, stage, wait, clock)
+        answer = _ask(found.storage, tasks, stage, wait, clock)
     else:
         with lock:
-            answer = _do(root, job, tasks, stage, settings, clock)
+            answer = _do(found.storage, job, tasks, stage, found.settings, clock)
     if answer.error:
         raise InvalidInputError(answer.error, job=job)
     if as_json:
@@ -134,7 +134,7 @@ def _do(
 
     files = Files()
     with open_home_bus(settings) as bus:
-        copier = open_copier(settings, job, clock, files)
+        copier = open_copier(settings, job, clock, files, tell_notice)
         state = rescale_stopped(
             root, job, tasks, stage, bus=bus, files=files, clock=clock, copier=copier
         )
