@@ -65,6 +65,10 @@ Where = Annotated[
         show_default=False,
     ),
 ]
+Partition = Annotated[
+    int | None,
+    typer.Option("--partition", min=0, help="Only this partition.", show_default=False),
+]
 TimeColumn = Annotated[
     str | None,
     typer.Option(

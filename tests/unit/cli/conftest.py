@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
+from headrace.bus import StreamSpec
 from headrace.testing.driver import TestDriver
 
 JOB = """
@@ -47,6 +48,8 @@ def shop_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
         driver.run()
         driver.feed("orders", [{"user": "ann", "n": 2}])
         driver.run()
+        schema = pa.schema([("user", pa.string())])
+        driver.bus.create(StreamSpec("latest", 1, schema, key=("user",), compact=True))
     (folder / "shop_job.py").write_text(JOB)
     (folder / "orders.jsonl").write_text('{"user": "cat", "n": 3}\n')
     return folder

@@ -20,6 +20,7 @@ CASES: dict[str, list[str]] = {
     "bus tail": ["orders"],
     "bus describe": ["orders"],
     "bus trim": ["orders", "--before", "latest"],
+    "bus compact": ["latest"],
     "bus alias": ["bought", "orders"],
     "bus configure": ["orders", "--retain", "7d"],
     "bus ls": [],

@@ -45,6 +45,7 @@ MISTAKES = [
     ("bus tail orders --where 'n >>> 1'", "is no condition"),
     ("bus describe order", "no stream 'order'; did you mean 'orders'?"),
     ("bus trim orders --before whenever", "--before 'whenever' cannot be read"),
+    ("bus compact orders", "stream 'orders' is not compacted"),
     ("bus alias bought order", "no stream 'order'; did you mean 'orders'?"),
     ("bus alias bought --remove", "no alias 'bought'"),
     ("bus configure orders --retain soon", "--retain is 'soon'; expected a duration"),

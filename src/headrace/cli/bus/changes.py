@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.cli.bus.settings import settings_text
 from headrace.cli.completions import stream_names
-from headrace.cli.options import Home, Json, StreamName, open_home_bus, settings_of
+from headrace.cli.options import Home, Json, Partition, StreamName, open_home_bus, settings_of
 from headrace.cli.screen import show_json
+
+if TYPE_CHECKING:
+    from headrace.bus.bus import Stream
 
 AddColumn = Annotated[
     list[str] | None,
@@ -54,9 +58,7 @@ def trim(
             show_default=False,
         ),
     ] = None,
-    partition: Annotated[
-        int | None, typer.Option(min=0, help="Only this partition.", show_default=False)
-    ] = None,
+    partition: Partition = None,
     as_json: Json = False,
     home: Home = None,
 ) -> None:
@@ -67,9 +69,8 @@ def trim(
     with open_home_bus(settings_of(home)) as bus:
         stream = bus.stream(name)
         places = Tail(stream, partition).places(before, "--before") if before else None
-        chosen = range(stream.spec.partitions) if partition is None else [partition]
         was = stream.begins()
-        for each in chosen:
+        for each in _chosen(stream, partition):
             stream.trim(each, None if places is None else places[each])
         now = stream.begins()
     gone = sum(now) - sum(was)
@@ -80,11 +81,13 @@ def trim(
         typer.echo(f"stream {name}: {count_text(gone, 'row')} dropped; it begins at {begins}")
 
 
+def _chosen(stream: Stream, partition: int | None) -> Sequence[int]:
+    return range(stream.spec.partitions) if partition is None else [partition]
+
+
 def compact(
     name: StreamName,
-    partition: Annotated[
-        int | None, typer.Option(min=0, help="Only this partition.", show_default=False)
-    ] = None,
+    partition: Partition = None,
     as_json: Json = False,
     home: Home = None,
 ) -> None:
@@ -93,8 +96,7 @@ def compact(
 
     with open_home_bus(settings_of(home)) as bus:
         stream = bus.stream(name)
-        chosen = range(stream.spec.partitions) if partition is None else [partition]
-        done = {each: stream.compact(each) for each in chosen}
+        done = {each: stream.compact(each) for each in _chosen(stream, partition)}
     if as_json:
         show_json(*({"partition": p, **found._asdict()} for p, found in done.items()))
         return

@@ -13,6 +13,7 @@ from headrace.cli.options import (
     Home,
     Json,
     KeyColumns,
+    Partition,
     StreamName,
     TimeColumn,
     Where,
@@ -116,9 +117,7 @@ def tail(  # noqa: PLR0913, PLR0917 - one for each option
             show_default=False,
         ),
     ] = None,
-    partition: Annotated[
-        int | None, typer.Option(min=0, help="Only this partition.", show_default=False)
-    ] = None,
+    partition: Partition = None,
     rows: Annotated[
         int | None,
         typer.Option(
