@@ -147,3 +147,51 @@ def test_a_partition_with_rows_to_read_is_not_idle() -> None:
         driver.feed("events", [{"id": 1, "at": 500 * at} for at in range(12, 60)], partition=1)
         driver.run()
         assert driver.coordinator.state.counts.get("late", 0) == 0
+
+
+@hr.job("meeting")
+def meeting(g: Any) -> None:
+    """Two streams that meet behind their repartitions; a third that meets neither."""
+    first = g.input("first", time="at", idle="20s").partition_by("id", name="by-first")
+    second = g.input("second", time="at", idle="20s").partition_by("id", name="by-second")
+    both = first.merge(second, name="both")
+    both.window(hr.tumbling("10s"), n=hr.agg.count(), name="w").send_to(g.output("windows"))
+    alone = g.input("alone", time="at", idle="20s").partition_by("id", name="by-alone")
+    alone.window(hr.tumbling("10s"), n=hr.agg.count(), name="own").send_to(g.output("own"))
+
+
+@pytest.mark.parametrize("max_rows", [1_000, 1])
+def test_an_idle_input_follows_those_that_it_meets(max_rows: int) -> None:
+    with TestDriver(meeting, tasks=2, max_rows=max_rows) as driver:
+        for name in ("first", "second", "alone"):
+            driver.create(name, COLUMNS, time="at")
+            driver.feed(name, [{"id": 1, "at": 5_000}])
+        driver.run()
+        driver.clock.advance(20_000)
+        driver.feed("first", [{"id": 1, "at": at} for at in (7_000, 15_000, 25_000)])
+        driver.run()
+        assert list(map(_plain, driver.output("windows"))) == [(1, 0.0, 3), (1, 10.0, 1)]
+        marks = driver.coordinator.state.watermarks
+        assert (marks["second"], marks["alone"]) == (25_000, 5_000)
+        driver.feed("second", [{"id": 1, "at": at} for at in (9_000, 26_000)])
+        driver.feed("alone", [{"id": 1, "at": at} for at in (9_000, 10_000)])
+        driver.run()
+        assert driver.coordinator.state.counts["late"] == 1
+        assert list(map(_plain, driver.output("own"))) == [(1, 0.0, 2)]
+        driver.finish()
+        assert list(map(_plain, driver.output("windows")))[2:] == [(1, 20.0, 2)]
+
+
+def test_an_input_that_never_had_a_row_holds_nothing_back_either() -> None:
+    with TestDriver(meeting, tasks=2) as driver:
+        for name in ("first", "second", "alone"):
+            driver.create(name, COLUMNS, time="at")
+        driver.feed("first", [{"id": 1, "at": 5_000}, {"id": 1, "at": 12_000}])
+        driver.run()
+        assert driver.output("windows") == []
+        driver.clock.advance(10_000)
+        driver.feed("first", [{"id": 1, "at": 13_000}])
+        driver.run()
+        driver.clock.advance(10_000)
+        driver.run()
+        assert list(map(_plain, driver.output("windows"))) == [(1, 0.0, 1)]

@@ -26,7 +26,7 @@ from headrace.coordinator.watermarks import (
     Now,
     keyed_watermark,
     next_wake,
-    source_watermark,
+    source_watermarks,
 )
 from headrace.errors import InternalError, UnavailableError
 from headrace.plan.stages import JobPlan, Stage
@@ -208,12 +208,13 @@ class EpochRun:
 
     def finish_level(self, level: int) -> None:
         """Note the watermarks of source stages once their reports are in."""
+        if level:
+            return
+        sources = source_watermarks(self.plan, self.state, self._positions(), self._now)
         for stage in self.plan.levels[level]:
             if stage.keyed:
                 continue
-            found = END_WATERMARK
-            if not self.ended:
-                found = source_watermark(stage, self.state, self._positions(), self._now)
+            found = END_WATERMARK if self.ended else sources[stage.name]
             before = self.state.watermarks.get(stage.name, NO_WATERMARK)
             self.watermarks[stage.name] = max(found, before)
 

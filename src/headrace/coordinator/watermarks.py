@@ -137,6 +137,45 @@ def source_watermark(
     )
 
 
+def source_watermarks(
+    plan: JobPlan, state: JobState, inputs: Positions, now: Now
+) -> dict[str, int]:
+    """Return the watermark of each source stage.
+
+    One whose partitions are all idle follows the least of those that are not, of the stages whose
+    rows meet its own: it holds none of them back, and what it brings later is late where theirs is.
+    """
+    sources = [stage for stage in plan.stages if not stage.keyed]
+    found = {stage.name: source_watermark(stage, state, inputs, now) for stage in sources}
+    idle = {stage.name for stage in sources if _is_idle_stage(stage, state, inputs, now)}
+    meeting = _meeting(plan) if idle else []
+    for name in idle:
+        others = {other for group in meeting if name in group for other in group} - idle
+        if others:
+            found[name] = max(found[name], min(found[other] for other in others))
+    return found
+
+
+def _is_idle_stage(stage: Stage, state: JobState, inputs: Positions, now: Now) -> bool:
+    timed = [binding for binding in stage.inputs if binding.is_timed]
+    if any(True for binding in timed for _ in holding(binding, state, inputs, now)):
+        return False
+    return any(
+        is_idle(binding, partition, position, now)
+        for binding in timed
+        for partition, position in inputs.get(binding.operator, {}).items()
+    )
+
+
+def _meeting(plan: JobPlan) -> list[set[str]]:
+    """The source stages that each keyed stage gets rows from, by whatever way."""
+    sources: dict[int, set[str]] = {}
+    for stage in plan.stages:
+        feeds = [sources[exchange.source_stage] for exchange in stage.receives]
+        sources[stage.index] = set().union(*feeds) if stage.keyed else {stage.name}
+    return [sources[stage.index] for stage in plan.stages if stage.keyed]
+
+
 def keyed_watermark(stage: Stage, names: Mapping[int, str], watermarks: Mapping[str, int]) -> int:
     """Return the watermark of a keyed stage from those of the stages that send to it."""
     lowest = END_WATERMARK

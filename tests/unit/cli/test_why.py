@@ -136,6 +136,32 @@ def test_rows_at_a_side_do_not_pass_for_results(tmp_path: Path) -> None:
         assert texts["by-id"] == "partition by id"
 
 
+@hr.job("asked")
+def met(g: Any) -> None:
+    first = g.input("events", time="at").partition_by("id", name="by-first")
+    second = g.input("others", time="at", idle="1m").partition_by("id", name="by-second")
+    first.merge(second, name="both").window(hr.tumbling("10s"), n=hr.agg.count(), name="counts")
+
+
+def test_an_input_that_is_idle_is_not_blamed(tmp_path: Path) -> None:
+    with TestDriver(met, tasks=1, home=tmp_path, memory_bus=False) as driver:
+        for name in ("events", "others"):
+            driver.create(name, COLUMNS, time="at")
+        driver.feed("others", rows((1, 5_000)))
+        driver.feed("events", rows((1, 7_000)))
+        driver.run()
+        assert {one["behind"] for one in ask(driver)["stages"][2:]} == {"input others, partition 0"}
+        driver.clock.advance(60_000)
+        driver.run()
+        found = ask(driver)["stages"]
+        assert [one["watermark_ms"] for one in found] == [7_000] * 3
+        assert [one["behind"] for one in found] == [
+            "input events, partition 0",
+            "nothing: all are idle or at their end",
+            "input events, partition 0",
+        ]
+
+
 def test_rows_that_are_all_late_or_refused_are_told(driver: TestDriver) -> None:
     driver.feed("events", rows((0, 60_000), (0, 61_000)), partition=0)
     driver.run()

@@ -179,21 +179,22 @@ class _Inquiry:
 
     def behind(self, name: str) -> str:
         """Say who holds a stage's watermark back: the partitions at the head of its way."""
-        stage = self._stages[name]
-        while stage.senders:
-            marks = self._state.watermarks
-            least = min(
-                stage.senders, key=lambda sender: marks.get(sender[0], NO_WATERMARK) - sender[1]
-            )
-            stage = self._stages[least[0]]
-        found = [p for p in self._partitions(stage) if p.standing == "holds back"]
+        found = self._holding(self._stages[name])
         if not found:
-            return (
-                "nothing: all inputs are idle or at their end" if stage.times else "no event time"
-            )
+            is_timed = any(stage.times for stage in self._stages.values())
+            return "nothing: all are idle or at their end" if is_timed else "no event time"
         first = found[0]
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         return f"input {first.operator}, partition {first.partition}{more}"
+
+    def _holding(self, stage: StageEntry) -> list[PartitionView]:
+        """The partitions that hold a stage back: of the sender furthest behind that is not idle."""
+        if not stage.senders:
+            return [p for p in self._partitions(stage) if p.standing == "holds back"]
+        marks = self._state.watermarks
+        order = sorted(stage.senders, key=lambda one: marks.get(one[0], NO_WATERMARK) - one[1])
+        found = (self._holding(self._stages[sender]) for sender, _ in order)
+        return next((held for held in found if held), [])
 
     def _operator(self, operator: OperatorEntry) -> OperatorView:
         held = self._held(operator.name)
