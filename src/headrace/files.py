@@ -149,7 +149,7 @@ class Files:
                 f"file {path} is missing, though it is named", file=str(path)
             ) from error
 
-    def names(self, folder: Path) -> list[str]:
+    def names(self, folder: Path | str) -> list[str]:
         """Return the sorted names in a folder, without temporary ones; empty when absent."""
         try:
             return sorted(name for name in os.listdir(folder) if not name.startswith("."))

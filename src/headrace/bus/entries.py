@@ -212,7 +212,22 @@ class EntryTable:
         if not len(entries):
             return
         nexts = entries["first_offset"] + entries["rows"]
-        befores = np.concatenate([[self.next_offset], nexts[:-1]])
+        self._check_following(entries, nexts, origin)
+        times = np.maximum.accumulate(entries["max_time"])
+        end = self.count + len(entries)
+        if self.count:
+            self._reserve(end)
+            self._entries[self.count : end] = entries
+            self._nexts[self.count : end] = nexts
+            self._latest[self.count : end] = np.maximum(times, self._latest[self.count - 1])
+        else:
+            self._entries, self._nexts, self._latest = entries, nexts, times
+        self.count, self.next_offset = end, int(nexts[-1])
+        self._note_sequences(entries)
+
+    def _check_following(self, entries: Entries, nexts: Int64s, origin: str) -> None:
+        befores = np.empty_like(nexts)
+        befores[0], befores[1:] = self.next_offset, nexts[:-1]
         bad = (entries["first_offset"] != befores) | (entries["rows"] < 1)
         bad |= entries["kind"] != APPEND
         if bad.any():
@@ -222,15 +237,6 @@ class EntryTable:
                 f"{int(entries['first_offset'][at])}, expected {int(befores[at])}",
                 file=origin,
             )
-        self._reserve(self.count + len(entries))
-        end = self.count + len(entries)
-        self._entries[self.count : end] = entries
-        self._nexts[self.count : end] = nexts
-        before = self._latest[self.count - 1] if self.count else NO_TIME
-        times = np.maximum.accumulate(entries["max_time"])
-        self._latest[self.count : end] = np.maximum(times, before)
-        self.count, self.next_offset = end, int(nexts[-1])
-        self._note_sequences(entries)
 
     def trim(self, begin: int, origin: str) -> None:
         """Forget the appends below an offset, at which one must begin or all must end.

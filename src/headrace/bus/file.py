@@ -41,7 +41,7 @@ class FileStream(LogStream):
 
         def make_log(partition: int) -> FileLog:
             return FileLog(
-                Path(f"{folder}/{partition_name(partition)}"),
+                f"{folder}/{partition_name(partition)}",
                 partition,
                 bus.parts,
                 maps=bus.maps,
@@ -55,7 +55,7 @@ class FileStream(LogStream):
 
     def _check_partitions_known(self) -> None:
         """Find settings that were lost, by rows in a partition that they do not tell of."""
-        following = self.folder / partition_name(self.spec.partitions)
+        following = Path(f"{self.folder}/{partition_name(self.spec.partitions)}")
         if any(name.startswith("index-") for name in self._bus.parts.files.names(following)):
             before = self.spec.partitions
             self._partitions()  # somebody may just have added it
@@ -143,7 +143,7 @@ class FileBus(Bus):
             self._check_open()
             if self._is_known(name):
                 return self._streams[name]
-            if not (self._folder / name / "stream.json").exists():
+            if not self._exists(name):
                 name = self._aliases.target(name) or name
             return self._open(name)
 
@@ -199,7 +199,8 @@ class FileBus(Bus):
 
     def _open(self, name: str) -> FileStream:
         if not self._is_known(name):
-            self._streams[name] = FileStream(self._read_spec(name), self, self._folder / name)
+            folder = Path(f"{self._folder}/{name}")
+            self._streams[name] = FileStream(self._read_spec(name), self, folder)
             if self.parts.settings.fsync is Fsync.INTERVAL and self._flusher is None:
                 self._flusher = Flusher(self.open_logs.flush, self.parts.settings.fsync_interval_ms)
         return self._streams[name]
@@ -214,7 +215,10 @@ class FileBus(Bus):
 
     def _names(self) -> list[str]:
         names = self.parts.files.names(self._folder)
-        return [name for name in names if (self._folder / name / "stream.json").exists()]
+        return [name for name in names if self._exists(name)]
+
+    def _exists(self, name: str) -> bool:
+        return os.path.exists(f"{self._folder}/{name}/stream.json")
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -7,6 +7,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import pyarrow as pa
@@ -87,7 +88,7 @@ class FileLog(Log):
     """One partition in a folder of its own.
 
     Args:
-        folder: exists already.
+        place: its folder, which exists already.
         partition: its number.
         parts: settings, time and files.
         maps: kept for all partitions of the bus.
@@ -97,7 +98,7 @@ class FileLog(Log):
 
     def __init__(
         self,
-        folder: Path,
+        place: str,
         partition: int,
         parts: Parts,
         *,
@@ -105,17 +106,22 @@ class FileLog(Log):
         open_logs: OpenLogs,
         settings: SettingsStore,
     ) -> None:
-        self.folder = folder
+        self._place = place
         self._parts = parts
         self._maps = maps
         self._open_logs = open_logs
         self._settings = settings
         self._cut = 0, 0
-        self._index = IndexFiles(parts.files, folder, partition)
+        self._index = IndexFiles(parts.files, place, partition)
         self._lock = threading.Lock()
         self._compacting = threading.Lock()
         self._process = os.getpid()
         self._appender: Appender | None = None
+
+    @cached_property
+    def folder(self) -> Path:
+        """Where the partition lies."""
+        return Path(self._place)
 
     def view(self) -> View:
         """Return the index as it is now, also while an append is under way."""

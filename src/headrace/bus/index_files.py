@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import threading
+from functools import cached_property
 from pathlib import Path
 
 from headrace.bus.entries import (
@@ -42,8 +43,8 @@ class _DroppedError(Exception):
 class IndexFiles:
     """How far the index of a partition was read, and what it said. Safe for many threads."""
 
-    def __init__(self, files: Files, folder: Path, partition: int) -> None:
-        self.folder = folder
+    def __init__(self, files: Files, place: str, partition: int) -> None:
+        self._place = place
         self.partition = partition
         self.number = -1
         self.entries = 0
@@ -52,9 +53,14 @@ class IndexFiles:
         self.table = EntryTable()
         self.trimmed_in = -1
         self._end_seen = 0
-        self._prefix = f"{folder}/index-"
+        self._prefix = f"{place}/index-"
         self._files = files
         self._lock = threading.Lock()
+
+    @cached_property
+    def folder(self) -> Path:
+        """The folder of the partition."""
+        return Path(self._place)
 
     @property
     def path(self) -> Path:
@@ -91,7 +97,7 @@ class IndexFiles:
 
     def files(self) -> list[int]:
         """Return the numbers of the index files that are there."""
-        names = self._files.names(self.folder)
+        names = self._files.names(self._place)
         return [int(name[6:12]) for name in names if name.startswith("index-")]
 
     def header(self, number: int) -> Entry:

@@ -67,7 +67,8 @@ class LogStream(Stream):
     ) -> None:
         self.spec = self.created = spec
         self._make_log = make_log
-        self._logs: list[Log] = []
+        self._logs: list[Log | None] = []
+        self._making = threading.Lock()
         self._known: StreamSettings | None = None
         self._growing = threading.Lock()
         self._parts = parts
@@ -149,18 +150,19 @@ class LogStream(Stream):
 
     def _grow(self, settings: StreamSettings) -> None:
         total = max(settings.counts(self.created.partitions))
-        added = [self._make_log(partition) for partition in range(len(self._logs), total)]
-        self._logs = [*self._logs, *added]
+        added = range(len(self._logs), total)
+        self._logs.extend(None for _ in added)
         self.schemas.follow(settings.columns)
-        self.spec = replace(
-            self.created,
-            partitions=len(self._logs),
-            schema=self.schemas.newest.schema,
-            added=tuple(self.schemas.defaults.items()),
-        )
+        if total != self.created.partitions or self.schemas.newest.number:
+            self.spec = replace(
+                self.created,
+                partitions=total,
+                schema=self.schemas.newest.schema,
+                added=tuple(self.schemas.defaults.items()),
+            )
         self._known = settings
         if self._is_listening:
-            self._listen_to(added)
+            self._listen_to([self._made(partition) for partition in added])
 
     def configure(self, **changes: Any) -> StreamSettings:
         """Change settings of the stream; see ``Stream.configure``."""
@@ -371,7 +373,7 @@ class LogStream(Stream):
         deadline = Deadline(self._parts.clock, timeout_s)
         with self._growing:
             if not self._is_listening:
-                self._listen_to(self._logs)
+                self._listen_to(self._all())
                 self._is_listening = True
         while True:
             seen = self._bell.count
@@ -396,14 +398,26 @@ class LogStream(Stream):
             return counts[0]
         name = producer.digest()
         for count in counts[1:]:
-            if self._logs[sequence % count].view().find(name, sequence) is not None:
+            if self._made(sequence % count).view().find(name, sequence) is not None:
                 return count
         return counts[0]
 
     def _partitions(self) -> list[Log]:
         """The logs of all partitions that there are by now."""
         _ = self.settings
-        return self._logs
+        return self._all()
+
+    def _all(self) -> list[Log]:
+        return [self._made(partition) for partition in range(len(self._logs))]
+
+    def _made(self, partition: int) -> Log:
+        """Return the log of a partition, made by the first who asks: some have 27,000."""
+        log = self._logs[partition]
+        if log is None:
+            with self._making:
+                log = self._logs[partition] or self._make_log(partition)
+                self._logs[partition] = log
+        return log
 
     def _next_turn(self) -> int:
         return next(self._turns)
@@ -418,7 +432,7 @@ class LogStream(Stream):
                 f"{len(self._logs) - 1}",
                 stream=self.spec.name,
             )
-        return self._logs[partition]
+        return self._made(partition)
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -6,6 +6,7 @@ stream's folder, ``MemorySettings`` in memory; in both, of two who change it at 
 
 from __future__ import annotations
 
+import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -161,7 +162,7 @@ class SettingsFiles(SettingsStore):
                 self._number = self._last()
                 if self._number:
                     self._settings = self._read(self._number)
-            while self._path(self._number + 1).exists():
+            while os.path.exists(self._name(self._number + 1)):
                 self._settings = self._read(self._number + 1)
                 self._number += 1
             return self._settings
@@ -174,8 +175,11 @@ class SettingsFiles(SettingsStore):
         data = _to_json(number, after)
         return self._files.publish(self._path(number), data, self._clock.new_id())
 
+    def _name(self, number: int) -> str:
+        return f"{self._folder}/settings-{number:06d}.json"
+
     def _path(self, number: int) -> Path:
-        return self._folder / f"settings-{number:06d}.json"
+        return Path(self._name(number))
 
     def _last(self) -> int:
         names = [n for n in self._files.names(self._folder) if n.startswith("settings-")]
