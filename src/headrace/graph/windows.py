@@ -18,7 +18,7 @@ LATE = ("drop", "side_output", "update")
 LATE_SIDE = "late"
 """The side of a window that late records are sent to, as they came."""
 
-UPDATES = ("replace", "retract")
+UPDATES = ("replace", "retract", "add")
 RETRACTION = "is_retraction"
 """The column that says of a result that it is taken back."""
 
@@ -69,35 +69,41 @@ class Window(ABC):
 class Tumbling(Window):
     """Windows of one size that follow each other without a gap.
 
-    With ``late="update"``, ``updates`` is ``replace`` or ``retract``.
+    With ``late="update"``, or early results every ``early_ms``, ``updates`` is one of ``UPDATES``.
     """
 
     size_ms: int
+    early_ms: int | None = field(default=None, kw_only=True)
     updates: str = field(default="replace", kw_only=True)
 
     @property
     def flags(self) -> tuple[str, ...]:
         """Whether a result is one that is taken back, where some are."""
-        retracts = self.late == "update" and self.updates == "retract"
-        return (RETRACTION,) if retracts else ()
+        return (RETRACTION,) if self.updates == "retract" else ()
 
     @property
     def width_ms(self) -> int:
-        """The size."""
-        return self.size_ms
+        """The size, or that of the panes of early results."""
+        return self.size_ms if self.early_ms is None else self.early_ms
 
     def describe(self) -> dict[str, str]:
-        """Return the size, and whether windows are kept that are out."""
+        """Return the size, whether windows are kept that are out, and early results."""
         late = {"late": self.late} if self.late == "update" else {}
-        return {"size": duration_text(self.size_ms), **late}
+        early = {} if self.early_ms is None else {"early": duration_text(self.early_ms)}
+        return {"size": duration_text(self.size_ms), **late, **early}
 
     def text(self) -> str:
         """Return ``window of 1h``."""
-        return f"window of {duration_text(self.size_ms)}"
+        early = f", early every {duration_text(self.early_ms)}" if self.early_ms else ""
+        return f"window of {duration_text(self.size_ms)}{early}"
 
 
 def tumbling(
-    size: Duration, grace: Duration = "0s", late: str = "drop", updates: str = "replace"
+    size: Duration,
+    grace: Duration = "0s",
+    late: str = "drop",
+    updates: str = "replace",
+    early: Duration | None = None,
 ) -> Tumbling:
     """Cut event time into windows of one size, beginning at 1970-01-01 UTC.
 
@@ -107,12 +113,16 @@ def tumbling(
         late: ``drop``: what comes after that is counted. ``side_output``: it is also sent to the
             side ``late`` of the result. ``update``: a result is sent when the watermark passes
             the window's end, and again when records change it that come before its grace is over.
-        updates: with ``late="update"``, what is sent then. ``replace``: the new result.
+        updates: with ``late="update"`` or ``early``, what is sent. ``replace``: the new result.
             ``retract``: first the old one, with ``is_retraction``, a column that results have then.
+            ``add``, with ``early``: only what came since the last result.
+        early: send results of the window so far each time the watermark passes so much of it, for
+            keys that have changed since the last.
     """
     read = _Reader()
     size_ms, grace_ms = read(size, "window size"), read.grace(grace)
     read.late(late, LATE)
+    early_ms = None if early is None else read.early(early, size_ms, late)
     if late == "update" and not grace_ms:
         read.wrong.append(
             'late="update" keeps windows for their grace, but there is none: give one, such as '
@@ -120,10 +130,19 @@ def tumbling(
         )
     if updates not in UPDATES:
         read.wrong.append(f"updates is {updates!r}; expected one of {UPDATES}")
-    elif updates != "replace" and late != "update":
-        read.wrong.append(f'updates={updates!r} is for late="update"; found late={late!r}')
+    elif updates != "replace" and late != "update" and early is None:
+        read.wrong.append(
+            f'updates={updates!r} is for late="update" or early=; found late={late!r}'
+        )
+    elif updates == "add" and early is None:
+        read.wrong.append('updates="add" is for early=; give one, or updates="retract"')
     return Tumbling(
-        size_ms, grace_ms=grace_ms, late=late, updates=updates, mistakes=read.mistakes()
+        size_ms,
+        early_ms=early_ms,
+        grace_ms=grace_ms,
+        late=late,
+        updates=updates,
+        mistakes=read.mistakes(),
     )
 
 
@@ -320,6 +339,15 @@ class _Reader:
         except InvalidInputError as error:
             self.wrong.append(error.message)
             return least
+
+    def early(self, value: object, size_ms: int, late: object) -> int:
+        """Check the step of early results."""
+        step_ms = self(value, "early")
+        if step_ms >= size_ms:
+            self.wrong.append(f"early is {value!r}; expected less than the size of the window")
+        if late == "update":
+            self.wrong.append('early= and late="update" cannot both be; leave one out')
+        return step_ms
 
     def grace(self, value: object) -> int:
         return self(value, "grace", least=0)

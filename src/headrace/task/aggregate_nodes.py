@@ -27,7 +27,7 @@ from headrace.task.node import Node
 from headrace.task.panes import PaneNode
 from headrace.task.partial_table import KeyValuePartials, PartialTable
 from headrace.task.sessions import SessionNode, session_aggregates
-from headrace.task.spans import Hops, Trail
+from headrace.task.spans import Hops, Steps, Trail
 from headrace.task.updates import RetractingNode, UpdatingNode
 from headrace.task.windows import PeriodicNode, RunningNode, WindowNode
 
@@ -86,6 +86,10 @@ def _window_node(
     window = operator.window
     grace_ms = window.grace_ms
     match window:
+        case Tumbling() if window.early_ms is not None:
+            adds_up = window.updates == "add"
+            steps = Steps(window.size_ms, window.early_ms, grace_ms, adds_up=adds_up)
+            return PaneNode(*common, spans=steps, delay_ms=delay_ms, retracts=bool(window.flags))
         case Tumbling():
             node = WindowNode
             if window.late == "update":
@@ -93,11 +97,11 @@ def _window_node(
             size_ms = window.size_ms
             return node(*common, size_ms=size_ms, grace_ms=grace_ms, delay_ms=delay_ms)
         case Hopping():
-            hops = Hops(window.size_ms, window.every_ms)
-            return PaneNode(*common, spans=hops, grace_ms=grace_ms, delay_ms=delay_ms)
+            hops = Hops(window.size_ms, window.every_ms, grace_ms)
+            return PaneNode(*common, spans=hops, delay_ms=delay_ms)
         case Sliding():
-            trail = Trail(window.size_ms)
-            return PaneNode(*common, spans=trail, grace_ms=grace_ms, delay_ms=delay_ms)
+            trail = Trail(window.size_ms, grace_ms)
+            return PaneNode(*common, spans=trail, delay_ms=delay_ms)
         case Session():
             gap_ms = window.gap_ms
             return SessionNode(*common, gap_ms=gap_ms, grace_ms=grace_ms, delay_ms=delay_ms)

@@ -54,7 +54,7 @@ records = st.builds(
 
 @pytest.mark.parametrize("kind", WINDOWS)
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_windows_equal_the_model_wherever_epochs_are_cut(kind: str, data: Any) -> None:
     """Records in any order over several partitions; crashes, lost disks and small batches."""
     log = data.draw(st.lists(records, max_size=40))
