@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 
 from headrace.cli.options import Config, Home, Json, Set, Target, open_home_bus, settings_of
-from headrace.cli.screen import show_json, show_wrapped
+from headrace.cli.screen import show_json, show_wrapped, terminal_width
+
+WIDTH = 96
 
 
 def explain(
@@ -39,5 +41,5 @@ def explain(
     elif mermaid:
         typer.echo(draw(plan).rstrip("\n"))
     else:
-        typer.echo(tell(plan))
+        typer.echo(tell(plan, min(WIDTH, terminal_width())))
         show_wrapped(f"durability {durability}: ", durability.promise)

@@ -21,6 +21,12 @@ _NO_EDGE = 10_000
 _FACT = 12
 
 
+def terminal_width() -> int:
+    """Return how wide the terminal is; a pipe has no edge."""
+    console = Console()
+    return console.width if console.is_terminal else _NO_EDGE
+
+
 def show_json(*values: Any) -> None:
     """Print each value as one line of JSON."""
     for value in values:

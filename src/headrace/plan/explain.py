@@ -43,8 +43,13 @@ from headrace.plan.stages import HIDDEN, ORIGIN, TIME, Exchange, InputBinding, J
 _WIDTH = 96
 
 
-def explain(plan: JobPlan) -> str:
-    """Return a text that says what each level, stage and task of a plan does."""
+def explain(plan: JobPlan, width: int = _WIDTH) -> str:
+    """Return a text that says what each level, stage and task of a plan does.
+
+    Args:
+        plan: of the job.
+        width: that lines are broken at.
+    """
     tasks = sum(stage.tasks for stage in plan.stages)
     lines = [
         f"job {plan.graph.name}: {counted(len(plan.levels), 'level')}, "
@@ -55,7 +60,7 @@ def explain(plan: JobPlan) -> str:
         lines += ["", f"level {number}"]
         for stage in stages:
             lines += _stage_lines(stage)
-    return "\n".join(lines) + "\n"
+    return "\n".join(part for line in lines for part in _wrapped(line, width)) + "\n"
 
 
 def _stage_lines(stage: Stage) -> Iterator[str]:
@@ -94,11 +99,11 @@ def _stage_lines(stage: Stage) -> Iterator[str]:
             rows.append(f"on error: {operator.on_error}")
         yield f"    {operator.name}"
         for row in rows:
-            yield from _wrapped(row, "      ")
+            yield f"      {row}"
     for exchange in stage.sends:
         yield f"    -> stage {exchange.target_stage} by ({', '.join(exchange.keys)})"
         for row in _exchange_rows(stage, exchange):
-            yield from _wrapped(row, "      ")
+            yield f"      {row}"
 
 
 def _input_rows(binding: InputBinding) -> list[str]:
@@ -239,11 +244,13 @@ def _listed(names: object) -> str:
     return ", ".join(names) if isinstance(names, list | tuple) else str(names)
 
 
-def _wrapped(text: str, indent: str) -> Iterator[str]:
-    """Break a long row at its commas, continued lines indented further."""
+def _wrapped(row: str, width: int) -> Iterator[str]:
+    """Break a long row between its words, continued lines indented further."""
+    text = row.lstrip()
+    indent = row[: len(row) - len(text)]
     line = indent
     for word in text.split(" "):
-        if len(line) + len(word) > _WIDTH and line.strip():
+        if len(line) + len(word) > width and line.strip():
             yield line.rstrip()
             line = f"{indent}  "
         line += f"{word} "

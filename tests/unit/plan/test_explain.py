@@ -112,6 +112,14 @@ def test_every_kind_of_operator_is_explained() -> None:
         assert f"      {row}\n" in text
 
 
+def test_a_plan_fits_a_narrow_terminal() -> None:
+    text = explain(plan(radar.build(), STREAMS, tasks=2), width=48)
+
+    assert max(map(len, text.splitlines())) <= 49
+    assert "  stage 0: 4 tasks, one for each input partition\n" in text
+    assert text.split() == EXPLAINED.split()
+
+
 def test_long_rows_are_broken_at_words() -> None:
     def function(g: hr.Graph) -> None:
         columns = [hr.lit(n).alias(f"a_rather_long_column_{n}") for n in range(9)]
