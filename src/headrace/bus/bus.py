@@ -429,9 +429,8 @@ class Bus(Closing):
 def unknown_stream(name: str, names: Sequence[str]) -> InvalidInputError:
     """Return the error for a stream that is not there, with those that may be meant."""
     near = difflib.get_close_matches(name, names, 3)
-    there = (
-        f"did you mean {' or '.join(map(repr, near))}?" if near else f"found {list(names)[:10]};"
-    )
+    found = f"found {list(names)[:10]};" if names else "there are none yet;"
+    there = f"did you mean {' or '.join(map(repr, near))}?" if near else found
     how = f'headrace bus create {name} --schema "column:type,..."'
     return InvalidInputError(f"no stream {name!r}; {there} to create it: {how}", stream=name)
 

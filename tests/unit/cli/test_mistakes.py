@@ -29,6 +29,7 @@ MISTAKES = [
     ("bus create new --like none.parquet", "--like: no file none.parquet; check the path"),
     ("bus create orders --schema a:int64", "stream 'orders' exists"),
     ("bus append order orders.jsonl", "no stream 'order'; did you mean 'orders'?"),
+    ("bus append visits orders.jsonl", 'column:type,...", or append with --infer'),
     ("bus append orders none.jsonl", "no file none.jsonl; check the path"),
     ("bus append orders bad.jsonl", "bad.jsonl line 2: column 'n': found \"x\", expected int64"),
     (

@@ -86,7 +86,7 @@ def append_files(
                 source = LineSource(opened.enter_context(open_lines(files[0].path)))
             columns = columns_of(files[0], source)
             bus.create(StreamSpec(name, new.partitions, columns, new.time, new.key))
-        stream = bus.stream(name)
+        stream = _stream(bus, name)
         if how.adds_columns:
             if source is None and files[0].form != "parquet":
                 source = LineSource(opened.enter_context(open_lines(files[0].path)))
@@ -100,6 +100,15 @@ def append_files(
             rows += _append_file(stream, file, first, bad, source if number == 0 else None)
     count = 0 if bad is None else bad.count
     return Appended(name, rows, count, bad.stream if bad is not None and count else None)
+
+
+def _stream(bus: Bus, name: str) -> Stream:
+    try:
+        return bus.stream(name)
+    except InvalidInputError as error:
+        if name in bus.names():
+            raise
+        raise InvalidInputError(f"{error.message}, or append with --infer") from error
 
 
 def columns_of(file: File, source: LineSource | None) -> pa.Schema:
