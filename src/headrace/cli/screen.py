@@ -60,6 +60,11 @@ def show_wrapped(head: str, text: str, style: str = "") -> None:
         console.print(Text(" " * len(head) + line), soft_wrap=True)
 
 
+def show_line(text: str) -> None:
+    """Print a sentence, wrapped between its words in a terminal."""
+    show_wrapped("", text)
+
+
 def fits(table: Table, console: Console) -> bool:
     """Say whether a terminal is wide enough to show a table without a cut."""
     options = console.options.update(max_width=_NO_EDGE)

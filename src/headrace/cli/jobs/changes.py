@@ -14,7 +14,7 @@ import typer
 
 from headrace.cli.jobs.finding import find_job, refuse_driven, tell_notice
 from headrace.cli.options import Config, Home, JobName, Json, Set, open_home_bus, settings_of
-from headrace.cli.screen import show_json
+from headrace.cli.screen import show_json, show_line
 
 if TYPE_CHECKING:
     from headrace.bus.bus import Bus
@@ -86,7 +86,7 @@ def stop(
     if as_json:
         show_json({"job": job, "process": driver.process, "epoch": epoch})
     else:
-        typer.echo(stopped_line(job, epoch))
+        show_line(stopped_line(job, epoch))
 
 
 def reset(
@@ -169,7 +169,7 @@ def delete(
         show_json({"job": job, "deleted": [str(path) for path in gone]})
     else:
         hours = settings.state.keep_unused_s / 3600
-        typer.echo(
+        show_line(
             f"job {job}: deleted; its streams stay. State on this host goes when the next job "
             f"runs, {hours:g} h from now or later (state.keep_unused_s)"
         )
@@ -230,4 +230,4 @@ def _told(state: JobState, what: str, more: dict[str, object], *, as_json: bool)
     if as_json:
         show_json({"job": state.job, "epoch": state.epoch, **more})
     else:
-        typer.echo(placed_line(state.job, state.epoch, what))
+        show_line(placed_line(state.job, state.epoch, what))
