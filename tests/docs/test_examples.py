@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +81,26 @@ def test_alerting() -> None:
         assert alerts(reading("a", 60, 5 * MINUTE)) == [("a", "well again")]
         silent = alerts(reading("b", 20, 6 * MINUTE), reading("c", 20, 12 * MINUTE))
         assert silent == [("a", "silent"), ("b", "silent")]
+
+
+def test_exchange_rates() -> None:
+    moment = datetime(2013, 1, 31, tzinfo=UTC)
+
+    def paid(number: int, currency: str) -> dict[str, Any]:
+        return {"id": number, "at": moment, "currency": currency, "amount": 10.0}
+
+    with example("exchange_rates.py") as driver:
+        driver.create("rates", {"currency": pa.string(), "rate": pa.float64()}, key=["currency"])
+        columns = {"id": pa.int64(), "at": pa.timestamp("us", tz="UTC"), "currency": pa.string()}
+        driver.create("payments", {**columns, "amount": pa.float64()}, time="at", partitions=2)
+        driver.feed("rates", [{"currency": "USD", "rate": 0.5}])
+        driver.feed("payments", [paid(1, "USD")], partition=0)
+        driver.feed("payments", [paid(2, "DM")], partition=1)
+        driver.run()
+        driver.feed("rates", [{"currency": "USD", "rate": 0.25}, {"currency": "DM", "rate": 2.0}])
+        driver.feed("payments", [paid(3, "USD"), paid(4, "DM")], partition=1)
+        driver.run()
+        euros = {row["id"]: row["euros"] for row in driver.output("euros")}
+        unknown = [row["currency"] for row in driver.output("unknown")]
+    assert euros == {1: 5.0, 3: 2.5, 4: 20.0}
+    assert unknown == ["DM"]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import cloudpickle  # type: ignore[import-untyped]
 
+from headrace.coordinator.shipped_classes import dumps
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.files import Files
 from headrace.plan.stages import JobPlan
@@ -35,7 +36,7 @@ def save_plan(plan: JobPlan, root: Path, files: Files, unique: str, module: str 
     if by_value:
         cloudpickle.register_pickle_by_value(loaded)
     try:
-        data = cloudpickle.dumps(plan)
+        data = dumps(plan)
     except Exception as error:
         raise InvalidInputError(
             f"job {plan.graph.name!r} cannot be sent to the workers: {error}; functions must not "

@@ -45,6 +45,19 @@ def test_columns_that_are_no_names_are_refused() -> None:
         message_type("M", pa.schema([("a b", pa.int64())]))
 
 
+def test_times_are_those_of_arrow() -> None:
+    moments = [
+        datetime.datetime(1, 1, 1, tzinfo=datetime.UTC),
+        datetime.datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=datetime.UTC),
+        MOMENT,
+        datetime.datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=datetime.UTC),
+    ]
+    column = pa.array(moments, pa.timestamp("us", tz="UTC"))
+    (found,) = columns_to_lists(pa.record_batch({"at": column}).slice(1))
+    assert found == column.to_pylist()[1:] == moments[1:]
+    assert all(one.tzinfo is datetime.UTC for one in found)
+
+
 def test_sliced_columns_are_read_from_their_slice() -> None:
     batch = pa.record_batch({"n": [1, 2, 3], "f": [0.5, None, 1.5]}).slice(1, 2)
     assert columns_to_lists(batch) == [[2, 3], [None, 1.5]]
