@@ -117,6 +117,20 @@ def open_s(root: Path, partitions: int = 1000) -> float:
         return CLOCK.monotonic() - begin
 
 
+def compact_rate(root: Path, rows: int) -> float:
+    """Rows a second of a compaction of one partition, of which a million keys are left at most."""
+    with FileBus(root, BusOptions(fsync=Fsync.NEVER, compact_bytes=1 << 50)) as bus:
+        spec = StreamSpec("compacted", 1, SCHEMA, "at", ("id",), compact=True)
+        stream, batch = bus.create(spec), batch_of(rows)
+        for begin in range(0, rows, BATCH_ROWS):
+            stream.append(0, batch.slice(begin, BATCH_ROWS))
+        begin_s = CLOCK.monotonic()
+        done = stream.compact(0)
+        took = CLOCK.monotonic() - begin_s
+        assert done.rows == len(np.unique(batch.column(0).to_numpy()))
+        return rows / took
+
+
 def pattern_s(root: Path, streams: int, partitions: int = 30) -> dict[str, float]:
     """Seconds to plan a job over a pattern of streams, and to plan its first epochs."""
     files, settings = Files(sync=False), BusOptions(fsync=Fsync.NEVER)
@@ -171,6 +185,7 @@ def main() -> None:
                     results["read_all_rows_per_s"] = read_rate(root, stream.spec.name, None)
         results["append_to_wake_ms_p50"] = wake_ms(root, "one-always")
         results["open_1000_partitions_s"] = open_s(root)
+        results["compact_rows_per_s"] = compact_rate(root, given.rows)
         if given.streams:
             results |= pattern_s(root / "pattern", given.streams)
     finally:

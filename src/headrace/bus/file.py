@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from headrace.bus.aliases import AliasFiles
@@ -70,8 +69,8 @@ class FileStream(LogStream):
         for partition in range(self.spec.partitions, partitions):
             (self.folder / partition_name(partition)).mkdir(exist_ok=True)
 
-    def _compact_soon(self, partition: int) -> None:
-        self._bus.compactions.put(partial(self.compact_if_due, partition))
+    def _run_soon(self, work: Callable[[], None]) -> None:
+        self._bus.compactions.put(work)
 
     def _listen_to(self, logs: Sequence[Log]) -> None:
         watch = self._bus.watch()

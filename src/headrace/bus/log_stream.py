@@ -15,11 +15,7 @@ import pyarrow as pa
 
 from headrace.bus.bell import Bell
 from headrace.bus.bus import Stream
-from headrace.bus.compaction import (
-    CompactionStoppedError,
-    is_due,
-    limit_of,
-)
+from headrace.bus.compactions import Compactions
 from headrace.bus.entries import NO_PRODUCER, NO_TIME, View
 from headrace.bus.frames import (
     Wanted,
@@ -32,7 +28,7 @@ from headrace.bus.frames import (
 )
 from headrace.bus.holds import HoldStore
 from headrace.bus.log import Draft, Log, Order, Parts, SegmentReplacedError
-from headrace.bus.retention import Segments, offset_gone
+from headrace.bus.retention import offset_gone
 from headrace.bus.schemas import Schemas, Version, changes_to
 from headrace.bus.settings import SettingsStore, StreamSettings
 from headrace.bus.spec import Appended, Compacted, OffsetBatch, Producer, Stored, StreamSpec
@@ -74,7 +70,7 @@ class LogStream(Stream):
         self._parts = parts
         self._settings = settings
         self._holds = holds
-        self._uncompacted: dict[int, int] = {}
+        self._compactions = Compactions(self._log, self._order, holds, parts.settings)
         self.schemas = Schemas(spec.name, spec.schema, lambda: self.settings)
         self._bell = Bell()
         self._turns = itertools.count()
@@ -105,7 +101,8 @@ class LogStream(Stream):
         draft = Draft(rows.num_rows, first, last, name, number)
         appended = log.append(encode_frame(rows, version), draft)
         self._bell.ring()
-        self._note(partition, rows.nbytes)
+        if self.spec.compact:
+            self._note(partition, rows.nbytes)
         return appended
 
     def append_file(
@@ -135,7 +132,8 @@ class LogStream(Stream):
         else:
             appended = log.append([data[begin:end] for begin, end in parts], draft)
         self._bell.ring()
-        self._note(partition, sum(end - begin for begin, end in parts))
+        if self.spec.compact:
+            self._note(partition, sum(end - begin for begin, end in parts))
         return appended
 
     @property
@@ -218,54 +216,28 @@ class LogStream(Stream):
 
     def compact(self, partition: int) -> Compacted:
         """Keep of each key only the last row; see ``Stream.compact``."""
-        log = self._log(partition)
+        self._log(partition)
         if not self.spec.compact:
             raise InvalidInputError(
                 f"stream {self.spec.name!r} is not compacted: rows that others follow would be "
                 "gone; create one with compact=True, and append to that",
                 stream=self.spec.name,
             )
-        order = self._order()._replace(wait_s=self._parts.settings.lock_timeout_s)
-        return log.compact(order, partial(self._limit, partition, order), self._holds)
+        return self._compactions.compact(partition)
 
     def _order(self) -> Order:
         settings, now_ms = self.settings, self._parts.clock.now_ms()
         size = self._parts.settings.segment_bytes
         return Order(self.spec, self.schemas, settings, now_ms, size, lambda: self._is_closed)
 
-    def _limit(self, partition: int, order: Order, view: View) -> int:
-        held = self._holds.lowest(partition, order.now_ms, order.settings.hold_ms)
-        return limit_of(view, order.settings, held, order.now_ms)
-
-    def _closed_limit(self, partition: int, order: Order, view: View) -> int:
-        """The same, but for the segment that appenders are writing."""
-        firsts = Segments.of(view).firsts
-        last = int(firsts[-1]) if len(firsts) else view.begin
-        return min(last, self._limit(partition, order, view))
-
     def _note(self, partition: int, size: int) -> None:
         """Compact a partition once enough was appended to it."""
-        if not self.spec.compact:
-            return
-        least = self._parts.settings.compact_bytes
-        noted = self._uncompacted.get(partition, least) + size
-        self._uncompacted[partition] = noted
-        if noted >= least:
-            self._uncompacted[partition] = 0
-            self._compact_soon(partition)
+        if self._compactions.note(partition, size):
+            self._run_soon(partial(self._compactions.compact_if_due, partition))
 
-    def _compact_soon(self, partition: int) -> None:
-        """Compact a partition if that is worth its work, now or in the background."""
-        self.compact_if_due(partition)
-
-    def compact_if_due(self, partition: int) -> None:
-        """Compact a partition if so much was appended that it is worth its work."""
-        order, log = self._order(), self._log(partition)
-        limit = partial(self._closed_limit, partition, order)
-        view = log.view()
-        if is_due(view, limit(view), self._parts.settings.compact_bytes):
-            with contextlib.suppress(CompactionStoppedError):  # whoever was first does it
-                log.compact(order, limit, self._holds)
+    def _run_soon(self, work: Callable[[], None]) -> None:
+        """Do what no caller has to wait for, now or in the background."""
+        work()
 
     def compacted(self) -> list[int]:
         """Return up to where each partition is compacted; see ``Stream.compacted``."""
