@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from tests.unit.cli.commands import ALL, headrace
 
+SOURCE = Path(__file__).parents[3] / "src"
 MISTAKES = [
     ("init 1st", "'1st' cannot name a project; begin with a letter"),
     ("init data.d", "'data.d' cannot name a project"),
@@ -118,3 +122,22 @@ def test_a_home_that_cannot_be_made_is_told(words: str) -> None:
     assert (ran.code, ran.out) == (3, "")
     assert ran.err.startswith("error HR200: /proc/none")
     assert "cannot be used: no such file or directory; check that path" in ran.err
+
+
+def test_java_that_does_not_start_is_told(shop: Path) -> None:
+    java = shop / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho this is no Java >&2\nexit 1\n")
+    java.chmod(0o755)
+    words = ["-m", "headrace.cli.main", "run", "shop_job.py", "--master", "local[1]"]
+    env = {**os.environ, "JAVA_HOME": str(shop), "PYTHONPATH": str(SOURCE)}
+
+    ran = subprocess.run(
+        [sys.executable, *words], env=env, capture_output=True, text=True, check=False
+    )
+
+    assert (ran.returncode, ran.stdout) == (3, "")
+    assert "error HR200: Spark did not start with master 'local[1]'" in ran.stderr
+    assert "headrace doctor looks whether Java is as it must be" in ran.stderr
+    log = shop / ".headrace" / "jobs" / "shop" / "logs" / "spark.log"
+    assert "this is no Java" in log.read_text()
