@@ -24,7 +24,7 @@ from headrace.graph.operators import (
     StoreSpec,
     WindowAggregate,
 )
-from headrace.graph.windows import Hopping, Session, Sliding, Tumbling, Window
+from headrace.graph.windows import GlobalWindow, Hopping, Session, Sliding, Tumbling
 from headrace.plan.explain import describe as describe_operator
 from headrace.plan.stages import TOGETHER, JobPlan, Stage
 from headrace.records.schema import schema_to_text
@@ -219,10 +219,14 @@ def _form(operator: RunningAggregate | WindowAggregate) -> tuple[Form, int]:
     """What its rows are, and the length of a bucket."""
     if isinstance(operator, WindowAggregate):
         window = operator.window
-        forms: dict[type[Window], Form] = {Hopping: "panes", Sliding: "panes", Session: "slices"}
-        form = forms.get(type(window), "windows" if window.is_timed else "whole")
-        if isinstance(window, Tumbling) and window.early_ms is not None:
-            form = "panes"
+        form: Form = "windows" if window.is_timed else "whole"
+        match window:
+            case Hopping() | Sliding() | Tumbling(early_ms=int()):
+                form = "panes"
+            case Session() | GlobalWindow(idle_ms=int()):
+                form = "slices"
+            case GlobalWindow(every_ms=int()):
+                form = "periodic"
         return form, window.width_ms
     return ("totals", 0) if operator.every_ms is None else ("periodic", operator.every_ms)
 

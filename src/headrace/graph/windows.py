@@ -266,8 +266,10 @@ def session(gap: Duration, grace: Duration = "0s", late: str = "drop") -> Sessio
 
 
 @dataclass(frozen=True)
-class _Untimed(Window):
-    """Windows that event time has no say in."""
+class CountWindow(Window):
+    """Every so many messages of a key."""
+
+    rows: int
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -278,13 +280,6 @@ class _Untimed(Window):
     def is_timed(self) -> bool:
         """Return False."""
         return False
-
-
-@dataclass(frozen=True)
-class CountWindow(_Untimed):
-    """Every so many messages of a key."""
-
-    rows: int
 
     def describe(self) -> dict[str, str]:
         """Return how many."""
@@ -310,21 +305,69 @@ def count_window(rows: int) -> CountWindow:
 
 
 @dataclass(frozen=True)
-class GlobalWindow(_Untimed):
-    """All messages of a key."""
+class GlobalWindow(Window):
+    """All messages of a key; ``rows``, ``every_ms`` or ``idle_ms`` says when results are sent."""
+
+    rows: int | None = None
+    every_ms: int | None = None
+    idle_ms: int | None = None
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """As of when, where event time says so."""
+        return ("at",) if self.is_timed else ()
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether event time says when results are sent."""
+        return self.rows is None and bool(self.every_ms or self.idle_ms)
+
+    @property
+    def width_ms(self) -> int:
+        """The buckets in which new messages wait."""
+        return self.every_ms or self.idle_ms or 0
 
     def describe(self) -> dict[str, str]:
-        """Return the kind."""
-        return {"windows": "global"}
+        """Return the kind, and when results are sent."""
+        return {"windows": "global"} | ({"sent": when} if (when := self._when()) else {})
 
     def text(self) -> str:
-        """Return ``window over all messages``."""
-        return "window over all messages"
+        """Return ``window over all messages``, and when results are sent."""
+        when = self._when()
+        return f"window over all messages{f', sent {when}' if when else ''}"
+
+    def _when(self) -> str:
+        if self.rows is not None:
+            return f"every {self.rows} messages"
+        if self.every_ms is not None:
+            return f"every {duration_text(self.every_ms)}"
+        return "" if self.idle_ms is None else f"after {duration_text(self.idle_ms)} without any"
 
 
-def global_window() -> GlobalWindow:
-    """Put all messages of a key together; sent when the inputs end."""
-    return GlobalWindow()
+def global_window(
+    rows: int | None = None, every: Duration | None = None, idle: Duration | None = None
+) -> GlobalWindow:
+    """Put all messages of a key together; sent when the inputs end, and before that if wanted.
+
+    Each result is of all messages so far. No record is ever late.
+
+    Args:
+        rows: send a result with each so many messages of a key, in the order of arrival.
+        every: send results of changed keys each time event time passes a multiple of it, with
+            column ``at``.
+        idle: send the result of a key once it has had no message for so long, by event time, with
+            column ``at``.
+    """
+    read = _Reader()
+    given = [name for name, value in (("rows", rows), ("every", every), ("idle", idle)) if value]
+    if len(given) > 1:
+        read.wrong.append(f"global_window takes one of rows, every and idle; found {given}")
+    if rows is not None and (not isinstance(rows, int) or isinstance(rows, bool) or rows < 1):
+        read.wrong.append(f"rows is {rows!r}; expected a number above zero")
+        rows = 1
+    every_ms = None if every is None else read(every, "every")
+    idle_ms = None if idle is None else read(idle, "idle")
+    return GlobalWindow(rows, every_ms, idle_ms, mistakes=read.mistakes())
 
 
 class _Reader:

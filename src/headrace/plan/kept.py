@@ -52,6 +52,8 @@ def _span(operator: RunningAggregate | WindowAggregate) -> str:
     window = operator.window
     until = f", until {duration_text(window.grace_ms)} after its end" if window.grace_ms else ""
     match window:
+        case Tumbling(early_ms=int(step_ms)):
+            return f" and {duration_text(step_ms)} that have messages{until}"
         case Tumbling():
             return f" and window{until}"
         case Hopping():

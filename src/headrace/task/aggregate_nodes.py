@@ -22,11 +22,11 @@ from headrace.records.layout import TableLayout
 from headrace.state.task_state import TaskState
 from headrace.task.aggregation import Aggregation
 from headrace.task.columnar_partials import ColumnarPartials, partial_layout
-from headrace.task.counting import COUNTING, CountNode, WholeNode
+from headrace.task.counting import COUNTING, CountNode, TotalNode, WholeNode
 from headrace.task.node import Node
 from headrace.task.panes import PaneNode
 from headrace.task.partial_table import KeyValuePartials, PartialTable
-from headrace.task.sessions import SessionNode, session_aggregates
+from headrace.task.sessions import IdleNode, SessionNode, session_aggregates
 from headrace.task.spans import Hops, Steps, Trail
 from headrace.task.updates import RetractingNode, UpdatingNode
 from headrace.task.windows import PeriodicNode, RunningNode, WindowNode
@@ -107,6 +107,12 @@ def _window_node(
             return SessionNode(*common, gap_ms=gap_ms, grace_ms=grace_ms, delay_ms=delay_ms)
         case CountWindow():
             return CountNode(*common, timed=stage.timed, rows=window.rows)
+        case GlobalWindow(every_ms=int(every_ms)):
+            return PeriodicNode(*common, size_ms=every_ms, grace_ms=0, delay_ms=delay_ms)
+        case GlobalWindow(idle_ms=int(gap_ms)):
+            return IdleNode(*common, gap_ms=gap_ms, grace_ms=0, delay_ms=delay_ms)
+        case GlobalWindow(rows=int(rows)):
+            return TotalNode(*common, timed=stage.timed, rows=rows)
         case GlobalWindow():
             return WholeNode(*common, timed=stage.timed)
     raise InternalError(f"window of unknown kind {type(window).__name__}")
@@ -122,10 +128,10 @@ def kept_aggregates(
         source: schema of the messages.
     """
     window = operator.window if isinstance(operator, WindowAggregate) else None
-    if isinstance(window, Session):
+    if isinstance(window, Session) or getattr(window, "idle_ms", None) is not None:
         own, whole = session_aggregates(source)
         return (*operator.aggregates, *own), whole
-    if isinstance(window, CountWindow):
+    if isinstance(window, CountWindow) or getattr(window, "rows", None) is not None:
         return (*operator.aggregates, *COUNTING), source
     return operator.aggregates, source
 

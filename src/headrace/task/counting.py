@@ -129,12 +129,35 @@ class CountNode(WholeNode):
             [_KEY, _WINDOW],
             pl.col(_ROW).last(),
         )
-        made = self._continued(made, open_rows.with_columns(pl.Series(_KEY, owners)))
+        self._use(chunk, heads, before, made, open_rows.with_columns(pl.Series(_KEY, owners)))
+
+    def _use(
+        self,
+        chunk: Chunk,
+        heads: pl.DataFrame,
+        before: Ints,
+        made: pl.DataFrame,
+        open_rows: pl.DataFrame,
+    ) -> None:
+        """Join what came to what was kept.
+
+        Args:
+            chunk: the rows.
+            heads: their distinct keys.
+            before: how many rows each key had.
+            made: partials of each key and window, with the last row of each.
+            open_rows: what was kept, with the numbers of its keys.
+        """
+        made = self._continued(made, open_rows)
         is_full = pl.col(_COUNT) == self._size
         left = made.filter(~is_full)
         self._replace(heads, before, left)
-        full = made.filter(is_full).sort(_ROW)
+        self._send_full(chunk, made.filter(is_full))
+
+    def _send_full(self, chunk: Chunk, full: pl.DataFrame) -> None:
+        """Send results with the rows that fill them."""
         if full.height:
+            full = full.sort(_ROW)
             filling = chunk.take(full[_ROW].to_numpy())
             self.emit(filling.with_batch(self._results(self._own_keys(filling), full)))
 
@@ -163,6 +186,32 @@ class CountNode(WholeNode):
         if left.height:
             keys, order = self._table.address(heads[own].with_columns(_only()))
             self._table.put(keys, left.select(self._table.partials)[order])
+
+
+class TotalNode(CountNode):
+    """``window(global_window(rows=...))``: totals so far with each so many messages."""
+
+    def _use(
+        self,
+        chunk: Chunk,
+        heads: pl.DataFrame,
+        before: Ints,
+        made: pl.DataFrame,
+        open_rows: pl.DataFrame,
+    ) -> None:
+        names = [_KEY, *self._table.partials]
+        steps = pl.concat([open_rows.select(names), made.sort(_WINDOW).select(names)])
+        totals = self._aggregation.accumulated(steps, _KEY)
+        newest = totals.group_by(_KEY).last()
+        keys, order = self._table.address(heads[newest[_KEY].to_numpy()].with_columns(_only()))
+        self._table.put(keys, newest.select(self._table.partials)[order])
+        so_far = totals.slice(open_rows.height).with_columns(made.sort(_WINDOW)[_ROW])
+        self._send_full(chunk, so_far.filter(pl.col(_COUNT) % self._size == 0))
+
+    def _send_rest(self, rows: pl.DataFrame) -> None:
+        rest = rows.filter(pl.col(_COUNT) % self._size != 0)
+        if rest.height:
+            super()._send_rest(rest)
 
 
 def _only() -> pl.Expr:

@@ -87,10 +87,11 @@ class SessionNode(BucketNode):
         self._set_aside(chunk, ~timely)
         if kept.rows:
             assert kept.times is not None
-            slices = self._slices(kept.times)
-            frame = self._frame(kept)
-            columns = [pl.Series(BUCKET, slices), pl.Series(TIME, kept.times)]
-            self._gather(frame.with_columns(columns), kept.groups, self._heads)
+            self._take(kept, kept.times)
+
+    def _take(self, chunk: Chunk, times: Ints) -> None:
+        columns = [pl.Series(BUCKET, self._slices(times)), pl.Series(TIME, times)]
+        self._gather(self._frame(chunk).with_columns(columns), chunk.groups, self._heads)
 
     def _slices(self, times: Ints) -> Ints:
         return (times // self._size + 1) * self._size
@@ -182,6 +183,29 @@ class SessionNode(BucketNode):
     def deadlines(self) -> tuple[int | None, int | None]:
         """Return when the first session may end."""
         return (None if self._due is None else self._due + self._grace), None
+
+
+class IdleNode(SessionNode):
+    """``window(global_window(idle=...))``: totals so far, each time a key has become quiet.
+
+    A record counts from its own time, or from the watermark it came with if that is later, so
+    none is ever late.
+    """
+
+    def push(self, chunk: Chunk) -> None:
+        """Add rows to their slices."""
+        assert chunk.times is not None
+        assert chunk.watermarks is not None
+        self._take(chunk, np.maximum(chunk.times, chunk.watermarks - self._delay))
+
+    def _send(self, sessions: pl.DataFrame) -> None:
+        if not sessions.height:
+            return
+        sessions = sessions.sort(_LAST, _CHAIN)
+        ends = sessions[_LAST].to_numpy() + self._size
+        heads, numbers = distinct(sessions, self._keys)
+        totals = self._table.accumulate(heads, numbers, sessions)
+        self._emit(sessions.with_columns(pl.Series(BUCKET, ends)), {"at": ends}, totals)
 
 
 def _chains(numbers: Ints, first: Ints, last: Ints, gap: int) -> Ints:

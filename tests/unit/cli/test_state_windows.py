@@ -45,8 +45,18 @@ def test_what_is_kept_of_open_windows(kind: str, tmp_path: Path) -> None:
 
         day = "1970-01-01T00"
         assert get("hops") == [
-            {"pane_start": f"{day}:10:00+00:00", "pane_end": f"{day}:11:00+00:00", "k": "a", "n": 1},
-            {"pane_start": f"{day}:11:00+00:00", "pane_end": f"{day}:12:00+00:00", "k": "a", "n": 1},
+            {
+                "pane_start": f"{day}:10:00+00:00",
+                "pane_end": f"{day}:11:00+00:00",
+                "k": "a",
+                "n": 1,
+            },
+            {
+                "pane_start": f"{day}:11:00+00:00",
+                "pane_end": f"{day}:12:00+00:00",
+                "k": "a",
+                "n": 1,
+            },
         ]
         [row] = get("visits")
         assert (row["slice_start"], row["n"]) == (f"{day}:10:00+00:00", 2)
