@@ -386,39 +386,9 @@ class Coordinator:
         if not self.state.ended:
             self._follow_patterns()
         self._inputs.hold(self._plan, self.state)
-        state = self.state
-        if state.ended:
+        run = None if self.state.ended else self._planned(force=force)
+        if run is None:
             return None
-        now = self._clock.now_ms()
-        ends = self.ends()
-        self._widen(ends)
-        check_ends(self._plan, state, ends)
-        added = self._inputs.added(self._plan, state, ends)
-        state = with_positions(state, added)
-        ranges = plan_ranges(self._plan, state, ends, self._max_rows)
-        check_kept(ranges, self._inputs.by_operator(self._plan))
-        ended = not ranges and at_end(self._plan, state)
-        due = self.wall_deadline()
-        if not (ranges or ended or force or (due is not None and due <= now)):
-            return None
-        run = EpochRun(
-            self._plan,
-            state,
-            self._slots,
-            ranges,
-            self.generation,
-            self._digest,
-            max(now, state.time_ms),
-            ended=ended,
-            all_tasks=force,
-            tables=self._inputs.table_offsets(self._plan, state),
-            ends=ends,
-            rested=resting(self._inputs.streams(self._plan), ends),
-            inputs=added,
-            deadline_ms=now + int(self._limits.timeout_s * 1000),
-            kept_from=self._kept.first_of(state.epoch + 1, state.kept_from),
-            max_bytes=self._limits.max_bytes,
-        )
         timings = {"plan": self._since(began)}
         fault("epoch.planned")
         self._run_levels(run, timings)
@@ -438,9 +408,42 @@ class Coordinator:
         read = run.rows_read()
         self._max_rows = self._limits.adapt(self._max_rows, read, run.overlay_bytes)
         timings["total"] = self._since(began)
-        lag = rows_behind(self._plan, self.state, ends)
+        lag = rows_behind(self._plan, self.state, run.ends)
         copy = None if self._copier is None else self._copier.lag()
         return EpochSummary.of(run, self.state, lag, rows, timings, copy)
+
+    def _planned(self, *, force: bool) -> EpochRun | None:
+        """Plan an epoch over what there is by now; ``None`` when there is nothing to do."""
+        state, now = self.state, self._clock.now_ms()
+        ends = self.ends()
+        self._widen(ends)
+        check_ends(self._plan, state, ends)
+        added = self._inputs.added(self._plan, state, ends)
+        state = with_positions(state, added)
+        ranges = plan_ranges(self._plan, state, ends, self._max_rows)
+        check_kept(ranges, self._inputs.by_operator(self._plan))
+        ended = not ranges and at_end(self._plan, state)
+        due = self.wall_deadline()
+        if not (ranges or ended or force or (due is not None and due <= now)):
+            return None
+        return EpochRun(
+            self._plan,
+            state,
+            self._slots,
+            ranges,
+            self.generation,
+            self._digest,
+            max(now, state.time_ms),
+            ended=ended,
+            all_tasks=force,
+            tables=self._inputs.table_offsets(self._plan, state),
+            ends=ends,
+            rested=resting(self._inputs.streams(self._plan), ends),
+            inputs=added,
+            deadline_ms=now + int(self._limits.timeout_s * 1000),
+            kept_from=self._kept.first_of(state.epoch + 1, state.kept_from),
+            max_bytes=self._limits.max_bytes,
+        )
 
     def _since(self, mark: float) -> float:
         return round((self._clock.monotonic() - mark) * 1000, 2)

@@ -17,7 +17,6 @@ from headrace.coordinator.plans import load_plan
 from headrace.coordinator.task_files import TaskState
 from headrace.errors import CorruptDataError
 from headrace.files import Files
-from headrace.plan.stages import JobPlan
 from headrace.state.chain import Chain, Step
 from headrace.state.object_cache import DEFAULT_CACHE_BYTES
 from headrace.state.options import DEFAULT_SETTINGS, RocksDBSettings
@@ -139,24 +138,13 @@ def open_host(  # noqa: PLR0913 - each is a part of its own, by name
         rocksdb: memory of its RocksDB stores.
     """
     log = FileCommitLog(storage, files, clock)
-
     good = FileCopier(copy, storage, files, clock) if copy is not None else None
 
     opened: BackendFactory = partial(RocksDBBackend, settings=rocksdb)
     backends = {**BACKENDS, "rocksdb": opened}
 
-    @cache
-    def plans(digest: str) -> JobPlan:
-        return load_plan(storage, digest, files)
-
     def segments(order: SlotOrder) -> ManifestSegments:
         return ManifestSegments(log, storage, order.epoch - 1, good)
-
-    def mend(order: SlotOrder, path: Path) -> bool:
-        return segments(order).mend(path)
-
-    def should_stop(generation: int) -> bool:
-        return stop_file(storage, generation).exists()
 
     record_storage(state_dir, storage, files, clock)
     return SlotHost(
@@ -166,14 +154,14 @@ def open_host(  # noqa: PLR0913 - each is a part of its own, by name
         storage=storage,
         state_dir=state_dir,
         host=host_identity(state_dir, clock, files),
-        plans=plans,
+        plans=cache(lambda digest: load_plan(storage, digest, files)),
         segments=segments,
         registry=Registry(cache_bytes=cache_bytes, backends=backends),
         runtimes={},
         merges=Merges(background or ThreadBackground(), files, clock, storage),
         tables=Tables(bus, files, storage),
-        should_stop=should_stop,
-        mend=mend,
+        should_stop=lambda generation: stop_file(storage, generation).exists(),
+        mend=lambda order, path: segments(order).mend(path),
         adopt_bytes=adopt_bytes,
     )
 

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from headrace.bus.address import open_bus
 from headrace.bus.bus import Bus
 from headrace.bus.options import BusOptions
-from headrace.clock import SystemClock
+from headrace.clock import Clock, SystemClock
 from headrace.config import Settings
 from headrace.coordinator.backup.copier import Copier
 from headrace.coordinator.backup.lease import Lease
@@ -31,6 +31,7 @@ from headrace.coordinator.summary import EpochSummary
 from headrace.errors import InvalidInputError
 from headrace.files import Files, disk_error
 from headrace.graph.jobs import Job
+from headrace.graph.operators import JobGraph
 from headrace.spark.interrupts import interrupts
 from headrace.spark.query import drive_query
 from headrace.spark.runner import DroppedError, SparkRunner, import_paths
@@ -85,32 +86,18 @@ def run_job(
         HeadraceError: of other kinds, by what to do next.
     """
     clock, files = SystemClock(), Files()
-    control = control or Control()
+    control, tell = control or Control(), on_notice or (lambda line: None)
     bus = bus or open_bus(settings.bus_dir, BusOptions.of(settings.bus))
     graph = job.build()
-    where = places(settings, graph.name)
-    root = where.storage
+    root = places(settings, graph.name).storage
+    tally = _Tally(on_epoch)
     with _refusals(), DriverLock(root, graph.name):
-        if where.copy is None:
-            Lease(root, graph.name, "", files, clock).refuse_others()
-        deployment = deploy(graph, bus, settings, clock, files, job.function.__module__)
-        log = root / "logs" / "spark.log"
-        session = build_session(
-            settings.spark.master, f"headrace {graph.name}", log, settings.spark.conf
-        )
+        deployment = _deployed(graph, bus, settings, clock, files, job.function.__module__)
+        session = _session(settings, graph.name, root)
         runner = _runner(deployment, settings, session.sparkContext)
         coordinator = deployment.coordinator(runner, bus, clock, settings)
         watch = RecoveryWatch(root, files, clock, settings.state.recovery_timeout_s)
-        tell = on_notice or (lambda line: None)
         patience = Patience(clock, control.stop, settings.state.disk_wait_s, tell)
-        done = {"epochs": 0, "rows": 0}
-
-        def count(summary: EpochSummary) -> None:
-            done["epochs"] += 1
-            done["rows"] += summary.rows
-            if on_epoch is not None:
-                on_epoch(summary)
-
         with (
             _copying(deployment.copier, coordinator, tell),
             _stopping(control, coordinator, runner, root),
@@ -118,15 +105,42 @@ def run_job(
             suppress(DroppedError),
             closing(coordinator),
         ):
-            if deployment.copier is not None:
-                deployment.copier.start()  # which keeps the lease while the start waits
             if begin(coordinator, patience):
                 _check_end(coordinator, settings)
                 if on_start is not None:
                     on_start(coordinator)
-                _drive(session, coordinator, bus, control, count, settings, patience)
+                _drive(session, coordinator, bus, control, tally, settings, patience)
         interrupted = control.stop.is_set() and not coordinator.state.ended
-        return RunResult(coordinator.state, done["epochs"], done["rows"], interrupted)
+        return RunResult(coordinator.state, tally.epochs, tally.rows, interrupted)
+
+
+@dataclass
+class _Tally:
+    """Counts what a run does, and tells of each epoch."""
+
+    on_epoch: Callable[[EpochSummary], None] | None
+    epochs: int = 0
+    rows: int = 0
+
+    def __call__(self, summary: EpochSummary) -> None:
+        self.epochs += 1
+        self.rows += summary.rows
+        if self.on_epoch is not None:
+            self.on_epoch(summary)
+
+
+def _deployed(
+    graph: JobGraph, bus: Bus, settings: Settings, clock: Clock, files: Files, module: str
+) -> Deployment:
+    where = places(settings, graph.name)
+    if where.copy is None:  # a driver that has a copy looks there itself
+        Lease(where.storage, graph.name, "", files, clock).refuse_others()
+    return deploy(graph, bus, settings, clock, files, module)
+
+
+def _session(settings: Settings, job: str, root: Path) -> SparkSession:
+    log, spark = root / "logs" / "spark.log", settings.spark
+    return build_session(spark.master, f"headrace {job}", log, spark.conf)
 
 
 def _drive(
@@ -170,11 +184,15 @@ def _check_end(coordinator: Coordinator, settings: Settings) -> None:
 def _copying(
     copier: Copier | None, coordinator: Coordinator, tell: Callable[[str], None]
 ) -> Iterator[None]:
-    """Let the copy of a storage on this host follow the last epoch when the run ends."""
+    """Let the copy of a storage on this host follow, to the last epoch when the run ends.
+
+    From the start on, for a driver that waits there has to keep its lease.
+    """
     if copier is None:
         yield
         return
     copier.tell = tell
+    copier.start()
     try:
         yield
     finally:
