@@ -116,6 +116,10 @@ class Files:
         os.replace(temporary, path)
         self.sync_folder(path.parent)
 
+    def rename(self, path: Path, name: Path) -> None:
+        """Give a durable file another name instead of its own; ``sync_folder`` makes it last."""
+        os.rename(path, name)
+
     def sync_file(self, descriptor: int) -> None:
         """Make the content of an open file durable; a failure is never retried."""
         if self.sync:

@@ -130,7 +130,7 @@ class Appender:
             if before.begin != draft.view.begin:
                 raise changed_meanwhile(index.folder.parent.name)
             for temporary, path in draft.files:
-                os.rename(temporary, path)
+                self._files.rename(temporary, path)
                 fault("compact.segment_named")
             if self._settings.fsync is not Fsync.NEVER:
                 self._files.sync_folder(index.folder)

@@ -154,10 +154,12 @@ class TestDriver(Closing):
         partitions: int = 1,
         time: str | None = None,
         key: Sequence[str] = (),
+        compact: bool = False,
     ) -> None:
         """Make an input stream."""
         schema = columns if isinstance(columns, pa.Schema) else pa.schema(list(columns.items()))
-        spec = StreamSpec(stream, partitions, normalise_schema(schema), time, tuple(key))
+        stored = normalise_schema(schema)
+        spec = StreamSpec(stream, partitions, stored, time, tuple(key), compact=compact)
         self.bus.create(spec)
 
     def feed(

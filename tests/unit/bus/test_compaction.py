@@ -2,8 +2,10 @@
 
 import json
 import random
+import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from headrace.bus import (
 )
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.faults import injected
+from headrace.files import Bytes, Files
 from headrace.testing.clock import ManualClock
 
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("name", pa.string())])
@@ -117,6 +120,74 @@ def test_a_compaction_that_died_anywhere_loses_nothing(tmp_path, point, which):
         hidden = [p.name for p in (tmp_path / "streams/s/p-00000").glob(".compact-*")]
         assert hidden == []
     bus.close()
+
+
+class Mortal(Files):
+    """Files of a process that dies before or behind one of its operations."""
+
+    def __init__(self, left: int) -> None:
+        super().__init__()
+        self.left = left
+
+    def _step(self) -> None:
+        if self.left == 0:
+            raise Died
+        self.left -= 1
+
+    def append(self, descriptor: int, chunks: Iterable[Bytes]) -> None:
+        parts = list(chunks)
+        self._step()
+        super().append(descriptor, parts[:1])
+        self._step()
+        super().append(descriptor, parts[1:])
+
+    def write_new(self, path: Path, chunks: Iterable[Bytes], *, durable: bool = True) -> int:
+        self._step()
+        return super().write_new(path, chunks, durable=durable)
+
+    def link(self, temporary: Path, path: Path) -> None:
+        self._step()
+        super().link(temporary, path)
+
+    def rename(self, path: Path, name: Path) -> None:
+        self._step()
+        super().rename(path, name)
+
+    def remove(self, path: Path) -> None:
+        self._step()
+        super().remove(path)
+
+    def sync_file(self, descriptor: int) -> None:
+        self._step()
+
+    def sync_folder(self, folder: Path) -> None:
+        self._step()
+
+
+def test_a_compaction_that_died_between_any_two_operations_loses_nothing(tmp_path):
+    """Cut at each of its writes, renames, syncs and removals in turn."""
+    whole = tmp_path / "whole"
+    before = filled(whole)
+    options = replace(SMALL, fsync=Fsync.ALWAYS)
+    steps, is_over = 0, False
+    while not is_over:
+        home = tmp_path / str(steps)
+        shutil.copytree(whole, home)
+        bus = FileBus(home, options, files=Mortal(steps))
+        try:
+            bus.stream("s").compact(0)
+            is_over = True
+        except Died:
+            steps += 1
+        with FileBus(home, SMALL) as again:
+            stream = again.stream("s")
+            assert latest(before) == latest(found(stream))
+            append(stream, [1], 100)
+            assert stream.ends() == [before[-1][0] + 2]
+            stream.compact(0)
+            assert len(found(stream)) == len(latest(before))
+            assert latest(before) | latest(found(stream)[-1:]) == latest(found(stream))
+    assert steps > 20
 
 
 def test_any_order_of_everything_is_like_a_dict(tmp_path):

@@ -149,7 +149,8 @@ def test_a_broadcast_store_over_a_compacted_stream() -> None:
         joined.send_to(g.output("out"))
 
     with TestDriver(rated, slots=2) as driver:
-        stream = driver.bus.create(PRICES)
+        driver.create("prices", COLUMNS, key=["k"], compact=True)
+        stream = driver.bus.stream("prices")
         driver.create("orders", COLUMNS, partitions=2)
         seen = []
         for round_ in range(6):
