@@ -218,12 +218,16 @@ class Union(Merge):
 
 @dataclass(frozen=True)
 class Branch:
-    """A branch of ``split``: its name, and which rows it takes, by expression or function."""
+    """A branch of ``split``: its name, and which rows it takes, by expression or function.
+
+    ``takes`` says what messages are made as for the function.
+    """
 
     name: str
     expression: pl.Expr | None = field(default=None, compare=False)
     function: Callable[[Any], Any] | None = field(default=None, compare=False)
     text: str = ""
+    takes: Any = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

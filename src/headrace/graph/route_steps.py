@@ -11,11 +11,19 @@ from typing import Any, Self
 
 import polars as pl
 
-from headrace.graph.arguments import Keys, checked_function, checked_uses, is_function, shown
+from headrace.graph.arguments import (
+    Keys,
+    attempt,
+    checked_function,
+    checked_uses,
+    is_function,
+    shown,
+)
 from headrace.graph.branches import DEFAULT, Branches
+from headrace.graph.message_classes import taken_class
 from headrace.graph.operators import FAIL, Branch, Merge, Operator, Split, Union
 from headrace.graph.signatures import name_of, returns_nothing
-from headrace.graph.sites import user_site
+from headrace.graph.sites import user_names, user_site
 from headrace.graph.steps import Steps
 
 
@@ -149,9 +157,11 @@ def _branch(wrong: list[str], name: str, condition: object) -> Branch:
         wrong.append(f"branch {name!r} takes an expression or a function; found {shown(condition)}")
         return Branch(name)
     function: Any = condition
+    names = user_names()
     own: list[str] = []
     checked_function(own, "split", function, None)
     if returns_nothing(function):
         own.append(f"function {name_of(function)} never returns a value: add a return")
+    takes = attempt(own, lambda: taken_class(function, names), None)
     wrong += [f"branch {name!r}: {text}" for text in own]
-    return Branch(name, function=function, text=f"with {name_of(function)}")
+    return Branch(name, function=function, text=f"with {name_of(function)}", takes=takes)

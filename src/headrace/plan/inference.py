@@ -50,7 +50,7 @@ from headrace.plan.routing import (
 )
 from headrace.plan.stages import StreamInfo
 from headrace.plan.tables import TableBinder, TableFile, join_mistakes, joined
-from headrace.plan.taking import with_class
+from headrace.plan.taking import branch_mistakes, with_class
 
 MOMENT = pa.timestamp("us", tz="UTC")
 
@@ -286,6 +286,9 @@ class Inference:
         if len(expressions) < len(asked):
             read = operator.uses or before.schema.names
             good.append(self._can_be_message(operator, read, before.schema))
+            for text in branch_mistakes(operator, before.schema):
+                self.report(operator, text)
+                good.append(False)
         return before if all(good) else None
 
     def _function(self, operator: Operator, before: Flow) -> Flow | None:

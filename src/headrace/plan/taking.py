@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from headrace.graph.message_classes import class_mistakes, record_fields
-from headrace.graph.operators import EventTime, Operator
+from headrace.graph.operators import EventTime, Operator, Split
 
 Taking = TypeVar("Taking", Operator, EventTime)
 
@@ -35,3 +35,14 @@ def with_class(operator: Taking, schema: pa.Schema, given: Any) -> tuple[Taking,
     read = tuple(field.name for field in record_fields(takes) if field.name in known.names)
     changes: dict[str, Any] = {"takes": takes, "uses": read}
     return replace(operator, **changes), []
+
+
+def branch_mistakes(operator: Split, schema: pa.Schema) -> list[str]:
+    """Say why messages of some columns cannot be made as what the branches of a split take."""
+    known = pa.schema([f for f in schema if operator.uses is None or f.name in operator.uses])
+    return [
+        f"branch {branch.name!r} {text}"
+        for branch in operator.branches
+        if branch.takes not in (None, dict)
+        for text in class_mistakes(branch.takes, known)
+    ]

@@ -69,8 +69,8 @@ def _describe(info: inspect.Type, above: tuple[type, ...]) -> Description:
         options = [one for one in info.types if not isinstance(one, inspect.NoneType)]
         if len(options) > 1:
             return JSON
-        found = _describe(options[0], above)
-        return found if found == JSON else found | {"optional": True}
+        only = _describe(options[0], above)
+        return only if only == JSON else only | {"optional": True}
     if isinstance(info, inspect.LiteralType):
         found = {type(value) for value in info.values if value is not None}
         known = {int: "int", str: "str"}

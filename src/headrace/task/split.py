@@ -41,6 +41,7 @@ class SplitNode(Node):
                 uses=operator.uses,
                 limits=limits,
                 convert=bool,
+                takes=branch.takes,
             )
             for branch in operator.branches
             if branch.function is not None

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import cloudpickle
+import cloudpickle  # type: ignore[import-untyped]
 import msgspec
 
 import headrace

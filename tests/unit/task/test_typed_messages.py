@@ -236,11 +236,12 @@ def is_paid(order: Data) -> bool:
     [
         lambda s: s.flat_map(explode),
         lambda s: s.filter(is_paid).flat_map(explode),
+        lambda s: s.split(paid=is_paid)["paid"].flat_map(explode),
         lambda s: s.process(Orders, returns=Out),
         lambda s: s.process(functools.partial(Orders, 7), returns=Out),
         lambda s: s.partition_by("id").process(Orders, stores={"n": int}, returns=Out),
     ],
-    ids=["flat_map", "filter", "process", "partial", "keyed"],
+    ids=["flat_map", "filter", "split", "process", "partial", "keyed"],
 )
 def test_all_that_take_functions_take_classes(step: Callable[[Any], Any]) -> None:
     def build(g: hr.Graph) -> None:
@@ -317,6 +318,17 @@ def annotated(kind: Any) -> Callable[[Any], Any]:
 def test_a_class_that_does_not_fit_is_told_before_anything_runs(kind: Any, message: str) -> None:
     with pytest.raises(GraphError, match=rf"operator 'o' \(.*test_typed.*py:\d+\): .*{message}"):
         run(annotated(kind), returns={"id": int})
+
+
+def test_a_branch_whose_class_does_not_fit_is_told() -> None:
+    def build(g: hr.Graph) -> None:
+        g.input("orders").split(paid=annotated(Other))["paid"].send_to(g.output("out"))
+
+    with (
+        driver_of(build) as driver,
+        pytest.raises(GraphError, match="branch 'paid' takes Other, whose field 'id' is str, but"),
+    ):
+        driver.start()
 
 
 def test_a_null_where_the_class_wants_a_value_is_told_with_record_and_line() -> None:
