@@ -1,4 +1,7 @@
-"""What users do wrong: each case has a message that names where, what, and the next move."""
+"""What users do wrong: each case has a message that names where, what, and the next move.
+
+``ITEMS`` is the list of what is held, with the tests and the cases of ``RUNS`` and ``GRAPHS`` that do.
+"""
 
 from __future__ import annotations
 
@@ -420,3 +423,94 @@ def test_a_full_disk_is_told_with_the_file(monkeypatch: pytest.MonkeyPatch) -> N
                 driver.run()
         driver.run()
         assert [row["n"] for row in driver.output("out")] == [1]
+
+
+def test_a_key_of_another_type_does_not_get_in() -> None:
+    job = job_of(lambda s: s.partition_by("k").aggregate(n=hr.agg.count()))
+    with driver_of(job) as driver:
+        driver.create("keyed", COLUMNS, key=["k"])
+        with pytest.raises(InvalidInputError, match="rows do not fit the columns of the stream"):
+            driver.feed("keyed", [ROW | {"k": "one"}])
+        wrong = pa.table({**{name: [ROW[name]] for name in COLUMNS}, "k": ["one"]})
+        with pytest.raises(
+            InvalidInputError, match="column 'k': found string, expected double"
+        ) as raised:
+            driver.bus.stream("keyed").append_rows(wrong)
+        assert sum(driver.bus.stream("keyed").ends()) == 0
+    assert raised.value.advice == "put right what the message names, and run it again"
+
+
+def test_a_time_without_a_zone_is_utc() -> None:
+    job = job_of(
+        lambda s: s.partition_by("k").window(hr.tumbling("1h"), n=hr.agg.count()), time="at"
+    )
+    with driver_of(job) as driver:
+        naive = datetime(2013, 1, 1, 2, 30)  # noqa: DTZ001 - which is what is tested
+        driver.bus.stream("in").append(
+            0, pa.table({n: [(ROW | {"at": naive})[n]] for n in COLUMNS})
+        )
+        driver.finish()
+        (row,) = driver.output("out")
+    assert row["window_start"] == datetime(2013, 1, 1, 2, tzinfo=UTC)
+
+
+ITEMS = {
+    "a null or NaN key": ["test_null_and_nan_are_keys_like_any_other"],
+    "a wrong-typed key": [
+        "test_a_key_of_another_type_does_not_get_in",
+        "a key that is a list",
+        "a key that is not there",
+    ],
+    "a null event time": [
+        "test_an_event_time_that_cannot_be_does_not_get_in",
+        "test_a_null_in_a_column_that_a_job_takes_for_time_is_told_with_its_offset",
+    ],
+    "a zoned event time": [
+        "test_a_time_with_a_zone_is_the_same_instant",
+        "test_a_time_without_a_zone_is_utc",
+    ],
+    "a far-future event time": [
+        "test_a_time_in_the_far_future_is_refused_where_the_input_says_how_far"
+    ],
+    "a function that returns None": ["returns None", "returns no frame", "a filter without return"],
+    "a function that returns a wrong type": [
+        "returns a wrong type",
+        "returns another column",
+        "returns one, not many",
+        "emits a wrong type",
+        "returns a frame of another type",
+        "returns a frame of other columns",
+    ],
+    "a function that returns a wrong row count": ["returns fewer rows", "returns more rows"],
+    "a function that mutates its input": ["changes its message", "changes its batch"],
+    "a function that raises": ["raises"],
+    "a function that never returns": [
+        "never returns",
+        "waits",
+        "waits and hides",
+        "waits in a batch",
+        "waits in a processor",
+        "waits in a timer",
+    ],
+    "a zero-length window": ["a window without length"],
+    "an exploding flat_map": ["explodes", "explodes in a processor"],
+    "a module that fails to import on executors": [
+        "test_a_module_that_a_worker_cannot_import_is_named"
+    ],
+    "two jobs of one name": [
+        "test_of_two_drivers_of_one_job_the_older_stops",
+        "test_another_job_of_the_same_name_does_not_touch_the_state",
+    ],
+    "a full disk": ["test_a_full_disk_is_told_with_the_file"],
+}
+
+
+@pytest.mark.parametrize("item", ITEMS)
+def test_each_item_is_held_by_what_is_named(item: str) -> None:
+    there = {*RUNS, *GRAPHS, *(name for name in globals() if name.startswith("test_"))}
+    assert set(ITEMS[item]) <= there
+
+
+def test_no_case_is_without_an_item() -> None:
+    named = {case for cases in ITEMS.values() for case in cases}
+    assert {*RUNS, *GRAPHS} <= named
