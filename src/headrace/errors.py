@@ -94,6 +94,11 @@ class GraphError(InvalidInputError):
         self.job = job
         self.problems = tuple(problems)
 
+    @property
+    def advice(self) -> str:
+        """What to do about all of them; each may say more."""
+        return self.move
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Rebuild from the problems, not from the joined text."""
         return (GraphError, (self.job, self.problems))

@@ -433,7 +433,11 @@ class LogStream(Stream):
         return int(times.min()), int(times.max())
 
     def _fitted(self, batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
-        return self.schemas.fitted(batch)[0]
+        try:
+            return self.schemas.fitted(batch)[0]
+        except InvalidInputError as error:
+            error.fields.update(stream=self.spec.name)
+            raise
 
     def _indices(self, columns: Sequence[str] | None, version: Version) -> list[int] | None:
         if columns is None:

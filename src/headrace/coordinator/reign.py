@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 import msgspec
 
@@ -82,8 +83,9 @@ class Reign:
         newest, holder = self._log.newest_generation()
         if newest != self.generation:
             raise NotOwnerError(
-                f"job {self._job!r} was taken over by generation {newest} ({holder}); this driver "
-                f"had {self.generation} and stops",
+                f"job {self._job!r} was taken over by generation {newest}, {_driver(holder)}; this "
+                f"driver, of generation {self.generation}, stops: headrace jobs ls tells who runs "
+                "it",
                 job=self._job,
             ) from cause
 
@@ -151,3 +153,9 @@ class Reign:
     def is_newest(self) -> bool:
         """Say whether no later epoch than the state's has been committed."""
         return self._log.epochs()[-1] == self.state.epoch
+
+
+def _driver(holder: Mapping[str, str | int]) -> str:
+    """Name a driver by what it said when it took its generation."""
+    process, host = holder.get("process"), holder.get("host")
+    return "another driver" if process is None else f"process {process} on {host}"

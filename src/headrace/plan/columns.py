@@ -25,7 +25,7 @@ def output_differences(stream: str, info: StreamInfo, found: pa.Schema) -> str:
     differ = differences(pa.schema(expected), found)
     new = [column for column in found if column.name not in info.schema.names]
     if not new or any(name not in found.names for name in pa.schema(expected).names):
-        return differ
+        return f"{differ}; make the columns it has, or send to another stream" if differ else ""
     words = words_of_schema(pa.schema(new))
     return f'{differ}; add it: headrace bus configure {stream} --add-column "{words}"'
 
