@@ -14,7 +14,7 @@ from headrace.records.keys import encode_key
 from headrace.testing.driver import TestDriver
 
 PARTITIONS = 3
-WINDOW, LATENESS, EVERY, TIMER = 10_000, 1_000, 20_000, 5_000
+WINDOW, LATENESS, EVERY, TIMER, WITHIN = 10_000, 1_000, 20_000, 5_000, 5_000
 EPOCH = ("epoch.", "commit.", "slot.")
 """How the names begin of the fault points that epochs pass."""
 
@@ -62,6 +62,10 @@ def make_job(store: str, tables: str | None = None) -> Any:
         windows.partition_by("window_start").window(
             hr.tumbling(f"{WINDOW}ms"), store=tables, best=hr.agg.max("c")
         ).send_to(g.output("best"))
+        first = by_id.deduplicate(within=f"{WITHIN}ms", name="first")
+        parts = first.split(small=hr.col("v") < 50)
+        both = parts["small"].map("id", "at").union(parts["default"])
+        both.send_to(g.output("first"))
         by_name = events.partition_by("name")
         by_name.aggregate(store=tables, name="totals", n=hr.agg.count())
         by_name.aggregate(
@@ -110,6 +114,7 @@ class World:
         assert {key: list(range(1, n + 1)) for key, n in expected["store"].items()} == in_order
         assert expected["windows"] == _rows(driver, "windows")
         assert expected["best"] == _rows(driver, "best")
+        assert expected["first"] == Counter((r["id"], r["at"]) for r in driver.output("first"))
         assert expected["periodic"] == _rows(driver, "periodic")
         assert expected["late"] == driver.coordinator.state.counts.get("late", 0)
         assert sum(map(len, self.log)) == driver.coordinator.state.counts["in"]
@@ -135,8 +140,10 @@ def model(log: list[list[dict[str, Any]]]) -> dict[str, Any]:
     windows: dict[tuple[int, int], list[int]] = defaultdict(list)
     buckets: dict[tuple[int, str], int] = defaultdict(int)
     late = 0
+    first: Counter[tuple[int, int]] = Counter()
     for records in log:
         highest = None
+        until: dict[int, int] = {}
         for row in records:
             watermark = -(1 << 62) if highest is None else highest - LATENESS
             highest = row["at"] if highest is None else max(highest, row["at"])
@@ -146,6 +153,9 @@ def model(log: list[list[dict[str, Any]]]) -> dict[str, Any]:
                 late += 1
             else:
                 windows[end, row["id"]].append(row["v"])
+            if max(row["at"], watermark) >= until.get(row["id"], 0):
+                until[row["id"]] = row["at"] + WITHIN
+                first[row["id"], row["at"]] += 1
             bucket = max(row["at"], watermark) // EVERY * EVERY + EVERY
             buckets[bucket, row["name"]] += row["v"]
     best: dict[int, int] = defaultdict(int)
@@ -163,6 +173,7 @@ def model(log: list[list[dict[str, Any]]]) -> dict[str, Any]:
             (key, end - WINDOW, end, len(vs), sum(vs), tuple(sorted(vs, reverse=True)[:2]))
             for (end, key), vs in windows.items()
         ),
+        "first": first,
         "best": Counter((end - WINDOW, end, most) for end, most in best.items()),
         "periodic": periodic,
     }
