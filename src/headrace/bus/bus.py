@@ -455,7 +455,8 @@ def check_same(
     found = stream.spec
     if not exist_ok:
         raise InvalidInputError(
-            f"stream {found.name!r} exists; open it, or create it with exist_ok (--exist-ok)", stream=found.name
+            f"stream {found.name!r} exists; open it, or create it with exist_ok (--exist-ok)",
+            stream=found.name,
         )
     counts = {found.partitions, *stream.settings.counts(stream.created.partitions)}
     if expected.partitions not in counts:

@@ -68,9 +68,7 @@ class TaskChange(msgspec.Struct, frozen=True, omit_defaults=True):
     host: str = ""
 
 
-def merge_order(
-    task: TaskState, now_ms: int, watermark: int = NO_WATERMARK
-) -> MergeOrder | None:
+def merge_order(task: TaskState, now_ms: int, watermark: int = NO_WATERMARK) -> MergeOrder | None:
     """Return which of a task's files to merge next, ``None`` for none.
 
     Args:
