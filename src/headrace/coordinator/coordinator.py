@@ -6,8 +6,6 @@ one epoch, the same for streaming, bounded runs, tests and benchmarks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import msgspec
 
 from headrace.bus.bus import Bus
@@ -51,7 +49,7 @@ from headrace.errors import (
     UnavailableError,
 )
 from headrace.faults import fault
-from headrace.plan.recounting import with_partitions, with_task_counts
+from headrace.plan.recounting import with_task_counts
 from headrace.plan.stages import JobPlan
 from headrace.state.ownership import StoreHeldError
 
@@ -330,10 +328,6 @@ class Coordinator:
         """Return the next offset of each partition of each input stream."""
         return self._inputs.ends(self._plan)
 
-    def _widen(self, ends: Mapping[str, Sequence[int]]) -> None:
-        """Read partitions that were added to the inputs, from their beginning."""
-        self._plan = with_partitions(self._plan, {name: len(e) for name, e in ends.items()})
-
     def wall_deadline(self) -> int | None:
         """Return the wall clock at which a timer is due although no input comes, ms."""
         return next_wall_deadline(self.state)
@@ -416,7 +410,7 @@ class Coordinator:
         """Plan an epoch over what there is by now; ``None`` when there is nothing to do."""
         state, now = self.state, self._clock.now_ms()
         ends = self.ends()
-        self._widen(ends)
+        self._plan = self._inputs.widened(self._plan, ends)
         check_ends(self._plan, state, ends)
         added = self._inputs.added(self._plan, state, ends)
         state = with_positions(state, added)
@@ -485,6 +479,8 @@ class Coordinator:
         for files in run.exchange.values():
             for file in files:
                 self._storage.files.remove(self._storage.root / file.path)
+        if self.state.ended:
+            self._inputs.hold(self._plan, self.state)
         if run.epoch % SWEEP_EVERY == 0 or self.state.ended:
             self._sweep()
 

@@ -45,8 +45,7 @@ class Holding:
             plan: of the job.
             state: after the last epoch; its positions are those that are held.
         """
-        if plan is not self._plan:
-            self._plan, self._compacted = plan, _compacted(plan, self._bus)
+        self._look(plan)
         for name, stream in self._compacted.items():
             offsets = _offsets(plan, state, name, stream.spec.partitions)
             if self._is_due(stream, offsets, self._held.get(name)):
@@ -62,11 +61,16 @@ class Holding:
         wait_s = life_s / 4 if offsets == held.offsets else min(RENEW_S, life_s / 4)
         return self._clock.monotonic() - held.at >= wait_s
 
-    def release(self) -> None:
+    def release(self, plan: JobPlan) -> None:
         """Let go of everything: the job has read all that it ever will."""
-        for name in list(self._held):
-            self._compacted[name].release(self._job)
-            del self._held[name]
+        self._look(plan)
+        for stream in self._compacted.values():
+            stream.release(self._job)
+        self._held.clear()
+
+    def _look(self, plan: JobPlan) -> None:
+        if plan is not self._plan:
+            self._plan, self._compacted = plan, _compacted(plan, self._bus)
 
 
 def release_all(bus: Bus, job: str) -> None:

@@ -125,8 +125,11 @@ class Inputs:
         fingerprint = {**marks, **new}
         state = msgspec.structs.replace(state, inputs=inputs, fingerprint=fingerprint)
         ends = self.ends(plan)
-        wide = with_partitions(plan, {name: len(found) for name, found in ends.items()})
-        return with_positions(state, self.added(wide, state, ends))
+        return with_positions(state, self.added(self.widened(plan, ends), state, ends))
+
+    def widened(self, plan: JobPlan, ends: Mapping[str, Sequence[int]]) -> JobPlan:
+        """Return a plan that reads partitions that were added to the inputs, too."""
+        return with_partitions(plan, {name: len(found) for name, found in ends.items()})
 
     def added(self, plan: JobPlan, state: JobState, ends: Mapping[str, Sequence[int]]) -> Positions:
         """Return positions of partitions that were added since, at their beginning."""
@@ -135,7 +138,7 @@ class Inputs:
     def hold(self, plan: JobPlan, state: JobState) -> None:
         """Keep what the job reads next from compactions; nothing more once it has ended."""
         if state.ended:
-            self._holding.release()
+            self._holding.release(plan)
         else:
             self._holding.keep(plan, state)
 

@@ -100,9 +100,9 @@ def test_a_bounded_run_sees_the_stream_as_it_was_at_its_start(driver: TestDriver
         feed(driver)
         driver.advance()
         driver.bus.stream("prices").compact(0)
-        driver.run()
+        while not driver.coordinator.has_ended:
+            driver.advance()
         assert results(driver) == expected(24)
-        driver.advance()
         assert driver.bus.stream("prices").holds() == {}
 
 
