@@ -252,6 +252,27 @@ def test_nan_is_an_id_and_null_is_none() -> None:
         assert driver.coordinator.state.counts["without_id"] == 6
 
 
+def test_rows_of_a_partition_that_was_idle_are_seen_as_of_what_was_passed() -> None:
+    @hr.job("once")
+    def once(g: hr.Graph) -> None:
+        rows = g.input("in", time="at", idle="1m").partition_by("id")
+        rows.deduplicate(within="10ms").send_to(g.output("out"))
+
+    with TestDriver(once, tasks=2) as driver:
+        driver.create("in", COLUMNS, partitions=2, time="at")
+        driver.feed("in", [{"id": 0, "at": 5}, {"id": 0, "at": 100}], partition=0)
+        driver.run()
+        driver.clock.advance(61_000)
+        driver.feed("in", [{"id": 0, "at": 101}], partition=0)
+        driver.run()
+        late, behind = {"id": 1, "at": 91, "n": 1}, {"id": 2, "at": 92, "n": 2}
+        driver.feed("in", [late, behind, behind], partition=1)
+        driver.run()
+        assert sorted(row["at"] for row in driver.output("out")) == [5, 92, 100]
+        counts = driver.coordinator.state.counts
+        assert (counts["late"], counts["duplicates"]) == (1, 2)
+
+
 def test_behind_windows_the_watermark_that_reaches_it_counts() -> None:
     """A window's result is behind by its grace, and so is what is forgotten."""
 
