@@ -129,6 +129,18 @@ def test_a_redriven_record_is_taken_once_the_function_can(
     assert len(driver.output("strict.dead")) == 2
 
 
+def test_a_record_from_before_a_column_came_is_redriven_with_its_default(
+    driver: TestDriver,
+) -> None:
+    stream = driver.bus.stream("in")
+    stream.evolve(stream.spec.schema.append(pa.field("size", pa.int64())), {"size": 7})
+
+    done("dlq", "redrive", "strict")
+
+    redriven = [row for row in rows_of(driver, "in") if row["v"] == 0]
+    assert [row["size"] for row in redriven] == [7] * 4
+
+
 def test_a_stream_that_does_not_take_a_record_is_told(driver: TestDriver) -> None:
     letters = driver.bus.stream("strict.dead")
     found = next(iter(letters.read(0, 0))).batch

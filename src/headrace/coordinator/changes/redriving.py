@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.bus.bus import Bus, Stream
-from headrace.bus.spec import Producer
+from headrace.bus.spec import Producer, StreamSpec
 from headrace.errors import InvalidInputError
 from headrace.plan.dead_letters import DEAD_SCHEMA, dead_stream
+from headrace.records.evolution import with_defaults
 from headrace.task.dead_letters import from_record
 
 LETTER, PLACE = "letter", "place"
@@ -92,7 +93,7 @@ def redrive(
                 continue
             try:
                 target = bus.stream(letter["stream"])
-                record = _fitted(from_record(letter["record"]), target.spec.schema)
+                record = _fitted(from_record(letter["record"]), target.spec)
                 is_new = dry_run or _append(target, name, letter, record)
             except InvalidInputError as error:
                 done.refused.append(f"letter {letter[PLACE]}/{letter[LETTER]}: {error}")
@@ -113,9 +114,10 @@ def _append(target: Stream, name: str, letter: dict[str, object], record: pa.Rec
     return not target.append(partition, record, producer=producer, sequence=1).duplicate
 
 
-def _fitted(record: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Columns that the stream was given since are null in older records."""
-    for column in schema:
+def _fitted(record: pa.RecordBatch, spec: StreamSpec) -> pa.RecordBatch:
+    """Columns that the stream was given since have their default, or null, in older records."""
+    record = with_defaults(record, spec.schema, dict(spec.added))
+    for column in spec.schema:
         if column.name not in record.schema.names:
             record = record.append_column(column.name, pa.nulls(record.num_rows, column.type))
     return record
