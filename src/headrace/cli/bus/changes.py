@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,17 @@ from headrace.cli.screen import show_json
 if TYPE_CHECKING:
     from headrace.bus.bus import Stream
 
+
+def _limit(metavar: str, help_: str) -> Any:
+    """Return an option that takes a time or a size as text."""
+    return typer.Option(metavar=metavar, help=help_, show_default=False)
+
+
+Retain = Annotated[str | None, _limit("TIME", "Keep rows so long: 7d, 12h; none.")]
+RetainBytes = Annotated[str | None, _limit("BYTES", "Keep so much of each partition; none.")]
+CompactAfter = Annotated[str | None, _limit("TIME", "Compact rows once so old; none.")]
+KeepDeletes = Annotated[str | None, _limit("TIME", "Tell deletes to readers so long.")]
+Hold = Annotated[str | None, _limit("TIME", "A silent reader holds compactions back so long.")]
 AddColumn = Annotated[
     list[str] | None,
     typer.Option(
@@ -151,35 +162,14 @@ def alias(
 
 def configure(  # noqa: PLR0913, PLR0917 - one for each option
     name: StreamName,
-    retain: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Keep rows so long: 7d, 12h; none.", show_default=False),
-    ] = None,
-    retain_bytes: Annotated[
-        str | None,
-        typer.Option(
-            metavar="BYTES", help="Keep so much of each partition; none.", show_default=False
-        ),
-    ] = None,
+    retain: Retain = None,
+    retain_bytes: RetainBytes = None,
     partitions: Annotated[
         int | None, typer.Option(min=1, help="That get new rows.", show_default=False)
     ] = None,
-    compact_after: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Compact rows once so old; none.", show_default=False),
-    ] = None,
-    keep_deletes: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Tell deletes to readers so long.", show_default=False),
-    ] = None,
-    hold: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="A silent reader holds compactions back so long.",
-            show_default=False,
-        ),
-    ] = None,
+    compact_after: CompactAfter = None,
+    keep_deletes: KeepDeletes = None,
+    hold: Hold = None,
     add_column: AddColumn = None,
     widen_column: WidenColumn = None,
     as_json: Json = False,
