@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import statistics
 import tempfile
@@ -131,6 +132,12 @@ def compact_rate(root: Path, rows: int) -> float:
         return rows / took
 
 
+def processor_s() -> float:
+    """Seconds of a core that this process has used."""
+    used = os.times()
+    return used.user + used.system
+
+
 def pattern_s(root: Path, streams: int, partitions: int = 30) -> dict[str, float]:
     """Seconds to plan a job over a pattern of streams, and to plan its first epochs."""
     files, settings = Files(sync=False), BusOptions(fsync=Fsync.NEVER)
@@ -146,20 +153,24 @@ def pattern_s(root: Path, streams: int, partitions: int = 30) -> dict[str, float
         errors = g.input("errors.*").partition_by("id")
         errors.aggregate(n=hr.agg.count()).send_to(g.output("alarms"))
 
-    marks = [CLOCK.monotonic()]
+    marks, busy = [CLOCK.monotonic()], [processor_s()]
     with FileBus(root / "bus") as bus:
         plan = make_plan(alarms.build(), bus, Settings(home=root))
         names = [binding.stream for binding in plan.stages[0].inputs]
         state = JobState("alarms", "", 1, 0, 0, "", 512, {}, {})
         marks.append(CLOCK.monotonic())
+        busy.append(processor_s())
         for _ in range(2):
             ends = {name: bus.stream(name).ends() for name in names}
             ranges = plan_ranges(plan, state, ends, 1_000_000)
             assert len(ranges) == streams * partitions
             marks.append(CLOCK.monotonic())
-    steps = ("job", "first_epoch", "next_epoch")
-    took = zip(steps, marks, marks[1:], strict=False)
-    return {f"pattern_{step}_s": end - begin for step, begin, end in took}
+            busy.append(processor_s())
+    results = {}
+    for number, step in enumerate(("job", "first_epoch", "next_epoch")):
+        results[f"pattern_{step}_s"] = marks[number + 1] - marks[number]
+        results[f"pattern_{step}_processor_s"] = busy[number + 1] - busy[number]
+    return results
 
 
 def main() -> None:

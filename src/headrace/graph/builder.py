@@ -52,7 +52,7 @@ class Graph:
 
         Args:
             stream: its name, an alias, or a pattern such as ``errors.*`` for all streams that
-                match it when the job is started, all with the same columns.
+                match it, also those that come later, all with the same columns.
             time: its event-time column; an expression, or a function of a message, see
                 ``hr.event_time``; or ``hr.processing_time()``. By default the stream's own
                 column, if it has one.

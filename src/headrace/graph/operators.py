@@ -118,8 +118,8 @@ class Input(Operator):
     ``schema`` may be given so that mistakes are found before a bus is at hand. An event time
     more than ``ahead_ms`` ahead of the epoch's wall clock is an error. ``start`` is where a new
     job begins: ``earliest``, ``latest``, an event time in ms; ``None``: as the settings say.
-    ``stream`` may be a pattern; when the job is planned, an input for each stream takes its place,
-    with its name as ``pattern``. ``event`` makes event times where no column has them;
+    ``stream`` may be a pattern; whenever the job is planned, an input for each stream takes its
+    place, with its name as ``pattern``. ``event`` makes event times where no column has them;
     ``confidence`` takes the place of ``lateness_ms``; a partition without rows for ``idle_ms``
     holds no watermark back.
     """
