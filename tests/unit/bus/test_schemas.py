@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.bus import BusOptions, FileBus, Fsync, Stream, StreamSpec
+from headrace.bus.log_stream import LogStream
 from headrace.errors import InvalidInputError
 from headrace.records.frame import iterate_frames
 
@@ -63,15 +64,16 @@ def test_a_read_that_has_begun_keeps_its_columns(pair: Pair) -> None:
 def test_a_read_that_has_begun_takes_wider_values_that_fit(pair: Pair) -> None:
     """Rows of a later schema than the one that was asked for are read as that one."""
     one, other = pair
-    version = other.schemas.newest  # type: ignore[attr-defined] - of a bus of logs
+    assert isinstance(other, LogStream)
+    version = other.schemas.newest
     one.evolve(NOTED)
     append(one, NOTED, {"id": 2, "n": 2, "note": "x"})
-    log = other._log(0)  # type: ignore[attr-defined]
+    log = other._log(0)
     entry = log.view().entry(1)
     data, origin = log.data(entry)
     (frame,) = iterate_frames(data, entry.position, entry.position + entry.length, origin)
 
-    found = other.schemas.read(data, frame, origin, None, version)  # type: ignore[attr-defined]
+    found = other.schemas.read(data, frame, origin, None, version)
     assert found.to_pylist() == [{"id": 2, "n": 2}]
     assert found.schema == CREATED
 
@@ -80,7 +82,7 @@ def test_a_read_that_has_begun_takes_wider_values_that_fit(pair: Pair) -> None:
     data, origin = log.data(entry)
     (frame,) = iterate_frames(data, entry.position, entry.position + entry.length, origin)
     with pytest.raises(InvalidInputError, match="was made wider, to int64, and has values that"):
-        other.schemas.read(data, frame, origin, None, version)  # type: ignore[attr-defined]
+        other.schemas.read(data, frame, origin, None, version)
 
 
 def test_changes_of_several_at_once_are_all_done(pair: Pair) -> None:
