@@ -100,7 +100,7 @@ class Families:
 
     def get_many(self, store: str, keys: list[bytes]) -> list[bytes | None]:
         """Return the value of each key."""
-        return self._families[store].get(keys)  # type: ignore[return-value]  # given a list
+        return self._families[store].get(keys)  # type: ignore[return-value, arg-type]  # given a list
 
     def scan(self, store: str, low: bytes, high: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         """Yield entries as they are now: ``low <= key < high``; ``None`` has no upper end."""
