@@ -114,10 +114,9 @@ def compact(
     gone = sum(found.rows_before - found.rows for found in done.values())
     freed = sum(found.bytes_before - found.bytes for found in done.values())
     upto = " ".join(str(found.upto) for found in done.values())
-    typer.echo(
-        f"stream {name}: {count_text(gone, 'row')} removed, {size_text(freed)}; compacted up to "
-        f"{upto}"
-    )
+    # What is kept may take more for a while: a list of offsets that are not there any more.
+    size = f"{size_text(freed)} freed" if freed >= 0 else f"{size_text(-freed)} added"
+    typer.echo(f"stream {name}: {count_text(gone, 'row')} removed, {size}; compacted up to {upto}")
 
 
 def alias(
