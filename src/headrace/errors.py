@@ -3,6 +3,7 @@
 HeadraceError
 ├── InvalidInputError   fix the graph, setting, argument or record and run again (a ValueError)
 │   ├── GraphError           every mistake of a graph at once
+│   ├── PartsError           the parts of a job cannot do that
 │   ├── FunctionResultError  what a user's function returned cannot be used
 │   ├── CallTimeoutError     a user's function did not return in time
 │   ├── MessageTypeError     a record cannot be made as what a function takes
@@ -102,6 +103,13 @@ class GraphError(InvalidInputError):
     def __reduce__(self) -> tuple[Any, ...]:
         """Rebuild from the problems, not from the joined text."""
         return (GraphError, (self.job, self.problems))
+
+
+class PartsError(InvalidInputError):
+    """What cannot be done to a job of several parts, or between what they were and are."""
+
+    code = "HR114"
+    move = "put back what has changed, or begin anew: headrace jobs reset JOB"
 
 
 class FunctionResultError(InvalidInputError):

@@ -243,7 +243,7 @@ def test_a_job_that_starts_while_the_server_is_away_waits_for_it(
         driver.crash()
         never = Control().stop
         for limit, line in ((0.0, lambda text: None), (None, tell)):
-            deployment = deploy(
+            (deployment,) = deploy(
                 driver._job.build(), driver.bus, driver.settings, driver.clock, driver._files
             )
             coordinator = deployment.coordinator(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -36,14 +37,20 @@ class Count:
         context.emit({"id": timer.key, "n": -1})
 
 
-def make_job(store: str, tables: str | None = None) -> Any:
-    """Return the job with stores of one kind, and aggregates in one or another."""
+def make_job(store: str, tables: str | None = None, via: Sequence[str] = ()) -> Any:
+    """Return the job with stores of one kind, and aggregates in one or another.
+
+    Rows of the named ``partition_by`` go through the bus.
+    """
     tables = tables or store
+
+    def way(name: str) -> str:
+        return "bus" if name in via else "exchange"
 
     @hr.job("world")
     def world(g: Any) -> None:
         events = g.input("events", time="at", lateness=f"{LATENESS}ms")
-        by_id = events.filter(hr.col("id") >= 0).partition_by("id", name="by-id")
+        by_id = events.filter(hr.col("id") >= 0).partition_by("id", name="by-id", via=way("id"))
         by_id.process(
             Count,
             stores=(hr.store("n", int, kind=store),),
@@ -59,14 +66,14 @@ def make_job(store: str, tables: str | None = None) -> Any:
             top=hr.agg.top_k("v", 2),
         )
         windows.send_to(g.output("windows"))
-        windows.partition_by("window_start").window(
+        windows.partition_by("window_start", via=way("window_start")).window(
             hr.tumbling(f"{WINDOW}ms"), store=tables, best=hr.agg.max("c")
         ).send_to(g.output("best"))
         first = by_id.deduplicate(within=f"{WITHIN}ms", name="first")
         parts = first.split(small=hr.col("v") < 50)
         both = parts["small"].map("id", "at").union(parts["default"])
         both.send_to(g.output("first"))
-        by_name = events.partition_by("name")
+        by_name = events.partition_by("name", via=way("name"))
         by_name.aggregate(store=tables, name="totals", n=hr.agg.count())
         by_name.aggregate(
             every=f"{EVERY}ms", store=tables, name="periodic", total=hr.agg.sum("v")
@@ -116,8 +123,11 @@ class World:
         assert expected["best"] == _rows(driver, "best")
         assert expected["first"] == Counter((r["id"], r["at"]) for r in driver.output("first"))
         assert expected["periodic"] == _rows(driver, "periodic")
-        assert expected["late"] == driver.coordinator.state.counts.get("late", 0)
-        assert sum(map(len, self.log)) == driver.coordinator.state.counts["in"]
+        counted = Counter[str]()
+        for part in driver.parts:
+            counted.update(part.state.counts)
+        assert expected["late"] == counted["late"]
+        assert sum(map(len, self.log)) == counted["in"]
 
 
 def _rows(driver: TestDriver, stream: str) -> Counter[tuple[Any, ...]]:

@@ -75,13 +75,17 @@ class Count:
             self._action()
 
 
-def counting(at: tuple[int, int] = (-1, -1), action: Callable[[], None] = lambda: None) -> Job:
+def counting(
+    at: tuple[int, int] = (-1, -1),
+    action: Callable[[], None] = lambda: None,
+    via: str = "exchange",
+) -> Job:
     """A job with every kind of keyed state, which does something in the middle of its work."""
 
     @hr.job("counting")
     def counting(g: hr.Graph) -> None:
         events = g.input("events", time="at")
-        by_id = events.partition_by("id", name="by-id")
+        by_id = events.partition_by("id", name="by-id", via=via)
         by_id.process(
             lambda: Count(at, action),
             stores=(hr.store("n", int),),
@@ -186,6 +190,8 @@ def filing(folder: Path) -> Job:
 MAKERS: dict[str, Callable[[Path], Job]] = {
     "counting": lambda folder: counting(),
     "filing": filing,
+    "gated-parts": lambda folder: counting((3, 5), partial(pass_gate, folder, "count"), "bus"),
+    "parts": lambda folder: counting(via="bus"),
     "gated": lambda folder: counting((3, 5), partial(pass_gate, folder, "count")),
     "limited": lambda folder: counting((3, 5), take_no_more_bytes),
     "shuffling": shuffling,

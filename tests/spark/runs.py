@@ -98,7 +98,11 @@ class World:
 
     def store(self, job: str, name: str) -> dict[Any, Any]:
         """A processor's store as committed."""
-        entries = committed_entries(self.state(job), self.job_dir(job), name, FILES)
+        entries: dict[bytes, bytes] = {}
+        for folder in (self.job_dir(job), *sorted((self.home / "jobs").glob(f"{job}@*"))):
+            state = load_state(FileCommitLog(folder, FILES, SystemClock()))
+            assert state is not None
+            entries |= committed_entries(state, folder, name, FILES)
         return {
             decode_key(key[2:])[0]: msgspec.msgpack.decode(value) for key, value in entries.items()
         }

@@ -6,7 +6,6 @@ contract as a test suite; ``log`` is what the file and the memory bus share.
 
 from __future__ import annotations
 
-import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.bus.refusals import unknown_stream
 from headrace.bus.settings import StreamSettings
 from headrace.bus.spec import (
     Appended,
@@ -417,6 +417,31 @@ class Bus(Closing):
             raise InvalidInputError(f"no alias {alias!r}; found {sorted(known)[:10]}")
         self._set_alias(alias, None)
 
+    def remove(self, name: str) -> None:
+        """Remove a stream with all of its rows, in one step; nobody may append to it any more.
+
+        Batches that were read stay valid; whoever else has the stream open finds that its rows
+        are gone.
+
+        Raises:
+            InvalidInputError: there is none of this name, or an alias stands for it.
+        """
+        pointing = sorted(alias for alias, stream in self.aliases().items() if stream == name)
+        if pointing:
+            raise InvalidInputError(
+                f"stream {name!r} is what alias {pointing[0]!r} stands for; let that stand for "
+                "another, or remove it first",
+                stream=name,
+            )
+        names = self.names()
+        if name not in names:
+            raise unknown_stream(name, names)
+        self._remove(name)
+
+    @abstractmethod
+    def _remove(self, name: str) -> None:
+        """Remove a stream; all was checked."""
+
     @abstractmethod
     def _set_alias(self, alias: str, stream: str | None) -> None:
         """Let an alias stand for a stream, or remove it; all was checked."""
@@ -424,24 +449,6 @@ class Bus(Closing):
     @abstractmethod
     def close(self) -> None:
         """Let go of files and threads; batches that were read stay valid."""
-
-
-def unknown_stream(name: str, names: Sequence[str]) -> InvalidInputError:
-    """Return the error for a stream that is not there, with those that may be meant."""
-    near = difflib.get_close_matches(name, names, 3)
-    found = f"found {list(names)[:10]};" if names else "there are none yet;"
-    there = f"did you mean {' or '.join(map(repr, near))}?" if near else found
-    how = f'headrace bus create {name} --schema "column:type,..."'
-    return InvalidInputError(f"no stream {name!r}; {there} to create it: {how}", stream=name)
-
-
-def alias_taken(name: str, stream: str) -> InvalidInputError:
-    """Return the error for a new stream with the name of an alias."""
-    return InvalidInputError(
-        f"{name!r} is an alias of stream {stream!r} and cannot name a new stream; use another "
-        "name, or remove the alias",
-        stream=name,
-    )
 
 
 def check_same(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,13 +11,14 @@ from pathlib import Path
 from headrace.bus.aliases import AliasFiles
 from headrace.bus.background import BackgroundWork
 from headrace.bus.bell import FolderWatch
-from headrace.bus.bus import Bus, Stream, alias_taken, check_same, unknown_stream
+from headrace.bus.bus import Bus, Stream, check_same
 from headrace.bus.file_log import FileLog, Flusher, OpenLogs
 from headrace.bus.holds import HoldFiles
 from headrace.bus.log import Log, Parts
 from headrace.bus.log_stream import LogStream
 from headrace.bus.maps import SegmentMaps
 from headrace.bus.options import BusOptions, Fsync
+from headrace.bus.refusals import alias_taken, unknown_stream
 from headrace.bus.settings import SettingsFiles, signed_json, verified_json
 from headrace.bus.spec import StreamSpec
 from headrace.clock import Clock, SystemClock
@@ -26,6 +28,7 @@ from headrace.records.schema import schema_from_text, schema_to_text
 
 FORMAT = 1
 COMPACTED_FORMAT = 2
+_REMOVED = ".removed-"
 _UNWATCHED_RECHECK_S = 0.05
 
 
@@ -160,6 +163,18 @@ class FileBus(Bus):
         """Return the stream that each alias stands for."""
         self._check_open()
         return self._aliases.all()
+
+    def _remove(self, name: str) -> None:
+        with self._lock:
+            self._check_open()
+            if (opened := self._streams.pop(name, None)) is not None:
+                opened.close()
+            gone = self.root / f"{_REMOVED}{self.parts.clock.new_id()}"
+            (self._folder / name).rename(gone)
+            for parent in (self._folder, self.root):
+                self.parts.files.sync_folder(parent)
+        for path in self.root.glob(f"{_REMOVED}*"):  # those of a process that died here, too
+            shutil.rmtree(path, ignore_errors=True)
 
     def _set_alias(self, alias: str, stream: str | None) -> None:
         self._check_open()

@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from headrace.bus.bus import Bus, Stream, alias_taken, check_same, unknown_stream
+from headrace.bus.bus import Bus, Stream, check_same
 from headrace.bus.compaction import Compaction, Piece
 from headrace.bus.entries import ENTRY, Entry, EntryTable, View
 from headrace.bus.holds import HoldStore, MemoryHolds
 from headrace.bus.log import Draft, Log, Order, Parts, Place, SegmentReplacedError
 from headrace.bus.log_stream import LogStream
 from headrace.bus.options import BusOptions
+from headrace.bus.refusals import alias_taken, unknown_stream
 from headrace.bus.retention import OffsetGoneError, expired, floor, offset_gone
 from headrace.bus.settings import MemorySettings, SettingsStore
 from headrace.bus.spec import Appended, Compacted, StreamSpec
@@ -180,6 +181,10 @@ class MemoryBus(Bus):
         with self._lock:
             self._check_open()
             return dict(self._aliases)
+
+    def _remove(self, name: str) -> None:
+        with self._lock:
+            self._streams.pop(name).close()
 
     def _set_alias(self, alias: str, stream: str | None) -> None:
         with self._lock:

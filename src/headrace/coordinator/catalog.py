@@ -122,7 +122,8 @@ class StageEntry(msgspec.Struct, frozen=True):
 class Catalog(msgspec.Struct, frozen=True):
     """The stores of a job, by stage and operator; its streams and sinks.
 
-    ``inputs`` names the stream of each input operator, ``lateness_ms`` what it waits for.
+    ``inputs`` names the stream of each input operator, ``lateness_ms`` what it waits for;
+    ``feeds`` are those of them whose stream is internal, ``sends`` internal streams it sends to.
     """
 
     format: int
@@ -134,6 +135,8 @@ class Catalog(msgspec.Struct, frozen=True):
     sinks: tuple[SinkEntry, ...] = ()
     stages: tuple[StageEntry, ...] = ()
     operators: tuple[OperatorEntry, ...] = ()
+    feeds: tuple[str, ...] = ()
+    sends: tuple[str, ...] = ()
 
 
 _DECODER = msgspec.json.Decoder(Catalog)
@@ -142,11 +145,11 @@ _DECODER = msgspec.json.Decoder(Catalog)
 def describe_plan(plan: JobPlan) -> Catalog:
     """Return the stores, the streams and the sinks of a plan."""
     stores = [entry for stage in plan.stages if stage.keyed for entry in _stores(stage)]
-    inputs = [binding for stage in plan.stages for binding in stage.inputs]
+    inputs = plan.reads
     outputs = {output.stream for stage in plan.stages for output in stage.outputs}
     return Catalog(
         FORMAT,
-        plan.graph.name,
+        plan.job,
         tuple(stores),
         {binding.operator: binding.stream for binding in inputs},
         {binding.operator: binding.lateness_ms for binding in inputs},
@@ -154,6 +157,8 @@ def describe_plan(plan: JobPlan) -> Catalog:
         tuple(SinkEntry(b.operator, b.sink.identity, b.sink.promise) for b in plan.sinks),
         tuple(_stage(plan, stage) for stage in plan.stages),
         tuple(_operators(plan)),
+        feeds=tuple(feed.operator for feed in plan.feeds),
+        sends=tuple(e.stream for stage in plan.stages for e in stage.sends if e.stream),
     )
 
 
@@ -161,11 +166,11 @@ def _stage(plan: JobPlan, stage: Stage) -> StageEntry:
     names = {other.index: other.name for other in plan.stages}
     return StageEntry(
         stage.name,
-        tuple((names[e.source_stage], e.delay_ms) for e in stage.receives),
+        tuple((names[e.source_stage], e.delay_ms) for e in stage.receives if not e.stream),
         tuple(
             TimeEntry(b.operator, b.stream, b.partitions, b.lateness_ms, b.idle_ms, b.is_clock)
-            for b in stage.inputs
-            if b.is_timed
+            for b in stage.reads
+            if b.is_timed or (stage.keyed and stage.timed)
         ),
     )
 
@@ -174,11 +179,13 @@ def _operators(plan: JobPlan) -> Iterator[OperatorEntry]:
     """Yield the operators of a plan in the order of the graph."""
     stage_of = {o.name: stage.name for stage in plan.stages for o in stage.operators}
     stage_of |= {e.operator: stage.name for stage in plan.stages for e in stage.receives}
+    stage_of |= {e.operator: s.name for s in plan.stages for e in s.sends if e.stream}
     for operator in plan.graph.operators:
         if operator.name in stage_of:
             kind, stage = type(operator).__name__, stage_of[operator.name]
             text = describe_operator(operator)[0]
-            yield OperatorEntry(operator.name, kind, text, stage, operator.inputs)
+            inputs = tuple(name for name in operator.inputs if name in stage_of)
+            yield OperatorEntry(operator.name, kind, text, stage, inputs)
 
 
 def _stores(stage: Stage) -> list[StoreEntry]:

@@ -24,6 +24,7 @@ from headrace.coordinator.creation import (
     with_positions,
 )
 from headrace.coordinator.epoch import EpochRun, MisplacedError, Runner
+from headrace.coordinator.feeds import publish_epoch, trim_feeds
 from headrace.coordinator.inputs import Inputs, Planner
 from headrace.coordinator.kept import KeptEpochs
 from headrace.coordinator.lineages import begin_lineage
@@ -36,7 +37,6 @@ from headrace.coordinator.planning import (
     next_wall_deadline,
     plan_ranges,
 )
-from headrace.coordinator.publishing import publish_outputs
 from headrace.coordinator.receivers import Receivers
 from headrace.coordinator.reign import Reign
 from headrace.coordinator.storage import JobStorage
@@ -53,8 +53,7 @@ from headrace.plan.recounting import with_task_counts
 from headrace.plan.stages import JobPlan
 from headrace.state.ownership import StoreHeldError
 
-BASE_EVERY = 64
-SWEEP_EVERY = 16
+BASE_EVERY, SWEEP_EVERY = 64, 16
 MISPLACED_TRIES = 20
 HELD_WAIT_S = 0.5
 HELD_S = 90.0  # Spark ends a Python worker that has been idle for a minute
@@ -94,13 +93,13 @@ class Coordinator:
     ) -> None:
         self._plan, self._digest = plan, plan_digest
         self._bus, self._storage, self._copier = bus, storage, copier
-        self._reign = Reign(plan.graph.name, log, clock, copier)
+        self._reign = Reign(plan.job, log, clock, copier)
         self._runner, self._clock = runner, clock
         self._limits = limits or EpochLimits()
         self._kept = KeptEpochs(log, self._limits.keep_epochs, self._limits.keep_bytes)
         self._receivers = Receivers(plan, storage, clock)
         self._requests = Requests(storage.root, storage.files, clock)
-        self._inputs = Inputs(plan.graph.name, bus, clock, planner)
+        self._inputs = Inputs(plan.job, bus, clock, planner)
         self._max_rows = self._limits.max_rows
         self._slots: list[Slot] = []
         self._published = ""
@@ -205,7 +204,7 @@ class Coordinator:
 
     def _create_job(self) -> None:
         first = JobState(
-            job=self._plan.graph.name,
+            job=self._plan.job,
             lineage=self._clock.new_id(),
             generation=self.generation,
             epoch=0,
@@ -321,8 +320,8 @@ class Coordinator:
         return {one.operator: one.stream for one in inputs if not one.pattern}
 
     def input_streams(self) -> dict[str, str]:
-        """Return the stream of each input operator."""
-        return {b.operator: b.stream for stage in self._plan.stages for b in stage.inputs}
+        """Return the stream of each input operator, and of what comes from another part."""
+        return {binding.operator: binding.stream for binding in self._plan.reads}
 
     def ends(self) -> dict[str, list[int]]:
         """Return the next offset of each partition of each input stream."""
@@ -470,7 +469,7 @@ class Coordinator:
         self._kept.observe(self.state)
         if self._published == self.state.digest:
             return 0
-        rows = publish_outputs(self.state, self._bus, self._storage.root)
+        rows = publish_epoch(self.state, self._plan, self._bus, self._storage.root)
         rows += self._receivers.commit(self.state)
         self._published = self.state.digest
         return rows
@@ -483,6 +482,7 @@ class Coordinator:
             self._inputs.hold(self._plan, self.state)
         if run.epoch % SWEEP_EVERY == 0 or self.state.ended:
             self._sweep()
+            trim_feeds(self.state, self._plan, self._bus)
 
     def _sweep(self) -> None:
         if self._reign.is_newest:

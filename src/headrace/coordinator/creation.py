@@ -11,18 +11,20 @@ from headrace.bus.spec import StreamSpec
 from headrace.bus.starts import start_offsets
 from headrace.config.starts import Start
 from headrace.coordinator.catalog import Catalog, describe_plan
+from headrace.coordinator.feeds import create_feeds
 from headrace.coordinator.manifest import InputPosition, JobState
 from headrace.errors import InvalidInputError
 from headrace.graph.operators import first_starts
 from headrace.plan.compatibility import changes
-from headrace.plan.stages import JobPlan
+from headrace.plan.stages import JobPlan, job_of
 from headrace.state.value_changes import value_changes
 
 Positions = dict[str, dict[int, InputPosition]]
 
 
 def create_outputs(plan: JobPlan, bus: Bus) -> None:
-    """Make the streams that a job sends to, unless they are there."""
+    """Make the streams that a job sends to, internal ones too, unless they are there."""
+    create_feeds(plan, bus)
     for stage in plan.stages:
         for output in stage.outputs:
             spec = StreamSpec(
@@ -41,15 +43,20 @@ def first_positions(plan: JobPlan, bus: Bus, default: Start, now_ms: int) -> Pos
         now_ms: the wall clock.
     """
     starts = first_starts(plan.graph)
-    return {
-        binding.operator: {
-            partition: InputPosition(begin, read_ms=now_ms)
-            for partition, begin in enumerate(
-                start_offsets(bus.stream(binding.stream), starts.get(binding.operator, default))
-            )
-        }
+    begins = {
+        binding.operator: start_offsets(
+            bus.stream(binding.stream), starts.get(binding.operator, default)
+        )
         for stage in plan.stages
         for binding in stage.inputs
+    }
+    begins |= {feed.operator: [0] * feed.partitions for feed in plan.feeds}
+    return {
+        operator: {
+            partition: InputPosition(begin, read_ms=now_ms)
+            for partition, begin in enumerate(offsets)
+        }
+        for operator, offsets in begins.items()
     }
 
 
@@ -66,7 +73,7 @@ def added_positions(
         now_ms: the wall clock.
     """
     added = {}
-    for binding in (b for stage in plan.stages for b in stage.inputs):
+    for binding in plan.reads:
         held = state.inputs.get(binding.operator, {})
         if len(held) < len(ends[binding.stream]):
             begins = enumerate(bus.stream(binding.stream).begins())
@@ -105,10 +112,17 @@ def check_graph(state: JobState, plan: JobPlan, before: Catalog | None = None) -
     held = state.task_counts
     found += [
         f"stage {stage!r}: tasks were {held[stage]}, are now {tasks}; state is kept by task: "
-        f"move it with: headrace jobs rescale {state.job} --tasks {tasks}; or set "
+        f"move it with: headrace jobs rescale {job_of(state.job)} --tasks {tasks}; or set "
         f"job.tasks back to {held[stage]}"
         for stage, tasks in task_counts(plan).items()
         if held.get(stage, tasks) != tasks
+    ]
+    found += [
+        f"stage {stage.name!r}: has {stage.tasks} tasks, which do not divide the {feed.partitions} "
+        f"partitions of {feed.stream!r} evenly; set job.tasks to a divisor"
+        for stage in plan.stages
+        for feed in stage.feeds
+        if feed.partitions % stage.tasks
     ]
     if found:
         lines = "\n".join(f"  {number}. {text}" for number, text in enumerate(found, 1))

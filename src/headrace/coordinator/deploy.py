@@ -21,7 +21,8 @@ from headrace.coordinator.epoch import Runner
 from headrace.coordinator.history import load_state
 from headrace.coordinator.identity import host_identity
 from headrace.coordinator.manifest import JobState
-from headrace.coordinator.naming import matching, patterns_of, with_streams
+from headrace.coordinator.naming import matching, patterns_of, readable_names, with_streams
+from headrace.coordinator.parts import check_deployable, part_folders
 from headrace.coordinator.plans import save_plan
 from headrace.coordinator.servers import with_servers
 from headrace.coordinator.storage import JobStorage, check_job_name
@@ -37,6 +38,7 @@ from headrace.files import Files
 from headrace.graph.operators import Input, JobGraph, SendTo
 from headrace.plan import StreamInfo, plan
 from headrace.plan.dead_letters import dead_stream
+from headrace.plan.parts import feed_streams, split
 from headrace.plan.recounting import with_task_counts
 from headrace.plan.stages import CallLimits, JobPlan
 
@@ -99,6 +101,8 @@ class JobPlanner:
         storage: of the job's files.
         clock: for names.
         module: the user's module, which is shipped by value.
+        part: of several, by its name; empty: the first.
+        inputs: operators, of the part.
     """
 
     graph: JobGraph
@@ -108,15 +112,18 @@ class JobPlanner:
     storage: JobStorage
     clock: Clock
     module: str
+    part: str
+    inputs: frozenset[str]
 
     @cached_property
     def patterns(self) -> dict[str, str]:
-        """The pattern of each input that has one, by the name of the input."""
-        return patterns_of(self.graph)
+        """The pattern of each input of the part that has one, by the name of the input."""
+        found = patterns_of(self.graph)
+        return {name: pattern for name, pattern in found.items() if name in self.inputs}
 
     def matching(self) -> set[tuple[str, str]]:
         """Return input and stream for all streams that match a pattern now."""
-        names = self.bus.names()
+        names = readable_names(self.bus)
         return {
             (operator, name)
             for operator, pattern in self.patterns.items()
@@ -124,15 +131,24 @@ class JobPlanner:
         }
 
     def plan(self) -> tuple[JobPlan, str]:
-        """Plan the job, and save the plan; return it with its digest.
+        """Plan the job, and save the part's plan; return it with its digest.
 
         Raises:
             InvalidInputError: the graph does not fit its streams, or cannot be shipped.
         """
-        made = make_plan(self.graph, self.bus, self.settings, files=self.tables)
+        parts = split(make_plan(self.graph, self.bus, self.settings, files=self.tables))
+        made = next(one for one in parts if one.part == self.part)
+        return made, self.save(made)
+
+    def save(self, made: JobPlan) -> str:
+        """Save a plan of the part where the slots find it; return its digest.
+
+        Raises:
+            InvalidInputError: it cannot be shipped.
+        """
         self.storage.create()
         files, unique = self.storage.files, self.clock.new_id()
-        return made, save_plan(made, self.storage.root, files, unique, self.module)
+        return save_plan(made, self.storage.root, files, unique, self.module)
 
 
 def stream_infos(graph: JobGraph, bus: Bus, *, absent_ok: bool = False) -> dict[str, StreamInfo]:
@@ -152,6 +168,9 @@ def stream_infos(graph: JobGraph, bus: Bus, *, absent_ok: bool = False) -> dict[
         is_needed = isinstance(operator, Input) and not (absent_ok and operator.schema is not None)
         if isinstance(operator, Input | SendTo) and (is_needed or operator.stream in known):
             infos[operator.stream] = _info(bus, operator.stream)
+    for stream in feed_streams(graph).values():
+        if stream in known:
+            infos[stream] = _info(bus, stream)
     for table in broadcast_specs(graph).values():
         is_needed = not (absent_ok and table.schema is not None)
         if table.stream is not None and (is_needed or table.stream in known):
@@ -202,9 +221,11 @@ def make_plan(
         dead_letters=dead,
         limits=CallLimits(settings.job.call_timeout_s, settings.job.rows_per_message),
     )
-    if held is None or held.rescaled_at < 0:
-        return made
-    return with_task_counts(made, held.task_counts)
+    counts: dict[str, int] = {}
+    for state in (held, *(_held(path) for path in part_folders(settings, graph.name))):
+        if state is not None and state.rescaled_at >= 0:
+            counts |= state.task_counts
+    return with_task_counts(made, counts)
 
 
 def _held(root: Path) -> JobState | None:
@@ -215,8 +236,8 @@ def _held(root: Path) -> JobState | None:
 
 def deploy(
     graph: JobGraph, bus: Bus, settings: Settings, clock: Clock, files: Files, module: str = ""
-) -> Deployment:
-    """Plan a graph and save it where the slots find it.
+) -> tuple[Deployment, ...]:
+    """Plan a graph and save its parts where the slots find them; senders come first.
 
     Args:
         graph: of the job.
@@ -230,13 +251,18 @@ def deploy(
         InvalidInputError: the graph does not fit its streams, or cannot be shipped.
     """
     tables = load_table_files(graph)
-    where = places(settings, check_job_name(graph.name))
-    storage = JobStorage(where.storage, files)
-    planner = JobPlanner(graph, bus, settings, tables, storage, clock, module)
-    made, digest = planner.plan()
-    store_table_files(tables.values(), storage, clock.new_id())
-    copier = open_copier(settings, graph.name, clock, files)
-    return Deployment(made, digest, storage, copier, planner)
+    parts = split(make_plan(graph, bus, settings, files=tables))
+    check_deployable(parts, settings, files, clock)
+    deployments = []
+    for one in parts:
+        storage = JobStorage(places(settings, one.job).storage, files)
+        inputs = frozenset(b.pattern or b.operator for s in one.stages for b in s.inputs)
+        planner = JobPlanner(graph, bus, settings, tables, storage, clock, module, one.part, inputs)
+        digest = planner.save(one)
+        store_table_files(tables.values(), storage, clock.new_id())
+        copier = open_copier(settings, one.job, clock, files)
+        deployments.append(Deployment(one, digest, storage, copier, planner))
+    return tuple(deployments)
 
 
 def open_copier(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from headrace.coordinator.failures import slot_error
+from headrace.coordinator.feeds import feed_ranges, feed_watermark, open_watermark
 from headrace.coordinator.manifest import (
     FORMAT,
     SINK_ROWS,
@@ -24,6 +25,7 @@ from headrace.coordinator.planning import keyed_tasks, source_tasks, task_name
 from headrace.coordinator.task_files import TaskChange, TaskState, can_replace
 from headrace.coordinator.watermarks import (
     Now,
+    Positions,
     keyed_watermark,
     next_wake,
     source_watermarks,
@@ -184,8 +186,10 @@ class EpochRun:
                 there = {order.task for order in tasks}
                 tasks += [TaskOrder(stage.name, t) for t in range(stage.tasks) if t not in there]
             return tasks
-        watermark = self._stage_watermark(stage)
-        self.watermarks[stage.name] = watermark
+        inputs = self._positions() if stage.feeds else {}
+        bound = self._bound(stage)
+        self.watermarks[stage.name] = self._watermark_before(stage, bound, inputs)
+        watermark = self.watermarks[stage.name]
         rows = [0] * stage.tasks
         for exchange in stage.receives:
             for file in self.exchange.get(exchange.operator, ()):
@@ -197,17 +201,33 @@ class EpochRun:
             rows,
             watermark,
             self.time_ms,
-            all_tasks=self.all_tasks or self.ended,
+            # What a task has closed is only known of one that runs: both bounds may have moved.
+            all_tasks=self.all_tasks or self.ended or bool(stage.feeds and bound < END_WATERMARK),
             hosts={slot.host for slot in self.slots},
+            feeds=feed_ranges(stage, self.ranges, inputs) if stage.feeds else None,
+            bound=bound,
         )
 
-    def _stage_watermark(self, stage: Stage) -> int:
+    def _bound(self, stage: Stage) -> int:
+        """The watermark of the files that a keyed stage is sent; the end, where it gets none."""
         names = {other.index: other.name for other in self.plan.stages}
-        found = keyed_watermark(stage, names, self.watermarks)
+        return keyed_watermark(stage, names, self.watermarks)
+
+    def _watermark_before(self, stage: Stage, bound: int, inputs: Positions) -> int:
+        """The watermark of a keyed stage by what is known before its tasks have run."""
+        found = bound
+        if stage.feeds and not self.ended:
+            found = min(found, open_watermark(stage, inputs))
+            if found == END_WATERMARK:  # only the epoch of its own closes everything
+                found = NO_WATERMARK
         return max(found, self.state.watermarks.get(stage.name, NO_WATERMARK))
 
     def finish_level(self, level: int) -> None:
-        """Note the watermarks of source stages once their reports are in."""
+        """Note the watermarks of stages that read the bus once their reports are in."""
+        for stage in self.plan.levels[level]:
+            if stage.feeds:
+                reached = min(self._bound(stage), feed_watermark(stage, self._positions()))
+                self.watermarks[stage.name] = max(self.watermarks[stage.name], reached)
         if level:
             return
         sources = source_watermarks(self.plan, self.state, self._positions(), self._now)
@@ -294,6 +314,7 @@ class EpochRun:
                 self.time_ms,
                 reached.watermark,
                 reached.delays,
+                reached.ended,
             )
             self.inputs.setdefault(reached.operator, {})[reached.partition] = position
         self.outputs += task.outputs
@@ -338,12 +359,14 @@ class EpochRun:
             self.epoch,
         )
 
-    def rows_read(self) -> int:
-        """Return how many input rows the epoch took."""
+    def rows_read(self, *, inner: bool = True) -> int:
+        """Return how many rows the epoch took; without ``inner`` of the job's inputs only."""
+        feeds = set() if inner else {feed.operator for feed in self.plan.feeds}
         return sum(
             position.next_offset
             - self.state.inputs.get(operator, {}).get(partition, InputPosition(0)).next_offset
             for operator, positions in self.inputs.items()
+            if operator not in feeds
             for partition, position in positions.items()
         )
 
@@ -374,7 +397,7 @@ class EpochRun:
             tasks=self.tasks,
             outputs=tuple(self.outputs),
             sinks=tuple(self.sinks),
-            counts={**lasting(self.counts), **self._sent(), "in": self.rows_read()},
+            counts={**lasting(self.counts), **self._sent(), "in": self.rows_read(inner=False)},
             ended=self.ended,
             kept_from=self.kept_from,
             wake_ms=self._wake_ms(),

@@ -64,23 +64,24 @@ class Inputs:
         return {} if self._planner is None else self._planner.patterns
 
     def streams(self, plan: JobPlan) -> dict[str, Stream]:
-        """Return the input streams, by name."""
-        names = dict.fromkeys(b.stream for stage in plan.stages for b in stage.inputs)
-        return {name: self._bus.stream(name) for name in names}
+        """Return the streams that are read by offset, by name: inputs and internal ones."""
+        return {one.stream: self._bus.stream(one.stream) for one in plan.reads}
 
     def by_operator(self, plan: JobPlan) -> dict[str, Stream]:
         """Return the stream of each input operator."""
         streams = self.streams(plan)
-        return {b.operator: streams[b.stream] for stage in plan.stages for b in stage.inputs}
+        return {binding.operator: streams[binding.stream] for binding in plan.reads}
 
     def ends(self, plan: JobPlan) -> Ends:
         """Return the next offset of each partition of each input stream."""
         return {name: stream.ends() for name, stream in self.streams(plan).items()}
 
     def all_ends(self, plan: JobPlan) -> Ends:
-        """Return the same, of broadcast stores too."""
+        """Return the same, of broadcast stores too; internal streams end when a mark says so."""
         tables = self.table_streams(plan).values()
-        return self.ends(plan) | {stream.spec.name: stream.ends() for stream in tables}
+        inner = {feed.stream for feed in plan.feeds}
+        own = {name: ends for name, ends in self.ends(plan).items() if name not in inner}
+        return own | {stream.spec.name: stream.ends() for stream in tables}
 
     def replanned(self, plan: JobPlan) -> tuple[JobPlan, str] | None:
         """Return another plan and its digest if streams of a pattern came or went."""

@@ -26,7 +26,8 @@ class InputPosition(msgspec.Struct, frozen=True, array_like=True):
 
     ``read_ms`` is the wall clock of the last epoch that read rows of it, or that first knew of
     it. Where the lateness follows the delays, ``delays`` counts them, and ``watermark`` is the
-    partition's, which otherwise follows from the highest event time.
+    partition's, which otherwise follows from the highest event time. Of an internal stream
+    ``max_time`` is the highest mark, and ``ended`` says that nothing follows.
     """
 
     next_offset: int
@@ -34,6 +35,7 @@ class InputPosition(msgspec.Struct, frozen=True, array_like=True):
     read_ms: int = 0
     watermark: int = NO_WATERMARK
     delays: tuple[int, ...] = ()
+    ended: bool = False
 
     def watermark_behind(self, lateness_ms: int) -> int:
         """Return the partition's watermark where it stays so far behind, unless it follows."""

@@ -10,6 +10,8 @@ from headrace.bus.bus import Bus
 from headrace.coordinator.table_files import broadcast_specs
 from headrace.errors import InvalidInputError
 from headrace.graph.operators import Input, JobGraph, Merge, Operator, SendTo, is_pattern
+from headrace.plan.parts import STREAM_SUFFIX
+from headrace.plan.stages import MARK
 
 
 def with_streams(graph: JobGraph, bus: Bus) -> JobGraph:
@@ -34,13 +36,22 @@ def with_streams(graph: JobGraph, bus: Bus) -> JobGraph:
     operators: list[Operator] = []
     for operator in graph.operators:
         if isinstance(operator, Input) and is_pattern(operator.stream):
-            names = bus.names() if names is None else names
+            names = readable_names(bus) if names is None else names
             operators += _expanded(operator, names)
         elif isinstance(operator, Input | SendTo) and operator.stream in aliases:
             operators.append(replace(operator, stream=aliases[operator.stream]))
         else:
             operators.append(operator)
     return replace(graph, operators=tuple(operators))
+
+
+def readable_names(bus: Bus) -> list[str]:
+    """Return the names of the streams that patterns may match: internal ones are none."""
+    return [name for name in bus.names() if not _is_internal(bus, name)]
+
+
+def _is_internal(bus: Bus, name: str) -> bool:
+    return name.endswith(STREAM_SUFFIX) and MARK in bus.stream(name).spec.schema.names
 
 
 def patterns_of(graph: JobGraph) -> dict[str, str]:
@@ -62,7 +73,7 @@ def expanded(named: Mapping[str, str], patterns: Mapping[str, str], bus: Bus) ->
         patterns: pattern by input.
         bus: the streams.
     """
-    names = bus.names() if patterns else []
+    names = readable_names(bus) if patterns else []
     found = {
         one_of(operator, name): name
         for operator, pattern in patterns.items()

@@ -8,13 +8,20 @@ import msgspec
 
 from headrace.bus.bus import Stream
 from headrace.bus.retention import offset_gone
+from headrace.coordinator.feeds import have_ended
 from headrace.coordinator.manifest import InputPosition, JobState
 from headrace.coordinator.task_files import TaskState, merge_order
 from headrace.coordinator.watermarks import until_of
 from headrace.errors import CorruptDataError, InvalidInputError
-from headrace.plan.stages import JobPlan, Stage
+from headrace.plan.stages import JobPlan, Stage, job_of
 from headrace.records.keys import group_range
-from headrace.task.orders import NO_WATERMARK, InputRange, StateTarget, TaskOrder
+from headrace.task.orders import (
+    END_WATERMARK,
+    NO_WATERMARK,
+    InputRange,
+    StateTarget,
+    TaskOrder,
+)
 
 
 def task_name(stage: str, task: int) -> str:
@@ -37,7 +44,7 @@ def plan_ranges(
     """
     waiting: list[tuple[InputRange, int]] = []
     for stage in plan.stages:
-        for binding in stage.inputs:
+        for binding in stage.reads:
             limits = _limits(state, binding.stream, ends[binding.stream])
             positions = state.inputs.get(binding.operator, {})
             # What was passed while a partition was idle stays passed.
@@ -68,20 +75,19 @@ def check_ends(plan: JobPlan, state: JobState, ends: Mapping[str, Sequence[int]]
     Raises:
         CorruptDataError: names stream and partition, its end and the job's position.
     """
-    for stage in plan.stages:
-        for binding in stage.inputs:
-            found = ends[binding.stream]
-            for partition, position in state.inputs.get(binding.operator, {}).items():
-                end = found[partition] if partition < len(found) else 0
-                if position.next_offset > end:
-                    raise CorruptDataError(
-                        f"stream {binding.stream!r} partition {partition} ends at offset {end}, "
-                        f"but job {state.job!r} has read up to {position.next_offset}: rows were "
-                        "lost, or it is another stream of that name; restore it, or begin anew: "
-                        f"headrace jobs reset {state.job}",
-                        stream=binding.stream,
-                        partition=partition,
-                    )
+    for binding in plan.reads:
+        found = ends[binding.stream]
+        for partition, position in state.inputs.get(binding.operator, {}).items():
+            end = found[partition] if partition < len(found) else 0
+            if position.next_offset > end:
+                raise CorruptDataError(
+                    f"stream {binding.stream!r} partition {partition} ends at offset {end}, "
+                    f"but job {state.job!r} has read up to {position.next_offset}: rows were "
+                    "lost, or it is another stream of that name; restore it, or begin anew: "
+                    f"headrace jobs reset {job_of(state.job)}",
+                    stream=binding.stream,
+                    partition=partition,
+                )
 
 
 def check_kept(ranges: Sequence[InputRange], streams: Mapping[str, Stream]) -> None:
@@ -142,7 +148,7 @@ def _deal(lags: Sequence[int], budget: int) -> list[int]:
 
 
 def at_end(plan: JobPlan, state: JobState) -> bool:
-    """Say whether a bounded run has read all of its inputs."""
+    """Say whether a bounded run has read all of its inputs, and all that other parts send."""
     if state.until is None:
         return False
     for stage in plan.stages:
@@ -151,7 +157,7 @@ def at_end(plan: JobPlan, state: JobState) -> bool:
             for partition, until in enumerate(state.until.get(binding.stream, ())):
                 if positions.get(partition, InputPosition(0)).next_offset < until:
                     return False
-    return True
+    return have_ended(plan.feeds, state.inputs)
 
 
 def source_tasks(stage: Stage, ranges: Iterable[InputRange]) -> list[TaskOrder]:
@@ -164,7 +170,7 @@ def source_tasks(stage: Stage, ranges: Iterable[InputRange]) -> list[TaskOrder]:
     return [TaskOrder(stage.name, task, ranges=by_task[task]) for task in sorted(by_task)]
 
 
-def keyed_tasks(
+def keyed_tasks(  # noqa: PLR0913 - each is a fact of its own, by name
     stage: Stage,
     state: JobState,
     rows: Sequence[int],
@@ -173,6 +179,8 @@ def keyed_tasks(
     *,
     all_tasks: bool = False,
     hosts: Container[str] | None = None,
+    feeds: Mapping[int, list[InputRange]] | None = None,
+    bound: int = END_WATERMARK,
 ) -> list[TaskOrder]:
     """Return the tasks of a keyed stage that have rows, something due, or no home.
 
@@ -185,13 +193,15 @@ def keyed_tasks(
         due = held.event_deadline is not None and held.event_deadline <= watermark
         due = due or (held.wall_deadline is not None and held.wall_deadline <= wall_ms)
         homeless = hosts is not None and held.host not in hosts
-        if rows[task] or due or homeless or all_tasks:
+        ranges = (feeds or {}).get(task, [])
+        has_news = rows[task] or any(wanted.start < wanted.stop for wanted in ranges)
+        if has_news or due or homeless or all_tasks:
             groups = group_range(task, stage.tasks, state.key_groups)
             size = held.snapshot_bytes + held.segment_bytes
             target = StateTarget(held.epoch, held.attempt, held.shape, size)
             passed = state.watermarks.get(stage.name, NO_WATERMARK)
             merge = merge_order(held, state.time_ms, passed)
-            orders.append(TaskOrder(stage.name, task, groups, state=target, merge=merge))
+            orders.append(TaskOrder(stage.name, task, groups, ranges, target, merge, bound))
     return orders
 
 

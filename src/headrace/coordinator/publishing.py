@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -16,14 +16,26 @@ from headrace.task.orders import OutputPart
 _PARTS = 1 << 20
 
 
-def publish_outputs(state: JobState, bus: Bus, root: Path) -> int:
+def producer_of(state: JobState) -> Producer:
+    """Return who appends what a job sends, under its lineage."""
+    return Producer(f"job/{state.job}", state.lineage)
+
+
+def sequence_of(state: JobState, number: int) -> int:
+    """Return the sequence of an append of the last epoch, by its number in the partition."""
+    return state.epoch * _PARTS + number
+
+
+def publish_outputs(state: JobState, bus: Bus, root: Path, inner: Collection[str] = ()) -> int:
     """Append the outputs that the state names; returns the rows appended by this call.
+
+    Rows of ``inner`` streams do not count: they do not leave the job.
 
     One append for each file of a partition, in a fixed order, under the producer
     (job, lineage) with a sequence made of the epoch and the append's number in the
     partition. Calling it again, from any process, appends what is missing.
     """
-    producer = Producer(f"job/{state.job}", state.lineage)
+    producer = producer_of(state)
     rows = 0
 
     def place(part: OutputPart) -> tuple[str, int]:
@@ -40,9 +52,10 @@ def publish_outputs(state: JobState, bus: Bus, root: Path) -> int:
                 root / same[0].path,
                 _joined(same),
                 producer=producer,
-                sequence=state.epoch * _PARTS + number,
+                sequence=sequence_of(state, number),
             )
-            rows += 0 if appended.duplicate else sum(part.rows for part in same)
+            if not appended.duplicate and stream_name not in inner:
+                rows += sum(part.rows for part in same)
             fault("epoch.output_published")
     return rows
 

@@ -35,7 +35,7 @@ class Receivers:
 
     def __init__(self, plan: JobPlan, storage: JobStorage, clock: Clock) -> None:
         self._bindings = {binding.operator: binding for binding in plan.sinks}
-        self._job, self._storage, self._clock = plan.graph.name, storage, clock
+        self._job, self._storage, self._clock = plan.job, storage, clock
         self._open: dict[str, Receiver] = {}
 
     def open(self) -> None:

@@ -60,7 +60,8 @@ class EpochSummary:
 
     ``copy`` tells how far the copy in job_dir is behind, where epochs commit elsewhere.
     ``merged_bytes`` are in files that now stand for several; ``merge_problems`` say, task by
-    task, why the last try at that failed, which harms nothing but how quick a restart is.
+    task, why the last try at that failed, which harms nothing but how quick a restart is. ``job``
+    is that of the part.
     """
 
     epoch: int
@@ -78,6 +79,7 @@ class EpochSummary:
     copy: CopyLag | None = None
     merged_bytes: int = 0
     merge_problems: tuple[str, ...] = ()
+    job: str = ""
 
     @property
     def cache_hits(self) -> float | None:
@@ -100,7 +102,7 @@ class EpochSummary:
         changed = [change for change in run.tasks.values() if change.segment]
         return cls(
             epoch=run.epoch,
-            rows=run.rows_read(),
+            rows=run.rows_read(inner=False),
             took_ms=took_ms,
             timings_ms=timings_ms,
             counts=dict(run.counts),
@@ -120,15 +122,15 @@ class EpochSummary:
                 if change.merged is not None
             ),
             merge_problems=tuple(run.merge_problems),
+            job=state.job,
         )
 
 
 def rows_behind(plan: JobPlan, state: JobState, ends: Mapping[str, Sequence[int]]) -> int:
     """Return how many rows lie between the state and the ends of the inputs."""
     lag = 0
-    for stage in plan.stages:
-        for binding in stage.inputs:
-            held = state.inputs[binding.operator]
-            for partition, end in enumerate(ends[binding.stream]):
-                lag += max(0, end - held.get(partition, InputPosition(0)).next_offset)
+    for binding in plan.reads:
+        held = state.inputs[binding.operator]
+        for partition, end in enumerate(ends[binding.stream]):
+            lag += max(0, end - held.get(partition, InputPosition(0)).next_offset)
     return lag

@@ -16,6 +16,9 @@ from headrace.task.orders import END_WATERMARK, NO_WATERMARK
 
 Positions = Mapping[str, Mapping[int, InputPosition]]
 
+MARK_MS = 1000
+"""How often another part is told of a watermark that is the wall clock, when nothing else is."""
+
 
 @dataclass(frozen=True)
 class Now:
@@ -168,18 +171,20 @@ def _is_idle_stage(stage: Stage, state: JobState, inputs: Positions, now: Now) -
 
 
 def _meeting(plan: JobPlan) -> list[set[str]]:
-    """The source stages that each keyed stage gets rows from, by whatever way."""
+    """The source stages of the part that each keyed stage gets rows from, by whatever way."""
     sources: dict[int, set[str]] = {}
     for stage in plan.stages:
-        feeds = [sources[exchange.source_stage] for exchange in stage.receives]
+        feeds = [sources[e.source_stage] for e in stage.receives if not e.stream]
         sources[stage.index] = set().union(*feeds) if stage.keyed else {stage.name}
     return [sources[stage.index] for stage in plan.stages if stage.keyed]
 
 
 def keyed_watermark(stage: Stage, names: Mapping[int, str], watermarks: Mapping[str, int]) -> int:
-    """Return the watermark of a keyed stage from those of the stages that send to it."""
+    """Return the watermark of a keyed stage from those of the stages that send it files."""
     lowest = END_WATERMARK
     for exchange in stage.receives:
+        if exchange.stream:
+            continue
         sender = watermarks.get(names[exchange.source_stage], NO_WATERMARK)
         if sender in (NO_WATERMARK, END_WATERMARK):
             lowest = min(lowest, sender)
@@ -197,7 +202,8 @@ def next_wake(
 ) -> int | None:
     """Return the wall clock at which watermarks move on without a row, ms; ``None``: they do not.
 
-    A partition becomes idle; or something is due by a watermark that is the wall clock itself.
+    A partition becomes idle; or something is due by a watermark that is the wall clock itself;
+    or another part wants to know of such a watermark.
 
     Args:
         plan: of the job.
@@ -219,6 +225,8 @@ def next_wake(
         lag = behind[stage.index] = _behind_clock(stage, behind)
         if lag is not None and stage.name in deadlines:
             wakes.append(deadlines[stage.name] + lag)
+        if lag is not None and any(exchange.stream for exchange in stage.sends):
+            wakes.append(now.time_ms + MARK_MS)  # what is due behind it is another part's affair
     return min(wakes, default=None)
 
 
@@ -227,6 +235,6 @@ def _behind_clock(stage: Stage, behind: Mapping[int, int | None]) -> int | None:
     if not stage.keyed:
         timed = [binding for binding in stage.inputs if binding.is_timed]
         return 0 if timed and all(binding.is_clock for binding in timed) else None
-    lags = [(behind[exchange.source_stage], exchange.delay_ms) for exchange in stage.receives]
+    lags = [(behind.get(exchange.source_stage), exchange.delay_ms) for exchange in stage.receives]
     known = [lag + delay for lag, delay in lags if lag is not None]
     return max(known) if len(known) == len(lags) else None

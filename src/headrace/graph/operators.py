@@ -37,6 +37,9 @@ class Site:
 FAIL, DROP, DEAD_LETTER = "fail", "drop", "dead_letter"
 ON_ERROR = (FAIL, DROP, DEAD_LETTER)
 
+EXCHANGE, BUS = "exchange", "bus"
+VIAS = (EXCHANGE, BUS)
+
 COLUMNAR = "columnar"
 """The kind of stores that are tables of columns."""
 
@@ -201,9 +204,13 @@ class MapBatches(Operator):
 
 @dataclass(frozen=True)
 class PartitionBy(Operator):
-    """``partition_by``: send each row to the task that owns the key group of its key."""
+    """``partition_by``: send each row to the task that owns the key group of its key.
+
+    ``via`` is one of ``VIAS``: files of the epoch, or an internal stream of the bus.
+    """
 
     keys: tuple[str, ...] = ()
+    via: str = EXCHANGE
 
 
 @dataclass(frozen=True)

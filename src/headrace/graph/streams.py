@@ -26,7 +26,9 @@ from headrace.graph.durations import Duration, duration_ms
 from headrace.graph.ledger import Output, SinkOutput
 from headrace.graph.operators import (
     COLUMNAR,
+    EXCHANGE,
     FAIL,
+    VIAS,
     Deduplicate,
     JoinTable,
     Operator,
@@ -61,11 +63,14 @@ class Stream(RowSteps, RouteSteps, WindowSteps):
 
     _gathered: Stream | None = None
 
-    def partition_by(self, *columns: str, name: str | None = None) -> Stream:
+    def partition_by(self, *columns: str, via: str = EXCHANGE, name: str | None = None) -> Stream:
         """Send each message to the task that owns its key; what follows may keep state.
 
         Args:
             *columns: the key; messages with equal values meet in one task, in order.
+            via: ``exchange``: what comes before and after are steps of one epoch; or ``bus``:
+                messages wait in an internal stream of the bus, and each side has epochs of its
+                own, so that a slow one does not hold up the other.
             name: of the operator; by default made of the columns.
         """
         site = user_site()
@@ -76,7 +81,9 @@ class Stream(RowSteps, RouteSteps, WindowSteps):
                 wrong.append(f"partition_by takes names of columns; found {list(columns)}")
             if len(set(keys)) < len(keys):
                 wrong.append(f"partition_by names a column twice in {list(keys)}")
-            return PartitionBy(chosen, (self.name,), site, keys)
+            if via not in VIAS:
+                wrong.append(f"via is {via!r}; expected {' or '.join(map(repr, VIAS))}")
+            return PartitionBy(chosen, (self.name,), site, keys, via if via in VIAS else EXCHANGE)
 
         kind = re.sub(r"[^A-Za-z0-9._-]", "-", BY + "_".join(keys))
         return self._add(kind, name, make, keys)

@@ -64,6 +64,7 @@ class _Drawing:
                 if before in received:
                     exchange = received[before]
                     sent = ", ".join(n for n in exchange.schema.names if n not in HIDDEN)
+                    sent += f" through {exchange.stream}" if exchange.stream else ""
                     source = self._source(exchange.source_stage, exchange.upstream)
                     lines.append(f'  {source} == "{_text(sent)}" ==> {target}')
                 else:

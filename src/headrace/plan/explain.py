@@ -38,6 +38,7 @@ from headrace.graph.remote import shown_url
 from headrace.graph.signatures import name_of
 from headrace.plan.dead_letters import DEAD
 from headrace.plan.kept import kept_row, late_rows
+from headrace.plan.parts import split
 from headrace.plan.stages import HIDDEN, ORIGIN, TIME, Exchange, InputBinding, JobPlan, Stage
 
 _WIDTH = 96
@@ -56,11 +57,17 @@ def explain(plan: JobPlan, width: int = _WIDTH) -> str:
         f"{counted(len(plan.stages), 'stage')}, {counted(tasks, 'task')}, "
         f"{counted(plan.key_groups, 'key group')}"
     ]
-    for number, stages in enumerate(plan.levels):
-        lines += ["", f"level {number}"]
-        for stage in stages:
-            lines += _stage_lines(stage)
-    return "\n".join(part for line in lines for part in _wrapped(line, width)) + "\n"
+    parts = split(plan)
+    if len(parts) > 1:
+        lines[0] += f", {counted(len(parts), 'part')} with epochs of their own"
+    for part in parts:
+        if len(parts) > 1:
+            lines += ["", f"part {part.job}"]
+        for number, stages in enumerate(part.levels):
+            lines += ["", f"level {number}"]
+            for stage in stages:
+                lines += _stage_lines(stage)
+    return "\n".join(row for line in lines for row in _wrapped(line, width)) + "\n"
 
 
 def _stage_lines(stage: Stage) -> Iterator[str]:
@@ -75,6 +82,8 @@ def _stage_lines(stage: Stage) -> Iterator[str]:
         if stage.timed and received.delay_ms:
             behind = f", watermark {duration_text(received.delay_ms)} behind"
         yield f"    from stage {received.source_stage} by {received.operator}{behind}"
+        if received.stream:
+            yield f"      {_through(received)}"
     bindings = {binding.operator: binding for binding in stage.inputs}
     outputs = {binding.operator: binding for binding in stage.outputs}
     sinks = {binding.operator: binding for binding in stage.sinks}
@@ -133,6 +142,8 @@ def _event_time(binding: InputBinding) -> Iterator[str]:
 def _exchange_rows(stage: Stage, exchange: Exchange) -> list[str]:
     users = [name for name in exchange.schema.names if name not in HIDDEN]
     rows = [f"sends {_listed(users)}"]
+    if exchange.stream:
+        rows.append(_through(exchange))
     if TIME in exchange.schema.names:
         rows[0] += "; event time and watermark"
     if ORIGIN in exchange.schema.names:
@@ -141,6 +152,11 @@ def _exchange_rows(stage: Stage, exchange: Exchange) -> list[str]:
     if dropped:
         rows.append(f"drops {_listed(dropped)}")
     return rows
+
+
+def _through(exchange: Exchange) -> str:
+    width = counted(exchange.partitions, "partition")
+    return f"through internal stream {exchange.stream}, {width}"
 
 
 def describe(operator: Operator) -> list[str]:

@@ -26,6 +26,7 @@ JOB = "job"
 PATTERN = "pattern"
 STREAM = "stream"
 SINK = "sink"
+FEED = "internal stream of"
 
 
 def fingerprint(
@@ -44,6 +45,8 @@ def fingerprint(
             }
             if binding.pattern:
                 found[binding.operator][PATTERN] = binding.pattern
+        for feed in stage.feeds:
+            found[feed.operator] = {"kind": FEED, "stage": stage.name, "width": feed.partitions}
         for sink in stage.sinks:
             found[sink.operator] = {"kind": SINK, "to": sink.sink.identity}
         for operator in stage.operators:

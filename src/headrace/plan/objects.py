@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.plan.explain import describe
+from headrace.plan.parts import split
 from headrace.plan.stages import HIDDEN, JobPlan, Stage
 
 
 def plan_object(plan: JobPlan) -> dict[str, Any]:
-    """Return a plan ready for JSON: its stages in order of levels."""
+    """Return a plan ready for JSON: its stages in order of parts and their levels."""
     return {
         "job": plan.graph.name,
         "key_groups": plan.key_groups,
-        "stages": [_stage(stage) for stage in plan.stages],
+        "stages": [
+            {"part": part.job, **_stage(stage)} for part in split(plan) for stage in part.stages
+        ],
     }
 
 
@@ -44,6 +47,7 @@ def _stage(stage: Stage) -> dict[str, Any]:
             {
                 "by": one.operator,
                 "to": one.target_stage,
+                "through": one.stream or None,
                 "columns": [name for name in one.schema.names if name not in HIDDEN],
             }
             for one in stage.sends

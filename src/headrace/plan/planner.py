@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from headrace.errors import GraphError, InvalidInputError
 from headrace.graph.operators import (
+    BUS,
     Deduplicate,
     Input,
     JobGraph,
@@ -46,6 +47,7 @@ from headrace.plan.dead_letters import (
 )
 from headrace.plan.fingerprint import fingerprint
 from headrace.plan.inference import Flow, Inference
+from headrace.plan.parts import check_parts, through_bus
 from headrace.plan.pruning import prune
 from headrace.plan.stages import (
     TIME,
@@ -105,8 +107,11 @@ def plan(
         raise GraphError(graph.name, inference.mistakes)
     operators, schemas = prune(inference.operators, inference.flows)
     timed = _timed_stages(operators, inference.flows, found)
-    draft = _Draft(operators, schemas, inference.flows, found, streams, timed, dead)
+    draft = _Draft(operators, schemas, inference.flows, found, graph.name, streams, timed, dead)
     stages = draft.stages(min(tasks or draft.widest_input(), key_groups))
+    check_parts(stages, operators, inference.report)
+    if inference.mistakes:
+        raise GraphError(graph.name, inference.mistakes)
     marks = fingerprint(stages, inference.flows, key_groups)
     tables = inference.tables.held(operators.values(), schemas)
     return JobPlan(graph, stages, key_groups, marks, tables, limits or CallLimits())
@@ -155,6 +160,7 @@ class _Draft:
     schemas: dict[str, pa.Schema]
     flows: dict[str, Flow]
     cut: Cut
+    job: str
     streams: Mapping[str, StreamInfo]
     timed: set[int]
     dead: OutputBinding | None
@@ -191,7 +197,7 @@ class _Draft:
             tasks.append(max((self.partitions(o) for o in inputs), default=keyed_tasks))
             delays.append(self._delays(index))
         exchanges = [
-            self._exchange(operator, delays)
+            self._exchange(operator, delays, keyed_tasks)
             for operator in self.operators.values()
             if isinstance(operator, PartitionBy)
         ]
@@ -262,7 +268,9 @@ class _Draft:
             idle_ms=operator.idle_ms,
         )
 
-    def _exchange(self, operator: PartitionBy, delays: list[dict[str, int]]) -> Exchange:
+    def _exchange(
+        self, operator: PartitionBy, delays: list[dict[str, int]], tasks: int
+    ) -> Exchange:
         before = operator.inputs[0]
         source, target = self.cut.stage_of[before], self.cut.stage_of[operator.name]
         columns = list(self.schemas[operator.name])
@@ -270,7 +278,7 @@ class _Draft:
             columns += _HIDDEN
         if operator.name in self.traced:
             columns += ORIGINS
-        return Exchange(
+        made = Exchange(
             operator.name,
             source,
             target,
@@ -279,6 +287,9 @@ class _Draft:
             delays[source][operator.name],
             before,
         )
+        if operator.via != BUS:
+            return made
+        return through_bus(made, self.job, self.streams, tasks, tuple(self.origins.values()))
 
     def _delays(self, index: int) -> dict[str, int]:
         """The lag of what reaches each operator of a stage, and each ``partition_by`` it feeds."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from headrace.graph.operators import (
+    BUS,
     DEAD_LETTER,
     Deduplicate,
     Filter,
@@ -42,6 +43,8 @@ def prune(
 ) -> tuple[dict[str, Operator], dict[str, pa.Schema]]:
     """Return the operators without unused expressions, and the columns that leave each.
 
+    What goes through an internal stream keeps all columns: rows of it outlive the code.
+
     Args:
         operators: in graph order, bound.
         flows: all columns that leave each.
@@ -50,8 +53,10 @@ def prune(
     pruned = dict(operators)
     for name in reversed(operators):
         wanted = needed[name] or set(flows[name].schema.names[:1])
-        needed[name] = wanted
         operator = operators[name]
+        if isinstance(operator, PartitionBy) and operator.via == BUS:
+            wanted = set(flows[name].schema.names)  # rows may wait for code that uses others
+        needed[name] = wanted
         if isinstance(operator, Select):
             operator = pruned[name] = _prune_select(operator, flows, wanted)
         for before in operator.inputs:

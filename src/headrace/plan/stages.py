@@ -24,6 +24,12 @@ HIDDEN = (TIME, WATERMARK, ORIGIN, OFFSET)
 TOGETHER = "__all"
 """The key column of state of messages that are not partitioned; 0 in every row."""
 
+GROUP, MARK, SOURCE = "__group", "__mark", "__source"
+"""Columns of an internal stream beside those of its exchange: the key group (int32); in rows of
+its own, which have nothing else, the watermark that the sending stage has reached (int64 ms);
+and where rows have origins, the name of the stream, for its number may become another.
+"""
+
 
 @dataclass(frozen=True)
 class StreamInfo:
@@ -115,7 +121,9 @@ class Exchange:
     ``upstream`` is the operator of the sending stage whose rows it takes.
     ``schema`` holds only the columns that later stages use, hidden ones included.
     ``keys`` are columns of the sending side; ``delay_ms`` is how far the receiving side's
-    watermark stays behind the sending stage's (the grace of the windows before it).
+    watermark stays behind the sending stage's (the grace of the windows before it). ``stream`` is
+    the internal stream of ``partitions`` that rows go through; empty: files of the epoch.
+    ``origins`` are then the streams that the rows' origins name by number.
     """
 
     operator: str
@@ -125,6 +133,24 @@ class Exchange:
     schema: pa.Schema
     delay_ms: int = 0
     upstream: str = ""
+    stream: str = ""
+    partitions: int = 0
+    origins: tuple[str, ...] = ()
+
+    @property
+    def stream_schema(self) -> pa.Schema:
+        """The columns of the internal stream."""
+        own = [pa.field(GROUP, pa.int32()), pa.field(MARK, pa.int64())]
+        if ORIGIN in self.schema.names:
+            own.append(pa.field(SOURCE, pa.string()))
+        return pa.schema([*self.schema, *own])
+
+    @property
+    def binding(self) -> InputBinding:
+        """The internal stream as something that is read."""
+        schema = self.stream_schema
+        names = tuple(schema.names)
+        return InputBinding(self.operator, self.stream, self.partitions, schema, names, None, 0)
 
 
 @dataclass(frozen=True)
@@ -193,6 +219,16 @@ class Stage:
         return "+".join(feeds + [exchange.operator for exchange in self.receives])
 
     @property
+    def feeds(self) -> tuple[Exchange, ...]:
+        """What it receives through internal streams."""
+        return tuple(exchange for exchange in self.receives if exchange.stream)
+
+    @property
+    def reads(self) -> tuple[InputBinding, ...]:
+        """All that it reads from the bus by offset: inputs and internal streams."""
+        return (*self.inputs, *(exchange.binding for exchange in self.feeds))
+
+    @property
     def keyed(self) -> bool:
         """Say whether tasks are ranges of key groups rather than input partitions."""
         return not self.inputs
@@ -211,9 +247,22 @@ class CallLimits:
     rows: int | None = None
 
 
+PART = "@"
+"""Stands between the names of a job and of a part; no job's own name has it."""
+
+
+def job_of(name: str) -> str:
+    """Return the job of a part, by the name that the part is kept under."""
+    return name.partition(PART)[0]
+
+
 @dataclass(frozen=True)
 class JobPlan:
-    """All stages of a job, in level order, and what must not change under old state."""
+    """All stages of a job, in level order, and what must not change under old state.
+
+    Where rows go through internal streams it is cut into parts (``plan.parts``), each a plan of
+    its own by the name ``part``; empty: the first, or the whole.
+    """
 
     graph: JobGraph
     stages: tuple[Stage, ...]
@@ -221,6 +270,22 @@ class JobPlan:
     fingerprint: dict[str, str]
     tables: tuple[TableBinding, ...] = ()
     limits: CallLimits = CallLimits()
+    part: str = ""
+
+    @property
+    def job(self) -> str:
+        """The name that the part is kept under: that of the job, or ``job@part``."""
+        return f"{self.graph.name}{PART}{self.part}" if self.part else self.graph.name
+
+    @property
+    def reads(self) -> tuple[InputBinding, ...]:
+        """All that its stages read from the bus by offset."""
+        return tuple(binding for stage in self.stages for binding in stage.reads)
+
+    @property
+    def feeds(self) -> tuple[Exchange, ...]:
+        """What its stages receive through internal streams."""
+        return tuple(exchange for stage in self.stages for exchange in stage.feeds)
 
     @property
     def sinks(self) -> tuple[SinkBinding, ...]:

@@ -9,6 +9,7 @@ environment, so a slot finds the same process again, with its open stores.
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from pyspark.serializers import BatchedSerializer, CPickleSerializer
 from pyspark.util import _load_from_socket
 
 SLOT_VARIABLE = "HEADRACE_SLOT"
+_ENVIRONMENT = threading.Lock()  # of the context, which the parts of a job share
 
 
 @dataclass(frozen=True)
@@ -77,14 +79,15 @@ class SlotRDD:
         self._partitions = {number: partition for partition, number in enumerate(slots)}
         branches = []
         environment = context.environment
-        before = environment.get(SLOT_VARIABLE)
-        for number, (value, locations) in slots.items():
-            environment[SLOT_VARIABLE] = str(number)
-            branch = _located(context, value, locations).mapPartitions(function)
-            branch._jrdd  # noqa: B018 - the environment is taken when the JVM's side is made
-            branches.append(branch)
-        if before is None:
-            environment.pop(SLOT_VARIABLE, None)
+        with _ENVIRONMENT:
+            before = environment.get(SLOT_VARIABLE)
+            for number, (value, locations) in slots.items():
+                environment[SLOT_VARIABLE] = str(number)
+                branch = _located(context, value, locations).mapPartitions(function)
+                branch._jrdd  # noqa: B018 - the environment is taken when the JVM's side is made
+                branches.append(branch)
+            if before is None:
+                environment.pop(SLOT_VARIABLE, None)
         self._rdd = branches[0] if len(branches) == 1 else context.union(branches)
 
     def run(self, slots: Sequence[int]) -> list[bytes]:

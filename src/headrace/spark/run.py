@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,17 +22,20 @@ from headrace.coordinator.backup.places import places
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.deploy import Deployment, deploy
 from headrace.coordinator.hosting import stop_file
+from headrace.coordinator.joined import JoinedParts
 from headrace.coordinator.loop import Control, begin, drive
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.patience import Patience
 from headrace.coordinator.recovery import Recovery, RecoveryWatch, watching
 from headrace.coordinator.storage import DriverLock
 from headrace.coordinator.summary import EpochSummary
-from headrace.errors import InvalidInputError
+from headrace.errors import InvalidInputError, PartsError
 from headrace.files import Files, disk_error
 from headrace.graph.jobs import Job
 from headrace.graph.operators import JobGraph
+from headrace.plan.stages import job_of
 from headrace.spark.interrupts import interrupts
+from headrace.spark.parts import drive_parts
 from headrace.spark.query import drive_query
 from headrace.spark.runner import DroppedError, SparkRunner, import_paths
 from headrace.spark.session import build_session
@@ -52,13 +55,14 @@ class RunResult:
     interrupted: bool
 
 
-def run_job(
+def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
     job: Job,
     settings: Settings,
     *,
     bus: Bus | None = None,
     control: Control | None = None,
     on_start: Callable[[Coordinator], None] | None = None,
+    on_parts: Callable[[JoinedParts], None] | None = None,
     on_epoch: Callable[[EpochSummary], None] | None = None,
     on_notice: Callable[[str], None] | None = None,
     on_recovery: Callable[[Recovery | None], None] | None = None,
@@ -73,8 +77,9 @@ def run_job(
         settings: of the run.
         bus: the one at ``settings.bus_dir`` when left out.
         control: to stop or finish it from another thread.
-        on_start: called once the coordinator has started.
-        on_epoch: called after each epoch.
+        on_start: called once the coordinator has started; of several parts, that of the first.
+        on_parts: called then with all parts, or the only one, as one.
+        on_epoch: called after each epoch, one at a time.
         on_notice: called, from any thread, with a line when something is wrong although the
             job goes on, and when it is right again.
         on_recovery: called, from another thread, with how far the stores are back where that
@@ -92,50 +97,52 @@ def run_job(
     root = places(settings, graph.name).storage
     tally = _Tally(on_epoch)
     with _refusals(), DriverLock(root, graph.name):
-        deployment = _deployed(graph, bus, settings, clock, files, job.function.__module__)
+        deployed = _deployed(graph, bus, settings, clock, files, job.function.__module__)
         session = _session(settings, graph.name, root)
-        runner = _runner(deployment, settings, session.sparkContext)
-        coordinator = deployment.coordinator(runner, bus, clock, settings)
-        watch = RecoveryWatch(root, files, clock, settings.state.recovery_timeout_s)
-        patience = Patience(clock, control.stop, settings.state.disk_wait_s, tell)
-        with (
-            _copying(deployment.copier, coordinator, tell),
-            _stopping(control, coordinator, runner, root),
-            watching(watch, on_recovery or (lambda recovery: None), runner.fail),
-            suppress(DroppedError),
-            closing(coordinator),
-        ):
-            if begin(coordinator, patience):
-                _check_end(coordinator, settings)
+        show = on_recovery or (lambda recovery: None)
+        run = _Run(session, bus, settings, control, clock, files, tell, show)
+        with ExitStack() as held:
+            held.enter_context(interrupts(control))
+            count = len(deployed)
+            parts = [run.prepare(held, one, (at, count)) for at, one in enumerate(deployed)]
+            held.enter_context(suppress(DroppedError))
+            for part in parts:
+                held.enter_context(closing(part))
+            if all(run.begin(part) for part in parts):
                 if on_start is not None:
-                    on_start(coordinator)
-                _drive(session, coordinator, bus, control, tally, settings, patience)
-        interrupted = control.stop.is_set() and not coordinator.state.ended
-        return RunResult(coordinator.state, tally.epochs, tally.rows, interrupted)
+                    on_start(parts[0])
+                if on_parts is not None:
+                    on_parts(JoinedParts(parts))
+                drive_parts(parts, lambda part: run.drive(part, tally), control)
+        state = JoinedParts(parts).state
+        interrupted = control.stop.is_set() and not state.ended
+        return RunResult(state, tally.epochs, tally.rows, interrupted)
 
 
-@dataclass
 class _Tally:
-    """Counts what a run does, and tells of each epoch."""
+    """Counts what a run does, and tells of each epoch; parts may have epochs at the same time."""
 
-    on_epoch: Callable[[EpochSummary], None] | None
-    epochs: int = 0
-    rows: int = 0
+    def __init__(self, on_epoch: Callable[[EpochSummary], None] | None) -> None:
+        self._on_epoch, self._lock = on_epoch, threading.Lock()
+        self.epochs = self.rows = 0
 
     def __call__(self, summary: EpochSummary) -> None:
-        self.epochs += 1
-        self.rows += summary.rows
-        if self.on_epoch is not None:
-            self.on_epoch(summary)
+        with self._lock:
+            self.epochs += 1
+            self.rows += summary.rows
+            if self._on_epoch is not None:
+                self._on_epoch(summary)
 
 
 def _deployed(
     graph: JobGraph, bus: Bus, settings: Settings, clock: Clock, files: Files, module: str
-) -> Deployment:
+) -> tuple[Deployment, ...]:
     where = places(settings, graph.name)
     if where.copy is None:  # a driver that has a copy looks there itself
         Lease(where.storage, graph.name, "", files, clock).refuse_others()
-    return deploy(graph, bus, settings, clock, files, module)
+    deployed = deploy(graph, bus, settings, clock, files, module)
+    _check_loop(deployed, settings)
+    return deployed
 
 
 def _session(settings: Settings, job: str, root: Path) -> SparkSession:
@@ -143,29 +150,68 @@ def _session(settings: Settings, job: str, root: Path) -> SparkSession:
     return build_session(spark.master, f"headrace {job}", log, spark.conf)
 
 
-def _drive(
-    session: SparkSession,
-    coordinator: Coordinator,
-    bus: Bus,
-    control: Control,
-    on_epoch: Callable[[EpochSummary], None],
-    settings: Settings,
-    patience: Patience,
-) -> None:
-    if settings.spark.loop == "query":
-        drive_query(session, coordinator, control, on_epoch, settings, patience)
-        return
-    epoch, clock = settings.epoch, SystemClock()
-    drive(
-        coordinator,
-        bus,
-        clock,
-        control,
-        on_epoch,
-        interval_ms=epoch.interval_ms,
-        tick_ms=epoch.tick_ms,
-        patience=patience,
-    )
+@dataclass(frozen=True)
+class _Run:
+    """What the parts of a job share while they run."""
+
+    session: SparkSession
+    bus: Bus
+    settings: Settings
+    control: Control
+    clock: Clock
+    files: Files
+    tell: Callable[[str], None]
+    show: Callable[[Recovery | None], None]
+
+    @property
+    def patience(self) -> Patience:
+        limit_s = self.settings.state.disk_wait_s
+        return Patience(self.clock, self.control.stop, limit_s, self.tell)
+
+    def prepare(self, held: ExitStack, one: Deployment, share: tuple[int, int]) -> Coordinator:
+        """Return the driver of a part, watched over as long as the stack is open."""
+        root, limit_s = one.storage.root, self.settings.state.recovery_timeout_s
+        runner = _runner(one, self.settings, self.session.sparkContext, share)
+        part = one.coordinator(runner, self.bus, self.clock, self.settings)
+        watch = RecoveryWatch(root, self.files, self.clock, limit_s)
+        held.enter_context(_copying(one.copier, part, self.tell))
+        held.enter_context(_stopping(self.control, part, runner, root))
+        held.enter_context(watching(watch, self.show, runner.fail))
+        return part
+
+    def begin(self, part: Coordinator) -> bool:
+        """Start the driver of a part; False when it was told to stop first."""
+        has_begun = begin(part, self.patience)
+        if has_begun:
+            _check_end(part, self.settings)
+        return has_begun
+
+    def drive(self, part: Coordinator, on_epoch: Callable[[EpochSummary], None]) -> None:
+        """Advance a started part until it has ended or is told to stop."""
+        settings, patience = self.settings, self.patience
+        if settings.spark.loop == "query":
+            drive_query(self.session, part, self.control, on_epoch, settings, patience)
+            return
+        drive(
+            part,
+            self.bus,
+            self.clock,
+            self.control,
+            on_epoch,
+            interval_ms=settings.epoch.interval_ms,
+            tick_ms=settings.epoch.tick_ms,
+            patience=patience,
+        )
+
+
+def _check_loop(deployed: Sequence[Deployment], settings: Settings) -> None:
+    if len(deployed) > 1 and settings.spark.loop == "query":
+        job = deployed[0].plan.job
+        raise PartsError(
+            f'job {job!r} has {len(deployed)} parts, joined by via="bus", and spark.loop is query, '
+            "which drives one; use spark.loop=direct",
+            job=job,
+        )
 
 
 def _check_end(coordinator: Coordinator, settings: Settings) -> None:
@@ -173,8 +219,8 @@ def _check_end(coordinator: Coordinator, settings: Settings) -> None:
     state = coordinator.state
     if state.until is not None and not state.ended and not settings.job.bounded:
         raise InvalidInputError(
-            f"job {state.job!r} is in the middle of a bounded run, whose inputs end where they "
-            "did at its start; complete it with --bounded, or follow the inputs under another "
+            f"job {job_of(state.job)!r} is in the middle of a bounded run, whose inputs end where "
+            "they did at its start; complete it with --bounded, or follow the inputs under another "
             "name",
             job=state.job,
         )
@@ -210,10 +256,12 @@ def _refusals() -> Iterator[None]:
         raise disk_error(error) from error
 
 
-def _runner(deployment: Deployment, settings: Settings, context: SparkContext) -> SparkRunner:
+def _runner(
+    deployment: Deployment, settings: Settings, context: SparkContext, share: tuple[int, int]
+) -> SparkRunner:
     root = deployment.storage.root
     worker = WorkerSettings(
-        job=deployment.plan.graph.name,
+        job=deployment.plan.job,
         slot=0,
         storage=str(root),
         bus=str(settings.bus_dir),
@@ -224,16 +272,16 @@ def _runner(deployment: Deployment, settings: Settings, context: SparkContext) -
         block_cache_bytes=settings.state.block_cache_bytes,
         write_buffer_bytes=settings.state.write_buffer_bytes,
         keep_unused_s=settings.state.keep_unused_s,
-        copy=str(places(settings, deployment.plan.graph.name).copy or ""),
+        copy=str(places(settings, deployment.plan.job).copy or ""),
     )
-    return SparkRunner(context, worker, root / "orders", settings.job.slots)
+    return SparkRunner(context, worker, root / "orders", settings.job.slots, share)
 
 
 @contextmanager
 def _stopping(
     control: Control, coordinator: Coordinator, runner: SparkRunner, root: Path
 ) -> Iterator[None]:
-    """Let signals, and whoever sets ``control.stop``, end the epoch under way in time.
+    """Let whoever sets ``control.stop``, signals too, end the epoch under way in time.
 
     The stop file makes source tasks stop reading; what is still running after the grace
     is cancelled, which drops the epoch. A second signal ends the process at once.
@@ -254,8 +302,7 @@ def _stopping(
     watcher = threading.Thread(target=hurry, name="headrace-stop", daemon=True)
     watcher.start()
     try:
-        with interrupts(control):
-            yield
+        yield
     finally:
         over.set()
         watcher.join()

@@ -22,6 +22,9 @@ from headrace.spark.worker import ORDERS_PROPERTY, WorkerSettings, slot_main
 from headrace.task.orders import SlotOrder, SlotReport, decode_report, encode
 
 JOB_GROUP = "headrace"
+MOST_SLOTS = 1000
+"""Of one part; numbers of slots are apart, for by them Spark finds a process again."""
+
 WAIT_FOR_EXECUTORS_S = 60.0
 SETTLE_S = 1.0
 REPLACED_S = 5.0
@@ -45,6 +48,7 @@ class SparkRunner:
         settings: what each worker has to know; its slot number is set here.
         orders: folder where orders are written, which all hosts reach.
         slots: how many to use at most; ``None``: every core.
+        share: number of the part that they are for, and how many parts share them.
         clock: for waiting until executors have registered.
     """
 
@@ -54,8 +58,11 @@ class SparkRunner:
         settings: WorkerSettings,
         orders: Path,
         slots: int | None = None,
+        share: tuple[int, int] = (0, 1),
         clock: Clock | None = None,
     ) -> None:
+        self._share = share
+        self._group = f"{JOB_GROUP} {share[0]}"
         self._context, self._settings, self._orders = context, settings, orders
         self._wanted, self._clock = slots, clock or SystemClock()
         self._cancelled = threading.Event()
@@ -85,7 +92,9 @@ class SparkRunner:
             if executor in left:
                 left.remove(executor)
                 numbers[number] = executor
-        free = (number for number in range(len(places)) if number not in numbers)
+        first = self._share[0] * MOST_SLOTS
+        every = range(first, first + len(places))
+        free = (number for number in every if number not in numbers)
         numbers.update(zip(free, left, strict=False))
         return dict(sorted(numbers.items()))
 
@@ -139,10 +148,15 @@ class SparkRunner:
         """One entry for each slot: executors in turn, as long as they have cores."""
         if self._is_local:
             cores = self._wanted or self._context.defaultParallelism
-            return [found[0]] * cores
+            return self._shared([found[0]] * cores)
         rounds = max(executor.cores for executor in found)
         places = [e for turn in range(rounds) for e in found if e.cores > turn]
-        return places[: self._wanted]
+        return self._shared(places[: self._wanted])
+
+    def _shared(self, places: list[Executor]) -> list[Executor]:
+        """Deal places to parts, at least one to each."""
+        part, parts = self._share
+        return places[part::parts] or [places[part % len(places)]]
 
     def _for_slot(self, number: int) -> WorkerSettings:
         return replace(self._settings, slot=number)
@@ -169,7 +183,7 @@ class SparkRunner:
         assert self._rdd is not None
         self._check_stop()
         self._context.setLocalProperty(ORDERS_PROPERTY, prefix)  # type: ignore[arg-type]
-        self._context.setJobGroup(JOB_GROUP, "headrace epoch", interruptOnCancel=False)
+        self._context.setJobGroup(self._group, "headrace epoch", interruptOnCancel=False)
         try:
             return [decode_report(data) for data in self._rdd.run(slots)]
         except (Py4JError, PySparkException, EOFError, OSError) as error:
@@ -188,12 +202,12 @@ class SparkRunner:
     def fail(self, error: HeadraceError) -> None:
         """Have Spark drop the level that is running, which then raises this error."""
         self._failure = error
-        self._context.cancelJobGroup(JOB_GROUP)
+        self._context.cancelJobGroup(self._group)
 
     def cancel(self) -> None:
         """Have Spark drop the level that is running, and run no other."""
         self._cancelled.set()
-        self._context.cancelJobGroup(JOB_GROUP)
+        self._context.cancelJobGroup(self._group)
 
 
 def first_line(error: Exception) -> str:

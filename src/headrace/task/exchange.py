@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import CorruptDataError
@@ -24,6 +26,14 @@ from headrace.task.chunk import Chunk, Groups, from_exchange
 FRAME_ROWS = 1 << 20
 _INDEX = pa.schema([("position", pa.int64()), ("starts", pa.list_(pa.uint32()))])
 _TAIL = struct.Struct("<Q")
+Starts = npt.NDArray[np.uint32]
+
+
+def lagging(chunk: Chunk, delay_ms: int) -> Chunk:
+    """Return rows whose watermarks are behind by the lag of the stage that they go to."""
+    if not delay_ms or chunk.watermarks is None:
+        return chunk
+    return replace(chunk, watermarks=chunk.watermarks - delay_ms)
 
 
 class ExchangeWriter:
@@ -56,19 +66,25 @@ class ExchangeWriter:
         chunks: list[bytes | pa.Buffer] = []
         positions, starts, position = [], [], 0
         totals = np.zeros(self._groups, np.int64)
-        for batch, groups in self._merged():
-            order = np.argsort(groups, kind="stable")
-            counts = np.bincount(groups, minlength=self._groups)
-            totals += counts
-            encoded = encode_frame(batch.take(pa.array(order)))
+        for batch, begins in self.frames():
+            totals += np.diff(begins)
+            encoded = encode_frame(batch)
             positions.append(position)
-            starts.append(np.concatenate([[0], np.cumsum(counts)]).astype(np.uint32))
+            starts.append(begins)
             chunks += encoded
             position += sum(len(piece) for piece in encoded)
         columns = [pa.array(positions, pa.int64()), pa.array(starts, _INDEX[1].type)]
         index = pa.record_batch(columns, schema=_INDEX)
         chunks += [*encode_frame(index), _TAIL.pack(position)]
         return files.write_new(path, chunks, durable=False), totals.tolist()
+
+    def frames(self) -> Iterator[tuple[pa.RecordBatch, Starts]]:
+        """Yield the rows sorted by key group, frame by frame, and where each group begins."""
+        for batch, groups in self._merged():
+            order = np.argsort(groups, kind="stable")
+            counts = np.bincount(groups, minlength=self._groups)
+            begins = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint32)
+            yield batch.take(pa.array(order)), begins
 
     def _merged(self) -> Iterator[tuple[pa.RecordBatch, Groups]]:
         begin = 0

@@ -83,7 +83,11 @@ class MergeOrder(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TaskOrder(msgspec.Struct, frozen=True):
-    """One task's part of an epoch; ``merge`` is what its files would gain by beside it."""
+    """One task's part of an epoch; ``merge`` is what its files would gain by beside it.
+
+    ``bound`` is the watermark of what a task receives beside internal streams; of each partition
+    of these that it reads there is a range, empty where there is no news.
+    """
 
     stage: str
     task: int
@@ -91,6 +95,7 @@ class TaskOrder(msgspec.Struct, frozen=True):
     ranges: list[InputRange] = []
     state: StateTarget = StateTarget()
     merge: MergeOrder | None = None
+    bound: int = END_WATERMARK
 
 
 class SlotOrder(msgspec.Struct, frozen=True):
@@ -131,6 +136,7 @@ class Reached(msgspec.Struct, frozen=True, array_like=True):
     """Where a source task really stopped in one partition, and the highest time it has seen.
 
     Where the lateness follows the delays: the partition's watermark, and their counts.
+    Of an internal stream that is the highest mark; ``ended`` says that nothing follows.
     """
 
     operator: str
@@ -139,6 +145,7 @@ class Reached(msgspec.Struct, frozen=True, array_like=True):
     max_time: int
     watermark: int = NO_WATERMARK
     delays: tuple[int, ...] = ()
+    ended: bool = False
 
 
 class OutputPart(msgspec.Struct, frozen=True, array_like=True):

@@ -34,6 +34,7 @@ from headrace.state.task_state import TaskState
 from headrace.task.changelog import Changed, Size, TaskId, write_changes
 from headrace.task.exchange import ExchangeReader
 from headrace.task.failures import describe_failure
+from headrace.task.feeds import FeedReader
 from headrace.task.orders import (
     NO_WATERMARK,
     ExchangeFile,
@@ -309,7 +310,7 @@ class _Attempt:
         if runtime is None:
             if kept is not None:
                 kept.task.close()
-            plan, job = self._plan, self._order.job
+            plan, job = self._plan, self._plan.graph.name
             around = Surroundings(job, plan.key_groups, plan.limits, self._host.bus)
             remotes = RemoteStores(job, self._host.clock)
             runtime = StageTask(stage, task.task, task.groups, around, state, remotes, self._tables)
@@ -324,6 +325,8 @@ class _Attempt:
         reached = []
         bindings = {binding.operator: binding for binding in stage.inputs}
         for wanted in task.ranges:
+            if wanted.operator not in bindings:
+                continue
             binding = bindings[wanted.operator]
             stream = self._host.bus.stream(binding.stream)
             reader = SourceReader(
@@ -339,13 +342,35 @@ class _Attempt:
             for chunk in reader.chunks(self._should_stop):
                 runtime.push(wanted.operator, chunk)
             reached.append(reader.reached())
+        fed, marks = self._read_feeds(task, stage, runtime)
         for exchange in stage.receives:
             for file in self._exchange_readers(exchange):
                 for chunk in file.read(*task.groups):
                     runtime.push(exchange.operator, chunk)
         watermark = self._order.watermarks.get(stage.name, NO_WATERMARK)
+        if stage.feeds:  # no other task has anything of its partitions
+            watermark = max(watermark, min(task.bound, *marks))
         runtime.advance(watermark, self._order.time_ms)
-        return reached
+        return reached + fed
+
+    def _read_feeds(
+        self, task: TaskOrder, stage: Stage, runtime: StageTask
+    ) -> tuple[list[Reached], list[int]]:
+        """Read what came through internal streams; returns how far, and the marks since."""
+        feeds = {exchange.operator: exchange for exchange in stage.feeds}
+        reached, marks = [], []
+        for wanted in task.ranges:
+            if wanted.operator not in feeds:
+                continue
+            exchange = feeds[wanted.operator]
+            stream = self._host.bus.stream(exchange.stream)
+            reader = FeedReader(stream, exchange, wanted, self._order.range_bytes)
+            for chunk in reader.chunks(self._should_stop):
+                runtime.push(wanted.operator, chunk)
+            marks.append(reader.mark)
+            if wanted.start < wanted.stop:
+                reached.append(reader.reached())
+        return reached, marks
 
     def _should_stop(self) -> bool:
         deadline = self._order.deadline_ms

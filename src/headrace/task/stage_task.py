@@ -46,7 +46,8 @@ from headrace.task.aggregate_nodes import aggregate_node, table_layouts
 from headrace.task.chunk import Chunk
 from headrace.task.dead_letters import DeadLetters, Guard
 from headrace.task.deduplicate import DeduplicateNode, id_layouts
-from headrace.task.exchange import ExchangeWriter
+from headrace.task.exchange import ExchangeWriter, lagging
+from headrace.task.feeds import FeedNode
 from headrace.task.join import JoinNode
 from headrace.task.message_node import MessageNode
 from headrace.task.node import Node
@@ -81,11 +82,8 @@ class ExchangeNode(Node):
         return ExchangeWriter(self.exchange.schema, self.exchange.keys, self._groups)
 
     def push(self, chunk: Chunk) -> None:
-        """Keep the rows for the file; their watermarks lag like that of the stage they go to."""
-        delay = self.exchange.delay_ms
-        if delay and chunk.watermarks is not None:
-            chunk = replace(chunk, watermarks=chunk.watermarks - delay)
-        self.writer.add(chunk)
+        """Keep the rows for the file."""
+        self.writer.add(lagging(chunk, self.exchange.delay_ms))
 
 
 def store_specs(stage: Stage) -> list[StoreSpec]:
@@ -166,8 +164,13 @@ class StageTask:
                 counts = self._input_counts[operator.name] = Counter()
                 self.input_guards[operator.name] = self._guard(operator, counts)
         for exchange in stage.sends:
-            self.nodes[exchange.operator] = ExchangeNode(exchange, self._key_groups)
+            self.nodes[exchange.operator] = self._sender(exchange)
         self._entries = self._connect()
+
+    def _sender(self, exchange: Exchange) -> Node:
+        if exchange.stream:
+            return FeedNode(exchange, self._key_groups, self.task)
+        return ExchangeNode(exchange, self._key_groups)
 
     def _dead_letters(self) -> tuple[OutputNode | None, DeadLetters | None]:
         binding = next((o for o in self._stage.outputs if o.operator == DEAD), None)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.bus import Appended, Bus, OffsetGoneError, Stream, StreamSettings, StreamSpec
-from headrace.errors import InvalidInputError
+from headrace.errors import ClosedError, InvalidInputError
 from headrace.testing.bus_suite import ME, SCHEMA, SPEC, BusSuite, rows
 
 
@@ -109,6 +109,28 @@ class ChangingContract(BusSuite):
         assert stream.configure(partitions=2, retain_ms=5).partitions == 2
         with pytest.raises(InvalidInputError, match="found 0 partitions, expected 1 to 65536"):
             stream.configure(partitions=0)
+
+    def test_a_stream_is_removed_with_its_rows(self, bus: Bus, tmp_path: Path) -> None:
+        """Another one of its name begins empty, and knows no producer; what was read stays."""
+        first = bus.create(StreamSpec("events", 1, SCHEMA))
+        first.append(0, rows(0, 3), producer=ME, sequence=5)
+        (part,) = first.read(0, 0)
+        bus.alias("now", "events")
+        with pytest.raises(InvalidInputError, match="'events' is what alias 'now' stands for"):
+            bus.remove("events")
+        bus.unalias("now")
+        bus.remove("events")
+        assert bus.names() == []
+        with pytest.raises(InvalidInputError, match="no stream 'events'"):
+            bus.remove("events")
+        with pytest.raises(ClosedError):
+            first.append(0, rows(0, 1))
+        again = bus.create(StreamSpec("events", 1, SCHEMA))
+        assert again.ends() == [0]
+        assert not again.append(0, rows(7, 1), producer=ME, sequence=5).duplicate
+        assert part.batch.num_rows == 3
+        with self.reopen(bus, tmp_path / "bus", self.options) as later:
+            assert later.stream("events").ends() == [1]
 
     def test_an_alias_is_swapped_in_one_step(self, bus: Bus, tmp_path: Path) -> None:
         """Who opens it gets the stream that it stands for at that moment."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ from headrace.coordinator.history import load_state
 from headrace.coordinator.hosting import open_host
 from headrace.coordinator.inspection.inspection import committed_entries
 from headrace.coordinator.inspection.table_rows import table_rows
+from headrace.coordinator.manifest import JobState
+from headrace.coordinator.parts import part_folders
 from headrace.coordinator.summary import EpochSummary
 from headrace.errors import InvalidInputError
 from headrace.faults import injected
@@ -117,17 +119,22 @@ class TestDriver(Closing):
         self._memory_bus = memory_bus
         self.bus = self._open_bus()
         self._files = Files(sync=False)
-        self.runner = LocalRunner(self._open_slot, slots)
-        self._coordinator: Coordinator | None = None
+        self.runner = self._new_runner(job.name)
+        self.runners = {job.name: self.runner}
+        self._parts: list[Coordinator] = []
+        self._turn = 0
         self.copier: Copier | None = None
 
     def _open_bus(self) -> Bus:
         address = "memory:" if self._memory_bus else str(self.settings.bus_dir)
         return open_bus(address, BusOptions(fsync=Fsync.NEVER), clock=self.clock)
 
-    def _open_slot(self, slot: int) -> SlotHost:
+    def _new_runner(self, part: str) -> LocalRunner:
+        return LocalRunner(lambda slot: self._open_slot(part, slot), self._slots)
+
+    def _open_slot(self, part: str, slot: int) -> SlotHost:
         return open_host(
-            storage=self.storage,
+            storage=places(self.settings, part).storage,
             bus=self.bus,
             state_dir=self.state_dir(slot % self._hosts),
             clock=self.clock,
@@ -184,28 +191,64 @@ class TestDriver(Closing):
         target.append(partition, table)
 
     def start(self) -> Coordinator:
-        """Start a driver; a new one takes over from the one before."""
-        deployment = deploy(self._job.build(), self.bus, self.settings, self.clock, self._files)
-        coordinator = deployment.coordinator(self.runner, self.bus, self.clock, self.settings)
-        self.copier = deployment.copier
-        if self._coordinator is not None:
-            self._coordinator.close()
+        """Start a driver of all parts; a new one takes over from the one before.
+
+        Returns:
+            The coordinator of the first part, which most jobs have only.
+        """
+        deployed = deploy(self._job.build(), self.bus, self.settings, self.clock, self._files)
+        self.copier = deployed[0].copier
+        self._let_go()
+        started = []
         try:
-            coordinator.start()
+            for one in deployed:
+                runner = self.runners.setdefault(one.plan.job, self._new_runner(one.plan.job))
+                started.append(one.coordinator(runner, self.bus, self.clock, self.settings))
+                started[-1].start()
         except BaseException:
-            coordinator.close()
+            for coordinator in started:
+                coordinator.close()
             raise
-        self._coordinator = coordinator
-        return coordinator
+        self._parts, self._turn = started, 0
+        return started[0]
+
+    def _let_go(self) -> None:
+        for coordinator in self._parts:
+            coordinator.close()
+        self._parts = []
 
     @property
     def coordinator(self) -> Coordinator:
-        """The driver, started when there is none."""
-        return self._coordinator or self.start()
+        """The driver of the first part, started when there is none."""
+        return self.parts[0]
 
-    def advance(self, *, force: bool = False) -> EpochSummary | None:
-        """Run one epoch; ``None`` when there is nothing to do."""
-        return self.coordinator.advance(force=force)
+    @property
+    def parts(self) -> list[Coordinator]:
+        """The drivers of all parts of the job, senders first, started when there are none.
+
+        There is one, but for jobs with ``partition_by(..., via="bus")``.
+        """
+        if not self._parts:
+            self.start()
+        return self._parts
+
+    def advance(self, *, part: int | None = None, force: bool = False) -> EpochSummary | None:
+        """Run one epoch of one part, each in turn; ``None`` when there is nothing to do.
+
+        Args:
+            part: only of this one, by its number in ``parts``.
+            force: run every task even when nothing is due.
+        """
+        parts = self.parts
+        if part is not None:
+            return parts[part].advance(force=force)
+        for _ in parts:
+            coordinator = parts[self._turn % len(parts)]
+            self._turn += 1
+            summary = coordinator.advance(force=force)
+            if summary is not None:
+                return summary
+        return None
 
     def run(self, limit: int = 10_000) -> int:
         """Run epochs until nothing is left to do; returns how many.
@@ -220,15 +263,15 @@ class TestDriver(Closing):
 
     def finish(self) -> int:
         """End the inputs here: run to their ends, close all windows; returns the epochs."""
-        self.coordinator.end_at_present()
+        for coordinator in self.parts:
+            coordinator.end_at_present()
         return self.run()
 
     def crash(self, *, lose_hosts: Sequence[int] = ()) -> None:
         """End every process without warning; with the disks of some hosts, if wanted."""
-        if self._coordinator is not None:
-            self._coordinator.close()  # as the end of a process ends its connections
-            self._coordinator = None
-        self.runner.kill_all()
+        self._let_go()  # as the end of a process ends its connections
+        for runner in self.runners.values():
+            runner.kill_all()
         if not self._memory_bus:  # a bus in memory stands for a broker, which lives on
             self.bus.close()
             self.bus = self._open_bus()
@@ -305,10 +348,17 @@ class TestDriver(Closing):
 
     def raw_store(self, name: str) -> dict[bytes, bytes]:
         """Return the committed bytes of any store, by full key."""
-        state = load_state(FileCommitLog(self.storage, self._files, self.clock))
-        if state is None:
-            return {}
-        return committed_entries(state, self.storage, name, self._files)
+        found: dict[bytes, bytes] = {}
+        for root, state in self._committed():
+            found |= committed_entries(state, root, name, self._files)
+        return found
+
+    def _committed(self) -> Iterator[tuple[Path, JobState]]:
+        """The storage and the last state of each part."""
+        for root in (self.storage, *part_folders(self.settings, self._job.name)):
+            state = load_state(FileCommitLog(root, self._files, self.clock))
+            if state is not None:
+                yield root, state
 
     def table(self, name: str) -> list[dict[str, Any]]:
         """Return the rows of an aggregate's table as committed: key and partial columns.
@@ -316,10 +366,11 @@ class TestDriver(Closing):
         Args:
             name: of the operator, as in ``explain``.
         """
-        state = load_state(FileCommitLog(self.storage, self._files, self.clock))
-        if state is None:
-            return []
-        batches = list(table_rows(state, self.storage, name, self._files))
+        batches = [
+            batch
+            for root, state in self._committed()
+            for batch in table_rows(state, root, name, self._files)
+        ]
         own = (HASH, WRITTEN, DELETED)
         return [
             {column: value for column, value in row.items() if column not in own}

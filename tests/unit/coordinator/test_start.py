@@ -68,7 +68,7 @@ def driver(tmp_path: Path, away: Held) -> Iterator[TestDriver]:
 
 
 def coordinator_of(driver: TestDriver) -> Coordinator:
-    deployment = deploy(
+    (deployment,) = deploy(
         driver._job.build(), driver.bus, driver.settings, driver.clock, driver._files
     )
     return deployment.coordinator(driver.runner, driver.bus, driver.clock, driver.settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -100,13 +100,22 @@ def reset(
 ) -> None:
     """Begin a job anew, without state: at the begin of its inputs, or elsewhere."""
     from headrace.cli.running.starts import start_offsets
+    from headrace.coordinator.changes.resetting import own_inputs
     from headrace.coordinator.changes.rewinding import emptied
 
     def choose(state: JobState, reader: JobReader, bus: Bus, clock: Clock) -> JobState:
-        offsets = start_offsets(state, _streams(reader, state), bus, start, offset or [])
+        own = own_inputs(state, reader)
+        mine = [word for word in offset or [] if _input_of(word) not in elsewhere[reader.job]]
+        offsets = start_offsets(own, _streams(reader, state), bus, start, mine)
         return emptied(state, offsets, clock.new_id())
 
-    state = _set_back(job, home, config, overrides, choose)
+    def prepare(readers: Sequence[JobReader]) -> None:
+        inputs = {one.job: set(own_inputs(one.state(), one).inputs) for one in readers}
+        for name, own in inputs.items():
+            elsewhere[name] = set().union(*inputs.values()) - own
+
+    elsewhere: dict[str, set[str]] = {}
+    state = _set_back(job, home, config, overrides, choose, prepare)
     begins = {
         operator: [positions[p].next_offset for p in sorted(positions)]
         for operator, positions in state.inputs.items()
@@ -124,6 +133,7 @@ def rewind(
 ) -> None:
     """Take a job back to an epoch that is kept, state and inputs alike."""
     from headrace.cli.running.starts import read_time
+    from headrace.coordinator.changes.resetting import check_one_part
     from headrace.coordinator.changes.rewinding import check_readable, epoch_at, rewound
 
     is_epoch = to.removeprefix("-").isdecimal()
@@ -136,7 +146,7 @@ def rewind(
         chosen.append(target.epoch)
         return rewound(state, target, clock.new_id())
 
-    state = _set_back(job, home, config, overrides, choose)
+    state = _set_back(job, home, config, overrides, choose, check_one_part)
     _told(state, f"is as after epoch {chosen[-1]}", {"rewound_to": chosen[-1]}, as_json=as_json)
 
 
@@ -198,11 +208,13 @@ def _set_back(
     config: Path | None,
     overrides: list[str] | None,
     choose: Callable[[JobState, JobReader, Bus, Clock], JobState],
+    prepare: Callable[[Sequence[JobReader]], None],
 ) -> JobState:
     from headrace.clock import SystemClock
-    from headrace.coordinator.changes.rewinding import set_back
+    from headrace.coordinator.changes.resetting import reset_parts
     from headrace.coordinator.deploy import open_copier
     from headrace.coordinator.inspection.inspection import JobReader
+    from headrace.coordinator.inspection.part_readers import other_parts
     from headrace.coordinator.storage import DriverLock
     from headrace.files import Files
 
@@ -211,17 +223,24 @@ def _set_back(
     settings = found.settings
     refuse_driven(settings, job, clock)
     with DriverLock(found.storage, job, clock), open_home_bus(settings) as bus:
-        reader = JobReader(found.newest, job, files, clock)
-        choose(found.state, reader, bus, clock)  # refused before anything is done
-        return set_back(
-            found.storage,
-            job,
-            lambda state: choose(state, reader, bus, clock),
+        first = JobReader(found.newest, job, files, clock)
+        others = other_parts(settings, job, clock)
+        prepare([first, *others])
+        for reader in (first, *others):  # refused before anything is done
+            choose(reader.state(), reader, bus, clock)
+        return reset_parts(
+            {found.storage: first, **{reader.root: reader for reader in others}},
+            lambda state, reader: choose(state, reader, bus, clock),
             bus=bus,
             files=files,
             clock=clock,
             copier=open_copier(settings, job, clock, files, tell_notice),
         )
+
+
+def _input_of(word: str) -> str:
+    """The input that an ``INPUT/PARTITION=N`` is about."""
+    return word.rpartition("/")[0]
 
 
 def _told(state: JobState, what: str, more: dict[str, object], *, as_json: bool) -> None:

@@ -15,6 +15,8 @@ from headrace.cli.options import Config, Home, JobName, Json, Set, open_home_bus
 from headrace.cli.screen import show_json
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headrace.clock import Clock
     from headrace.config import Settings
     from headrace.coordinator.changes.requests import RescaleAnswer
@@ -86,30 +88,47 @@ def rescale(
     """Give a job another number of tasks, while it runs or not; no state is rewritten."""
     from headrace.clock import SystemClock
     from headrace.coordinator.changes.rescaling import wanted_counts
+    from headrace.coordinator.inspection.part_readers import other_parts
+    from headrace.coordinator.joined import joined_state
     from headrace.coordinator.storage import DriverLock
     from headrace.errors import InvalidInputError, NotOwnerError
 
     clock = SystemClock()
     found = find_job(job, home, config, overrides, clock)
-    before = found.state
-    wanted_counts(before, tasks, stage)  # what cannot be is refused before anybody is asked
+    states = {found.storage: found.state}
+    states |= {one.root: one.state() for one in other_parts(found.settings, job, clock)}
+    # What cannot be is refused before anybody is asked.
+    wanted_counts(joined_state(list(states.values())), tasks, stage)
+    own = [root for root, state in states.items() if _concerns(state.task_counts, stage)]
     if found.storage != found.settings.jobs_dir / job:  # a driver elsewhere cannot be asked
         refuse_driven(found.settings, job, clock, elsewhere=True)
     try:
         lock = DriverLock(found.storage, job, clock)
     except NotOwnerError:
-        answer = _ask(found.storage, tasks, stage, wait, clock)
+        answers = {root: _ask(root, tasks, stage, wait, clock) for root in own}
     else:
         with lock:
-            answer = _do(found.storage, job, tasks, stage, found.settings, clock)
-    if answer.error:
-        raise InvalidInputError(answer.error, job=job)
+            answers = {
+                root: _do(root, states[root].job, tasks, stage, found.settings, clock)
+                for root in own
+            }
+    for root, answer in answers.items():
+        if answer.error:
+            raise InvalidInputError(answer.error, job=job)
+        _told(states[root].job, states[root].task_counts, answer, as_json=as_json)
+
+
+def _concerns(counts: Mapping[str, int], stage: str | None) -> bool:
+    return bool(counts) if stage is None else stage in counts
+
+
+def _told(job: str, before: Mapping[str, int], answer: RescaleAnswer, *, as_json: bool) -> None:
     if as_json:
-        told = {"job": job, "epoch": answer.epoch, "before": before.task_counts}
+        told = {"job": job, "epoch": answer.epoch, "before": before}
         show_json({**told, "tasks": answer.counts})
         return
     for name, count in answer.counts.items():
-        held = before.task_counts[name]
+        held = before[name]
         change = f"has {count} tasks already" if held == count else f"{held} to {count} tasks"
         typer.echo(f"stage {name}: {change}, epoch {answer.epoch}")
 

@@ -37,6 +37,7 @@ def job_json(view: JobView) -> dict[str, Any]:
         "lineage": state and state.lineage,
         "generation": state and state.generation,
         "storage": str(view.storage),
+        "parts": [asdict(part) for part in view.parts],
         "inputs": [
             {
                 "operator": found.operator,
@@ -135,6 +136,10 @@ def _facts(view: JobView) -> list[tuple[str, str]]:
     ]
     if state.until is not None:
         facts.insert(2, ("bounded", "to the ends that its inputs had when it began"))
+    for part in view.parts:
+        done = ", ended" if part.ended else ""
+        kept = f"kept from {part.oldest_epoch:,}"
+        facts.append((f"part {part.part}", f"epoch {part.epoch:,}; {kept}{done}"))
     if state.rescaled_at >= 0:
         facts.append(("rescaled", f"in epoch {state.rescaled_at}"))
     return facts

@@ -21,22 +21,20 @@ SHOWN = 20
 def why(job: JobName, as_json: Json = False, home: Home = None) -> None:
     """Tell which partition holds a job back, what it dropped, and where its output stopped."""
     from headrace.clock import SystemClock
-    from headrace.coordinator.backup.places import newest_of
-    from headrace.coordinator.inspection.inspection import JobReader
+    from headrace.coordinator.inspection.part_readers import part_readers
     from headrace.coordinator.inspection.why import ask_why
-    from headrace.coordinator.storage import check_job_name
-    from headrace.files import Files
 
     settings = settings_of(home)
-    reader = JobReader(
-        newest_of(settings, check_job_name(job)), job, Files(sync=False), SystemClock()
-    )
+    readers = part_readers(settings, job, SystemClock())
     with open_home_bus(settings) as bus:
-        found = ask_why(reader, bus)
+        found = [ask_why(reader, bus) for reader in readers]
     if as_json:
-        show_json(asdict(found))
-    else:
-        show_why(found)
+        show_json(*map(asdict, found))
+        return
+    for number, one in enumerate(found):
+        if number:
+            typer.echo()
+        show_why(one)
 
 
 def show_why(found: Why) -> None:

@@ -89,8 +89,9 @@ class Progress:
         until = self.state.until
         if until is None:
             return None
-        wanted = sum(sum(until.get(stream, ())) for stream in self.streams.values())
-        return wanted - sum(self._first.values())
+        ending = {name: stream for name, stream in self.streams.items() if stream in until}
+        wanted = sum(sum(until[stream]) for stream in ending.values())
+        return wanted - sum(self._first.get(name, 0) for name in ending)
 
     def inputs(self, ends: Ends, now: float) -> list[InputProgress]:
         """Return how far each input is.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.cli.running.reporters import Reporter
     from headrace.clock import Clock
     from headrace.config import Settings
-    from headrace.coordinator.coordinator import Coordinator
+    from headrace.coordinator.joined import JoinedParts
     from headrace.coordinator.loop import Control
     from headrace.coordinator.summary import EpochSummary
     from headrace.graph.jobs import Job
@@ -89,25 +89,20 @@ def show_run(job: Job, settings: Settings, bus: Bus, reporter: Reporter, clock: 
     inputs = [operator for operator in operators if isinstance(operator, Input)]
     lateness = {operator.name: operator.lateness_ms for operator in inputs}
     idle = {operator.name: operator.idle_ms for operator in inputs if operator.idle_ms is not None}
-    running: list[tuple[Coordinator, Progress]] = []
+    running: list[tuple[JoinedParts, Progress]] = []
 
-    def on_start(coordinator: Coordinator) -> None:
-        progress = Progress(
-            job.name,
-            coordinator.input_streams(),
-            lateness,
-            coordinator.state,
-            clock.monotonic(),
-            idle_ms=idle,
-        )
-        running.append((coordinator, progress))
-        if (told := setting_notice(coordinator.state, settings.job.tasks)) is not None:
+    def on_parts(parts: JoinedParts) -> None:
+        state, streams = parts.state, parts.input_streams()
+        began = clock.monotonic()
+        progress = Progress(job.name, streams, lateness, state, began, idle_ms=idle)
+        running.append((parts, progress))
+        if (told := setting_notice(state, settings.job.tasks)) is not None:
             typer.echo(told, err=True)
-        reporter.started(progress, coordinator.ends)
+        reporter.started(progress, parts.ends)
 
     def on_epoch(summary: EpochSummary) -> None:
-        coordinator, progress = running[0]
-        progress.observe(summary, coordinator.state, clock.monotonic())
+        parts, progress = running[0]
+        progress.observe(summary, parts.state, clock.monotonic())
         reporter.epoch(summary)
 
     with _ends_like_ctrl_c(), _telling(control, reporter):
@@ -118,7 +113,7 @@ def show_run(job: Job, settings: Settings, bus: Bus, reporter: Reporter, clock: 
                 settings,
                 bus=bus,
                 control=control,
-                on_start=on_start,
+                on_parts=on_parts,
                 on_epoch=on_epoch,
                 on_notice=reporter.notice,
                 on_recovery=reporter.recovering,

@@ -19,7 +19,7 @@ def epoch_line(summary: EpochSummary) -> str:
     """Return one epoch as a line."""
     seconds = summary.took_ms / 1000
     parts = [
-        f"epoch {summary.epoch}",
+        " ".join(filter(None, ("epoch", part_of(summary.job), str(summary.epoch)))),
         count_text(summary.rows, "row"),
         f"{seconds:.2f} s",
         rate_text(summary.rows, seconds),
@@ -38,6 +38,13 @@ def epoch_line(summary: EpochSummary) -> str:
         parts.append(f"copy {behind}, {seconds_text(summary.copy.seconds)} behind")
     parts += [f"merge failed: {problem}" for problem in summary.merge_problems]
     return "  ".join(parts)
+
+
+def part_of(job: str) -> str:
+    """Return the name of a part that is not the first; empty for that one."""
+    from headrace.plan.stages import PART
+
+    return job.partition(PART)[2]
 
 
 def refused_parts(counts: Mapping[str, int]) -> list[str]:
@@ -118,6 +125,7 @@ def epoch_json(summary: EpochSummary, progress: Progress, ends: Ends, now: float
         },
         "copy": _copy_json(summary.copy),
         "ended": summary.ended,
+        "part": part_of(summary.job),
     }
 
 

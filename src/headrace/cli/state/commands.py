@@ -11,7 +11,7 @@ import typer
 from headrace.cli.options import Home, JobName, Json, Where
 from headrace.cli.screen import show_json
 from headrace.cli.state import plan
-from headrace.cli.state.readers import open_reader
+from headrace.cli.state.readers import open_reader, open_readers
 
 if TYPE_CHECKING:
     from headrace.coordinator.inspection.store_view import StoreView
@@ -71,12 +71,13 @@ def ls(
     from headrace.cli.state.text import show_stores
     from headrace.coordinator.inspection.store_list import summarise
 
-    state, kept, stores = summarise(open_reader(job, home), epoch, count=count)
-    head = {"epoch": state.epoch, "oldest": kept.oldest, "newest": kept.newest}
-    if as_json:
-        show_json(*({"job": job, **head, **asdict(store)} for store in stores))
-    else:
-        show_stores(job, head, [asdict(store) for store in stores])
+    for reader in open_readers(job, home):
+        state, kept, stores = summarise(reader, epoch, count=count)
+        head = {"epoch": state.epoch, "oldest": kept.oldest, "newest": kept.newest}
+        if as_json:
+            show_json(*({"job": reader.job, **head, **asdict(store)} for store in stores))
+        else:
+            show_stores(reader.job, head, [asdict(store) for store in stores])
 
 
 @app.command(context_settings=NEGATIVE)
@@ -93,7 +94,7 @@ def get(
     """Print the rows of one key; 1 when there are none."""
     from headrace.cli.state.rows import show_key
 
-    view = open_reader(job, home).view(store, epoch, partials=partials)
+    view = open_reader(job, store, home).view(store, epoch, partials=partials)
     show_key(view, key, under or [], as_json=as_json)
 
 
@@ -115,7 +116,7 @@ def scan(  # noqa: PLR0913, PLR0917 - one for each option
     from headrace.cli.state.lookup import key_range, matching
     from headrace.cli.state.rows import show_first
 
-    view = open_reader(job, home).view(store, epoch, partials=partials)
+    view = open_reader(job, store, home).view(store, epoch, partials=partials)
     keys = key_range(view, prefix or [], low or [], high or [])
     show_first(matching(view.batches(keys), where), limit, as_json=as_json)
 
@@ -133,7 +134,7 @@ def diff(
     """Print what changed in a store between two epochs."""
     from headrace.cli.state.diff import show_changes
 
-    reader = open_reader(job, home)
+    reader = open_reader(job, store, home)
     before = reader.view(store, first, partials=partials)
     after = reader.view(store, second, partials=partials)
     counts = show_changes(before, after, as_json=as_json)
@@ -164,7 +165,7 @@ def export(
     from headrace.clock import SystemClock
     from headrace.coordinator.inspection.exporting import export_parquet
 
-    view = open_reader(job, home).view(store, epoch, partials=partials)
+    view = open_reader(job, store, home).view(store, epoch, partials=partials)
     rows = export_parquet(view.batches(), view.schema, to, SystemClock().new_id())
     told: dict[str, Any] = {"store": view.entry.name, "epoch": view.epoch, "rows": rows}
     if as_json:

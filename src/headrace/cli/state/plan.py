@@ -9,7 +9,7 @@ import typer
 
 from headrace.cli.options import Home, JobName, Json
 from headrace.cli.screen import show_facts, show_json, show_table, show_wrapped
-from headrace.cli.state.readers import open_reader
+from headrace.cli.state.readers import open_readers
 
 if TYPE_CHECKING:
     from headrace.coordinator.inspection.state_figures import StateFigures
@@ -34,15 +34,24 @@ def plan(
     """Weigh a changelog against checkpoints with the job's own figures."""
     from headrace.coordinator.inspection.state_figures import state_figures
 
-    found = state_figures(open_reader(job, home).log, job, epochs)
-    if chart is not None:
-        from headrace.cli.state.chart import draw_figure
+    for reader in open_readers(job, home):
+        found = state_figures(reader.log, reader.job, epochs)
+        if chart is not None:
+            from headrace.cli.state.chart import draw_figure
 
-        draw_figure(found, chart)
-    if as_json:
-        show_json(figures_json(found))
-        return
-    show_plan(found)
+            draw_figure(found, _of_part(chart, reader.job))
+        if as_json:
+            show_json(figures_json(found))
+        else:
+            show_plan(found)
+
+
+def _of_part(chart: Path, name: str) -> Path:
+    """The file of a part that is not the first has its name, too."""
+    from headrace.plan.stages import PART
+
+    part = name.partition(PART)[2]
+    return chart.with_stem(f"{chart.stem}-{part}") if part else chart
 
 
 def figures_json(found: StateFigures) -> dict[str, Any]:

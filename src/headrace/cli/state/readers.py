@@ -11,13 +11,16 @@ if TYPE_CHECKING:
     from headrace.coordinator.inspection.inspection import JobReader
 
 
-def open_reader(job: str, home: Path | None) -> JobReader:
-    """Return the reader of a job below a home."""
+def open_readers(job: str, home: Path | None) -> list[JobReader]:
+    """Return the readers of all parts of a job below a home; most jobs have one."""
     from headrace.clock import SystemClock
-    from headrace.coordinator.backup.places import newest_of
-    from headrace.coordinator.inspection.inspection import JobReader
-    from headrace.coordinator.storage import check_job_name
-    from headrace.files import Files
+    from headrace.coordinator.inspection.part_readers import part_readers
 
-    root = newest_of(settings_of(home), check_job_name(job))
-    return JobReader(root, job, Files(sync=False), SystemClock())
+    return part_readers(settings_of(home), job, SystemClock())
+
+
+def open_reader(job: str, store: str, home: Path | None) -> JobReader:
+    """Return the reader of the part of a job that has a store, below a home."""
+    from headrace.coordinator.inspection.part_readers import reader_of
+
+    return reader_of(open_readers(job, home), store)

@@ -9,6 +9,7 @@ background make one file of them again.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 import msgspec
@@ -17,7 +18,9 @@ from headrace.coordinator.lineages import begin_lineage
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.planning import task_name
 from headrace.coordinator.task_files import TaskState
-from headrace.errors import InvalidInputError
+from headrace.errors import InvalidInputError, PartsError
+from headrace.plan.fingerprint import FEED
+from headrace.plan.stages import job_of
 from headrace.records.keys import group_range
 from headrace.task.orders import SegmentRef
 
@@ -33,7 +36,8 @@ def wanted_counts(state: JobState, tasks: int, stage: str | None = None) -> dict
         stage: its name; all when left out.
 
     Raises:
-        InvalidInputError: no such stage, or a number that key groups cannot be dealt to.
+        InvalidInputError: no such stage, or a number that key groups, or the partitions of an
+            internal stream, cannot be dealt to.
     """
     if not state.task_counts:
         raise InvalidInputError(
@@ -52,10 +56,25 @@ def wanted_counts(state: JobState, tasks: int, stage: str | None = None) -> dict
             "their number was fixed when the job was created",
             job=state.job,
         )
-    return {
+    wanted = {
         name: tasks if stage in (None, name) else before
         for name, before in state.task_counts.items()
     }
+    _check_feeds(state, wanted)
+    return wanted
+
+
+def _check_feeds(state: JobState, wanted: Mapping[str, int]) -> None:
+    """A partition of an internal stream is read by one task."""
+    for operator, text in state.fingerprint.items():
+        feed = json.loads(text)
+        if feed["kind"] == FEED and feed["width"] % wanted.get(feed["stage"], 1):
+            raise PartsError(
+                f"stage {feed['stage']!r} reads the {feed['width']} partitions of the internal "
+                f"stream of {operator!r}, each in one task: found "
+                f"{wanted[feed['stage']]} tasks, expected a number that divides {feed['width']}",
+                job=job_of(state.job),
+            )
 
 
 def rescaled(state: JobState, counts: Mapping[str, int], lineage: str) -> JobState:
@@ -102,7 +121,7 @@ def setting_notice(state: JobState, tasks: int) -> str | None:
     counts = ", ".join(f"{name} has {count}" for name, count in state.task_counts.items())
     return (
         f"job.tasks = {tasks} is not used since the rescale of epoch {state.rescaled_at}: stage "
-        f"{counts}; change it with: headrace jobs rescale {state.job} --tasks N"
+        f"{counts}; change it with: headrace jobs rescale {job_of(state.job)} --tasks N"
     )
 
 

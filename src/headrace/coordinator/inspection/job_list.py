@@ -5,8 +5,8 @@ Needs neither the job's code nor its driver, and is right while that runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -17,13 +17,16 @@ from headrace.coordinator.backup.places import STORAGES, newest_of
 from headrace.coordinator.catalog import Catalog, TimeEntry, load_catalog
 from headrace.coordinator.drivers import Driver, driver_of
 from headrace.coordinator.inspection.inspection import JobReader
+from headrace.coordinator.joined import joined_state
 from headrace.coordinator.manifest import SINK_ROWS, JobState
+from headrace.coordinator.parts import part_folders
 from headrace.coordinator.receivers import is_confirmed
 from headrace.coordinator.storage import check_job_name
 from headrace.coordinator.task_files import state_bytes
 from headrace.coordinator.watermarks import Now, input_watermark
 from headrace.errors import CorruptDataError
 from headrace.files import Files
+from headrace.plan.stages import PART
 
 Status = Literal["running", "stopped", "ended", "reset", "damaged"]
 
@@ -63,8 +66,21 @@ class SinkView:
 
 
 @dataclass(frozen=True)
+class PartView:
+    """One of several parts of a job: the name it is kept under, and its epochs."""
+
+    part: str
+    epoch: int
+    oldest_epoch: int
+    ended: bool
+
+
+@dataclass(frozen=True)
 class JobView:
-    """One job as of its last epoch; ``state`` is ``None`` where that cannot be read."""
+    """One job as of its last epoch; ``state`` is ``None`` where that cannot be read.
+
+    ``parts`` are there where there are several.
+    """
 
     job: str
     status: Status
@@ -76,6 +92,7 @@ class JobView:
     stages: tuple[StageView, ...]
     outputs: tuple[str, ...]
     sinks: tuple[SinkView, ...] = ()
+    parts: tuple[PartView, ...] = ()
     problem: str = ""
 
     @property
@@ -99,20 +116,48 @@ def job_names(settings: Settings) -> list[str]:
             for folder in folders
             if folder.is_dir()
             for path in folder.iterdir()
-            if not path.name.startswith(".") and (path / "manifests").is_dir()
+            if not path.name.startswith(".") and PART not in path.name
+            if (path / "manifests").is_dir()
         }
     )
 
 
 def view_job(settings: Settings, job: str, bus: Bus, clock: Clock) -> JobView:
-    """Return what is known of a job.
+    """Return what is known of a job, of all its parts together.
 
     Raises:
         InvalidInputError: there is no such job.
     """
     root = newest_of(settings, check_job_name(job))
-    files = Files(sync=False)
     driver = driver_of(root, settings.jobs_dir / job, job, clock)
+    first = _view(root, job, driver, bus, clock)
+    others = [_view(path, path.name, driver, bus, clock) for path in part_folders(settings, job)]
+    return joined_view([first, *others]) if others else first
+
+
+def joined_view(views: Sequence[JobView]) -> JobView:
+    """Return several parts as one job; one that is damaged hides what the others are."""
+    states = [view.state for view in views if view.state is not None]
+    if len(states) < len(views):
+        return next(view for view in views if view.state is None)
+    state = joined_state(states)
+    return replace(
+        views[0],
+        status=_status(state, views[0].driver),
+        state=state,
+        inputs=tuple(found for view in views for found in view.inputs),
+        stages=tuple(stage for view in views for stage in view.stages),
+        outputs=tuple(sorted({name for view in views for name in view.outputs})),
+        sinks=tuple(sink for view in views for sink in view.sinks),
+        parts=tuple(
+            PartView(one.job, one.epoch, view.oldest_epoch or 0, ended=one.ended)
+            for one, view in zip(states, views, strict=True)
+        ),
+    )
+
+
+def _view(root: Path, job: str, driver: Driver | None, bus: Bus, clock: Clock) -> JobView:
+    files = Files(sync=False)
     try:
         reader = JobReader(root, job, files, clock)
         state, oldest = reader.state(), reader.kept().oldest

@@ -1,0 +1,63 @@
+"""The parts of one job seen as one, for whoever reports a run or asks something of all of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from headrace.coordinator.coordinator import Coordinator
+from headrace.coordinator.manifest import JobState
+
+
+class JoinedParts:
+    """What the drivers of several parts say together.
+
+    From any thread; each part goes on by itself.
+
+    Args:
+        parts: senders first; those that have not begun are left out.
+    """
+
+    def __init__(self, parts: Sequence[Coordinator]) -> None:
+        self._parts = tuple(part for part in parts if part.has_state) or tuple(parts)
+
+    @property
+    def state(self) -> JobState:
+        """The state of the first part, with inputs, tasks and counts of all."""
+        return joined_state([part.state for part in self._parts])
+
+    def input_streams(self) -> dict[str, str]:
+        """Return the stream of each input operator, and of what goes from part to part."""
+        return {name: one for part in self._parts for name, one in part.input_streams().items()}
+
+    def ends(self) -> dict[str, list[int]]:
+        """Return the next offset of each partition of each of these streams."""
+        return {name: ends for part in self._parts for name, ends in part.ends().items()}
+
+
+def joined_state(states: Sequence[JobState]) -> JobState:
+    """Return the state of the first part, with what the others have beside it.
+
+    Epochs are those of the first part; the job has ended when all parts have.
+    """
+    first = states[0]
+    if len(states) == 1:
+        return first
+    counts: Counter[str] = Counter()
+    for state in states:
+        counts.update(state.counts)
+    ends = [state.until for state in states if state.until is not None]
+    return msgspec.structs.replace(
+        first,
+        inputs={name: held for state in states for name, held in state.inputs.items()},
+        until={name: end for until in ends for name, end in until.items()} if ends else None,
+        watermarks={name: at for state in states for name, at in state.watermarks.items()},
+        tasks={name: task for state in states for name, task in state.tasks.items()},
+        task_counts={name: n for state in states for name, n in state.task_counts.items()},
+        counts=dict(counts),
+        ended=all(state.ended for state in states),
+        rescaled_at=max(state.rescaled_at for state in states),
+        fingerprint={name: text for state in states for name, text in state.fingerprint.items()},
+    )

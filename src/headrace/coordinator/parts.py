@@ -1,0 +1,73 @@
+"""The parts of a job that were kept so far, and whether a graph is still cut in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from headrace.clock import Clock
+from headrace.config import Settings
+from headrace.config.durability import Durability
+from headrace.coordinator.commit_log import FileCommitLog
+from headrace.coordinator.history import load_state
+from headrace.errors import PartsError
+from headrace.files import Files
+from headrace.plan.fingerprint import JOB
+from headrace.plan.stages import PART, JobPlan
+
+UNFINISHED = "unfinished"
+"""A file in a job's storage while its parts are reset or deleted, one after the other."""
+
+
+def part_folders(settings: Settings, job: str) -> list[Path]:
+    """Return the storages of the parts that a job has kept beside its first, sorted."""
+    found = settings.jobs_dir.glob(f"{job}{PART}*")
+    return sorted(path for path in found if (path / "manifests").is_dir())
+
+
+def check_deployable(
+    parts: Sequence[JobPlan], settings: Settings, files: Files, clock: Clock
+) -> None:
+    """Make sure that a job can be run in these parts.
+
+    Raises:
+        PartsError: a reset or a deletion has not been completed; state belongs to another
+            part by now; or the setting of durability does not hold for several parts.
+    """
+    job = parts[0].job
+    root = settings.jobs_dir / job
+    if (root / UNFINISHED).exists():
+        what = files.read(root / UNFINISHED).decode()
+        raise PartsError(
+            f"a {what} of job {job!r} was not completed: some of its parts have state, others have "
+            f"none; run it again: headrace jobs {what} {job}",
+            job=job,
+        )
+    if len(parts) > 1 and Durability.parse(settings.state.durability).is_backup:
+        raise PartsError(
+            f'job {job!r} has {len(parts)} parts, joined by via="bus", and state.durability is '
+            f"{settings.state.durability}: a part that went back to its last copy would send "
+            "again what another has taken in; use state.durability=epoch",
+            job=job,
+        )
+    _check_moved(parts, [root, *part_folders(settings, job)], files, clock)
+
+
+def _check_moved(
+    parts: Sequence[JobPlan], folders: Sequence[Path], files: Files, clock: Clock
+) -> None:
+    """Refuse operators whose state is in another part than the graph has them in now."""
+    home = {name: part.job for part in parts for name in part.fingerprint if name != JOB}
+    for folder in folders:
+        if not (folder / "manifests").is_dir():
+            continue
+        state = load_state(FileCommitLog(folder, files, clock))
+        for name in state.fingerprint if state is not None else ():
+            if home.get(name, folder.name) != folder.name:
+                raise PartsError(
+                    f"operator {name!r} of job {parts[0].job!r} has its state in part "
+                    f"{folder.name!r}, and would be in {home[name]!r} now: via= of a partition_by "
+                    f"before it has changed; change it back, or begin anew: headrace jobs reset "
+                    f"{parts[0].job}",
+                    job=parts[0].job,
+                )

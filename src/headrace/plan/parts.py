@@ -1,0 +1,146 @@
+"""Cuts a plan into parts where rows go through internal streams of the bus.
+
+A part is the stages that are joined by exchange files, so that they share epochs. Each is a
+plan of its own, with levels of its own; numbers and names of stages stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from headrace.graph.operators import BUS, JobGraph, Operator, PartitionBy
+from headrace.plan.fingerprint import JOB
+from headrace.plan.stages import Exchange, JobPlan, Stage, StreamInfo
+from headrace.records.schema import normalise_schema
+
+STREAM_SUFFIX = ".exchange"
+MAX_NAME = 200
+
+
+def feed_stream(job: str, operator: str) -> str:
+    """Return the name of the internal stream of a ``partition_by``."""
+    return f"{job}.{operator}{STREAM_SUFFIX}"
+
+
+def feed_streams(graph: JobGraph) -> dict[str, str]:
+    """Return the internal stream of each ``partition_by`` that has one."""
+    return {
+        operator.name: feed_stream(graph.name, operator.name)
+        for operator in graph.operators
+        if isinstance(operator, PartitionBy) and operator.via == BUS
+    }
+
+
+def through_bus(
+    exchange: Exchange,
+    job: str,
+    streams: Mapping[str, StreamInfo],
+    tasks: int,
+    origins: tuple[str, ...],
+) -> Exchange:
+    """Return an exchange whose rows go through an internal stream.
+
+    Args:
+        exchange: through files.
+        job: its name.
+        streams: those that exist; the internal stream keeps the partitions that it has.
+        tasks: of the receiving stage: the partitions of a new stream.
+        origins: streams of the job's inputs, by number.
+    """
+    stream = feed_stream(job, exchange.operator)
+    found = streams.get(stream)
+    return replace(
+        exchange,
+        schema=normalise_schema(exchange.schema),
+        stream=stream,
+        partitions=tasks if found is None else found.partitions,
+        origins=origins,
+    )
+
+
+def check_parts(
+    stages: Sequence[Stage],
+    operators: Mapping[str, Operator],
+    report: Callable[[Operator, str], None],
+) -> None:
+    """Report parts that would wait for each other, and names that no stream can have."""
+    feeds = [exchange for stage in stages for exchange in stage.feeds]
+    for feed in feeds:
+        if len(feed.stream) > MAX_NAME:
+            report(operators[feed.operator], "its internal stream has too long a name; give name=")
+    if grouped(stages) is None:
+        report(
+            operators[feeds[0].operator],
+            'with via="bus" what comes before it has epochs of its own, but meets what comes after '
+            'it again in another partition_by: give that one via="bus" as well, or none',
+        )
+
+
+def split(plan: JobPlan) -> tuple[JobPlan, ...]:
+    """Return the parts of a plan, each after those that feed it; one part is the plan itself.
+
+    Args:
+        plan: without a ring of parts, which ``plan`` refuses.
+    """
+    groups = grouped(plan.stages)
+    assert groups is not None
+    if len(groups) == 1:
+        return (plan,)
+    return tuple(_part(plan, stages, number) for number, stages in enumerate(groups))
+
+
+def grouped(stages: Sequence[Stage]) -> list[list[Stage]] | None:
+    """Return the stages that share epochs, senders first; ``None`` where parts form a ring."""
+    part = {stage.index: stage.index for stage in stages}
+
+    def find(index: int) -> int:
+        while part[index] != index:
+            index = part[index]
+        return index
+
+    edges = [exchange for stage in stages for exchange in stage.receives]
+    for edge in edges:
+        if not edge.stream:
+            part[find(edge.source_stage)] = find(edge.target_stage)
+    members: dict[int, list[Stage]] = {}
+    for stage in stages:
+        members.setdefault(find(stage.index), []).append(stage)
+    before: dict[int, set[int]] = {root: set() for root in members}
+    for edge in edges:
+        if edge.stream:
+            before[find(edge.target_stage)].add(find(edge.source_stage))
+    ordered: list[int] = []
+    while len(ordered) < len(members):
+        ready = [r for r in members if r not in ordered and before[r] <= set(ordered)]
+        if not ready:
+            return None
+        ordered.append(min(ready, key=lambda root: members[root][0].index))
+    return [members[root] for root in ordered]
+
+
+def _part(plan: JobPlan, stages: list[Stage], number: int) -> JobPlan:
+    levels: dict[int, int] = {}
+    for stage in stages:  # in the order of the whole plan's levels: senders first
+        senders = [e.source_stage for e in stage.receives if not e.stream]
+        levels[stage.index] = max((levels[sender] + 1 for sender in senders), default=0)
+    own = [replace(stage, level=levels[stage.index]) for stage in stages]
+    own.sort(key=lambda stage: (stage.level, stage.index))
+    names = {JOB, *(b.operator for s in own for b in s.reads)}
+    names |= {operator.name for stage in own for operator in stage.operators}
+    used = {table for stage in own for table in stage.tables}
+    return replace(
+        plan,
+        stages=tuple(own),
+        fingerprint={n: text for n, text in plan.fingerprint.items() if n in names},
+        tables=tuple(table for table in plan.tables if table.name in used),
+        part=_name(stages[0]) if number else "",
+    )
+
+
+def _name(first: Stage) -> str:
+    """Name a part by what its first stage reads first."""
+    received: tuple[Exchange, ...] = first.receives
+    if received:
+        return received[0].operator
+    return first.inputs[0].pattern or first.inputs[0].operator

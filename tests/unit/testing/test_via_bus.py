@@ -1,0 +1,360 @@
+"""``partition_by(..., via="bus")`` under the test driver: two sides, each at its own pace."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import headrace as hr
+from headrace.coordinator.changes.removal import remove_job
+from headrace.coordinator.changes.resetting import check_one_part, own_inputs, reset_parts
+from headrace.coordinator.changes.rewinding import emptied
+from headrace.coordinator.inspection.inspection import JobReader
+from headrace.coordinator.inspection.job_list import job_names, view_job
+from headrace.coordinator.inspection.part_readers import part_readers, reader_of
+from headrace.coordinator.inspection.why import ask_why
+from headrace.coordinator.manifest import JobState
+from headrace.errors import GraphError, InvalidInputError, PartsError
+from headrace.files import Files
+from headrace.testing import TestDriver
+
+CLICKS = {"user": pa.string(), "n": pa.int64(), "at": pa.int64()}
+INNER = "clicks.clicks.by_user.exchange"
+
+
+@hr.job("clicks")
+def clicks(g: hr.Graph) -> None:
+    rows = g.input("clicks", time="at")
+    rows.send_to(g.output("seen"))
+    by_user = rows.partition_by("user", via="bus")
+    by_user.window(hr.tumbling("10s"), n=hr.agg.sum("n")).send_to(g.output("windows"))
+
+
+@pytest.fixture
+def driver() -> Iterator[TestDriver]:
+    with TestDriver(clicks) as made:
+        made.create("clicks", CLICKS, time="at", partitions=2)
+        yield made
+
+
+def feed(driver: TestDriver, at_s: Sequence[int], users: str = "abc") -> None:
+    for partition in range(2):
+        rows = [{"user": user, "n": 1, "at": at * 1000} for at in at_s for user in users]
+        driver.feed("clicks", rows, partition=partition)
+
+
+def sums(driver: TestDriver) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for row in driver.output("windows"):
+        total[row["user"]] += row["n"]
+    return total
+
+
+def test_a_side_that_stands_still_does_not_hold_up_the_other(driver: TestDriver) -> None:
+    for second in range(0, 50, 10):
+        feed(driver, [second])
+        assert driver.advance(part=0) is not None
+    assert len(driver.output("seen")) == 30
+    assert driver.output("windows") == []
+    summary = driver.advance(part=1)
+    assert summary is not None
+    assert (summary.rows, summary.job) == (0, "clicks@clicks.by_user")
+    assert sums(driver) == {"a": 8, "b": 8, "c": 8}  # the last window is open
+
+
+def test_a_quiet_input_still_closes_the_windows_that_its_watermark_has_passed(
+    driver: TestDriver,
+) -> None:
+    feed(driver, [0], "a")
+    driver.run()
+    assert driver.output("windows") == []
+    feed(driver, [30], "b")  # nothing of user a: only marks reach its partition
+    driver.run()
+    assert sums(driver) == {"a": 2}
+
+
+def test_a_bounded_run_ends_when_all_parts_are_through(driver: TestDriver) -> None:
+    feed(driver, [1, 12])
+    for part in driver.parts:
+        part.end_at_present()
+    assert driver.advance(part=1) is None  # its end is not known yet
+    while driver.advance(part=0) is not None:
+        assert not driver.parts[1].has_ended
+    driver.run()
+    assert [part.has_ended for part in driver.parts] == [True, True]
+    assert sums(driver) == {"a": 4, "b": 4, "c": 4}
+
+
+def test_an_empty_input_ends_too(driver: TestDriver) -> None:
+    driver.finish()
+    assert all(part.has_ended for part in driver.parts)
+
+
+def test_without_event_time_only_the_end_is_marked() -> None:
+    @hr.job("totals")
+    def totals(g: hr.Graph) -> None:
+        by_user = g.input("clicks").partition_by("user", via="bus", name="by")
+        by_user.aggregate(name="totals", n=hr.agg.sum("n"))
+
+    with TestDriver(totals) as driver:
+        driver.create("clicks", {"user": pa.string(), "n": pa.int64()})
+        driver.feed("clicks", [{"user": user, "n": 1} for user in "aabb"])
+        driver.run()
+        assert sum(driver.bus.stream("totals.by.exchange").ends()) == 4
+        driver.finish()
+        assert sum(driver.bus.stream("totals.by.exchange").ends()) == 8
+        assert {row["user"]: row["n.sum"] for row in driver.table("totals")} == {"a": 2, "b": 2}
+
+
+def mixed(way: str) -> hr.Job:
+    @hr.job("mixed")
+    def job(g: hr.Graph) -> None:
+        left = g.input("left", time="at").partition_by("user", via=way, name="by-left")
+        right = g.input("right", time="at").partition_by("user", name="by-right")
+        counts = left.merge(right).window(hr.tumbling("10s"), name="both", n=hr.agg.sum("n"))
+        counts.send_to(g.output("windows"))
+        best = counts.partition_by("window_start").window(hr.tumbling("10s"), m=hr.agg.max("n"))
+        best.send_to(g.output("best"))
+
+    return job
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (0, 0, 1), (1, 1, 0)])
+def test_a_stage_may_receive_files_and_the_bus(order: tuple[int, ...]) -> None:
+    """Windows over both close at the lesser watermark, once, whichever side is ahead."""
+    found = []
+    for way in ("exchange", "bus"):
+        with TestDriver(mixed(way), max_rows=7) as driver:
+            driver.create("left", CLICKS, time="at")
+            driver.create("right", CLICKS, time="at", partitions=2)
+            for second in range(0, 200, 4):
+                for number in range(3):
+                    row = {"user": "abcd"[second // 4 % 4], "n": second, "at": second * 1000}
+                    driver.feed("left" if number == 2 else "right", [row], partition=number % 2)
+                for part in order:
+                    driver.advance(part=part % len(driver.parts))
+            early = [len(driver.output(name)) for name in ("windows", "best")]
+            driver.finish()
+            assert min(early) > 0
+            found.append([sorted(map(str, driver.output(name))) for name in ("windows", "best")])
+    assert found[0] == found[1]
+
+
+def test_dead_letters_know_the_record_they_came_from() -> None:
+    def fussy(message: Any) -> bool:
+        if message.n == 3:
+            raise ValueError("three")
+        return True
+
+    @hr.job("fussy")
+    def job(g: hr.Graph) -> None:
+        rows = g.input("clicks", time="at").partition_by("user", via="bus", name="by")
+        rows.filter(fussy, on_error="dead_letter").send_to(g.output("good"))
+
+    with TestDriver(job) as driver:
+        driver.create("clicks", CLICKS, time="at", partitions=2)
+        rows = [{"user": "a", "n": n, "at": n} for n in range(5)]
+        driver.feed("clicks", rows, partition=1)
+        driver.run()
+        (letter,) = driver.output("fussy.dead")
+        assert (letter["job"], letter["stream"]) == ("fussy", "clicks")
+        assert (letter["partition"], letter["offset"]) == (1, 3)
+        assert len(driver.output("good")) == 4
+
+
+def test_event_time_from_the_clock_goes_on_while_nothing_comes() -> None:
+    @hr.job("clock")
+    def job(g: hr.Graph) -> None:
+        rows = g.input("clicks", time=hr.processing_time()).partition_by(
+            "user", via="bus", name="by"
+        )
+        rows.window(hr.tumbling("10s"), n=hr.agg.sum("n")).send_to(g.output("windows"))
+
+    with TestDriver(job) as driver:
+        driver.create("clicks", CLICKS)
+        driver.feed("clicks", [{"user": "a", "n": 1, "at": 0}])
+        driver.run()
+        assert driver.output("windows") == []
+        driver.clock.advance(20_000)
+        driver.run()
+        assert sums(driver) == {"a": 1}
+
+
+def test_patterns_do_not_match_internal_streams() -> None:
+    @hr.job("all")
+    def job(g: hr.Graph) -> None:
+        g.input("*s*", time="at").partition_by("user", via="bus").aggregate(n=hr.agg.count())
+
+    with TestDriver(job) as driver:
+        driver.create("clicks", CLICKS, time="at")
+        driver.run()
+        driver.crash()
+        driver.feed("clicks", [{"user": "a", "n": 1, "at": 1}])
+        driver.run()
+        assert set(driver.coordinator.input_streams().values()) == {"clicks"}
+
+
+def test_what_was_taken_in_is_trimmed(driver: TestDriver) -> None:
+    for second in range(40):
+        feed(driver, [second])
+        driver.run()
+    stream = driver.bus.stream(INNER)
+    assert all(begin > 0 for begin in stream.begins())
+    driver.crash(lose_hosts=[0])
+    driver.finish()
+    assert sums(driver) == {"a": 80, "b": 80, "c": 80}
+
+
+def test_tasks_may_become_fewer_where_each_partition_stays_with_one(driver: TestDriver) -> None:
+    feed(driver, [1])
+    driver.run()
+    with pytest.raises(InvalidInputError, match="found 3 tasks, expected a number that divides 4"):
+        driver.parts[1].rescale(3)
+    driver.parts[1].rescale(2)
+    feed(driver, [2])
+    driver.run()
+    driver.crash(lose_hosts=[0])
+    feed(driver, [13])
+    driver.finish()
+    assert driver.parts[1].state.task_counts == {"clicks.by_user": 2}
+    assert sums(driver) == {"a": 6, "b": 6, "c": 6}
+
+
+def graph(body: Callable[[hr.Stream], hr.Stream], way: str = "bus") -> hr.Job:
+    @hr.job("clicks")
+    def job(g: hr.Graph) -> None:
+        rows = g.input("clicks", time="at")
+        by_user = body(rows).partition_by("user", via=way, name="by")
+        by_user.window(hr.tumbling("10s"), name="w", n=hr.agg.count()).send_to(g.output("windows"))
+
+    return job
+
+
+def test_a_graph_that_no_longer_fits_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    with TestDriver(graph(lambda rows: rows), home=tmp_path, memory_bus=False) as driver:
+        driver.create("clicks", CLICKS, time="at", partitions=2)
+        feed(driver, [1])
+        driver.run()
+    moved = "operator 'w' .* has its state in part 'clicks@by', and would be in 'clicks' now: via="
+    fewer = "partition_by 'by' sends has changed.*expected user string, n int64.*jobs reset clicks"
+    for job, told in (
+        (graph(lambda rows: rows, "exchange"), moved),
+        (graph(lambda rows: rows.map("user", "at")), fewer),
+    ):
+        with (
+            TestDriver(job, home=tmp_path, memory_bus=False) as driver,
+            pytest.raises(PartsError, match=told),
+        ):
+            driver.start()
+    same = graph(lambda rows: rows.filter(hr.col("n") > 0))
+    with TestDriver(same, home=tmp_path, memory_bus=False) as driver:
+        feed(driver, [2])
+        assert driver.finish() > 0
+
+
+def test_copies_of_parts_are_refused() -> None:
+    with TestDriver(clicks, durability="backup(30s)") as driver:
+        driver.create("clicks", CLICKS, time="at")
+        with pytest.raises(InvalidInputError, match=r"has 2 parts.*use state.durability=epoch"):
+            driver.start()
+
+
+def test_a_wrong_graph_is_told_before_anything_is_made(driver: TestDriver) -> None:
+    wrong = hr.job("clicks")(lambda g: g.input("clicks").partition_by("user", via="here"))
+    with TestDriver(wrong) as other, pytest.raises(GraphError, match="via is 'here'"):
+        other.start()
+
+
+def reset(driver: TestDriver) -> JobState:
+    readers = part_readers(driver.settings, "clicks", driver.clock)
+
+    def choose(state: JobState, reader: JobReader) -> JobState:
+        inputs = own_inputs(state, reader).inputs
+        offsets = {name: [0] * len(held) for name, held in inputs.items()}
+        return emptied(state, offsets, driver.clock.new_id())
+
+    return reset_parts(
+        {reader.root: reader for reader in readers},
+        choose,
+        bus=driver.bus,
+        files=Files(sync=False),
+        clock=driver.clock,
+    )
+
+
+POINTS = ["set_back.published", "set_back.committed", "parts.set_back", "parts.stream_removed"]
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("point", POINTS)
+def test_a_reset_that_was_cut_is_completed_by_another(point: str, nth: int, tmp_path: Path) -> None:
+    with TestDriver(clicks, home=tmp_path, memory_bus=False) as driver:
+        driver.create("clicks", CLICKS, time="at", partitions=2)
+        feed(driver, [1, 12])
+        driver.run()
+        before = Counter(str(row) for row in driver.output("windows"))
+        driver.crash()
+        if driver.advance_with_crash(point, nth, lambda: reset(driver)):
+            with pytest.raises(InvalidInputError, match="run it again: headrace jobs reset clicks"):
+                driver.start()
+            reset(driver)
+        assert INNER not in driver.bus.names()
+        view = view_job(driver.settings, "clicks", driver.bus, driver.clock)
+        assert (view.status, [part.part for part in view.parts]) == (
+            "reset",
+            ["clicks", "clicks@clicks.by_user"],
+        )
+        driver.finish()
+        again = Counter(str(row) for row in driver.output("windows")) - before
+        assert len(again) == 6
+
+
+def test_a_deleted_job_takes_its_internal_streams_along(tmp_path: Path) -> None:
+    with TestDriver(clicks, home=tmp_path, memory_bus=False) as driver:
+        driver.create("clicks", CLICKS, time="at", partitions=2)
+        feed(driver, [1])
+        driver.run()
+        driver.crash()
+
+        def remove() -> None:
+            remove_job(driver.settings, "clicks", driver.bus, Files(sync=False), driver.clock)
+
+        assert driver.advance_with_crash("delete.renamed", 1, remove)
+        with pytest.raises(InvalidInputError, match="a delete of job 'clicks' was not completed"):
+            driver.start()
+        remove()
+        assert driver.bus.names() == ["clicks", "seen", "windows"]
+        assert job_names(driver.settings) == []
+        assert list(driver.settings.jobs_dir.iterdir()) == []
+        driver.finish()
+        assert sums(driver) == {"a": 2, "b": 2, "c": 2}
+
+
+def test_commands_see_all_parts(driver: TestDriver) -> None:
+    feed(driver, [1, 12])
+    driver.run()
+    assert job_names(driver.settings) == ["clicks"]
+    view = view_job(driver.settings, "clicks", driver.bus, driver.clock)
+    assert view.state is not None
+    assert view.state.counts["in"] == 12
+    assert [(found.operator, found.lag) for found in view.inputs] == [
+        ("clicks", 0),
+        ("clicks.by_user", 0),
+    ]
+    assert [stage.stage for stage in view.stages] == ["clicks.by_user"]
+    assert view.outputs == ("seen", "windows")
+    readers = part_readers(driver.settings, "clicks", driver.clock)
+    assert reader_of(readers, "window").job == "clicks@clicks.by_user"
+    with pytest.raises(InvalidInputError, match=r"has no store 'none'; it has clicks.by_user.win"):
+        reader_of(readers, "none")
+    with pytest.raises(InvalidInputError, match=r"has 2 parts.*headrace jobs reset clicks"):
+        check_one_part(readers)
+    sender, receiver = (ask_why(reader, driver.bus) for reader in readers)
+    assert "clicks.by_user" in {end.operator for end in sender.ends}
+    assert receiver.stages[0].watermark_ms == 12_000
+    assert receiver.stages[0].behind.startswith("input clicks.by_user, partition 0")
