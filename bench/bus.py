@@ -8,6 +8,7 @@ should be on the disk that is meant; it is emptied afterwards.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import shutil
@@ -132,6 +133,17 @@ def compact_rate(root: Path, rows: int) -> float:
         return rows / took
 
 
+def make_streams(root: Path, streams: int, partitions: int) -> None:
+    """Make the streams of a pattern, with a record in each partition."""
+    files, settings = Files(sync=False), BusOptions(fsync=Fsync.NEVER)
+    with FileBus(root, settings, files=files) as bus:
+        batch = batch_of(1)
+        for number in range(streams):
+            stream = bus.create(StreamSpec(f"errors.{number}", partitions, SCHEMA, "at"))
+            for partition in range(partitions):
+                stream.append(partition, batch)
+
+
 def processor_s() -> float:
     """Seconds of a core that this process has used."""
     used = os.times()
@@ -140,13 +152,8 @@ def processor_s() -> float:
 
 def pattern_s(root: Path, streams: int, partitions: int = 30) -> dict[str, float]:
     """Seconds to plan a job over a pattern of streams, and to plan its first epochs."""
-    files, settings = Files(sync=False), BusOptions(fsync=Fsync.NEVER)
-    with FileBus(root / "bus", settings, files=files) as bus:
-        batch = batch_of(1)
-        for number in range(streams):
-            stream = bus.create(StreamSpec(f"errors.{number}", partitions, SCHEMA, "at"))
-            for partition in range(partitions):
-                stream.append(partition, batch)
+    make_streams(root / "bus", streams, partitions)
+    gc.collect()  # what a job of its own would not find in its process
 
     @hr.job("alarms")
     def alarms(g: hr.Graph) -> None:
