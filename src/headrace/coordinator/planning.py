@@ -47,9 +47,9 @@ def plan_ranges(
         for binding in stage.reads:
             limits = _limits(state, binding.stream, ends[binding.stream])
             positions = state.inputs.get(binding.operator, {})
-            # What was passed while a partition was idle stays passed.
-            idled = binding.idle_ms is not None
-            floor = state.watermarks.get(stage.name, NO_WATERMARK) if idled else NO_WATERMARK
+            # What was passed while a partition was idle or not there, or with another lateness,
+            # stays passed.
+            floor = state.watermarks.get(stage.name, NO_WATERMARK)
             for partition, end in enumerate(limits):
                 held = positions.get(partition, InputPosition(0))
                 start = held.next_offset

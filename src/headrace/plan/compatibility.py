@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.plan.fingerprint import JOB, PATTERN, SINK
+from headrace.plan.fingerprint import GRACE, JOB, PATTERN, SINK
 
 _RESET = "or begin anew: headrace jobs reset JOB"
 
@@ -76,6 +76,8 @@ def _differences(name: str, before: dict[str, Any], after: dict[str, Any]) -> li
     for part in sorted({*before, *after}):
         if part == "partitions" and after.get(part, 0) >= before.get(part, 0):
             continue  # the new ones are read from their beginning
+        if part == GRACE and GRACE not in before:
+            continue  # state of before it was noted
         if before.get(part) != after.get(part):
             was, now = _shown(before.get(part)), _shown(after.get(part))
             advice = _ADVICE.get(part, "change it back")
@@ -88,6 +90,7 @@ _ADVICE = {
     "to": "which epochs a receiver has is kept by the operator's name: give it another with name=",
     "stage": "its state is kept by the names of the partition_by before it: rename these back",
     "partitions": "offsets are kept by partition: use a stream with as many",
+    GRACE: "it says which results are out, so it is fixed when a job is created: set it back",
     "key groups": "they are fixed when a job is created: set them back",
 }
 

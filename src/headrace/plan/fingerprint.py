@@ -26,6 +26,7 @@ JOB = "job"
 PATTERN = "pattern"
 STREAM = "stream"
 SINK = "sink"
+GRACE = "grace"
 FEED = "internal stream of"
 
 
@@ -71,7 +72,8 @@ def _describe(operator: Operator) -> dict[str, Any] | None:
             "stores": [_store(operator.store)],
         }
         if isinstance(operator, WindowAggregate):
-            described |= operator.window.describe()
+            window = operator.window
+            described |= window.describe() | {GRACE: duration_text(window.grace_ms)}
         elif operator.every_ms is not None:
             described["every"] = duration_text(operator.every_ms)
         return described

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -53,7 +54,7 @@ def test_stateless_changes_fit() -> None:
     def after(g: hr.Graph) -> None:
         kept = g.input("orders", lateness="1h").filter(hr.col("price") > 0)
         source = kept.partition_by("customer", name="keyed")
-        hourly = source.window(hr.tumbling("1h", grace="1m"), name="hourly", n=hr.agg.count())
+        hourly = source.window(hr.tumbling("1h"), name="hourly", n=hr.agg.count())
         hourly.map("n").send_to(g.output("counts"))
         source.process(Other, {"seen": int}, uses=["price"], name="mine")
 
@@ -94,6 +95,34 @@ def test_what_changed_is_told(after: Build, message: str) -> None:
     assert len(found) == 1, found
     assert message in found[0]
     assert found[0].endswith("or begin anew: headrace jobs reset JOB")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        hr.tumbling,
+        functools.partial(hr.tumbling, late="update"),
+        functools.partial(hr.tumbling, early="1m"),
+        functools.partial(hr.hopping, every="5m"),
+        hr.sliding,
+        hr.session,
+    ],
+)
+def test_grace_says_which_results_are_out(make: Any) -> None:
+    """With less, those that wait for it would be lost; with more, some would come twice."""
+
+    def build(grace: str) -> dict[str, str]:
+        def function(g: hr.Graph) -> None:
+            keyed(g).window(make("10m", grace=grace), name="w", n=hr.agg.count())
+
+        return marks(function)
+
+    for old, new in (("5s", "1m"), ("1m", "5s")):
+        [found] = changes(build(old), build(new))
+        assert found.startswith(f"window 'w': grace was {old}, is now {new}; it says which results")
+    unknown = {name: text.replace('"grace": "5s", ', "") for name, text in build("5s").items()}
+    assert unknown != build("5s")
+    assert changes(unknown, build("1m")) == []
 
 
 def test_a_column_of_another_type_does_not_fit() -> None:
