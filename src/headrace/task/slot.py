@@ -8,6 +8,7 @@ advance them. 3. Write exchange files, one changelog segment for all tasks, outp
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -322,7 +323,7 @@ class _Attempt:
     def _run_task(
         self, task: TaskOrder, stage: Stage, state: TaskState | None, runtime: StageTask
     ) -> list[Reached]:
-        reached = []
+        reached: list[Reached] = []
         bindings = {binding.operator: binding for binding in stage.inputs}
         for wanted in task.ranges:
             if wanted.operator not in bindings:
@@ -342,23 +343,27 @@ class _Attempt:
             for chunk in reader.chunks(self._should_stop):
                 runtime.push(wanted.operator, chunk)
             reached.append(reader.reached())
-        fed, marks = self._read_feeds(task, stage, runtime)
+        feeds = {exchange.operator: exchange for exchange in stage.receives if exchange.stream}
+        marks = self._read_feeds(task, feeds, runtime, reached) if feeds else []
         for exchange in stage.receives:
             for file in self._exchange_readers(exchange):
                 for chunk in file.read(*task.groups):
                     runtime.push(exchange.operator, chunk)
         watermark = self._order.watermarks.get(stage.name, NO_WATERMARK)
-        if stage.feeds:  # no other task has anything of its partitions
+        if marks:  # no other task has anything of its partitions
             watermark = max(watermark, min(task.bound, *marks))
         runtime.advance(watermark, self._order.time_ms)
-        return reached + fed
+        return reached
 
     def _read_feeds(
-        self, task: TaskOrder, stage: Stage, runtime: StageTask
-    ) -> tuple[list[Reached], list[int]]:
-        """Read what came through internal streams; returns how far, and the marks since."""
-        feeds = {exchange.operator: exchange for exchange in stage.feeds}
-        reached, marks = [], []
+        self,
+        task: TaskOrder,
+        feeds: Mapping[str, Exchange],
+        runtime: StageTask,
+        reached: list[Reached],
+    ) -> list[int]:
+        """Read what came through internal streams; returns the marks of their partitions since."""
+        marks = []
         for wanted in task.ranges:
             if wanted.operator not in feeds:
                 continue
@@ -370,7 +375,7 @@ class _Attempt:
             marks.append(reader.mark)
             if wanted.start < wanted.stop:
                 reached.append(reader.reached())
-        return reached, marks
+        return marks
 
     def _should_stop(self) -> bool:
         deadline = self._order.deadline_ms
