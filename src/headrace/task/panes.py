@@ -121,6 +121,8 @@ class PaneNode(BucketNode):
             is_over = (is_extra & (cluster <= bound)) | (~is_extra & (cluster <= 2 * last_over))
             self._keep(fresh.filter(~is_over))
             pieces.append(fresh.filter(cluster <= bound))
+        if not pieces:  # a table may name panes of which it has no row: those of another task, once
+            return
         frame = pl.concat(pieces, how="vertical_relaxed")
         if stored and fresh is not None:
             frame = self._aggregation.combined(frame, self._heads)

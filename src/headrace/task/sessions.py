@@ -111,14 +111,14 @@ class SessionNode(BucketNode):
             self._keep(fresh.filter(pl.col(BUCKET) > near))
             own = fresh.filter(pl.col(BUCKET) <= near)
             rows.append(own.with_columns(pl.lit(0).alias(_STORED)))
-        frame = pl.concat(rows, how="vertical_relaxed")
-        left = self._join(frame, upto)
-        later = {end for end in self._opened() if end > near}
-        self._open = later.union(left[BUCKET].to_list())
-        waiting = left.filter(pl.col(BUCKET) <= upto)[_LAST].to_numpy()
-        ends = [end for end in self._open if end > upto]
-        ends += [int(waiting.min()) + self._size] if len(waiting) else []
-        self._due = min(ends, default=None)
+        self._open = {end for end in self._opened() if end > near}
+        ends: list[int] = []
+        if rows:  # a table may name slices of which it has no row: those of another task, once
+            left = self._join(pl.concat(rows, how="vertical_relaxed"), upto)
+            self._open.update(left[BUCKET].to_list())
+            waiting = left.filter(pl.col(BUCKET) <= upto)[_LAST].to_numpy()
+            ends += [int(waiting.min()) + self._size] if len(waiting) else []
+        self._due = min([*ends, *(end for end in self._open if end > upto)], default=None)
 
     def _first_due(self, fresh: pl.DataFrame | None, upto: int) -> int | None:
         """When, less the grace, the first session may end; a slice not yet looked at: its own."""
@@ -129,6 +129,10 @@ class SessionNode(BucketNode):
         if fresh is not None and fresh.height:
             found.append(int(fresh[_LAST].to_numpy().min()) + self._size)
         return min(found, default=None)
+
+    def _store(self) -> None:
+        super()._store()
+        self._due = None  # not known of what was stored without a look at it
 
     def _keep(self, fresh: pl.DataFrame | None) -> None:
         if fresh is not None and fresh.height:

@@ -84,9 +84,13 @@ def test_windows_equal_the_model_wherever_epochs_are_cut(kind: str, data: Any) -
 
 def rough_step(driver: TestDriver, data: Any) -> None:
     """Go on in one of several ways, most of them rough."""
-    step = data.draw(st.sampled_from(["advance", "run", "restart", "lose disk", "crash", "crash"]))
+    steps = ["advance", "run", "restart", "lose disk", "rescale", "crash", "crash"]
+    step = data.draw(st.sampled_from(steps))
     if step == "run":
         driver.run()
+    elif step == "rescale":
+        driver.advance()
+        driver.coordinator.rescale(data.draw(st.integers(1, 3)))
     elif step == "crash":
         driver.advance_with_crash(data.draw(st.sampled_from(POINTS)))
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import headrace as hr
 from headrace.graph.windows import Hopping, Session, Sliding, Tumbling, Window
 from headrace.testing import TestDriver
 
-PARTITIONS = 3
+PARTITIONS, LATER = 3, 7
 NO_WATERMARK = -(1 << 62)
 COLUMNS = {"k": pa.string(), "v": pa.int64(), "at": pa.int64()}
 Result = tuple[Any, ...]
@@ -54,9 +54,10 @@ def make_job(case: Case) -> Any:
                 [], lambda v: [v], lambda a, b: sorted([*a, *b]), returns=list[int], columns="v"
             ),
         }
-        stream.window(case.window, store=case.store, name="w", **aggregates).send_to(
-            g.output("out")
-        )
+        made = stream.window(case.window, store=case.store, name="w", **aggregates)
+        made.send_to(g.output("out"))
+        later = made.window(hr.tumbling(f"{LATER}ms"), name="later", n=hr.agg.sum("n"))
+        later.send_to(g.output("later"))
 
     return windows
 
@@ -169,8 +170,18 @@ def check(driver: TestDriver, case: Case, log: Sequence[Record]) -> None:
     expected, late = expect(log, case)
     assert expected == results(driver, case)
     assert late == driver.coordinator.state.counts.get("late", 0)
+    _check_later(driver, case)
     kept = driver.table("w") if case.store == "columnar" else driver.raw_store("w")
     assert not kept
 
 
-Step = Callable[[TestDriver], object]
+def _check_later(driver: TestDriver, case: Case) -> None:
+    """Windows over the results miss none of them, for none comes behind the watermark."""
+    expected: Counter[Result] = Counter()
+    for (key, _, end, count, *_), times in results(driver, case).items():
+        expected[key, (end - 1) // LATER * LATER] += count * times
+    found = [
+        (row["k"] if case.keyed else "", round(row["window_start"].timestamp() * 1000), row["n"])
+        for row in driver.output("later")
+    ]
+    assert sorted(((*head, n) for head, n in expected.items()), key=repr) == sorted(found, key=repr)
