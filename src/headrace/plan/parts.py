@@ -116,7 +116,11 @@ def grouped(stages: Sequence[Stage]) -> list[list[Stage]] | None:
         if not ready:
             return None
         ordered.append(min(ready, key=lambda root: members[root][0].index))
-    return [members[root] for root in ordered]
+    touched = {find(index) for e in edges if e.stream for index in (e.source_stage, e.target_stage)}
+    later = [root for root in ordered if root in touched][1:]
+    # What is joined to nothing else, by the bus neither, shares epochs with the first part.
+    first = [stage for stage in stages if find(stage.index) not in later]
+    return [first, *(members[root] for root in later)]
 
 
 def _part(plan: JobPlan, stages: list[Stage], number: int) -> JobPlan:

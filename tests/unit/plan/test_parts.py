@@ -44,6 +44,22 @@ def test_without_the_bus_a_plan_is_its_only_part() -> None:
     assert "\npart " not in explain(found)
 
 
+def test_what_is_joined_to_nothing_shares_epochs_with_the_first_part() -> None:
+    def apart(g: hr.Graph) -> None:
+        g.input("orders").partition_by("customer").aggregate(**N)
+        g.input("returns").partition_by("customer").aggregate(**N)
+
+    def beside(g: hr.Graph) -> None:
+        g.input("returns").partition_by("customer").aggregate(**N)
+        chain(g)
+
+    found = made(apart)
+    assert split(found) == (found,)
+    first, second = split(made(beside))
+    assert [stage.name for stage in first.stages if not stage.keyed] == ["returns", "orders"]
+    assert second.job == "job@by"
+
+
 def test_stages_that_share_files_share_epochs() -> None:
     first, second = split(made(chain, tasks=2))
     assert (first.job, second.job) == ("job", "job@by")
