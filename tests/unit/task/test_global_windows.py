@@ -121,7 +121,8 @@ def test_results_by_messages_are_of_all_so_far(data: Any) -> None:
     for key, own in values.items():
         ends = [*range(size, len(own) + 1, size), *([len(own)] if len(own) % size else [])]
         expected[key] = [(end, sorted(own[:end])) for end in ends]
-    assert expected == found
+    # In which partition rows without a key are depends on the task, and so on rescales.
+    assert expected == {key: sorted(rows) for key, rows in found.items()}
 
 
 def test_a_key_that_is_quiet_is_sent_once_and_again_when_it_wakes() -> None:
