@@ -123,13 +123,15 @@ class Compaction:
 
     def __init__(self, log: Log, view: View, upto: int, order: Order) -> None:
         self._log, self._order = log, order
-        self._spec, self._version = order.spec, order.schemas.newest
+        # Looked for after the view was taken: no row of that is of a newer schema.
+        self._spec, self._version = order.spec, order.schemas.looked()
         count = int(np.searchsorted(view.nexts, upto, side="right"))
         self.upto = upto
         self.entries = [view.entry(at) for at in range(count)]
-        added = {name for name, value in self._spec.added if value is not None}
+        defaults = order.schemas.defaults
+        added = {name for name, value in defaults.items() if value is not None}
         held = {*self._spec.key, self._spec.time, *added}
-        values = [name for name in self._spec.schema.names if name not in held]
+        values = [name for name in self._version.schema.names if name not in held]
         # Without values when it was created no row deletes: older ones lack what was added.
         self._values = [] if held.issuperset(order.schemas.all[0].names) else values
         self._cover = view.begin

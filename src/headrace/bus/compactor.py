@@ -22,6 +22,7 @@ from headrace.bus.entries import Entry, View
 from headrace.bus.locks import take_lock
 from headrace.bus.log import Log, Order, Parts, Place, segment_name
 from headrace.bus.options import Fsync
+from headrace.bus.retention import OffsetGoneError
 from headrace.bus.spec import Compacted
 from headrace.errors import UnavailableError
 from headrace.faults import fault
@@ -132,6 +133,7 @@ class Compactor:
             limit: tells up to which offset.
 
         Raises:
+            CompactionStoppedError: the partition was trimmed meanwhile.
             UnavailableError: the disk refused; nothing has changed.
         """
         view = self._log.view()
@@ -139,6 +141,8 @@ class Compactor:
         compaction = Compaction(self._log, view, upto, order)
         try:
             entries, files = self._write(compaction, order)
+        except OffsetGoneError as error:
+            raise changed_meanwhile(order.spec.name) from error
         except OSError as error:
             raise UnavailableError(
                 f"cannot compact {self._folder}: {error.strerror or error}; nothing was changed, "

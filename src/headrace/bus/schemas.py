@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from headrace.bus.spec import StreamSpec
 from headrace.errors import CorruptDataError, InvalidInputError
-from headrace.records.evolution import default_scalar, is_wider, repeated, with_defaults
+from headrace.records.evolution import default_scalar, is_wider, recast, repeated, with_defaults
 from headrace.records.frame import Frame, read_frame
 from headrace.records.schema import normalise, normalise_schema, schema_from_text, schema_to_text
 from headrace.records.type_words import words_of_type
@@ -101,6 +101,11 @@ class Schemas:
             self.defaults = defaults
             self._versions = tuple(versions)
 
+    def looked(self) -> Version:
+        """Return the newest schema that there is by now, whoever changed it."""
+        self._refresh()
+        return self.newest
+
     def schema(self, number: int, origin: str) -> pa.Schema:
         """Return the schema of a number.
 
@@ -172,10 +177,8 @@ class Schemas:
         )
 
     def _as(self, column: pa.Array, field: pa.Field) -> pa.Array:
-        if column.type.equals(field.type):
-            return column
         try:
-            return column.cast(field.type)
+            return recast(column, field.type)
         except pa.ArrowInvalid as error:
             raise InvalidInputError(
                 f"column {field.name!r} of stream {self._stream!r} was made wider, to "

@@ -169,9 +169,11 @@ class SettingsFiles(SettingsStore):
 
     def publish(self, before: StreamSettings, after: StreamSettings) -> bool:
         """Change the settings, unless they are not ``before`` any more."""
-        if self.current() is not before:
-            return False
-        number = self._number + 1
+        self.current()
+        with self._lock:  # of threads, too, one wins: the number has to be that behind ``before``
+            if self._settings is not before:
+                return False
+            number = self._number + 1
         data = _to_json(number, after)
         return self._files.publish(self._path(number), data, self._clock.new_id())
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.errors import InvalidInputError
 
@@ -76,10 +77,11 @@ def with_defaults(
     Args:
         batch: columns in any order.
         schema: has the types of the columns.
-        defaults: by column; others stay missing.
+        defaults: by column; others stay missing. Those of columns that came to the stream after
+            the schema are passed over.
     """
     for name, default in defaults.items():
-        if name not in batch.schema.names:
+        if name in schema.names and name not in batch.schema.names:
             field = schema.field(name)
             batch = batch.append_column(field, repeated(name, field.type, default, batch.num_rows))
     return batch
@@ -100,6 +102,22 @@ def repeated(column: str, kind: pa.DataType, default: Any, rows: int) -> pa.Arra
     return pa.repeat(default_scalar(column, kind, default), rows)
 
 
+def recast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return a column in a wider type, or in one of before it was made wider.
+
+    Raises:
+        pa.ArrowInvalid: the type cannot hold a value; to cast floats alone would round it.
+    """
+    if column.type.equals(kind):
+        return column
+    made = column.cast(kind)
+    if pa.types.is_floating(column.type) and pa.types.is_floating(kind):
+        is_same = pc.or_kleene(pc.equal(made.cast(column.type), column), pc.is_nan(column))
+        if pc.all(is_same).as_py() is False:
+            raise pa.ArrowInvalid(f"found values of {column.type} that {kind} would round")
+    return made
+
+
 def as_planned(batch: pa.RecordBatch, schema: pa.Schema, stream: str) -> pa.RecordBatch:
     """Return columns in the types that a job was planned with, should they be wider by now.
 
@@ -117,7 +135,7 @@ def as_planned(batch: pa.RecordBatch, schema: pa.Schema, stream: str) -> pa.Reco
         if planned.type.equals(field.type):
             continue
         try:
-            column = batch.column(index).cast(planned.type)
+            column = recast(batch.column(index), planned.type)
         except pa.ArrowInvalid as error:
             raise InvalidInputError(
                 f"column {field.name!r} of stream {stream!r} was made wider since this job was "

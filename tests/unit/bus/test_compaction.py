@@ -1,6 +1,8 @@
 """Compacted partitions on disk: deaths, races, damage, and any order of everything."""
 
+import fcntl
 import json
+import os
 import random
 import shutil
 import threading
@@ -22,6 +24,8 @@ from headrace.bus import (
     Stream,
     StreamSpec,
 )
+from headrace.bus.log import Order
+from headrace.bus.log_stream import LogStream
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.faults import injected
 from headrace.files import Bytes, Files
@@ -445,3 +449,64 @@ def test_a_damaged_hold_stops_compactions(tmp_path):
         path.write_bytes(good)
         stream.release("job")
         assert stream.compact(0).upto == stream.ends()[0]
+
+
+class WaitingClock(ManualClock):
+    """Does something, once, while somebody waits."""
+
+    meanwhile: Callable[[], None] | None = None
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        work, self.meanwhile = self.meanwhile, None
+        if work is not None:
+            work()
+
+
+def test_columns_that_come_while_a_compaction_waits_are_kept(tmp_path):
+    """It has looked at the settings before, and at the rows after; nothing is taken for less."""
+    filled(tmp_path)
+    clock = WaitingClock()
+    with FileBus(tmp_path, SMALL, clock=clock) as late, FileBus(tmp_path, SMALL) as other:
+        stream = other.stream("s")
+        stream.configure(keep_deletes_ms=1)
+        lock = os.open(tmp_path / "streams/s/p-00000/compact.lock", os.O_RDWR)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+        def evolve() -> None:
+            stream.evolve(SCHEMA.append(pa.field("note", pa.string())))
+            rows = [{"id": key, "at": 0, "name": None, "note": f"of {key}"} for key in (1, 99)]
+            stream.append(0, pa.RecordBatch.from_pylist(rows, stream.spec.schema))
+            os.close(lock)
+
+        clock.meanwhile = evolve
+        for _ in range(3):
+            late.stream("s").compact(0)
+            clock.advance(10)
+        notes = {key: row["note"] for key, row in latest(found(stream)).items()}
+        assert (notes[1], notes[99]) == ("of 1", "of 99")
+
+
+def test_a_compaction_that_a_trim_overtakes_is_told_so(tmp_path):
+    """Its rows are dropped while it reads them."""
+    filled(tmp_path)
+    with FileBus(tmp_path, SMALL) as one, FileBus(tmp_path, SMALL) as two:
+        stream = one.stream("s")
+        assert isinstance(stream, LogStream)
+        end = stream.ends()[0]
+        trimmed: list[int] = []
+
+        def stopped() -> bool:
+            if not trimmed:
+                trimmed.append(two.stream("s").trim(0, end))
+            return False
+
+        order = stream._order
+
+        def with_trim() -> Order:
+            return order()._replace(stopped=stopped)
+
+        stream._compactions._order = with_trim
+        with pytest.raises(CompactionStoppedError, match="it was trimmed"):
+            stream.compact(0)
+        assert trimmed == stream.begins() == [end]

@@ -12,7 +12,9 @@ import pytest
 
 from headrace.bus import BusOptions, FileBus, Fsync, Stream, StreamSpec
 from headrace.bus.log_stream import LogStream
+from headrace.bus.settings import StreamSettings
 from headrace.errors import InvalidInputError
+from headrace.records.evolution import with_defaults
 from headrace.records.frame import iterate_frames
 
 CREATED = pa.schema([("id", pa.int64()), ("n", pa.int32())])
@@ -110,3 +112,42 @@ def test_changes_of_several_at_once_are_all_done(pair: Pair) -> None:
     expected = {f"c{number}_{at}": number for number in range(4) for at in range(5)}
     for stream in pair:
         assert read(stream) == [{"id": 1, "n": 1, **expected}]
+
+
+def test_a_change_between_the_look_and_the_number_is_not_written_over(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another thread, which has the same settings in its hands."""
+    stream, other = pair
+    assert isinstance(stream, LogStream)
+    store = stream._settings
+    current, publish = store.current, store.publish
+    meanwhile: list[threading.Thread] = []
+
+    def change_once() -> StreamSettings:
+        found = current()
+        if not meanwhile:
+            meanwhile.append(threading.Thread(target=lambda: stream.configure(retain_ms=1000)))
+            meanwhile[0].start()
+            meanwhile[0].join()
+        return found
+
+    def publish_late(before: StreamSettings, after: StreamSettings) -> bool:
+        monkeypatch.setattr(store, "current", change_once)
+        return publish(before, after)
+
+    monkeypatch.setattr(store, "publish", publish_late)
+    stream.evolve(NOTED)
+    for each in (stream, other):
+        assert each.settings.retain_ms == 1000
+        assert each.spec.schema == NOTED
+
+
+def test_a_default_that_just_came_is_no_matter_of_an_older_schema(pair: Pair) -> None:
+    """A thread may have the schema of before in its hands when another one follows."""
+    stream, _ = pair
+    assert isinstance(stream, LogStream)
+    before = stream.schemas.newest
+    stream.evolve(NOTED, {"note": "-"})
+    rows = pa.RecordBatch.from_pylist([{"id": 1, "n": 1}], CREATED)
+    assert with_defaults(rows, before.schema, stream.schemas.defaults).schema == CREATED
