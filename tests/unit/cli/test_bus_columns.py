@@ -73,3 +73,29 @@ def test_columns_of_a_file_are_added_where_that_is_allowed(
 
     rows = tailed("s")
     assert [row.get("note") for row in rows] == [None, "x"]
+
+
+def test_of_a_command_that_is_refused_nothing_is_done(home: Path) -> None:
+    done("bus", "create", "s", "--schema", "id:int64,n:int32", "--key", "id")
+    note = ("--add-column", "note:string")
+    assert "in 1 partitions" in refused("bus", "configure", "s", *note, "--partitions", "5")
+    wrong = ("--widen-column", "n:string", "--retain", "1h")
+    assert "cannot become string" in refused("bus", "configure", "s", *wrong)
+    assert done("bus", "configure", "s") == "stream s: keeps everything\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "row"),
+    [
+        ("decimal(10,2)", "1.5", "1.50"),
+        ("binary", "5", "NQ=="),
+        ("date", "2024-02-29", "2024-02-29"),
+    ],
+)
+def test_defaults_of_any_type_are_typed_as_they_are(
+    home: Path, kind: str, default: str, row: str
+) -> None:
+    done("bus", "create", "s", "--schema", "id:int64")
+    done("bus", "configure", "s", "--add-column", f"x:{kind}={default}")
+    append("s", [{"id": 1}])
+    assert row in str(tailed("s")[0]["x"])

@@ -175,6 +175,7 @@ def configure(  # noqa: PLR0913, PLR0917 - one for each option
     home: Home = None,
 ) -> None:
     """Change how long a stream keeps rows, how many partitions get new ones, and its columns."""
+    from headrace.bus.schemas import changes_to
     from headrace.cli.bus.columns import evolved
 
     ages = {
@@ -194,10 +195,12 @@ def configure(  # noqa: PLR0913, PLR0917 - one for each option
         changes["partitions"] = partitions
     with open_home_bus(settings_of(home)) as bus:
         stream = bus.stream(name)
-        if add_column or widen_column:
-            columns = evolved(stream.spec.schema, add_column or (), widen_column or ())
-            stream.evolve(*columns)
-        found = (stream.configure(**changes) if changes else stream.settings).plain()
+        columns = evolved(stream.spec.schema, add_column or (), widen_column or ())
+        changes_to(stream.spec, *columns)  # what is refused is so before anything is changed
+        if changes:
+            stream.configure(**changes)
+        stream.evolve(*columns)
+        found = stream.settings.plain()
     if as_json:
         show_json({"name": name, **found})
     else:

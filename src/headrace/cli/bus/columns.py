@@ -54,6 +54,9 @@ def _value(text: str, kind: pa.DataType) -> Any:
     if pa.types.is_string(kind):
         return text
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except ValueError:
         return text
+    types = pa.types
+    is_plain = types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)
+    return value if is_plain or value is None or isinstance(value, str) else text
