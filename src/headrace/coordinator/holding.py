@@ -71,6 +71,8 @@ class Holding:
     def _look(self, plan: JobPlan) -> None:
         if plan is not self._plan:
             self._plan, self._compacted = plan, _compacted(plan, self._bus)
+            # A stream that comes with the name of one that went is held anew.
+            self._held = {name: one for name, one in self._held.items() if name in self._compacted}
 
 
 def release_all(bus: Bus, job: str) -> None:

@@ -1,6 +1,8 @@
 """Jobs over compacted streams: what they are about to read stays as it is, whoever compacts."""
 
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -137,6 +139,25 @@ def test_an_idle_job_says_now_and_then_that_it_is_there(driver: TestDriver) -> N
         feed(driver)
         driver.clock.advance(2)
         assert stream.compact(0).upto == 24
+
+
+def test_a_stream_that_comes_again_is_held_again() -> None:
+    """Though another one of its name was held at the same offsets before."""
+
+    @hr.job("ids")
+    def ids(g: hr.Graph) -> None:
+        g.input("prices.*").filter(hr.col("v") >= 0).send_to(g.output("out"))
+
+    with TestDriver(ids, memory_bus=False) as driver:
+        for name in ("prices.a", "prices.b"):
+            driver.bus.create(replace(PRICES, name=name))
+        driver.run()
+        assert driver.bus.stream("prices.b").holds() == {"ids": (0,)}
+        shutil.rmtree(driver.settings.bus_dir / "streams/prices.b")
+        driver.run()
+        again = driver.bus.create(replace(PRICES, name="prices.b"))
+        driver.advance()
+        assert again.holds() == {"ids": (0,)}
 
 
 def test_a_broadcast_store_over_a_compacted_stream() -> None:
