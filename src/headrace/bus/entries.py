@@ -153,7 +153,8 @@ class View(NamedTuple):
 
     def locate_time(self, time_ms: int) -> int:
         """Return the index of the first entry with an event time at or after the one given."""
-        return int(np.searchsorted(self.latest, time_ms, side="left"))
+        # What compactions left without a row has the time -1; no row is that old.
+        return int(np.searchsorted(self.latest, max(time_ms, 0), side="left"))
 
     def find(self, producer: bytes, sequence: int) -> Entry | None:
         """Return the append of a producer under a sequence."""

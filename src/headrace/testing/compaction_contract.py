@@ -248,6 +248,20 @@ class CompactionContract(BusSuite):
         }
         assert prices.time_range(0) == (1002, 1005)
 
+    def test_a_time_before_all_is_found_where_nothing_is_left(
+        self, clock: ManualClock, prices: Stream
+    ) -> None:
+        """Offsets of which no row is left have no time, not one before 1970."""
+        prices.configure(keep_deletes_ms=1)
+        append(prices, 1, 1, name=None)
+        for _ in range(2):
+            prices.compact(0)
+            clock.advance(10)
+        assert offsets(prices) == []
+        assert [prices.offset_at(0, time) for time in (-5, -1, 0)] == [2, 2, 2]
+        append(prices, 1)
+        assert [prices.offset_at(0, time) for time in (-5, -1, 0, 1003)] == [2, 2, 2, 3]
+
     def test_sequences_are_known_when_their_rows_are_gone(
         self, timed: Bus, prices: Stream, tmp_path: Path
     ) -> None:
