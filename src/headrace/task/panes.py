@@ -108,10 +108,10 @@ class PaneNode(BucketNode):
         bound = 2 * self._spans.reach(upto) + 1
         extras = sorted(c for c in present if c & 1 and c <= bound)
         _, ends = self._spans.made(panes, after, upto)
-        if not len(ends) and not extras:
+        over = panes[self._spans.over_at(panes) <= upto]
+        if not len(ends) and not extras and not len(over):
             self._keep(fresh)
             return
-        over = panes[self._spans.over_at(panes) <= upto]
         last_over = int(over[-1]) if len(over) else NO_WATERMARK
         stored = self._stored(opened, extras, 2 * last_over, bound)
         pieces = list(stored)
@@ -161,6 +161,8 @@ class PaneNode(BucketNode):
         if not is_pane.all():
             extras = partials.filter(pl.Series(~is_pane))
             made = self._with_extras(made, numbers[~is_pane], clusters[~is_pane] >> 1, extras)
+        if not len(made.own):
+            return
         order = np.lexsort((made.own, made.ends))
         if not self._retracts:
             self._emit_results(keys, made.own[order], made.ends[order], made.totals[order])

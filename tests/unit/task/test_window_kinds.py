@@ -97,3 +97,27 @@ def rough_step(driver: TestDriver, data: Any) -> None:
         driver.advance()
         if step != "advance":
             driver.crash(lose_hosts=[0] if step == "lose disk" else [])
+
+
+@pytest.mark.parametrize(
+    "window", [hr.hopping("10ms", "5ms"), hr.sliding("10ms"), hr.tumbling("10ms", early="3ms")]
+)
+@pytest.mark.parametrize("store", ["columnar", "memory"])
+def test_panes_are_forgotten_although_no_result_is_due(window: Any, store: str) -> None:
+    """The last result of a pane is out before it is over, and nothing follows in its task."""
+
+    @hr.job("panes")
+    def panes(g: hr.Graph) -> None:
+        by_key = g.input("in", time="at").filter(hr.col("v") > 0).partition_by("k")
+        by_key.window(window, store=store, name="w", n=hr.agg.count()).send_to(g.output("out"))
+
+    with TestDriver(panes, tasks=1) as driver:
+        create(driver)
+        for record in (Record(0, "a", 1, 1), Record(0, "a", 0, 6), Record(0, "a", 0, 40)):
+            feed(driver, [record])
+            for other in range(1, PARTITIONS):
+                feed(driver, [Record(other, "a", 0, record.at)])
+            driver.run()
+        driver.finish()
+        assert driver.output("out")
+        assert not (driver.table("w") if store == "columnar" else driver.raw_store("w"))
