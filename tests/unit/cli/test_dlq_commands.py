@@ -153,3 +153,28 @@ def test_a_stream_that_does_not_take_a_record_is_told(driver: TestDriver) -> Non
     assert ran.code == 1
     assert "2 records appended to in" in ran.out
     assert "not taken: letter 0/2: no stream 'gone'" in ran.err
+
+
+def test_a_record_of_which_several_rows_are_refused_is_redriven_once(home: Path) -> None:
+    @hr.job("pieces")
+    def pieces(g: hr.Graph) -> None:
+        halves = g.input("in").flat_map(
+            lambda row: [row, row, row], returns=COLUMNS, uses=COLUMNS.names
+        )
+        whole = halves.map(
+            lambda row: {"v": 12 // row.v}, returns=OUT, uses=["v"], on_error="dead_letter"
+        )
+        whole.send_to(g.output("out", partitions=1))
+
+    with TestDriver(pieces, tasks=2, key_groups=4, home=home, memory_bus=False) as driver:
+        driver.create("in", COLUMNS, partitions=2)
+        for partition in range(2):
+            rows = [{"k": k, "note": "", "v": 0} for k in range(2)]
+            driver.feed("in", rows, partition=partition)
+        driver.run()
+        assert len(driver.output("pieces.dead")) == 12
+        told = done("dlq", "redrive", "pieces", "--dry-run")
+        assert "4 records would be appended to in" in told
+        (told,) = objects(done("dlq", "redrive", "pieces", "--json"))
+        assert (told["appended"], told["there"]) == ({"in": 4}, {"in": 8})
+        assert len(rows_of(driver, "in")) == 8

@@ -73,8 +73,8 @@ def redrive(
 ) -> Redriven:
     """Append the records of letters to the partitions that they came from.
 
-    Each letter's record is appended once, however often it is asked for and by whom: the
-    producer of the append is made of the letter.
+    A record is appended once, however many letters an epoch wrote of it, and however often it is
+    asked for and by whom: the producer of the append is made of the record's place and the epoch.
 
     Args:
         bus: of all the streams.
@@ -86,6 +86,7 @@ def redrive(
         UnavailableError: the bus does not answer; call again.
     """
     done = Redriven()
+    told: set[tuple[str, Producer]] = set()
     for batch in letters:
         for letter in batch.to_pylist():
             if not letter["is_original"]:
@@ -94,7 +95,13 @@ def redrive(
             try:
                 target = bus.stream(letter["stream"])
                 record = _fitted(from_record(letter["record"]), target.spec)
-                is_new = dry_run or _append(target, name, letter, record)
+                producer = _producer(name, letter)
+                if dry_run:
+                    place = letter["stream"], producer
+                    is_new = place not in told
+                    told.add(place)
+                else:
+                    is_new = _append(target, letter, record, producer)
             except InvalidInputError as error:
                 done.refused.append(f"letter {letter[PLACE]}/{letter[LETTER]}: {error}")
                 continue
@@ -103,13 +110,17 @@ def redrive(
     return done
 
 
-def _append(target: Stream, name: str, letter: dict[str, object], record: pa.RecordBatch) -> bool:
-    # A producer of its own for each letter: letters may be redriven in any order, and a bus
-    # takes what is not above the last sequence of a producer for a duplicate.
-    producer = Producer(
-        f"redrive/{name}/{letter[PLACE]}/{letter[LETTER]}",
-        f"{letter['job']}/{letter['epoch']}/{letter['at']}",
-    )
+def _producer(name: str, letter: dict[str, object]) -> Producer:
+    # One of its own for each record: letters may be redriven in any order, and a bus takes what
+    # is not above the last sequence of a producer for a duplicate. Several letters may be of one
+    # record, such as those of the rows that a flat_map made of it.
+    lineage = f"{letter['job']}/{letter['epoch']}/{letter['at']}"
+    return Producer(f"redrive/{name}/{letter['partition']}/{letter['offset']}", lineage)
+
+
+def _append(
+    target: Stream, letter: dict[str, object], record: pa.RecordBatch, producer: Producer
+) -> bool:
     partition = int(str(letter["partition"]))
     return not target.append(partition, record, producer=producer, sequence=1).duplicate
 
