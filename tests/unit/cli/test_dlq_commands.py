@@ -173,8 +173,8 @@ def test_a_record_of_which_several_rows_are_refused_is_redriven_once(home: Path)
             driver.feed("in", rows, partition=partition)
         driver.run()
         assert len(driver.output("pieces.dead")) == 12
-        told = done("dlq", "redrive", "pieces", "--dry-run")
-        assert "4 records would be appended to in" in told
+        dry = done("dlq", "redrive", "pieces", "--dry-run")
+        assert "4 records would be appended to in" in dry
         (told,) = objects(done("dlq", "redrive", "pieces", "--json"))
         assert (told["appended"], told["there"]) == ({"in": 4}, {"in": 8})
         assert len(rows_of(driver, "in")) == 8
