@@ -30,14 +30,28 @@ def _changes(what: str, old: Description, new: Description) -> list[str]:
     found = []
     if old.get("optional") and not new.get("optional"):
         found.append(f"{what} could be null, and now cannot: let them, as in {now} | None")
+    if (text := new.get("text")) not in (None, old.get("text")):
+        known = old.get("text", "str")
+        found.append(f"{what} were {known}, are now {text}: give what is new another name")
+    if "values" in new:
+        found += _choices(what, old, new)
     if now == "list":
         return found + _changes(f"items of {what}", old["item"], new["item"])
     if now == "map":
         keys = _changes(f"keys of {what}", old["key"], new["key"])
         return found + keys + _changes(f"values of {what}", old["value"], new["value"])
     if now == "record":
+        if {"tag"} <= old.keys() & new.keys() and old["tag"] != new["tag"]:
+            found.append(f"{what} have the tag {old['tag']!r}, not {new['tag']!r}: keep the tag")
         return found + (_places if new["array"] else _fields)(what, old, new)
     return found
+
+
+def _choices(what: str, old: Description, new: Description) -> list[str]:
+    if "values" not in old:
+        return [f"{what} could be any {old['kind']}, and now only {new['values']}: let them"]
+    gone = [value for value in old["values"] if value not in new["values"]]
+    return [f"{what} could be {gone}, and now cannot: keep these"] if gone else []
 
 
 def _fields(what: str, old: Description, new: Description) -> list[str]:
@@ -52,6 +66,9 @@ def _fields(what: str, old: Description, new: Description) -> list[str]:
             found += _lost_default(field, known)
         elif field.get("required", True):
             found.append(_needs_default(name))
+    gone = sorted(before.keys() - {field["stored"] for field in new["fields"]})
+    if new.get("strict") and gone:
+        found.append(f"{what} have fields {gone}, which forbid_unknown_fields does not let pass")
     return found
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import datetime
 import decimal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -32,10 +32,14 @@ _PLAIN: dict[type[inspect.Type], str] = {
     inspect.DateTimeType: "datetime",
     inspect.DateType: "date",
     inspect.TimeDeltaType: "timedelta",
-    inspect.UUIDType: "str",
-    inspect.TimeType: "str",
-    inspect.DecimalType: "str",
 }
+_TEXTS: dict[type[inspect.Type], str] = {
+    inspect.UUIDType: "UUID",
+    inspect.TimeType: "time",
+    inspect.DecimalType: "Decimal",
+}
+"""What is stored as text, but not any text."""
+
 _LISTS = (inspect.ListType, inspect.SetType, inspect.FrozenSetType, inspect.VarTupleType)
 _RECORDS = (inspect.StructType, inspect.DataclassType, inspect.NamedTupleType)
 _ARROW: dict[str, pa.DataType] = {
@@ -65,6 +69,8 @@ def _describe(info: inspect.Type, above: tuple[type, ...]) -> Description:
         return _describe(info.type, above)
     if type(info) in _PLAIN:
         return {"kind": _PLAIN[type(info)]}
+    if type(info) in _TEXTS:
+        return {"kind": "str", "text": _TEXTS[type(info)]}
     if isinstance(info, inspect.UnionType):
         options = [one for one in info.types if not isinstance(one, inspect.NoneType)]
         if len(options) > 1:
@@ -72,13 +78,9 @@ def _describe(info: inspect.Type, above: tuple[type, ...]) -> Description:
         only = _describe(options[0], above)
         return only if only == JSON else only | {"optional": True}
     if isinstance(info, inspect.LiteralType):
-        found = {type(value) for value in info.values if value is not None}
-        known = {int: "int", str: "str"}
-        return {"kind": known[found.pop()]} if len(found) == 1 and found <= known.keys() else JSON
+        return _choice(info.values)
     if isinstance(info, inspect.EnumType):
-        found = {type(member.value) for member in info.cls}
-        known = {int: "int", str: "str"}
-        return {"kind": known[found.pop()]} if len(found) == 1 and found <= known.keys() else JSON
+        return _choice([member.value for member in info.cls])
     if isinstance(info, _LISTS):
         return {"kind": "list", "item": _describe(info.item_type, above)}
     if isinstance(info, inspect.DictType):
@@ -93,6 +95,17 @@ def _describe(info: inspect.Type, above: tuple[type, ...]) -> Description:
     return JSON
 
 
+def _choice(values: Iterable[Any]) -> Description:
+    """One of several values, which are all integers or all texts, but for null."""
+    given = sorted({value for value in values if value is not None}, key=str)
+    kinds = {type(value) for value in given}
+    known = {int: "int", str: "str"}
+    if len(kinds) != 1 or not kinds <= known.keys():
+        return JSON
+    found: Description = {"kind": known[kinds.pop()], "values": given}
+    return found | ({"optional": True} if None in values else {})
+
+
 def _record(info: Any, above: tuple[type, ...]) -> Description:
     if info.cls in above or not info.fields:  # a type within itself has no columns
         return JSON
@@ -103,10 +116,10 @@ def _record(info: Any, above: tuple[type, ...]) -> Description:
         for field in info.fields
     ]
     is_array = isinstance(info, inspect.NamedTupleType) or bool(getattr(info, "array_like", False))
-    tagged = is_array and getattr(info, "tag", None) is not None
-    return {"kind": "record", "array": is_array, "fields": fields} | (
-        {"tagged": True} if tagged else {}
-    )
+    made = {"kind": "record", "array": is_array, "fields": fields}
+    if (tag := getattr(info, "tag", None)) is not None:
+        made |= {"tag": tag} | ({"tagged": True} if is_array else {})
+    return made | ({"strict": True} if getattr(info, "forbid_unknown_fields", False) else {})
 
 
 def _default(field: Any) -> Description:
