@@ -21,7 +21,13 @@ from headrace.coordinator.epoch import Runner
 from headrace.coordinator.history import load_state
 from headrace.coordinator.identity import host_identity
 from headrace.coordinator.manifest import JobState
-from headrace.coordinator.naming import matching, patterns_of, readable_names, with_streams
+from headrace.coordinator.naming import (
+    check_apart,
+    matching,
+    patterns_of,
+    readable_names,
+    with_streams,
+)
 from headrace.coordinator.parts import check_deployable, part_folders
 from headrace.coordinator.plans import save_plan
 from headrace.coordinator.servers import with_servers
@@ -202,6 +208,8 @@ def make_plan(
     With ``absent_ok`` an input need not exist if its schema is given: enough to look at.
     ``files`` are those of broadcast stores; they are read when left out.
     """
+    dead = dead_stream(graph.name, settings.job.dead_letters)
+    check_apart(graph, bus, dead)
     graph = with_streams(graph, bus)
     if files is None:
         files = load_table_files(graph, absent_ok=absent_ok)
@@ -209,7 +217,6 @@ def make_plan(
     if held is not None and not held.fingerprint:  # a reset job is cut like a new one
         held = None
     infos = stream_infos(graph, bus, absent_ok=absent_ok)
-    dead = dead_stream(graph.name, settings.job.dead_letters)
     if dead in bus.names():
         infos[dead] = _info(bus, dead)
     made = plan(

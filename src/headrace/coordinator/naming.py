@@ -10,6 +10,7 @@ from headrace.bus.bus import Bus
 from headrace.coordinator.table_files import broadcast_specs
 from headrace.errors import InvalidInputError
 from headrace.graph.operators import Input, JobGraph, Merge, Operator, SendTo, is_pattern
+from headrace.plan.dead_letters import has_dead_letters
 from headrace.plan.parts import STREAM_SUFFIX
 from headrace.plan.stages import MARK
 
@@ -43,6 +44,35 @@ def with_streams(graph: JobGraph, bus: Bus) -> JobGraph:
         else:
             operators.append(operator)
     return replace(graph, operators=tuple(operators))
+
+
+def check_apart(graph: JobGraph, bus: Bus, dead: str) -> None:
+    """Refuse a pattern that matches what the job itself sends, which it would read without end.
+
+    Args:
+        graph: as it was written.
+        bus: the streams.
+        dead: stream of the job's dead letters.
+
+    Raises:
+        InvalidInputError: names pattern and stream.
+    """
+    aliases = bus.aliases()
+    sent = [
+        aliases.get(one.stream, one.stream) for one in graph.operators if isinstance(one, SendTo)
+    ]
+    sent += [dead] if has_dead_letters(graph.operators) else []
+    for name, pattern in patterns_of(graph).items():
+        for stream in matching(pattern, sent):
+            how = (
+                "set job.dead_letters to another" if stream == dead else "name the output otherwise"
+            )
+            raise InvalidInputError(
+                f"input {name!r} reads {pattern!r}, which matches {stream!r}, a stream that job "
+                f"{graph.name!r} sends to: it would read what it sends without end; {how}, or "
+                "narrow the pattern",
+                stream=stream,
+            )
 
 
 def readable_names(bus: Bus) -> list[str]:

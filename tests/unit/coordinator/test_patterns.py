@@ -197,3 +197,32 @@ def test_a_stream_that_does_not_fit_stops_the_job() -> None:
         driver.feed("errors.a", [{"k": 1, "at": 6}])
         driver.run()
         assert counts_of(driver) == {1: 2}
+
+
+@pytest.mark.parametrize(
+    ("output", "dead", "told"),
+    [
+        ("errors.sums", False, "matches 'errors.sums', a stream .* name the output otherwise"),
+        ("sums", True, "matches 'errors.dead', a stream .* set job.dead_letters to another"),
+        ("sums", False, None),
+    ],
+)
+def test_a_pattern_that_matches_what_the_job_sends_is_refused(
+    output: str, dead: bool, told: str | None
+) -> None:
+    """It would read its own records again and again."""
+
+    @hr.job("errors")
+    def loops(g: hr.Graph) -> None:
+        errors = g.input("errors.*", time="at", on_error="dead_letter" if dead else "fail")
+        errors.filter(hr.col("k") > 0).send_to(g.output(output))
+
+    with TestDriver(loops, memory_bus=True) as driver:
+        come(driver, "errors.a", 1)
+        if told is None:
+            driver.run()
+            assert driver.output(output) == [{"k": 1, "at": 5}]
+        else:
+            with pytest.raises(InvalidInputError, match=told):
+                driver.start()
+            assert driver.bus.names() == ["errors.a"]
