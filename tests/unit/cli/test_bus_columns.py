@@ -11,6 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from tests.unit.cli.commands import done, refused
 
+from headrace.bus import FileBus, StreamSpec
+from headrace.cli.bus.columns import evolve, evolved
+
 
 def append(name: str, rows: list[dict[str, Any]]) -> None:
     done("bus", "append", name, "-", stdin="".join(json.dumps(row) + "\n" for row in rows))
@@ -99,3 +102,21 @@ def test_defaults_of_any_type_are_typed_as_they_are(
     done("bus", "configure", "s", "--add-column", f"x:{kind}={default}")
     append("s", [{"id": 1}])
     assert row in str(tailed("s")[0]["x"])
+
+
+def test_columns_that_two_add_at_once_are_all_there(tmp_path: Path) -> None:
+    """Though each has looked at the schema before the other one changed it."""
+    spec = StreamSpec("s", 1, pa.schema([("id", pa.int64())]))
+    with FileBus(tmp_path) as one, FileBus(tmp_path) as two:
+        other = one.create(spec)
+        seen: list[list[str]] = []
+
+        def change(known: pa.Schema) -> tuple[pa.Schema, dict[str, Any]]:
+            seen.append(known.names)
+            if len(seen) == 1:
+                other.evolve(evolved(known, ["a:int64"], ())[0])
+            return evolved(known, ["b:int64=7"], ())
+
+        evolve(two.stream("s"), change)
+        assert seen == [["id"], ["id", "a"]]
+        assert other.settings.columns[1].default == 7

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -176,7 +177,7 @@ def configure(  # noqa: PLR0913, PLR0917 - one for each option
 ) -> None:
     """Change how long a stream keeps rows, how many partitions get new ones, and its columns."""
     from headrace.bus.schemas import changes_to
-    from headrace.cli.bus.columns import evolved
+    from headrace.cli.bus.columns import evolve, evolved
 
     ages = {
         "retain_ms": ("--retain", retain),
@@ -195,11 +196,12 @@ def configure(  # noqa: PLR0913, PLR0917 - one for each option
         changes["partitions"] = partitions
     with open_home_bus(settings_of(home)) as bus:
         stream = bus.stream(name)
-        columns = evolved(stream.spec.schema, add_column or (), widen_column or ())
-        changes_to(stream.spec, *columns)  # what is refused is so before anything is changed
+        columns = partial(evolved, added=add_column or (), widened=widen_column or ())
+        # What is refused is so before anything is changed.
+        changes_to(stream.spec, *columns(stream.spec.schema))
         if changes:
             stream.configure(**changes)
-        stream.evolve(*columns)
+        evolve(stream, columns)
         found = stream.settings.plain()
     if as_json:
         show_json({"name": name, **found})

@@ -3,13 +3,40 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from headrace.cli.ingest.schema_text import schema_from_words
 from headrace.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from headrace.bus.bus import Stream
+
+
+def evolve(
+    stream: Stream, change: Callable[[pa.Schema], tuple[pa.Schema, Mapping[str, Any]]]
+) -> None:
+    """Change the columns of a stream, anew where somebody changes them meanwhile.
+
+    Args:
+        stream: to be changed.
+        change: from its schema to the one that is wanted, and defaults.
+
+    Raises:
+        InvalidInputError: a change that cannot be.
+    """
+    while True:
+        known = stream.spec.schema
+        try:
+            stream.evolve(*change(known))
+        except InvalidInputError:
+            _ = stream.settings
+            if stream.spec.schema.equals(known):
+                raise
+        else:
+            return
 
 
 def evolved(

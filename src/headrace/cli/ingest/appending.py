@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from headrace.bus.bus import Bus, Stream
 from headrace.bus.spec import StreamSpec
+from headrace.cli.bus.columns import evolve
 from headrace.cli.ingest.bad_lines import BadLines
 from headrace.cli.ingest.infer import inferred
 from headrace.cli.ingest.line_source import LineSource
@@ -90,9 +91,8 @@ def append_files(
         if how.adds_columns:
             if source is None and files[0].form != "parquet":
                 source = LineSource(opened.enter_context(open_lines(files[0].path)))
-            known = stream.spec.schema
             found = columns_of(files[0], source)
-            stream.evolve(pa.schema([*known, *(f for f in found if f.name not in known.names)]))
+            evolve(stream, lambda known: (_with(known, found), {}))
         bad = BadLines(bus, name, clock) if how.set_aside else None
         rows = 0
         for number, file in enumerate(files):
@@ -100,6 +100,10 @@ def append_files(
             rows += _append_file(stream, file, first, bad, source if number == 0 else None)
     count = 0 if bad is None else bad.count
     return Appended(name, rows, count, bad.stream if bad is not None and count else None)
+
+
+def _with(known: pa.Schema, found: pa.Schema) -> pa.Schema:
+    return pa.schema([*known, *(field for field in found if field.name not in known.names)])
 
 
 def _stream(bus: Bus, name: str) -> Stream:
