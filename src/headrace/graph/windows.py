@@ -19,6 +19,9 @@ LATE_SIDE = "late"
 """The side of a window that late records are sent to, as they came."""
 
 UPDATES = ("replace", "retract", "add")
+MAX_OVERLAP = 100_000
+"""How many hopping windows a message may be in; each may have a result."""
+
 RETRACTION = "is_retraction"
 """The column that says of a result that it is taken back."""
 
@@ -186,6 +189,11 @@ def hopping(size: Duration, every: Duration, grace: Duration = "0s", late: str =
     if every_ms > size_ms:
         read.wrong.append(
             f"every is {every!r}, more than the size of {size!r}; records would be lost"
+        )
+    if size_ms // every_ms > MAX_OVERLAP:
+        read.wrong.append(
+            f"a message would be in {size_ms // every_ms:,} windows; expected at most "
+            f"{MAX_OVERLAP:,}: make every longer than {every!r}"
         )
     grace_ms = read.grace(grace)
     read.late(late)

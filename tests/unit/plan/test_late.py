@@ -98,6 +98,14 @@ def test_explain_says_what_is_kept_and_for_how_long(window: Any, lines: list[str
         (hr.session("1m", late="update"), "only tumbling windows are updated"),
         (hr.sliding("1m", late="ignore"), "late is 'ignore'"),
         (hr.hopping("1m", "1m", late="update"), "only tumbling windows are updated"),
+        (
+            hr.hopping("1m", "2m"),
+            "every is '2m', more than the size of '1m'; records would be lost",
+        ),
+        (
+            hr.hopping("365d", "1s"),
+            "would be in 31,536,000 windows; expected at most 100,000: make every longer than '1s'",
+        ),
     ],
 )
 def test_mistakes_are_told(window: Any, said: str) -> None:
