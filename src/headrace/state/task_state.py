@@ -7,10 +7,11 @@ that it was committed. So a store on disk is never ahead of the manifest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from headrace.errors import (
     ClosedError,
@@ -35,7 +36,16 @@ from headrace.state.rocksdb import RocksDBBackend
 from headrace.state.store import KeyValueStore
 from headrace.state.table_stores import TableStores
 
-BackendFactory = Callable[[Path, Sequence[str], str], Backend]
+
+class BackendFactory(Protocol):
+    """Makes a backend: of a folder, stores, what the data belongs to, those with prefix filters."""
+
+    def __call__(
+        self, directory: Path, stores: Sequence[str], scope: str, *, by_prefix: Collection[str]
+    ) -> Backend:
+        """Return a backend that opens nothing before it is used."""
+        ...
+
 
 BACKENDS: Mapping[str, BackendFactory] = {"rocksdb": RocksDBBackend, "memory": MemoryBackend}
 
@@ -106,7 +116,8 @@ class TaskState:
             alike = [spec for spec in specs if (spec.kind, spec.changelog) == (kind, is_logged)]
             names = tuple(sorted(spec.name for spec in alike))
             folder = kind if is_logged else f"{kind}-unlogged"
-            backend = backends[kind](directory / folder, names, scope)
+            by_prefix = {spec.name for spec in alike if spec.prefix_bloom}
+            backend = backends[kind](directory / folder, names, scope, by_prefix=by_prefix)
             self._backends[folder] = (backend, names)
             for store in names:
                 ttl_ms = self._ttls[store]

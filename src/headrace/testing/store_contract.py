@@ -72,7 +72,9 @@ class StoreContract(ABC):
     def test_stores_are_apart(self, tmp_path: Path) -> None:
         """The same key in two stores is two entries, and no scan leaves its store."""
         backend = self.open(tmp_path)
-        backend.apply({"a": ([b"\0\0", b"\xff\xff"], [b"1", b"2"]), "b": ([b"\0\0"], [b"3"])}, FIRST)
+        backend.apply(
+            {"a": ([b"\0\0", b"\xff\xff"], [b"1", b"2"]), "b": ([b"\0\0"], [b"3"])}, FIRST
+        )
         assert self.entries(backend, "a") == [(b"\0\0", b"1"), (b"\xff\xff", b"2")]
         assert self.entries(backend, "b") == [(b"\0\0", b"3")]
         backend.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -23,6 +24,7 @@ from headrace.state import (
     Chain,
     Position,
     Registry,
+    RocksDBBackend,
     SegmentWriter,
     Step,
     Target,
@@ -366,3 +368,19 @@ def test_a_scan_by_prefix_sees_the_same_with_filters_and_without(
             wanted = {k: v for k, v in entries.items() if k[0] == first and k != (2, 1)}
             assert found == wanted
     state.close()
+
+
+def test_prefix_filters_are_asked_for_by_store(tmp_path: Path, ledger: Ledger) -> None:
+    """Each kind of store is opened with the names of those that want filters."""
+    asked: dict[str, set[str]] = {}
+
+    def spy(directory: Path, stores: Sequence[str], scope: str, *, by_prefix: Collection[str]):
+        asked.update({store: set(by_prefix) for store in stores})
+        return RocksDBBackend(directory, stores, scope, by_prefix=by_prefix)
+
+    specs = [StoreSpec("a", "rocksdb", int, prefix_bloom=True), StoreSpec("b", "rocksdb", int)]
+    name = TaskName(JOB, STAGE, 0, ALL)
+    state = TaskState(name, specs, tmp_path / "task", FILES, backends={"rocksdb": spy})
+    state.catch_up(ledger.target(0), ledger)
+    state.close()
+    assert asked == {"a": {"a"}, "b": {"a"}}
