@@ -10,7 +10,7 @@ from tests.sim.world import World, make_job
 
 from headrace.coordinator import coordinator as module
 from headrace.coordinator.commit_log import FileCommitLog
-from headrace.coordinator.publishing import publish_outputs
+from headrace.coordinator.feeds import publish_epoch
 from headrace.errors import UnavailableError
 from headrace.files import Files
 from headrace.testing.clock import ManualClock
@@ -25,7 +25,7 @@ def test_outputs_that_could_not_be_published_are_before_the_next_epoch(
         world = World(driver, random.Random(1))
         world.feed(60)
         driver.advance()
-        plain = publish_outputs
+        plain = publish_epoch
         refused: list[Any] = []
 
         def refuse_once(*args: Any) -> int:
@@ -34,7 +34,7 @@ def test_outputs_that_could_not_be_published_are_before_the_next_epoch(
                 raise UnavailableError("the disk is full")
             return plain(*args)
 
-        monkeypatch.setattr(module, "publish_outputs", refuse_once)
+        monkeypatch.setattr(module, "publish_epoch", refuse_once)
         world.feed(60)
         with pytest.raises(UnavailableError, match="full"):
             driver.advance()

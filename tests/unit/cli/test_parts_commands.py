@@ -55,14 +55,14 @@ def test_a_job_in_parts_is_told_as_one(driver: TestDriver) -> None:
         12,
         0,
     )
-    assert [part["part"] for part in found["parts"]] == ["shop", "shop@again", "shop@by-n"]
+    assert [part["part"] for part in found["parts"]] == ["shop", "shop@by-n"]
     assert {one["operator"] for one in found["inputs"]} == {"orders", "again", "by-n"}
     assert found["outputs"] == ["sizes", "spent"]
     text = done("jobs", "describe", "shop", "--home", driver.home)
     assert "part shop@by-n" in text
     assert "by-n (shop.by-n.exchange)" in text
     why = asked(driver, "jobs", "why", "shop")
-    assert [one["job"] for one in why] == ["shop", "shop@again", "shop@by-n"]
+    assert [one["job"] for one in why] == ["shop", "shop@by-n"]
 
 
 def test_stores_are_found_in_whichever_part_they_are(driver: TestDriver) -> None:
@@ -74,7 +74,7 @@ def test_stores_are_found_in_whichever_part_they_are(driver: TestDriver) -> None
     assert asked(driver, "state", "get", "shop", "spent", "a")["n"] == 2
     assert len(asked(driver, "state", "scan", "shop", "sizes")) == 6
     plans = asked(driver, "state", "plan", "shop")
-    assert [one["job"] for one in plans] == ["shop", "shop@again", "shop@by-n"]
+    assert [one["job"] for one in plans] == ["shop", "shop@by-n"]
     told = refused("state", "scan", "shop", "none", "--home", driver.home)
     assert "has no store 'none'; it has spent, sizes" in told
 
@@ -106,12 +106,11 @@ def test_all_parts_are_reset_and_none_is_rewound(driver: TestDriver) -> None:
     assert asked(driver, "jobs", "ls")["status"] == "reset"
     feed(driver, 10)
     driver.finish()
-    assert driver.parts[0].state.counts["in"] == 6
-    assert driver.parts[1].state.counts["in"] == 6 + ends[1]
+    assert driver.parts[0].state.counts["in"] == 6 + 6 + ends[1]
 
 
 def test_all_parts_are_deleted(driver: TestDriver) -> None:
     found = asked(driver, "jobs", "delete", "shop", "--yes")
-    assert len(found["deleted"]) == 3
+    assert len(found["deleted"]) == 2
     assert list(driver.settings.jobs_dir.iterdir()) == []
     assert "shop.by-n.exchange" not in driver.bus.names()
