@@ -36,7 +36,7 @@ class Graph:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    def input(
+    def input(  # noqa: PLR0913, PLR0917 - what an input may be told
         self,
         stream: str,
         time: TimeSource | None = None,

@@ -1,6 +1,7 @@
 """What users do wrong: each case has a message that names where, what, and the next move.
 
-``ITEMS`` is the list of what is held, with the tests and the cases of ``RUNS`` and ``GRAPHS`` that do.
+``ITEMS`` is the list of what is held, with the tests and the cases of ``RUNS`` and ``GRAPHS`` that
+do.
 """
 
 from __future__ import annotations
