@@ -20,9 +20,17 @@ UNFINISHED = "unfinished"
 
 
 def part_folders(settings: Settings, job: str) -> list[Path]:
-    """Return the storages of the parts that a job has kept beside its first, sorted."""
-    found = settings.jobs_dir.glob(f"{job}{PART}*")
-    return sorted(path for path in found if (path / "manifests").is_dir())
+    """Return the storages of the parts that a job has kept beside its first, sorted.
+
+    Those of parts that have no epoch yet, for their first start failed, are left out.
+    """
+    made = made_folders(settings, job)
+    return [path for path in made if any((path / "manifests").glob("*.json"))]
+
+
+def made_folders(settings: Settings, job: str) -> list[Path]:
+    """Return the same with those of parts that have not begun."""
+    return sorted(settings.jobs_dir.glob(f"{job}{PART}*"))
 
 
 def check_deployable(

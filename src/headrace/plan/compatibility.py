@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.plan.fingerprint import GRACE, JOB, PATTERN, SINK
+from headrace.plan.fingerprint import GRACE, JOB, OPERATOR, PATTERN, SINK
 
 _RESET = "or begin anew: headrace jobs reset JOB"
 
@@ -44,8 +44,8 @@ def changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
         twin = next((other for other in added if _same(parts, added[other])), None)
         if twin is None:
             sentences.append(
-                f"{parts['kind']} {name!r} is gone, but its state is not: give the operator that "
-                f"continues it name={name!r}, {_RESET}"
+                f"{_subject(name, parts)} is gone, but its state is not: give the operator that "
+                f"continues it name={parts.get(OPERATOR, name)!r}, {_RESET}"
             )
         else:
             del added[twin]
@@ -54,11 +54,15 @@ def changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
                 f"rename it back with name={name!r}, {_RESET}"
             )
     sentences += [
-        f"{parts['kind']} {name!r} is new: it would begin in the middle of the inputs; if it "
+        f"{_subject(name, parts)} is new: it would begin in the middle of the inputs; if it "
         f"continues another, rename it with name=, {_RESET}"
         for name, parts in added.items()
     ]
     return sentences
+
+
+def _subject(name: str, parts: Mapping[str, Any]) -> str:
+    return f"{parts['kind']} {parts.get(OPERATOR, name)!r}"
 
 
 def _same(first: dict[str, Any], second: dict[str, Any]) -> bool:
@@ -71,7 +75,7 @@ def _same(first: dict[str, Any], second: dict[str, Any]) -> bool:
 
 
 def _differences(name: str, before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    subject = "the job" if name == JOB else f"{before['kind']} {name!r}"
+    subject = "the job" if name == JOB else _subject(name, before)
     found = []
     for part in sorted({*before, *after}):
         if part == "partitions" and after.get(part, 0) >= before.get(part, 0):

@@ -28,6 +28,8 @@ STREAM = "stream"
 SINK = "sink"
 GRACE = "grace"
 FEED = "internal stream of"
+SENT = "what is sent by"
+OPERATOR = "operator"
 
 
 def fingerprint(
@@ -48,6 +50,9 @@ def fingerprint(
                 found[binding.operator][PATTERN] = binding.pattern
         for feed in stage.feeds:
             found[feed.operator] = {"kind": FEED, "stage": stage.name, "width": feed.partitions}
+        for sent in stage.sends:
+            if sent.stream:  # of the sending part, whose rows so far no new reader would have
+                found[sent.stream] = {"kind": SENT, OPERATOR: sent.operator}
         for sink in stage.sinks:
             found[sink.operator] = {"kind": SINK, "to": sink.sink.identity}
         for operator in stage.operators:

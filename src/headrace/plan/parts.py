@@ -132,6 +132,7 @@ def _part(plan: JobPlan, stages: list[Stage], number: int) -> JobPlan:
     own.sort(key=lambda stage: (stage.level, stage.index))
     names = {JOB, *(b.operator for s in own for b in s.reads)}
     names |= {operator.name for stage in own for operator in stage.operators}
+    names |= {sent.stream for stage in own for sent in stage.sends if sent.stream}
     used = {table for stage in own for table in stage.tables}
     return replace(
         plan,

@@ -68,7 +68,7 @@ def test_stages_that_share_files_share_epochs() -> None:
         ["by", "by.window.by_n"],
     ]
     assert [[stage.level for stage in part.stages] for part in (first, second)] == [[0], [0, 1]]
-    assert set(first.fingerprint) == {"job", "orders"}
+    assert set(first.fingerprint) == {"job", "orders", "job.by.exchange"}
     assert set(second.fingerprint) == {"job", "by", "by.window", "by.window.by_n.aggregate"}
 
 

@@ -14,7 +14,7 @@ from headrace.coordinator.collector import TRASH, collect
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.history import load_state
 from headrace.coordinator.holding import release_all
-from headrace.coordinator.parts import UNFINISHED, part_folders
+from headrace.coordinator.parts import UNFINISHED, made_folders
 from headrace.coordinator.publishing import publish_outputs
 from headrace.errors import HeadraceError
 from headrace.faults import fault
@@ -24,7 +24,7 @@ from headrace.files import Files
 def storages_of(settings: Settings, job: str) -> list[Path]:
     """Return the folders that hold epochs of a job: here, then in job_dir, then of other parts."""
     found = (settings.state_dir / STORAGES / job, settings.jobs_dir / job)
-    return [*(path for path in found if path.is_dir()), *part_folders(settings, job)]
+    return [*(path for path in found if path.is_dir()), *made_folders(settings, job)]
 
 
 def remove_job(settings: Settings, job: str, bus: Bus, files: Files, clock: Clock) -> list[Path]:

@@ -125,9 +125,9 @@ def reset_parts(
         return state
 
     roots = list(readers)
-    if len(roots) == 1:
-        return one(roots[0], readers[roots[0]])
     streams = inner_streams(roots, files)
+    if len(roots) == 1 and not streams:
+        return one(roots[0], readers[roots[0]])
     with unfinished(roots[0], "reset", files, clock):
         states = [one(root, reader) for root, reader in readers.items()]
         remove_streams(streams, bus)
