@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from headrace.coordinator.failures import slot_error
 from headrace.coordinator.feeds import feed_ranges, feed_watermark, open_watermark
 from headrace.coordinator.manifest import (
@@ -187,7 +189,7 @@ class EpochRun:
                 tasks += [TaskOrder(stage.name, t) for t in range(stage.tasks) if t not in there]
             return tasks
         inputs = self._positions() if stage.feeds else {}
-        bound = self._bound(stage)
+        bound = self._bound(stage, self.watermarks)
         self.watermarks[stage.name] = self._watermark_before(stage, bound, inputs)
         watermark = self.watermarks[stage.name]
         rows = [0] * stage.tasks
@@ -195,7 +197,7 @@ class EpochRun:
             for file in self.exchange.get(exchange.operator, ()):
                 for task, count in enumerate(file.rows):
                     rows[task] += count
-        return keyed_tasks(
+        due = keyed_tasks(
             stage,
             self.state,
             rows,
@@ -207,11 +209,20 @@ class EpochRun:
             feeds=feed_ranges(stage, self.ranges, inputs) if stage.feeds else None,
             bound=bound,
         )
+        return self._with_passed(stage, due) if stage.feeds else due
 
-    def _bound(self, stage: Stage) -> int:
+    def _with_passed(self, stage: Stage, due: list[TaskOrder]) -> list[TaskOrder]:
+        """Tell tasks how far they had come by the last epoch, each by its own partitions."""
+        bound = self._bound(stage, self.state.watermarks)
+        return [
+            replace(order, passed=min([bound, *(wanted.max_time for wanted in order.ranges)]))
+            for order in due
+        ]
+
+    def _bound(self, stage: Stage, watermarks: Mapping[str, int]) -> int:
         """The watermark of the files that a keyed stage is sent; the end, where it gets none."""
         names = {other.index: other.name for other in self.plan.stages}
-        return keyed_watermark(stage, names, self.watermarks)
+        return keyed_watermark(stage, names, watermarks)
 
     def _watermark_before(self, stage: Stage, bound: int, inputs: Positions) -> int:
         """The watermark of a keyed stage by what is known before its tasks have run."""
@@ -226,7 +237,9 @@ class EpochRun:
         """Note the watermarks of stages that read the bus once their reports are in."""
         for stage in self.plan.levels[level]:
             if stage.feeds:
-                reached = min(self._bound(stage), feed_watermark(stage, self._positions()))
+                reached = min(
+                    self._bound(stage, self.watermarks), feed_watermark(stage, self._positions())
+                )
                 self.watermarks[stage.name] = max(self.watermarks[stage.name], reached)
         if level:
             return

@@ -86,7 +86,8 @@ class TaskOrder(msgspec.Struct, frozen=True):
     """One task's part of an epoch; ``merge`` is what its files would gain by beside it.
 
     ``bound`` is the watermark of what a task receives beside internal streams; of each partition
-    of these that it reads there is a range, empty where there is no news.
+    of these that it reads there is a range, empty where there is no news. ``passed`` is the
+    watermark that these alone had brought the task to, ahead of others of its stage.
     """
 
     stage: str
@@ -96,6 +97,7 @@ class TaskOrder(msgspec.Struct, frozen=True):
     state: StateTarget = StateTarget()
     merge: MergeOrder | None = None
     bound: int = END_WATERMARK
+    passed: int = NO_WATERMARK
 
 
 class SlotOrder(msgspec.Struct, frozen=True):

@@ -317,7 +317,7 @@ class _Attempt:
             runtime = StageTask(stage, task.task, task.groups, around, state, remotes, self._tables)
         self._built.append(runtime)
         before = self._order.watermarks_before.get(stage.name, NO_WATERMARK)
-        runtime.begin(self._order.epoch, self._order.time_ms, before)
+        runtime.begin(self._order.epoch, self._order.time_ms, max(before, task.passed))
         return runtime
 
     def _run_task(

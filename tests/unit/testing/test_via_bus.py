@@ -225,6 +225,53 @@ def test_tasks_may_become_fewer_where_each_partition_stays_with_one(driver: Test
     assert sums(driver) == {"a": 6, "b": 6, "c": 6}
 
 
+def hops(way: str) -> hr.Job:
+    @hr.job("hops")
+    def job(g: hr.Graph) -> None:
+        by_user = g.input("clicks", time="at").partition_by("user", via=way, name="by")
+        sums = by_user.window(hr.hopping("10s", every="2s"), name="w", n=hr.agg.sum("n"))
+        sums.send_to(g.output("windows"))
+        early = by_user.window(hr.tumbling("10s", early="2s"), name="e", n=hr.agg.sum("n"))
+        early.map("user", "n", "window_start").send_to(g.output("early"))
+
+    return job
+
+
+def hopping_rows(way: str, max_rows: int) -> list[Counter[str]]:
+    with TestDriver(hops(way), tasks=4, max_rows=max_rows) as driver:
+        driver.create("clicks", CLICKS, time="at", partitions=1)
+        for second in range(0, 40, 2):
+            users = "abcdefgh"[: 1 + second % 8]
+            rows = [{"user": user, "n": 1, "at": second * 1000} for user in users]
+            driver.feed("clicks", rows)
+            driver.advance(part=0)
+        driver.finish()
+        return [Counter(map(str, driver.output(name))) for name in ("windows", "early")]
+
+
+@pytest.mark.parametrize("max_rows", [5, 7])
+def test_windows_that_share_rows_come_out_once_where_tasks_are_apart(max_rows: int) -> None:
+    """A task whose marks are ahead of the other tasks' has sent more than the stage's watermark."""
+    assert hopping_rows("bus", max_rows) == hopping_rows("exchange", 1000)
+
+
+def test_tasks_that_have_sent_other_windows_do_not_become_one() -> None:
+    with TestDriver(hops("bus"), tasks=4, max_rows=5) as driver:
+        driver.create("clicks", CLICKS, time="at", partitions=1)
+        for second in range(0, 40, 2):
+            driver.feed("clicks", [{"user": "a", "n": 1, "at": second * 1000}] * 3)
+            driver.advance(part=0)
+        for _ in range(3):
+            driver.advance(part=1)
+        with pytest.raises(PartsError, match="different watermarks; ask again when it has read"):
+            driver.parts[1].rescale(2)
+        driver.run()
+        driver.parts[1].rescale(2)
+        driver.finish()
+        found = Counter(row["window_end"] for row in driver.output("windows"))
+        assert set(found.values()) == {1}
+
+
 def graph(body: Callable[[hr.Stream], hr.Stream], way: str = "bus") -> hr.Job:
     @hr.job("clicks")
     def job(g: hr.Graph) -> None:
@@ -255,6 +302,57 @@ def test_a_graph_that_no_longer_fits_is_refused_with_what_to_do(tmp_path: Path) 
     with TestDriver(same, home=tmp_path, memory_bus=False) as driver:
         feed(driver, [2])
         assert driver.finish() > 0
+
+
+def sides(*names: str) -> hr.Job:
+    @hr.job("clicks")
+    def job(g: hr.Graph) -> None:
+        rows = g.input("clicks", time="at")
+        rows.send_to(g.output("seen"))
+        for name in names:
+            by_user = rows.partition_by("user", via="bus", name=name)
+            by_user.window(hr.tumbling("10s"), name=f"w-{name}", n=hr.agg.sum("n"))
+
+    return job
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        ("a", "what is sent by 'b' is gone"),
+        ("b", "what is sent by 'a' is gone"),
+        ("", "what is sent by 'a' is gone"),
+        ("abc", "what is sent by 'c' is new: it would begin in the middle of the inputs"),
+    ],
+)
+def test_a_part_that_comes_or_goes_is_refused(names: str, told: str, tmp_path: Path) -> None:
+    """Its readers would lack what was read without them."""
+    with TestDriver(sides("a", "b"), home=tmp_path, memory_bus=False) as driver:
+        driver.create("clicks", CLICKS, time="at", partitions=2)
+        feed(driver, [1])
+        driver.run()
+    with (
+        TestDriver(sides(*names), home=tmp_path, memory_bus=False) as driver,
+        pytest.raises(InvalidInputError, match=told),
+    ):
+        driver.start()
+
+
+def test_a_part_that_never_began_is_in_nobodys_way(tmp_path: Path) -> None:
+    """As when its sink is refused: the first part has state by then."""
+    with TestDriver(clicks, home=tmp_path, memory_bus=False) as driver:
+        driver.create("clicks", CLICKS, time="at", partitions=2)
+        feed(driver, [1])
+        assert driver.advance_with_crash("commit.written", 2, driver.start)
+        view = view_job(driver.settings, "clicks", driver.bus, driver.clock)
+        assert view.status == "stopped"
+        reset(driver)
+        assert INNER not in driver.bus.names()
+        driver.finish()
+        assert sums(driver) == {"a": 2, "b": 2, "c": 2}
+        driver.crash()
+        remove_job(driver.settings, "clicks", driver.bus, Files(sync=False), driver.clock)
+        assert list(driver.settings.jobs_dir.iterdir()) == []
 
 
 def test_copies_of_parts_are_refused() -> None:

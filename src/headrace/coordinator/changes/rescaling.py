@@ -26,6 +26,8 @@ from headrace.task.orders import SegmentRef
 
 Groups = tuple[int, int]
 
+SHARING = ("hopping", "sliding")
+
 
 def wanted_counts(state: JobState, tasks: int, stage: str | None = None) -> dict[str, int]:
     """Return the number of tasks that each keyed stage is to have.
@@ -75,6 +77,30 @@ def _check_feeds(state: JobState, wanted: Mapping[str, int]) -> None:
                 f"{wanted[feed['stage']]} tasks, expected a number that divides {feed['width']}",
                 job=job_of(state.job),
             )
+        if feed["kind"] == FEED and wanted.get(feed["stage"]) != state.task_counts.get(
+            feed["stage"]
+        ):
+            _check_marks(state, operator, feed["stage"])
+
+
+def _check_marks(state: JobState, operator: str, stage: str) -> None:
+    """Tasks that become one, or come from one, must have sent the same windows.
+
+    Only of windows that share rows is this not known from the rows that are kept.
+    """
+    held = state.inputs.get(operator, {}).values()
+    others = [json.loads(text) for text in state.fingerprint.values()]
+    is_shared = any(
+        one.get("stage") == stage and (one.get("windows") in SHARING or "early" in one)
+        for one in others
+    )
+    if is_shared and len({position.max_time for position in held}) > 1:
+        raise PartsError(
+            f"stage {stage!r} has windows that share rows, and has read the partitions of the "
+            f"internal stream of {operator!r} up to different watermarks; ask again when it has "
+            "read what waits there",
+            job=job_of(state.job),
+        )
 
 
 def rescaled(state: JobState, counts: Mapping[str, int], lineage: str) -> JobState:
