@@ -24,7 +24,7 @@ from headrace.coordinator.creation import (
     with_positions,
 )
 from headrace.coordinator.epoch import EpochRun, MisplacedError, Runner
-from headrace.coordinator.feeds import publish_epoch, trim_feeds
+from headrace.coordinator.feeds import is_joined, publish_epoch, trim_feeds
 from headrace.coordinator.inputs import Inputs, Planner
 from headrace.coordinator.kept import KeptEpochs
 from headrace.coordinator.lineages import begin_lineage
@@ -469,6 +469,8 @@ class Coordinator:
         self._kept.observe(self.state)
         if self._published == self.state.digest:
             return 0
+        if is_joined(self._plan):  # after a reset the streams are others, which know no duplicates
+            self._reign.check()
         rows = publish_epoch(self.state, self._plan, self._bus, self._storage.root)
         rows += self._receivers.commit(self.state)
         self._published = self.state.digest
@@ -482,7 +484,8 @@ class Coordinator:
             self._inputs.hold(self._plan, self.state)
         if run.epoch % SWEEP_EVERY == 0 or self.state.ended:
             self._sweep()
-            trim_feeds(self.state, self._plan, self._bus)
+            if self._reign.is_newest:
+                trim_feeds(self.state, self._plan, self._bus)
 
     def _sweep(self) -> None:
         if self._reign.is_newest:

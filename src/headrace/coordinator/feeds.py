@@ -24,6 +24,11 @@ from headrace.plan.stages import GROUP, MARK, Exchange, JobPlan, Stage
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK, InputRange
 
 
+def is_joined(plan: JobPlan) -> bool:
+    """Say whether internal streams join a part to others."""
+    return any(edge.stream for stage in plan.stages for edge in (*stage.sends, *stage.feeds))
+
+
 def create_feeds(plan: JobPlan, bus: Bus) -> None:
     """Make the internal streams that a part sends to or receives from, unless they are there.
 

@@ -14,12 +14,14 @@ import headrace as hr
 from headrace.coordinator.changes.removal import remove_job
 from headrace.coordinator.changes.resetting import check_one_part, own_inputs, reset_parts
 from headrace.coordinator.changes.rewinding import emptied
+from headrace.coordinator.creation import create_outputs
 from headrace.coordinator.inspection.inspection import JobReader
 from headrace.coordinator.inspection.job_list import job_names, view_job
 from headrace.coordinator.inspection.part_readers import part_readers, reader_of
 from headrace.coordinator.inspection.why import ask_why
 from headrace.coordinator.manifest import JobState
-from headrace.errors import GraphError, InvalidInputError, PartsError
+from headrace.errors import GraphError, InvalidInputError, NotOwnerError, PartsError
+from headrace.faults import injected
 from headrace.files import Files
 from headrace.testing import TestDriver
 
@@ -410,6 +412,31 @@ def test_a_reset_that_was_cut_is_completed_by_another(point: str, nth: int, tmp_
         driver.finish()
         again = Counter(str(row) for row in driver.output("windows")) - before
         assert len(again) == 6
+
+
+def test_an_old_driver_does_not_reach_the_streams_of_after_a_reset(tmp_path: Path) -> None:
+    """It woke up before it had published: the new streams do not know its marks, nor the end."""
+    with TestDriver(clicks, home=tmp_path, memory_bus=False) as driver:
+        driver.create("clicks", CLICKS, time="at", partitions=2)
+        driver.parts[0].end_at_present()
+
+        def take_over(point: str) -> None:
+            if point == "commit.published" and not taken:
+                taken.append(point)
+                reset(driver)
+                create_outputs(plan, driver.bus)
+
+        taken: list[str] = []
+        old = driver.parts[0]
+        plan = old._plan  # what a new driver makes its streams of
+        hook = injected(take_over, ("commit.published",))
+        with hook, pytest.raises(NotOwnerError):
+            old.advance()
+        assert driver.bus.stream(INNER).ends() == [0, 0, 0, 0]
+        feed(driver, [1])
+        driver.crash()
+        driver.finish()
+        assert sums(driver) == {"a": 2, "b": 2, "c": 2}
 
 
 def test_a_deleted_job_takes_its_internal_streams_along(tmp_path: Path) -> None:
