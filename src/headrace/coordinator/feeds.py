@@ -42,12 +42,17 @@ def create_feeds(plan: JobPlan, bus: Bus) -> None:
                 continue
             schema = exchange.stream_schema
             if exchange.stream in known:
-                _check_columns(plan, exchange, bus.stream(exchange.stream).spec.schema)
+                _check_columns(plan, exchange, bus)
             bus.create(StreamSpec(exchange.stream, exchange.partitions, schema), exist_ok=True)
 
 
-def _check_columns(plan: JobPlan, exchange: Exchange, held: pa.Schema) -> None:
+def _check_columns(plan: JobPlan, exchange: Exchange, bus: Bus) -> None:
+    found = bus.stream(exchange.stream)
+    held = found.spec.schema
     if held.equals(exchange.stream_schema):
+        return
+    if not any(found.ends()):  # of a start that failed: nothing was ever sent
+        bus.remove(exchange.stream)
         return
 
     def told(schema: pa.Schema) -> str:

@@ -357,6 +357,17 @@ def test_a_part_that_never_began_is_in_nobodys_way(tmp_path: Path) -> None:
         assert list(driver.settings.jobs_dir.iterdir()) == []
 
 
+def test_a_job_that_never_began_may_send_other_columns(tmp_path: Path) -> None:
+    with TestDriver(graph(lambda rows: rows), home=tmp_path, memory_bus=False) as driver:
+        driver.create("clicks", CLICKS, time="at", partitions=2)
+        assert driver.advance_with_crash("commit.written", 1, driver.start)
+    fewer = graph(lambda rows: rows.map("user", "at"))
+    with TestDriver(fewer, home=tmp_path, memory_bus=False) as driver:
+        feed(driver, [1])
+        driver.finish()
+        assert sum(row["n"] for row in driver.output("windows")) == 6
+
+
 def test_copies_of_parts_are_refused() -> None:
     with TestDriver(clicks, durability="backup(30s)") as driver:
         driver.create("clicks", CLICKS, time="at")
