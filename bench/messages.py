@@ -24,8 +24,8 @@ import pyarrow as pa
 
 from headrace.graph.operators import MapMessages
 from headrace.task.chunk import Chunk
-from headrace.task.message_maker import MessageMaker
-from headrace.task.message_node import MessageNode
+from headrace.task.messages.maker import MessageMaker
+from headrace.task.messages.node import MessageNode
 
 TRIES = 3
 MOMENT = datetime.datetime(2013, 1, 31, tzinfo=datetime.UTC)

@@ -10,7 +10,7 @@ from tests.spark.runs import Driver, World, until
 from headrace.clock import SystemClock
 from headrace.errors import InvalidInputError
 from headrace.spark.run import run_job
-from headrace.task.calls import UserFunctionError
+from headrace.task.messages.calls import UserFunctionError
 
 pytestmark = pytest.mark.spark
 

@@ -18,7 +18,7 @@ from headrace.errors import (
     NotOwnerError,
     UnavailableError,
 )
-from headrace.task.calls import UserFunctionError
+from headrace.task.messages.calls import UserFunctionError
 
 BUILTIN = {
     InvalidInputError: ValueError,

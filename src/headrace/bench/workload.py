@@ -26,7 +26,7 @@ from headrace.graph.builder import Graph
 from headrace.graph.jobs import Job, job
 from headrace.graph.operators import COLUMNAR, Process
 from headrace.graph.stores import store as hr_store
-from headrace.task.partials import PartialCodec
+from headrace.task.windows.partials import PartialCodec
 
 STREAM = "messages"
 PARTITIONS = 4

@@ -6,7 +6,7 @@ buses, and docs/decisions/0002-bus-format.md for what lies on disk.
 
 from headrace.bus.address import open_bus
 from headrace.bus.bus import Bus, Stream
-from headrace.bus.compaction import CompactionStoppedError
+from headrace.bus.compacting.compaction import CompactionStoppedError
 from headrace.bus.file import FileBus
 from headrace.bus.memory import MemoryBus
 from headrace.bus.options import BusOptions, Fsync

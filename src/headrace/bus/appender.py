@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from headrace.bus.append_file import AppendFile
-from headrace.bus.compactor import CompactionDraft, changed_meanwhile
+from headrace.bus.compacting.compactor import CompactionDraft, changed_meanwhile
 from headrace.bus.entries import (
     ADOPTED,
     APPEND,

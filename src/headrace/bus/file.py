@@ -12,8 +12,8 @@ from headrace.bus.aliases import AliasFiles
 from headrace.bus.background import BackgroundWork
 from headrace.bus.bell import FolderWatch
 from headrace.bus.bus import Bus, Stream, check_same
+from headrace.bus.compacting.holds import HoldFiles
 from headrace.bus.file_log import FileLog, Flusher, OpenLogs
-from headrace.bus.holds import HoldFiles
 from headrace.bus.log import Log, Parts
 from headrace.bus.log_stream import LogStream
 from headrace.bus.maps import SegmentMaps

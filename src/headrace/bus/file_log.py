@@ -13,9 +13,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from headrace.bus.appender import Appender
-from headrace.bus.compactor import Compactor, changed_meanwhile
+from headrace.bus.compacting.compactor import Compactor, changed_meanwhile
+from headrace.bus.compacting.holds import HoldStore
 from headrace.bus.entries import Entry, View
-from headrace.bus.holds import HoldStore
 from headrace.bus.index_files import IndexFiles
 from headrace.bus.log import Draft, Log, Order, Parts, SegmentReplacedError, segment_name
 from headrace.bus.maps import SegmentMaps

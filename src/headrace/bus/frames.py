@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from headrace.bus.compacting.sparse import read_compacted
 from headrace.bus.entries import COMPACTED, NO_TIME, Entry, View
 from headrace.bus.log import Log, SegmentReplacedError
 from headrace.bus.schemas import Schemas, Version
-from headrace.bus.sparse import read_compacted
 from headrace.bus.spec import OffsetBatch, StreamSpec
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.records.frame import iterate_frames, read_frame

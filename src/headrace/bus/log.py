@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from headrace.bus.compacting.holds import HoldStore
 from headrace.bus.entries import ADOPTED, APPEND, NO_PRODUCER, SEQUENCED, Entry, View
-from headrace.bus.holds import HoldStore
 from headrace.bus.options import BusOptions
 from headrace.bus.retention import OffsetGoneError
 from headrace.bus.schemas import Schemas

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from headrace.bus.bell import Bell
 from headrace.bus.bus import Stream
-from headrace.bus.compactions import Compactions
+from headrace.bus.compacting.compactions import Compactions
+from headrace.bus.compacting.holds import HoldStore
 from headrace.bus.entries import NO_PRODUCER, NO_TIME, View
 from headrace.bus.frames import (
     Wanted,
@@ -26,7 +27,6 @@ from headrace.bus.frames import (
     read_range,
     survey,
 )
-from headrace.bus.holds import HoldStore
 from headrace.bus.log import Draft, Log, Order, Parts, SegmentReplacedError
 from headrace.bus.retention import offset_gone
 from headrace.bus.schemas import Schemas, Version, changes_to

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.bus.bus import Bus, Stream, check_same
-from headrace.bus.compaction import Compaction, Piece
+from headrace.bus.compacting.compaction import Compaction, Piece
+from headrace.bus.compacting.holds import HoldStore, MemoryHolds
 from headrace.bus.entries import ENTRY, Entry, EntryTable, View
-from headrace.bus.holds import HoldStore, MemoryHolds
 from headrace.bus.log import Draft, Log, Order, Parts, Place, SegmentReplacedError
 from headrace.bus.log_stream import LogStream
 from headrace.bus.options import BusOptions

@@ -12,7 +12,7 @@ from headrace.errors import FunctionResultError, HeadraceError, InvalidInputErro
 from headrace.graph.operators import EventTime
 from headrace.plan.stages import CallLimits, InputBinding
 from headrace.records.schema import as_milliseconds, normalise
-from headrace.task.calls import (
+from headrace.task.messages.calls import (
     Overdue,
     UserFunctionError,
     guarded,
@@ -20,7 +20,7 @@ from headrace.task.calls import (
     overdue_error,
     time_limit,
 )
-from headrace.task.message_maker import MessageMaker
+from headrace.task.messages.maker import MessageMaker
 
 Errors = dict[int, HeadraceError]
 

@@ -19,8 +19,8 @@ from headrace.records.evolution import with_defaults
 from headrace.records.frame import encode_frame
 from headrace.records.keys import encode_columns, key_groups
 from headrace.records.schema import event_times, normalise
-from headrace.task.calls import name_operator
 from headrace.task.chunk import Chunk
+from headrace.task.messages.calls import name_operator
 from headrace.task.node import Node
 from headrace.task.orders import FileRef, OutputPart
 

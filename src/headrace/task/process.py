@@ -19,16 +19,16 @@ from headrace.records.schema import MAX_EVENT_TIME_MS
 from headrace.state.broadcast.lookup import BroadcastStore
 from headrace.state.objects import ObjectStore
 from headrace.state.remote import RemoteStore
-from headrace.task.calls import (
+from headrace.task.chunk import Chunk, Groups, split_groups
+from headrace.task.dead_letters import Refused
+from headrace.task.messages.calls import (
     Overdue,
     UserFunctionError,
     name_operator,
     overdue_error,
     time_limit,
 )
-from headrace.task.chunk import Chunk, Groups, split_groups
-from headrace.task.dead_letters import Refused
-from headrace.task.message_maker import MessageMaker
+from headrace.task.messages.maker import MessageMaker
 from headrace.task.node import Node
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK
 from headrace.task.timers import Timer, Timers

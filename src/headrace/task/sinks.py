@@ -13,8 +13,8 @@ from xxhash import xxh3_64
 from headrace.errors import InvalidInputError
 from headrace.plan.stages import SinkBinding
 from headrace.records.schema import normalise
-from headrace.task.calls import name_operator
 from headrace.task.chunk import Chunk
+from headrace.task.messages.calls import name_operator
 from headrace.task.node import Node
 from headrace.task.orders import SinkPart
 from headrace.task.outputs import OutputWriter

@@ -13,9 +13,9 @@ from headrace.graph.branches import DEFAULT
 from headrace.graph.operators import Branch, Split
 from headrace.plan.stages import CallLimits
 from headrace.task.chunk import Chunk
-from headrace.task.message_calls import NO_LIMITS, MessageCalls
+from headrace.task.messages.mapped import NO_LIMITS, MessageCalls
+from headrace.task.messages.stateless import condition_mask
 from headrace.task.node import Node
-from headrace.task.stateless import condition_mask
 
 Answer = tuple[Chunk, npt.NDArray[np.bool_]]
 """Rows, and for which of them a condition is true."""

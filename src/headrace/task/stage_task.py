@@ -42,14 +42,19 @@ from headrace.state.broadcast import BroadcastStore, BroadcastTable
 from headrace.state.objects import ObjectStore
 from headrace.state.remote import RemoteStore
 from headrace.state.task_state import TaskState
-from headrace.task.aggregate_nodes import aggregate_node, table_layouts
 from headrace.task.chunk import Chunk
 from headrace.task.dead_letters import DeadLetters, Guard
 from headrace.task.deduplicate import DeduplicateNode, id_layouts
 from headrace.task.exchange import ExchangeWriter, lagging
 from headrace.task.feeds import FeedNode
 from headrace.task.join import JoinNode
-from headrace.task.message_node import MessageNode
+from headrace.task.messages.node import MessageNode
+from headrace.task.messages.stateless import (
+    FilterNode,
+    ForwardNode,
+    MapBatchesNode,
+    SelectNode,
+)
 from headrace.task.node import Node
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK
 from headrace.task.outputs import OutputNode
@@ -58,15 +63,10 @@ from headrace.task.process import ProcessNode
 from headrace.task.remotes import REMOTE, RemoteStores
 from headrace.task.sinks import SinkNode
 from headrace.task.split import SplitNode
-from headrace.task.stateless import (
-    FilterNode,
-    ForwardNode,
-    MapBatchesNode,
-    SelectNode,
-)
 from headrace.task.timers import Timers
 from headrace.task.turn import Turn
 from headrace.task.undo import Undo
+from headrace.task.windows.aggregate_nodes import aggregate_node, table_layouts
 
 
 class ExchangeNode(Node):

@@ -10,7 +10,7 @@ from headrace.plan.stages import CallLimits
 from headrace.state.broadcast.lookup import BroadcastStore
 from headrace.state.objects import ObjectStore
 from headrace.state.remote import RemoteStore
-from headrace.task.message_calls import NO_LIMITS, too_many
+from headrace.task.messages.mapped import NO_LIMITS, too_many
 from headrace.task.orders import NO_WATERMARK
 from headrace.task.parcels import Parcels
 from headrace.task.timers import Timer, Timers

@@ -37,9 +37,9 @@ KEYS: dict[str, tuple[dict[str, pa.DataType], st.SearchStrategy[tuple[Any, ...]]
     ),
 }
 LIMITS = (
-    "headrace.task.windows.FLUSH_ROWS",
-    "headrace.task.windows.FOLD_ROWS",
-    "headrace.task.partial_table.TAKE_ROWS",
+    "headrace.task.windows.totals.FLUSH_ROWS",
+    "headrace.task.windows.totals.FOLD_ROWS",
+    "headrace.task.windows.partial_table.TAKE_ROWS",
     "headrace.task.source.CHUNK_ROWS",
     "headrace.task.exchange.FRAME_ROWS",
 )

@@ -12,7 +12,7 @@ import pytest
 
 import headrace as hr
 from headrace.errors import InvalidInputError
-from headrace.task.calls import UserFunctionError
+from headrace.task.messages.calls import UserFunctionError
 from headrace.testing import TestDriver
 
 COLUMNS = {"k": pa.string(), "v": pa.int64(), "x": pa.float64(), "day": pa.date32()}

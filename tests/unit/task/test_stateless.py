@@ -16,7 +16,7 @@ import pytest
 
 import headrace as hr
 from headrace.errors import InvalidInputError
-from headrace.task.calls import UserFunctionError
+from headrace.task.messages.calls import UserFunctionError
 from headrace.testing import TestDriver
 
 COLUMNS = {"k": pa.int64(), "name": pa.string(), "x": pa.float64()}

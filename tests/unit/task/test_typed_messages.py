@@ -16,7 +16,7 @@ import pytest
 
 import headrace as hr
 from headrace.errors import GraphError, MessageTypeError
-from headrace.task.calls import UserFunctionError
+from headrace.task.messages.calls import UserFunctionError
 from headrace.testing import TestDriver
 
 UTC = datetime.UTC

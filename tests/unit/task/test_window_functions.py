@@ -15,7 +15,7 @@ from tests.unit.task.window_model import COLUMNS, Case, Record, create, expect, 
 
 import headrace as hr
 from headrace.errors import GraphError
-from headrace.task.calls import UserFunctionError
+from headrace.task.messages.calls import UserFunctionError
 from headrace.testing import TestDriver
 
 

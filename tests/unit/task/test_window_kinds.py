@@ -30,9 +30,9 @@ POINTS = (
     "commit.published",
 )
 LIMITS = (
-    "headrace.task.windows.FLUSH_ROWS",
-    "headrace.task.windows.FOLD_ROWS",
-    "headrace.task.partial_table.TAKE_ROWS",
+    "headrace.task.windows.totals.FLUSH_ROWS",
+    "headrace.task.windows.totals.FOLD_ROWS",
+    "headrace.task.windows.partial_table.TAKE_ROWS",
     "headrace.task.source.CHUNK_ROWS",
     "headrace.task.exchange.FRAME_ROWS",
 )

@@ -11,7 +11,7 @@ import pytest
 import headrace as hr
 from headrace.errors import InvalidInputError, UnavailableError
 from headrace.faults import FAULT_POINTS
-from headrace.task.calls import UserFunctionError
+from headrace.task.messages.calls import UserFunctionError
 from headrace.testing import ManualClock, TestDriver
 
 COLUMNS = {"user": pa.string(), "amount": pa.int64(), "at": pa.int64()}

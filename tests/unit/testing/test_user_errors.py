@@ -32,7 +32,7 @@ from headrace.errors import (
     NotOwnerError,
 )
 from headrace.files import DiskFullError, Files
-from headrace.task.calls import UserFunctionError
+from headrace.task.messages.calls import UserFunctionError
 from headrace.testing import TestDriver
 
 COLUMNS = {

@@ -25,7 +25,7 @@ from headrace.graph.variance import Variance
 from headrace.records.keys import decode_key
 from headrace.records.schema import MAX_EVENT_TIME_MS, normalise, schema_from_text
 from headrace.state.value_types import ValueShape, json_text
-from headrace.task.partials import PartialCodec
+from headrace.task.windows.partials import PartialCodec
 
 KNOWN: dict[str, type[Aggregate]] = {
     kind.__name__: kind

@@ -27,7 +27,7 @@ from headrace.state.columnar.merge import Part
 from headrace.state.merged import Source
 from headrace.state.merged_table import MergedTable
 from headrace.state.segment_reader import ALL_GROUPS
-from headrace.task.columnar_partials import TOTALS
+from headrace.task.windows.columnar_partials import TOTALS
 
 _SIGN = 1 << 63
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from headrace.task.aggregation import Aggregation
 from headrace.task.chunk import Ints
+from headrace.task.windows.aggregation import Aggregation
 
 
 def combine_ranges(

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Callable
 from functools import partial
 
-from headrace.bus.compaction import CompactionStoppedError, is_due, limit_of
+from headrace.bus.compacting.compaction import CompactionStoppedError, is_due, limit_of
+from headrace.bus.compacting.holds import HoldStore
 from headrace.bus.entries import View
-from headrace.bus.holds import HoldStore
 from headrace.bus.log import Log, Order
 from headrace.bus.options import BusOptions
 from headrace.bus.retention import Segments

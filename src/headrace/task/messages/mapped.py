@@ -10,16 +10,16 @@ import pyarrow as pa
 from headrace.errors import FunctionResultError, HeadraceError, InvalidInputError
 from headrace.graph.sites import function_site
 from headrace.plan.stages import CallLimits
-from headrace.task.calls import (
+from headrace.task.chunk import Chunk
+from headrace.task.dead_letters import Guard, Refused, without
+from headrace.task.messages.calls import (
     Overdue,
     UserFunctionError,
     name_operator,
     overdue_error,
     time_limit,
 )
-from headrace.task.chunk import Chunk
-from headrace.task.dead_letters import Guard, Refused, without
-from headrace.task.message_maker import MessageMaker
+from headrace.task.messages.maker import MessageMaker
 
 NO_LIMITS = CallLimits()
 

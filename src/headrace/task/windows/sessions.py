@@ -21,11 +21,11 @@ import pyarrow as pa
 
 from headrace.graph.aggregates import Aggregate
 from headrace.graph.extremes import Extreme
-from headrace.task.aggregation import Aggregation
 from headrace.task.chunk import Chunk, Ints
-from headrace.task.heads import distinct
-from headrace.task.partial_table import BUCKET, PartialTable
-from headrace.task.windows import BucketNode
+from headrace.task.windows.aggregation import Aggregation
+from headrace.task.windows.heads import distinct
+from headrace.task.windows.partial_table import BUCKET, PartialTable
+from headrace.task.windows.totals import BucketNode
 
 TIME = "__time"
 FIRST, LAST = "__first", "__last"

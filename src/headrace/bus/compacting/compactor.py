@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from headrace.bus.compaction import (
+from headrace.bus.compacting.compaction import (
     Compaction,
     CompactionStoppedError,
     Piece,

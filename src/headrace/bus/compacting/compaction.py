@@ -12,18 +12,18 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from headrace.bus.entries import COMPACTED, NO_TIME, Entry, View
-from headrace.bus.frames import Wanted, read_entry
-from headrace.bus.log import Log, Order, Place
-from headrace.bus.seen_keys import Bools, SeenKeys
-from headrace.bus.settings import StreamSettings
-from headrace.bus.sparse import (
+from headrace.bus.compacting.seen_keys import Bools, SeenKeys
+from headrace.bus.compacting.sparse import (
     NOT_DELETED,
     Places,
     deletes_of,
     encode_compacted,
     read_compacted,
 )
+from headrace.bus.entries import COMPACTED, NO_TIME, Entry, View
+from headrace.bus.frames import Wanted, read_entry
+from headrace.bus.log import Log, Order, Place
+from headrace.bus.settings import StreamSettings
 from headrace.bus.spec import Compacted
 from headrace.errors import UnavailableError
 from headrace.files import Bytes

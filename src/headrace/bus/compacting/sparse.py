@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from headrace.bus.compacting.seen_keys import Bools
 from headrace.bus.entries import Entry, Int64s
-from headrace.bus.seen_keys import Bools
 from headrace.errors import CorruptDataError
 from headrace.files import Bytes
 from headrace.records.frame import Frame, encode_frame, iterate_frames, read_frame

@@ -23,8 +23,8 @@ from headrace.records.keys import (
 )
 from headrace.records.schema import normalise
 from headrace.state.store import KeyValueStore
-from headrace.task.aggregation import Aggregation
 from headrace.task.chunk import Ints
+from headrace.task.windows.aggregation import Aggregation
 
 BUCKET = "__bucket"
 TAKE_ROWS = 1 << 16

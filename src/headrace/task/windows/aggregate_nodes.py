@@ -20,16 +20,16 @@ from headrace.graph.windows import (
 from headrace.plan.stages import TOGETHER, Stage
 from headrace.records.layout import TableLayout
 from headrace.state.task_state import TaskState
-from headrace.task.aggregation import Aggregation
-from headrace.task.columnar_partials import ColumnarPartials, partial_layout
-from headrace.task.counting import COUNTING, CountNode, TotalNode, WholeNode
 from headrace.task.node import Node
-from headrace.task.panes import PaneNode
-from headrace.task.partial_table import KeyValuePartials, PartialTable
-from headrace.task.sessions import IdleNode, SessionNode, session_aggregates
-from headrace.task.spans import Hops, Steps, Trail
-from headrace.task.updates import RetractingNode, UpdatingNode
-from headrace.task.windows import PeriodicNode, RunningNode, WindowNode
+from headrace.task.windows.aggregation import Aggregation
+from headrace.task.windows.columnar_partials import ColumnarPartials, partial_layout
+from headrace.task.windows.counting import COUNTING, CountNode, TotalNode, WholeNode
+from headrace.task.windows.panes import PaneNode
+from headrace.task.windows.partial_table import KeyValuePartials, PartialTable
+from headrace.task.windows.sessions import IdleNode, SessionNode, session_aggregates
+from headrace.task.windows.spans import Hops, Steps, Trail
+from headrace.task.windows.totals import PeriodicNode, RunningNode, WindowNode
+from headrace.task.windows.updates import RetractingNode, UpdatingNode
 
 Aggregating = RunningAggregate | WindowAggregate
 

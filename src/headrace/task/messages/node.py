@@ -15,7 +15,7 @@ from headrace.graph.sites import function_site
 from headrace.plan.stages import CallLimits
 from headrace.task.chunk import Chunk
 from headrace.task.dead_letters import Refused
-from headrace.task.message_calls import NO_LIMITS, MessageCalls, too_many
+from headrace.task.messages.mapped import NO_LIMITS, MessageCalls, too_many
 from headrace.task.node import Node
 from headrace.task.parcels import Parcels
 

@@ -19,12 +19,12 @@ from headrace.graph.windows import LATE_SIDE
 from headrace.plan.stages import TOGETHER
 from headrace.records.keys import encode_columns, key_groups
 from headrace.records.schema import normalise
-from headrace.task.aggregation import Aggregation
 from headrace.task.chunk import Chunk, Groups, Ints
-from headrace.task.heads import distinct, moments, together
 from headrace.task.node import Node
 from headrace.task.orders import NO_WATERMARK
-from headrace.task.partial_table import BUCKET, PartialTable
+from headrace.task.windows.aggregation import Aggregation
+from headrace.task.windows.heads import distinct, moments, together
+from headrace.task.windows.partial_table import BUCKET, PartialTable
 
 FLUSH_ROWS = 1 << 22
 FLUSH_BYTES = 256 << 20

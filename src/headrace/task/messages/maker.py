@@ -18,9 +18,9 @@ from headrace.errors import HeadraceError, InvalidInputError, MessageTypeError
 from headrace.graph.message_classes import bare, record_fields
 from headrace.graph.operators import Site
 from headrace.records.messages import columns_to_lists, message_type, to_messages
-from headrace.task.calls import UserFunctionError
 from headrace.task.chunk import Chunk
 from headrace.task.dead_letters import Guard, Refused, without
+from headrace.task.messages.calls import UserFunctionError
 
 _AT = re.compile(r"^(?P<reason>.*?)(?: - at `(?P<path>\$.*)`)?$", re.DOTALL)
 _ROW = re.compile(r"^\$\[(\d+)\]\.?")

@@ -9,12 +9,12 @@ import polars as pl
 import pyarrow as pa
 
 from headrace.graph.aggregates import Aggregate, Count
-from headrace.task.aggregation import Aggregation
 from headrace.task.chunk import Chunk, Ints
-from headrace.task.heads import distinct
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK
-from headrace.task.partial_table import BUCKET, PartialTable
-from headrace.task.windows import AggregateNode
+from headrace.task.windows.aggregation import Aggregation
+from headrace.task.windows.heads import distinct
+from headrace.task.windows.partial_table import BUCKET, PartialTable
+from headrace.task.windows.totals import AggregateNode
 
 NUMBER = "__n"
 _COUNT = f"{NUMBER}.count"

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from headrace.errors import InvalidInputError
 from headrace.graph.aggregates import Aggregate
-from headrace.task.calls import guarded
-from headrace.task.partials import PartialCodec
+from headrace.task.messages.calls import guarded
+from headrace.task.windows.partials import PartialCodec
 
 _ROW = "__row"
 _EARLIER = "<"

@@ -13,8 +13,8 @@ import polars as pl
 
 from headrace.graph.windows import RETRACTION
 from headrace.task.orders import NO_WATERMARK
-from headrace.task.partial_table import BUCKET
-from headrace.task.windows import WindowNode
+from headrace.task.windows.partial_table import BUCKET
+from headrace.task.windows.totals import WindowNode
 
 
 class UpdatingNode(WindowNode):

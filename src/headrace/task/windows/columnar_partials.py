@@ -12,9 +12,9 @@ from headrace.records.layout import CLUSTER, TableLayout
 from headrace.records.schema import normalise
 from headrace.state.columnar.keys import TableKeys
 from headrace.state.columnar.table import ColumnarTable
-from headrace.task.aggregation import Aggregation
 from headrace.task.chunk import Ints
-from headrace.task.partial_table import BUCKET, PartialTable
+from headrace.task.windows.aggregation import Aggregation
+from headrace.task.windows.partial_table import BUCKET, PartialTable
 
 TOTALS = -(1 << 63)
 """The cluster of totals, in tables that have buckets beside them: before every bucket."""

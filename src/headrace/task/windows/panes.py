@@ -13,14 +13,14 @@ import polars as pl
 import pyarrow as pa
 
 from headrace.graph.windows import BOUNDS, RETRACTION
-from headrace.task.aggregation import Aggregation
 from headrace.task.chunk import Chunk, Ints
-from headrace.task.heads import distinct
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK
-from headrace.task.partial_table import BUCKET, PartialTable
-from headrace.task.ranges import combine_ranges
-from headrace.task.spans import Spans
-from headrace.task.windows import BucketNode
+from headrace.task.windows.aggregation import Aggregation
+from headrace.task.windows.heads import distinct
+from headrace.task.windows.partial_table import BUCKET, PartialTable
+from headrace.task.windows.ranges import combine_ranges
+from headrace.task.windows.spans import Spans
+from headrace.task.windows.totals import BucketNode
 
 _ORDER = "__order"
 

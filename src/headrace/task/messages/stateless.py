@@ -14,14 +14,14 @@ from headrace.graph.sites import function_site
 from headrace.plan.stages import CallLimits
 from headrace.records.schema import normalise
 from headrace.records.widening import fitted
-from headrace.task.calls import (
+from headrace.task.chunk import Chunk
+from headrace.task.messages.calls import (
     Overdue,
     guarded,
     overdue_error,
     time_limit,
 )
-from headrace.task.chunk import Chunk
-from headrace.task.message_calls import NO_LIMITS
+from headrace.task.messages.mapped import NO_LIMITS
 from headrace.task.node import Node
 
 

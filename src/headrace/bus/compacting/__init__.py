@@ -1,0 +1,1 @@
+"""Compacted streams: the last record of each key, below what readers hold."""

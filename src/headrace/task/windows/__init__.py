@@ -1,0 +1,1 @@
+"""Windows and totals: what each kind keeps of its messages, and when it sends results."""
