@@ -180,6 +180,40 @@ def test_a_filter_holds_the_hashes_it_was_made_of(hashes: list[int]) -> None:
     assert HashFilter.build(own).may_hold(own).all()
 
 
+def test_a_filter_tells_clusters_apart() -> None:
+    """A key of one window is not taken for the same key in another, negative windows too."""
+    random = np.random.default_rng(1)
+    hashes = random.integers(0, 1 << 64, 4000, dtype=np.uint64)
+    clusters = np.repeat(np.array([-10_000, 0, 10_000, 1 << 62]), 1000)
+    words = HashFilter.build_clustered(hashes, clusters).words
+    found = HashFilter.clustered(words)
+    assert found.may_hold(hashes, clusters).all()
+    assert found.may_hold(hashes, clusters + 20_000).mean() < 0.06
+
+
+def test_a_clustered_piece_asks_its_filter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of a window are found, those of the same keys in another are mostly not looked for."""
+    monkeypatch.setattr(sections, "LEAST_ROWS", 500)
+    layout = TableLayout(IDS.keys, IDS.values, cluster=True)
+    ids = pa.record_batch({"id": pa.array(range(3000))})
+    keys = TableKeys.of(layout, ids, clusters=np.repeat(np.array([0, 60_000, 120_000]), 1000))
+    table = ColumnarTable(layout)
+    table.put(keys, pa.record_batch({"n": keys.columns[0]}))
+    own = table.seal()
+    assert own is not None
+    writer = SegmentWriter(FILES, tmp_path / "f", HEADER)
+    writer.add_table("s", 0, "t", own.schema, own.batches, GROUPS)
+    writer.close()
+    [run] = open_runs(SegmentReader(FILES, tmp_path / "f"), "t", layout)
+    [piece] = run.pieces
+    assert piece.info.has_filter
+    every = np.arange(3000)
+    assert len(piece.likely(keys, every)) == 3000
+    moved = TableKeys.of(layout, ids, clusters=np.repeat(np.array([60_000, 120_000, 0]), 1000))
+    [run] = open_runs(SegmentReader(FILES, tmp_path / "f"), "t", layout)
+    assert len(run.pieces[0].likely(moved, every)) < 180
+
+
 def test_a_flip_of_any_byte_of_a_filter_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

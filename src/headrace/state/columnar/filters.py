@@ -2,7 +2,8 @@
 
 One bit for four positions in one word of 64, chosen by the hash: a blocked Bloom filter of a
 byte a row, which lets 3 % of other keys through. Words are in the order of hashes, so sorted
-requests read it from one end to the other.
+requests read it from one end to the other. In tables with clusters a hash tells them apart first:
+the same keys are in one window after the other.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ LEAST_ROWS = 1 << 17
 
 SCHEMA = pa.schema([("word", pa.uint64())])
 _ROWS_A_WORD = 8
+_HIGHEST = (1 << 64) - 1
+_ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 class HashFilter:
@@ -40,10 +43,22 @@ class HashFilter:
         """Make the filter of sorted hashes."""
         words = np.zeros(max(1, len(hashes) // _ROWS_A_WORD), np.uint64)
         made = cls(int(hashes[0]), int(hashes[-1]), words)
-        at = made._places(hashes)
-        starts = np.flatnonzero(np.concatenate([[True], at[1:] != at[:-1]]))
-        words[at[starts]] = np.bitwise_or.reduceat(_masks(hashes), starts)
+        made._fill(hashes)
         return made
+
+    @classmethod
+    def build_clustered(cls, hashes: UInt64s, clusters: npt.NDArray[np.int64]) -> HashFilter:
+        """Make the filter of rows in any order that have clusters; see ``clustered``."""
+        apart = np.sort(_apart(hashes, clusters))
+        words = np.zeros(max(1, len(apart) // _ROWS_A_WORD), np.uint64)
+        made = cls(0, _HIGHEST, words)
+        made._fill(apart)
+        return made
+
+    @classmethod
+    def clustered(cls, words: UInt64s) -> HashFilter:
+        """Return the filter that ``build_clustered`` made the words of."""
+        return cls(0, _HIGHEST, words)
 
     @property
     def words(self) -> UInt64s:
@@ -54,15 +69,32 @@ class HashFilter:
         """Return the words for a file."""
         return pa.RecordBatch.from_arrays([pa.array(self._words)], schema=SCHEMA)
 
-    def may_hold(self, hashes: UInt64s) -> npt.NDArray[np.bool_]:
-        """Say of each hash between the lowest and the highest whether it may be there."""
+    def may_hold(
+        self, hashes: UInt64s, clusters: npt.NDArray[np.int64] | None = None
+    ) -> npt.NDArray[np.bool_]:
+        """Say of each hash between the lowest and the highest whether it may be there.
+
+        Args:
+            hashes: shape (n,).
+            clusters: of each, where the filter was built with them.
+        """
+        hashes = hashes if clusters is None else _apart(hashes, clusters)
         masks = _masks(hashes)
         found: npt.NDArray[np.bool_] = (self._words[self._places(hashes)] & masks) == masks
         return found
 
+    def _fill(self, hashes: UInt64s) -> None:
+        at = self._places(hashes)
+        starts = np.flatnonzero(np.concatenate([[True], at[1:] != at[:-1]]))
+        self._words[at[starts]] = np.bitwise_or.reduceat(_masks(hashes), starts)
+
     def _places(self, hashes: UInt64s) -> UInt64s:
         scaled = ((hashes - self._low) >> self._shift) * np.uint64(len(self._words))
         return scaled >> self._bits
+
+
+def _apart(hashes: UInt64s, clusters: npt.NDArray[np.int64]) -> UInt64s:
+    return hashes ^ (clusters.view(np.uint64) * _ODD)
 
 
 def _masks(hashes: UInt64s) -> UInt64s:

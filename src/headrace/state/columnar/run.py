@@ -114,10 +114,13 @@ class Piece:
         """
         if self._load_filter is None:
             return wanted
-        info = self.info
-        found = HashFilter(info.low_hash, info.high_hash, self._load_filter()).may_hold(
-            keys.hashes[wanted]
-        )
+        info, hashes = self.info, keys.hashes[wanted]
+        if keys.clusters is None:
+            filter_ = HashFilter(info.low_hash, info.high_hash, self._load_filter())
+            found = filter_.may_hold(hashes)
+        else:
+            filter_ = HashFilter.clustered(self._load_filter())
+            found = filter_.may_hold(hashes, keys.clusters[wanted])
         if np.count_nonzero(found) > _MOST_HELD * len(wanted) and len(wanted) >= _TELLING:
             self._load_filter = None
         return wanted[found]

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import InternalError
+from headrace.records.keys import UInt64s
 from headrace.records.layout import CLUSTER
 from headrace.records.schema import schema_to_text
 from headrace.state.columnar.columns import numbers
@@ -60,14 +61,19 @@ class PieceWriter:
             for begin in range(0, batch.num_rows, PIECE_ROWS):
                 piece = batch.slice(begin, PIECE_ROWS)
                 hashes = numbers(piece.column(0), np.uint64)
-                has_filter = len(hashes) >= LEAST_ROWS and CLUSTER not in self._schema.names
+                has_filter = len(hashes) >= LEAST_ROWS
                 info = msgspec.structs.replace(describe(piece), has_filter=has_filter)
                 if self._pieces and info.first < self._pieces[-1].last:
                     raise InternalError(f"{self._origin}: batches of a run are out of order")
                 self._pieces.append(info)
                 yield piece
                 if has_filter:
-                    yield HashFilter.build(hashes).batch()
+                    yield self._filter(piece, hashes).batch()
+
+    def _filter(self, piece: pa.RecordBatch, hashes: UInt64s) -> HashFilter:
+        if CLUSTER not in self._schema.names:
+            return HashFilter.build(hashes)
+        return HashFilter.build_clustered(hashes, numbers(piece.column(CLUSTER), np.int64))
 
     @property
     def rows(self) -> int:
