@@ -29,9 +29,9 @@ from headrace.plan.explain import describe as describe_operator
 from headrace.plan.stages import TOGETHER, JobPlan, Stage
 from headrace.records.schema import schema_to_text
 from headrace.state.value_types import JSON, describe
+from headrace.task.building import timer_store
 from headrace.task.deduplicate import id_layout
 from headrace.task.remotes import REMOTE
-from headrace.task.stage_task import timer_store
 from headrace.task.windows.aggregate_nodes import kept_aggregates
 
 FOLDER = "catalog"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headrace.task.chunk import Chunk
@@ -43,6 +44,13 @@ class Node:
             watermark: of what reaches the operator, at the end of the last epoch.
         """
 
+    def inlet(self, upstream: str) -> Node:
+        """Return the node that takes the rows of one operator before this one.
+
+        A node with several inputs that are not alike answers with an ``Inlet`` for each.
+        """
+        return self
+
     def push(self, chunk: Chunk) -> None:
         """Take rows; never called with none."""
         raise NotImplementedError
@@ -67,3 +75,21 @@ class Node:
             for target in self.sides[side] if side else self.targets:
                 target.received += chunk.rows
                 target.push(chunk)
+
+
+class Inlet(Node):
+    """Where rows of one of several inputs enter a node.
+
+    Args:
+        owner: the node, which counts the rows as its own.
+        take: is given the rows.
+    """
+
+    def __init__(self, owner: Node, take: Callable[[Chunk], None]) -> None:
+        super().__init__(owner.name)
+        self._owner, self._take = owner, take
+
+    def push(self, chunk: Chunk) -> None:
+        """Take rows of this input."""
+        self._owner.received += chunk.rows
+        self._take(chunk)

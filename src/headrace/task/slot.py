@@ -32,6 +32,7 @@ from headrace.state.recovery import FOLDER as RECOVERY
 from headrace.state.recovery import RecoveryLog
 from headrace.state.segment import CHANGELOG, header_at
 from headrace.state.task_state import TaskState
+from headrace.task.building import Surroundings
 from headrace.task.changelog import Changed, Size, TaskId, write_changes
 from headrace.task.exchange import ExchangeReader
 from headrace.task.failures import describe_failure
@@ -53,7 +54,7 @@ from headrace.task.remotes import RemoteStores
 from headrace.task.sinks import write_sinks
 from headrace.task.slot_host import KeptTask, SlotHost
 from headrace.task.source import SourceReader
-from headrace.task.stage_task import StageTask, Surroundings, store_specs
+from headrace.task.stage_task import StageTask, store_specs
 
 # A database that a disk refused to write stays closed to writes until it is opened again, and
 # a file that was put right is seen by whoever opens it anew; a call that took too long was ended

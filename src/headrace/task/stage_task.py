@@ -4,69 +4,35 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import pyarrow as pa
-
-from headrace.bus.bus import Bus
-from headrace.errors import InternalError
 from headrace.graph.operators import (
     DEAD_LETTER,
     FAIL,
-    Deduplicate,
-    Filter,
-    FilterMessages,
-    FlatMapMessages,
     Input,
-    JoinTable,
-    MapBatches,
-    MapMessages,
-    Merge,
     Operator,
-    PartitionBy,
     Port,
     Process,
-    RunningAggregate,
-    Select,
-    SendTo,
-    SendToSink,
-    Split,
     StoreSpec,
-    WindowAggregate,
 )
-from headrace.graph.sites import function_site
 from headrace.plan.dead_letters import DEAD
-from headrace.plan.stages import CallLimits, Exchange, Stage
+from headrace.plan.stages import Exchange, Stage
 from headrace.records.layout import TableLayout
-from headrace.state.broadcast import BroadcastStore, BroadcastTable
-from headrace.state.objects import ObjectStore
-from headrace.state.remote import RemoteStore
+from headrace.state.broadcast import BroadcastTable
 from headrace.state.task_state import TaskState
+from headrace.task.building import Build, Surroundings, made_node, timer_store
 from headrace.task.chunk import Chunk
 from headrace.task.dead_letters import DeadLetters, Guard
-from headrace.task.deduplicate import DeduplicateNode, id_layouts
+from headrace.task.deduplicate import id_layouts
 from headrace.task.exchange import ExchangeWriter, lagging
 from headrace.task.feeds import FeedNode
-from headrace.task.join import JoinNode
-from headrace.task.messages.node import MessageNode
-from headrace.task.messages.stateless import (
-    FilterNode,
-    ForwardNode,
-    MapBatchesNode,
-    SelectNode,
-)
 from headrace.task.node import Node
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK
 from headrace.task.outputs import OutputNode
-from headrace.task.parcels import Parcels
 from headrace.task.process import ProcessNode
 from headrace.task.remotes import REMOTE, RemoteStores
 from headrace.task.sinks import SinkNode
-from headrace.task.split import SplitNode
-from headrace.task.timers import Timers
-from headrace.task.turn import Turn
-from headrace.task.undo import Undo
-from headrace.task.windows.aggregate_nodes import aggregate_node, table_layouts
+from headrace.task.windows.aggregate_nodes import table_layouts
 
 
 class ExchangeNode(Node):
@@ -102,28 +68,6 @@ def _with_layout(spec: StoreSpec, layout: TableLayout | None) -> StoreSpec:
     return spec if layout is None else replace(spec, layout=layout, ttl_ms=layout.ttl_ms)
 
 
-def timer_store(operator: Process) -> str:
-    """Return the name of the store that holds an operator's timers."""
-    return f"{operator.name}.timers"
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What is the same for all tasks of a job in a process.
-
-    Args:
-        job: its name.
-        key_groups: of the job.
-        limits: of calls of the user's functions.
-        bus: where records are read again that become dead letters.
-    """
-
-    job: str
-    key_groups: int
-    limits: CallLimits
-    bus: Bus
-
-
 class StageTask:
     """Runs the operators of a stage for one task; kept by a worker between epochs.
 
@@ -150,8 +94,8 @@ class StageTask:
         self._stage, self.task, self._groups = stage, task, groups
         self._around, self._key_groups = around, around.key_groups
         self._state, self._remotes = state, remotes
-        self._tables = dict(tables or {})
         self._keys = stage.receives[0].keys if stage.receives else ()
+        build = Build(stage, task, groups, around, state, remotes, dict(tables or {}), self._keys)
         self._dead, self._letters = self._dead_letters()
         self.nodes: dict[str, Node] = {}
         self._input_counts: dict[str, Counter[str]] = {}
@@ -159,7 +103,7 @@ class StageTask:
         self.input_guards: dict[str, Guard] = {}
         for operator in stage.operators:
             if not self._is_entry(operator):
-                self.nodes[operator.name] = self._build(operator)
+                self.nodes[operator.name] = self._made(operator, build)
             elif operator.on_error != FAIL:
                 counts = self._input_counts[operator.name] = Counter()
                 self.input_guards[operator.name] = self._guard(operator, counts)
@@ -205,103 +149,14 @@ class StageTask:
                     self.nodes[before].sides.setdefault(operator.port, []).append(node)
                     continue
                 targets = entries[before] if before in entries else self.nodes[before].targets
-                targets.append(node)
+                targets.append(node.inlet(before))
         return entries
 
-    def _source_schema(self, operator: Operator) -> pa.Schema:
-        return self._stage.schemas[operator.inputs[0]]
-
-    def _build(self, operator: Operator) -> Node:
-        node = self._made(operator)
+    def _made(self, operator: Operator, build: Build) -> Node:
+        node = made_node(operator, build)
         if operator.on_error != FAIL:
             node.guard = self._guard(operator, node.counts)
         return node
-
-    def _made(self, operator: Operator) -> Node:
-        name, schemas, limits = operator.name, self._stage.schemas, self._around.limits
-        match operator:
-            case Select():
-                return SelectNode(name, operator.expressions, schemas[name])
-            case Filter():
-                assert operator.expression is not None
-                return FilterNode(name, operator.expression)
-            case MapMessages() | FlatMapMessages() | FilterMessages():
-                source = self._source_schema(operator)
-                return MessageNode(operator, source=source, schema=schemas[name], limits=limits)
-            case MapBatches():
-                assert operator.function is not None
-                schema = schemas[name]
-                return MapBatchesNode(name, operator.function, schema, operator.uses, limits)
-            case Split():
-                return SplitNode(operator, self._source_schema(operator), limits)
-            case Port() | Merge():
-                return ForwardNode(name, schemas[name])
-            case Deduplicate():
-                assert self._state is not None
-                table, delay_ms = self._state.table(operator.store.name), self._stage.delays[name]
-                return DeduplicateNode(operator, table, self._keys, delay_ms)
-            case SendTo():
-                binding = next(o for o in self._stage.outputs if o.operator == name)
-                return OutputNode(name, binding, self.task)
-            case SendToSink():
-                return SinkNode(name, next(s for s in self._stage.sinks if s.operator == name))
-            case RunningAggregate() | WindowAggregate():
-                assert self._state is not None
-                return aggregate_node(
-                    self._stage, operator, self._state, self._groups, self._key_groups
-                )
-            case Process():
-                return self._build_process(operator)
-            case JoinTable():
-                return self._build_join(operator)
-            case PartitionBy():
-                raise InternalError(f"partition_by {name!r} is no operator of its stage")
-        raise InternalError(f"operator {name!r} of unknown kind {type(operator).__name__}")
-
-    def _build_join(self, operator: JoinTable) -> Node:
-        table = self._tables[operator.table.name]
-        added = operator.columns or tuple((name, name) for name in table.schema.names)
-        schema = self._stage.schemas[operator.name]
-        before = self._source_schema(operator).names
-        return JoinNode(
-            operator.name,
-            table,
-            on=operator.on,
-            columns={new: old for new, old in added if new not in before},
-            schema=schema,
-            keeps_all=operator.how == "left",
-        )
-
-    def _build_process(self, operator: Process) -> Node:
-        stores: dict[str, ObjectStore | RemoteStore] = {
-            spec.name: self._remotes.open(spec) for spec in operator.stores if spec.kind == REMOTE
-        }
-        timers = None
-        source = self._source_schema(operator)
-        keys = [key for key in self._keys if key in source.names]
-        if self._state is not None:
-            local = [spec.name for spec in operator.stores if spec.kind != REMOTE]
-            stores.update({name: self._state.objects(name) for name in local})
-            if len(keys) == len(self._keys):
-                timers = Timers(self._state.store(timer_store(operator)), self._groups)
-        tables = {
-            spec.name: BroadcastStore(spec.name, self._tables[spec.name], spec.origin)
-            for spec in operator.tables
-        }
-        own = _short_names(operator, stores)
-        undo = None if operator.on_error == FAIL else Undo(own, timers)
-        assert operator.factory is not None
-        site = function_site(getattr(operator.factory, "process", None))
-        parcels = Parcels(operator.name, operator.returns, operator.sides, site)
-        return ProcessNode(
-            operator.name,
-            operator.factory,
-            Turn(self.task, own, timers, tables, self._around.limits, undo, parcels),
-            source=source,
-            uses=operator.uses,
-            keys=keys,
-            takes=operator.takes,
-        )
 
     def begin(self, epoch: int, wall_ms: int, watermark: int = NO_WATERMARK) -> None:
         """Turn to an epoch.
@@ -404,10 +259,3 @@ class StageTask:
     def hang_up(self) -> None:
         """Let connections go, as the end of the process would; the user is not told."""
         self._remotes.close()
-
-
-def _short_names(
-    operator: Process, stores: dict[str, ObjectStore | RemoteStore]
-) -> dict[str, ObjectStore | RemoteStore]:
-    """Stores by the name that the user declared, without the operator's."""
-    return {name.removeprefix(f"{operator.name}."): store for name, store in stores.items()}

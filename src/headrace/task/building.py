@@ -1,0 +1,206 @@
+"""Makes the node of each operator of a stage, for one task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from headrace.bus.bus import Bus
+from headrace.errors import InternalError
+from headrace.graph.operators import (
+    FAIL,
+    Deduplicate,
+    Filter,
+    FilterMessages,
+    FlatMapMessages,
+    JoinTable,
+    MapBatches,
+    MapMessages,
+    Merge,
+    Operator,
+    PartitionBy,
+    Port,
+    Process,
+    RunningAggregate,
+    Select,
+    SendTo,
+    SendToSink,
+    Split,
+    WindowAggregate,
+)
+from headrace.graph.sites import function_site
+from headrace.plan.stages import CallLimits, Stage
+from headrace.state.broadcast import BroadcastStore, BroadcastTable
+from headrace.state.objects import ObjectStore
+from headrace.state.remote import RemoteStore
+from headrace.state.task_state import TaskState
+from headrace.task.deduplicate import DeduplicateNode
+from headrace.task.join import JoinNode
+from headrace.task.messages.node import MessageNode
+from headrace.task.messages.stateless import (
+    FilterNode,
+    ForwardNode,
+    MapBatchesNode,
+    SelectNode,
+)
+from headrace.task.node import Node
+from headrace.task.outputs import OutputNode
+from headrace.task.parcels import Parcels
+from headrace.task.process import ProcessNode
+from headrace.task.remotes import REMOTE, RemoteStores
+from headrace.task.sinks import SinkNode
+from headrace.task.split import SplitNode
+from headrace.task.timers import Timers
+from headrace.task.turn import Turn
+from headrace.task.undo import Undo
+from headrace.task.windows.aggregate_nodes import aggregate_node
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What is the same for all tasks of a job in a process.
+
+    Args:
+        job: its name.
+        key_groups: of the job.
+        limits: of calls of the user's functions.
+        bus: where records are read again that become dead letters.
+    """
+
+    job: str
+    key_groups: int
+    limits: CallLimits
+    bus: Bus
+
+
+@dataclass(frozen=True)
+class Build:
+    """What nodes of a task are made of.
+
+    Args:
+        stage: the stage.
+        task: number of the task.
+        groups: its key groups, first and after last; unused for source tasks.
+        around: what it has in common with the other tasks.
+        state: its stores, caught up; ``None`` where the stage has none.
+        remotes: opens its remote stores.
+        tables: the broadcast stores of the process, at the epoch's offsets.
+        keys: the columns that the stage is partitioned by.
+    """
+
+    stage: Stage
+    task: int
+    groups: tuple[int, int]
+    around: Surroundings
+    state: TaskState | None
+    remotes: RemoteStores
+    tables: Mapping[str, BroadcastTable]
+    keys: tuple[str, ...]
+
+    def source_schema(self, operator: Operator) -> pa.Schema:
+        """Return the columns that reach an operator by its first input."""
+        return self.stage.schemas[operator.inputs[0]]
+
+
+def timer_store(operator: Process) -> str:
+    """Return the name of the store that holds an operator's timers."""
+    return f"{operator.name}.timers"
+
+
+def made_node(operator: Operator, build: Build) -> Node:
+    """Return the node of an operator that is no input and no ``partition_by``."""
+    name, schemas, limits = operator.name, build.stage.schemas, build.around.limits
+    match operator:
+        case Select():
+            return SelectNode(name, operator.expressions, schemas[name])
+        case Filter():
+            assert operator.expression is not None
+            return FilterNode(name, operator.expression)
+        case MapMessages() | FlatMapMessages() | FilterMessages():
+            source = build.source_schema(operator)
+            return MessageNode(operator, source=source, schema=schemas[name], limits=limits)
+        case MapBatches():
+            assert operator.function is not None
+            schema = schemas[name]
+            return MapBatchesNode(name, operator.function, schema, operator.uses, limits)
+        case Split():
+            return SplitNode(operator, build.source_schema(operator), limits)
+        case Port() | Merge():
+            return ForwardNode(name, schemas[name])
+        case Deduplicate():
+            assert build.state is not None
+            table, delay_ms = build.state.table(operator.store.name), build.stage.delays[name]
+            return DeduplicateNode(operator, table, build.keys, delay_ms)
+        case SendTo():
+            binding = next(o for o in build.stage.outputs if o.operator == name)
+            return OutputNode(name, binding, build.task)
+        case SendToSink():
+            return SinkNode(name, next(s for s in build.stage.sinks if s.operator == name))
+        case RunningAggregate() | WindowAggregate():
+            assert build.state is not None
+            return aggregate_node(
+                build.stage, operator, build.state, build.groups, build.around.key_groups
+            )
+        case Process():
+            return _process_node(operator, build)
+        case JoinTable():
+            return _join_node(operator, build)
+        case PartitionBy():
+            raise InternalError(f"partition_by {name!r} is no operator of its stage")
+    raise InternalError(f"operator {name!r} of unknown kind {type(operator).__name__}")
+
+
+def _join_node(operator: JoinTable, build: Build) -> Node:
+    table = build.tables[operator.table.name]
+    added = operator.columns or tuple((name, name) for name in table.schema.names)
+    schema = build.stage.schemas[operator.name]
+    before = build.source_schema(operator).names
+    return JoinNode(
+        operator.name,
+        table,
+        on=operator.on,
+        columns={new: old for new, old in added if new not in before},
+        schema=schema,
+        keeps_all=operator.how == "left",
+    )
+
+
+def _process_node(operator: Process, build: Build) -> Node:
+    stores: dict[str, ObjectStore | RemoteStore] = {
+        spec.name: build.remotes.open(spec) for spec in operator.stores if spec.kind == REMOTE
+    }
+    timers = None
+    source = build.source_schema(operator)
+    keys = [key for key in build.keys if key in source.names]
+    if build.state is not None:
+        local = [spec.name for spec in operator.stores if spec.kind != REMOTE]
+        stores.update({name: build.state.objects(name) for name in local})
+        if len(keys) == len(build.keys):
+            timers = Timers(build.state.store(timer_store(operator)), build.groups)
+    tables = {
+        spec.name: BroadcastStore(spec.name, build.tables[spec.name], spec.origin)
+        for spec in operator.tables
+    }
+    own = _short_names(operator, stores)
+    undo = None if operator.on_error == FAIL else Undo(own, timers)
+    assert operator.factory is not None
+    site = function_site(getattr(operator.factory, "process", None))
+    parcels = Parcels(operator.name, operator.returns, operator.sides, site)
+    return ProcessNode(
+        operator.name,
+        operator.factory,
+        Turn(build.task, own, timers, tables, build.around.limits, undo, parcels),
+        source=source,
+        uses=operator.uses,
+        keys=keys,
+        takes=operator.takes,
+    )
+
+
+def _short_names(
+    operator: Process, stores: dict[str, ObjectStore | RemoteStore]
+) -> dict[str, ObjectStore | RemoteStore]:
+    """Stores by the name that the user declared, without the operator's."""
+    return {name.removeprefix(f"{operator.name}."): store for name, store in stores.items()}
