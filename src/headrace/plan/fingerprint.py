@@ -19,7 +19,7 @@ from headrace.graph.operators import (
     StoreSpec,
     WindowAggregate,
 )
-from headrace.plan.inference import Flow
+from headrace.plan.flows import Flow
 from headrace.plan.stages import Stage
 
 JOB = "job"

@@ -46,7 +46,8 @@ from headrace.plan.dead_letters import (
     traced_operators,
 )
 from headrace.plan.fingerprint import fingerprint
-from headrace.plan.inference import Flow, Inference
+from headrace.plan.flows import Flow
+from headrace.plan.inference import Inference
 from headrace.plan.parts import check_parts, through_bus
 from headrace.plan.pruning import prune
 from headrace.plan.stages import (

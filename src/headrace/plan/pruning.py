@@ -33,7 +33,7 @@ from headrace.graph.operators import (
     WindowAggregate,
 )
 from headrace.plan.expressions import Resolved, broadcast
-from headrace.plan.inference import Flow
+from headrace.plan.flows import Flow
 
 _WHOLE = (MapMessages, FlatMapMessages, MapBatches, Process, SendTo, SendToSink)
 

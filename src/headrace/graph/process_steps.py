@@ -1,0 +1,70 @@
+"""``process``: a class of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+from headrace.graph.arguments import (
+    attempt,
+    checked_stores,
+    checked_uses,
+)
+from headrace.graph.operators import (
+    FAIL,
+    Operator,
+    Process,
+    StoreSpec,
+)
+from headrace.graph.signatures import process_mistakes
+from headrace.graph.sites import user_site
+from headrace.graph.steps import Steps
+from headrace.graph.tables import (
+    BroadcastSpec,
+)
+from headrace.graph.types import to_schema
+
+
+class ProcessSteps(Steps):
+    """``process``."""
+
+    def process(
+        self,
+        factory: Callable[[], Any],
+        stores: Mapping[str, Any] | Sequence[StoreSpec | BroadcastSpec] = (),
+        returns: Any = None,
+        uses: Sequence[str] | None = None,
+        name: str | None = None,
+        on_error: str = FAIL,
+        sides: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Run a class of your own, one instance for each task.
+
+        The class has ``process(message, context)`` and may have ``open(context)``,
+        ``on_timer(timer, context)`` and ``close()``; it sends with ``context.emit``.
+
+        Args:
+            factory: the class, or a function without arguments that makes an instance.
+            stores: a dict of store names and value types, or ``hr.store(...)`` and
+                ``hr.broadcast(...)`` for each; the latter are only read.
+            returns: columns of what it emits; nothing may be emitted without.
+            uses: the columns it reads; its message has only these. Default: all.
+            name: of the operator; its timers are kept by it.
+            on_error: ``fail``, ``drop`` or ``dead_letter``: of a message it raises on.
+            sides: columns of each side that it may send to with ``context.emit(..., to=...)``.
+        """
+        site = user_site()
+
+        def make(chosen: str, wrong: list[str]) -> Operator:
+            wrong += process_mistakes(factory)
+            specs, tables = checked_stores(wrong, stores, self.keys)
+            self._ledger.claim_stores(wrong, chosen, [spec.name for spec in specs])
+            for table in tables:
+                self._ledger.claim_table(wrong, table)
+            schema = None
+            if returns is not None:
+                schema = attempt(wrong, lambda: to_schema(returns), None)
+            columns = checked_uses(wrong, uses)
+            return Process(chosen, (self.name,), site, factory, schema, columns, specs, tables)
+
+        return self._add("process", name, make, self.keys, on_error, sides)
