@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.task.test_window_kinds import records, rough_step
-from tests.unit.task.window_model import COLUMNS, Case, Record, create, expect, feed
+from tests.sim.test_window_kinds import records, rough_step
+from tests.sim.window_model import COLUMNS, Case, Record, create, expect, feed
 
 import headrace as hr
 from headrace.errors import GraphError

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.task.window_model import (
+from tests.sim.window_model import (
     PARTITIONS,
     Case,
     Record,

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.task.model import PARTITIONS, Record, Shape, check, create, feed, make_job
+from tests.sim.totals_model import PARTITIONS, Record, Shape, check, create, feed, make_job
 
 import headrace as hr
 from headrace.testing import TestDriver

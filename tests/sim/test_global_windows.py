@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.task.test_window_kinds import LIMITS, records, rough_step
-from tests.unit.task.window_model import COLUMNS, Record, create, feed, marked
+from tests.sim.test_window_kinds import LIMITS, records, rough_step
+from tests.sim.window_model import COLUMNS, Record, create, feed, marked
 
 import headrace as hr
 from headrace.graph.windows import GlobalWindow
