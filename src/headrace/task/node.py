@@ -44,6 +44,20 @@ class Node:
             watermark: of what reaches the operator, at the end of the last epoch.
         """
 
+    @property
+    def rings(self) -> bool:
+        """Say whether it may have timers, which fire between rows."""
+        return False
+
+    def expect(self, watermark: int) -> None:
+        """Hear, before the epoch's rows, where it will bring the watermark at least.
+
+        Called in keyed stages only.
+
+        Args:
+            watermark: of what reaches the operator.
+        """
+
     def inlet(self, upstream: str) -> Node:
         """Return the node that takes the rows of one operator before this one.
 
@@ -67,6 +81,9 @@ class Node:
     def deadlines(self) -> tuple[int | None, int | None]:
         """Return the watermark and the wall clock at which something is due, if any."""
         return None, None
+
+    def close(self) -> None:
+        """Give a class of the user's its chance to release what it took."""
 
     def emit(self, chunk: Chunk, side: str = "") -> None:
         """Push rows to the operators after this one, or to those after one of its sides."""

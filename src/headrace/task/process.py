@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from headrace.errors import CallTimeoutError, HeadraceError, InvalidInputError
@@ -15,7 +14,6 @@ from headrace.graph.sides import To
 from headrace.graph.sites import function_site
 from headrace.records.keys import encode_columns
 from headrace.records.messages import columns_to_lists
-from headrace.records.schema import MAX_EVENT_TIME_MS
 from headrace.state.broadcast.lookup import BroadcastStore
 from headrace.state.objects import ObjectStore
 from headrace.state.remote import RemoteStore
@@ -30,7 +28,7 @@ from headrace.task.messages.calls import (
 )
 from headrace.task.messages.maker import MessageMaker
 from headrace.task.node import Node
-from headrace.task.orders import END_WATERMARK, NO_WATERMARK
+from headrace.task.ringing import Ringer, sent, stamped
 from headrace.task.timers import Timer, Timers
 from headrace.task.turn import Later, Turn
 from headrace.task.undo import LaterTimers, UndoStore
@@ -171,8 +169,8 @@ class Context:
             name: tells timers of one key apart.
             wall: by the wall clock instead of event time.
         """
-        moment, key = _moment(at), self._key_values()
-        self._timers().set(self._turn.group, moment, name, key, wall=wall)
+        turn, moment, key = self._turn, _moment(at), self._key_values()
+        self._timers().set(turn.group, moment, name, key, wall=wall, passed=turn.now)
 
     def cancel_timer(
         self, at: int | datetime.datetime, name: str = "", *, wall: bool = False
@@ -224,7 +222,7 @@ class ProcessNode(Node):
         takes: Any = None,
     ) -> None:
         super().__init__(name)
-        self._turn, self._timers, self._parcels = turn, turn.timers, turn.parcels
+        self._turn, self._parcels = turn, turn.parcels
         self._context = Context(turn)
         self._keys = list(keys)
         self._user = self._call(factory)
@@ -232,13 +230,16 @@ class ProcessNode(Node):
         self._maker = MessageMaker(name, source, uses, takes, site)
         self._on_timer = getattr(self._user, "on_timer", None)
         turn.has_on_timer = self._on_timer is not None
+        self._ringer: Ringer | None = None
+        if turn.timers is not None and turn.has_on_timer:
+            self._ringer = Ringer(turn, turn.timers, self._heard, self._answer)
         turn.operator = name
         if hasattr(self._user, "open"):
             self._open()
 
     def _open(self) -> None:
         """Let the user take what it needs; nothing can be kept or sent before a message."""
-        if self._timers is not None:
+        if self._turn.timers is not None:
             self._turn.enter(NO_GROUP)
         self._call(lambda: self._user.open(self._context))
         if self._turn.undo is not None:
@@ -255,6 +256,16 @@ class ProcessNode(Node):
         turn = self._turn
         turn.epoch, turn.wall_ms, turn.watermark = epoch, wall_ms, watermark
 
+    @property
+    def rings(self) -> bool:
+        """Say whether it may have timers."""
+        return self._ringer is not None
+
+    def expect(self, watermark: int) -> None:
+        """Let timers up to where the epoch will bring the watermark fire before rows."""
+        if self._ringer is not None:
+            self._ringer.timers.expect(watermark)
+
     def push(self, chunk: Chunk) -> None:
         """Call ``process`` for each row, grouped by key group where there are groups."""
         turn = self._turn
@@ -263,6 +274,8 @@ class ProcessNode(Node):
         keys = columns_to_lists(key_columns)
         turn.keys = keys[0] if len(keys) == 1 else list(zip(*keys, strict=True))
         turn.times = None if chunk.times is None else chunk.times.tolist()
+        if self._ringer is not None:
+            self._ringer.turn_to(chunk, key_columns)
         self._load_remote(chunk.batch)
         if chunk.groups is None:
             starts = range(0, len(messages), LATER_LIMIT)
@@ -299,9 +312,13 @@ class ProcessNode(Node):
 
     def _run(self, messages: list[Any], runs: list[tuple[int, int, int]]) -> None:
         turn, context, process = self._turn, self._context, self._user.process
+        ringer = self._listening()
         try:
             for group, start, stop in runs:
                 turn.enter(group)
+                if ringer is not None:
+                    self._run_between(ringer, messages, start, stop)
+                    continue
                 for row in range(start, stop):
                     turn.row = row
                     process(messages[row], context)
@@ -314,13 +331,30 @@ class ProcessNode(Node):
         except Exception as error:
             raise UserFunctionError.of(self.name, error, messages[turn.row]) from error
 
+    def _listening(self) -> Ringer | None:
+        """Return what fires timers before rows, where that can be."""
+        return None if self._turn.marks is None else self._ringer
+
+    def _run_between(self, ringer: Ringer, messages: list[Any], start: int, stop: int) -> None:
+        """Call ``process`` for the rows of a key group, and fire timers that are due before one."""
+        turn, context, process = self._turn, self._context, self._user.process
+        timers, marks = ringer.timers, turn.marks
+        assert marks is not None
+        for row in range(start, stop):
+            turn.row = row
+            if marks[row] >= timers.first:
+                ringer.before(row)
+            process(messages[row], context)
+
     def _run_each(self, messages: list[Any], runs: list[tuple[int, int, int]]) -> list[Refused]:
         """Call ``process`` for each row, and take back what it did where it raises."""
-        turn, refused = self._turn, []
+        turn, refused, ringer = self._turn, [], self._listening()
         for group, start, stop in runs:
             turn.enter(group)
             for row in range(start, stop):
                 turn.row = row
+                if ringer is not None and ringer.is_due(row):
+                    ringer.before(row)
                 call = partial(self._user.process, messages[row], self._context)
                 error = self._tried(call, messages[row], "message")
                 if error is not None:
@@ -359,37 +393,17 @@ class ProcessNode(Node):
                 one.then(one.store.get(one.key, one.default))
 
     def advance(self, watermark: int, wall_ms: int) -> None:
-        """Fire the timers that are due, and those that they set and that are due as well.
-
-        At the end of the inputs only the timers set before it fire: one that sets itself
-        again would never end.
-        """
-        if self._timers is None or self._on_timer is None:
+        """Fire the timers that are due, and those that they set and that are due as well."""
+        if self._ringer is None:
             return
-        ended = watermark >= END_WATERMARK
-        self._fire(self._timers.fire(watermark, wall=False, takes_new=not ended))
-        self._fire(self._timers.fire(wall_ms, wall=True))
-
-    def _fire(self, timers: Iterator[Timer]) -> None:
         turn = self._turn
-        earliest = max(turn.watermark, 0)
-        try:
-            for timer in timers:
-                turn.timer = timer
-                turn.enter(timer.group)
-                self._ring(timer)
-                messages, _ = turn.take()
-                for parcel in self._parcels.packed(messages):
-                    at = min(max(timer.at, earliest), MAX_EVENT_TIME_MS - 1)
-                    rows = parcel.batch.num_rows
-                    times = np.full(rows, at, np.int64)
-                    groups = np.full(rows, timer.group, np.uint16)
-                    past = np.full(rows, NO_WATERMARK, np.int64)
-                    self.emit(Chunk(parcel.batch, times, past, groups), parcel.side)
-        finally:
-            turn.timer = None
+        for _ in self._ringer.at_end(watermark, wall_ms):
+            messages, _ = turn.take()
+            stamps = turn.take_stamps()
+            for parcel in self._parcels.packed(messages):
+                self.emit(sent(parcel, stamps, turn.watermark), parcel.side)
 
-    def _ring(self, timer: Timer) -> None:
+    def _heard(self, timer: Timer) -> None:
         """Call ``on_timer``, and those who asked for values in it."""
         assert self._on_timer is not None
         turn = self._turn
@@ -408,12 +422,17 @@ class ProcessNode(Node):
 
     def _flush(self, chunk: Chunk) -> None:
         messages, rows = self._turn.take()
+        stamps = self._turn.take_stamps()
         try:
             parcels = self._parcels.packed(messages)
         except InvalidInputError as error:
             raise self._parcels.told(error, messages, rows, chunk.batch) from error
         for parcel in parcels:
-            self.emit(parcel.of(chunk, rows), parcel.side)
+            made = parcel.of(chunk, rows)
+            if stamps:
+                places = range(len(rows)) if parcel.places is None else parcel.places
+                made = stamped(made, places, stamps, self._turn.watermark)
+            self.emit(made, parcel.side)
 
     def _call(self, call: Callable[[], Any], met: object = None, what: str = "timer") -> Any:
         try:
@@ -426,9 +445,7 @@ class ProcessNode(Node):
 
     def deadlines(self) -> tuple[int | None, int | None]:
         """Return when the next timers are due."""
-        if self._timers is None or self._on_timer is None:
-            return None, None
-        return self._timers.deadlines()
+        return (None, None) if self._ringer is None else self._ringer.timers.deadlines()
 
     def close(self) -> None:
         """Give the user's class its chance to release what ``open`` took."""

@@ -8,7 +8,7 @@ advance them. 3. Write exchange files, one changelog segment for all tasks, outp
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -34,6 +34,7 @@ from headrace.state.segment import CHANGELOG, header_at
 from headrace.state.task_state import TaskState
 from headrace.task.building import Surroundings
 from headrace.task.changelog import Changed, Size, TaskId, write_changes
+from headrace.task.chunk import Chunk
 from headrace.task.exchange import ExchangeReader
 from headrace.task.failures import describe_failure
 from headrace.task.feeds import FeedReader
@@ -41,6 +42,7 @@ from headrace.task.orders import (
     NO_WATERMARK,
     ExchangeFile,
     FileRef,
+    InputRange,
     Merged,
     OutputPart,
     Reached,
@@ -344,13 +346,15 @@ class _Attempt:
             for chunk in reader.chunks(self._should_stop):
                 runtime.push(wanted.operator, chunk)
             reached.append(reader.reached())
+        watermark = self._order.watermarks.get(stage.name, NO_WATERMARK)
+        if stage.keyed:
+            runtime.expect(watermark)
         feeds = {exchange.operator: exchange for exchange in stage.receives if exchange.stream}
-        marks = self._read_feeds(task, feeds, runtime, reached) if feeds else []
+        marks = self._read_feeds(task, feeds, runtime, reached, watermark) if feeds else []
         for exchange in stage.receives:
             for file in self._exchange_readers(exchange):
                 for chunk in file.read(*task.groups):
                     runtime.push(exchange.operator, chunk)
-        watermark = self._order.watermarks.get(stage.name, NO_WATERMARK)
         if marks:  # no other task has anything of its partitions
             watermark = max(watermark, min(task.bound, *marks))
         runtime.advance(watermark, self._order.time_ms)
@@ -362,21 +366,27 @@ class _Attempt:
         feeds: Mapping[str, Exchange],
         runtime: StageTask,
         reached: list[Reached],
+        watermark: int,
     ) -> list[int]:
         """Read what came through internal streams; returns the marks of their partitions since."""
-        marks = []
+        readers: list[tuple[InputRange, FeedReader, Iterable[Chunk]]] = []
         for wanted in task.ranges:
             if wanted.operator not in feeds:
                 continue
             exchange = feeds[wanted.operator]
             stream = self._host.bus.stream(exchange.stream)
             reader = FeedReader(stream, exchange, wanted, self._order.range_bytes)
-            for chunk in reader.chunks(self._should_stop):
+            readers.append((wanted, reader, reader.chunks(self._should_stop)))
+        if runtime.rings:  # timers between rows have to know what the marks after these say
+            readers = [(wanted, reader, list(chunks)) for wanted, reader, chunks in readers]
+            reached_by = min([task.bound, *(reader.mark for _, reader, _ in readers)])
+            runtime.expect(max(watermark, reached_by))
+        for wanted, reader, chunks in readers:
+            for chunk in chunks:
                 runtime.push(wanted.operator, chunk)
-            marks.append(reader.mark)
             if wanted.start < wanted.stop:
                 reached.append(reader.reached())
-        return marks
+        return [reader.mark for _, reader, _ in readers]
 
     def _should_stop(self) -> bool:
         deadline = self._order.deadline_ms

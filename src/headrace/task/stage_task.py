@@ -29,7 +29,6 @@ from headrace.task.feeds import FeedNode
 from headrace.task.node import Node
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK
 from headrace.task.outputs import OutputNode
-from headrace.task.process import ProcessNode
 from headrace.task.remotes import REMOTE, RemoteStores
 from headrace.task.sinks import SinkNode
 from headrace.task.windows.aggregate_nodes import table_layouts
@@ -176,6 +175,21 @@ class StageTask:
             node.clear_counts()
             node.begin(epoch, wall_ms, watermark - self._stage.delays.get(name, 0))
 
+    @property
+    def rings(self) -> bool:
+        """Say whether a processor of it may have timers."""
+        return any(node.rings for node in self.nodes.values())
+
+    def expect(self, watermark: int) -> None:
+        """Say, before the epoch's rows, where it will bring the stage's watermark at least."""
+        for name, node in self.nodes.items():
+            node.expect(self._behind(name, watermark))
+
+    def _behind(self, name: str, watermark: int) -> int:
+        """The watermark of what reaches an operator."""
+        ended = watermark >= END_WATERMARK
+        return watermark if ended else watermark - self._stage.delays.get(name, 0)
+
     def push(self, entry: str, chunk: Chunk) -> None:
         """Feed rows that an input or a ``partition_by`` brings."""
         if chunk.rows:
@@ -189,9 +203,8 @@ class StageTask:
 
         What reaches an operator through windows with grace lags, and so does its watermark.
         """
-        delays, ended = self._stage.delays, watermark >= END_WATERMARK
         for name, node in self.nodes.items():
-            node.advance(watermark if ended else watermark - delays.get(name, 0), wall_ms)
+            node.advance(self._behind(name, watermark), wall_ms)
 
     def exchanges(self) -> list[ExchangeNode]:
         """Return the sending sides."""
@@ -252,8 +265,7 @@ class StageTask:
     def close(self) -> None:
         """Close the user's processors and connections."""
         for node in self.nodes.values():
-            if isinstance(node, ProcessNode):
-                node.close()
+            node.close()
         self.hang_up()
 
     def hang_up(self) -> None:

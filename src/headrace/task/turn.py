@@ -31,6 +31,15 @@ class Later(NamedTuple):
     group: int
 
 
+class Stamp(NamedTuple):
+    """Which of the emitted messages are of a timer: from ``begin`` to before ``end``."""
+
+    begin: int
+    end: int
+    at: int
+    group: int
+
+
 class Turn:
     """What is at hand while a processor runs: set by its node, shown by its ``Context``.
 
@@ -68,7 +77,10 @@ class Turn:
         self.group = 0
         self.keys: Sequence[Any] = ()
         self.times: Sequence[int] | None = None
+        self.marks: Sequence[int] | None = None
         self.timer: Timer | None = None
+        self.stamps: list[Stamp] = []
+        self.first = 0
         self.has_on_timer = False
         self.operator = ""
 
@@ -78,11 +90,24 @@ class Turn:
         for store in self.stores.values():
             store.enter(group)
 
+    @property
+    def now(self) -> int:
+        """The event time that has passed for the key at hand: by its row, or by its timer."""
+        if self.timer is not None:
+            return self.timer.now
+        return NO_WATERMARK if self.marks is None else self.marks[self.row]
+
+    def stamp(self, begin: int, timer: Timer) -> None:
+        """Note that what was emitted since there was so much is of a timer that has fired."""
+        end = len(self.rows)
+        if end > begin:
+            self.stamps.append(Stamp(begin, end, max(timer.at, timer.passed), timer.group))
+
     def count(self, operator: str) -> None:
         """See whether one message or timer has made too many; ``ceiling`` says when to look."""
         limit = self.limits.rows
         assert limit is not None
-        own = len(self.rows) - bisect_left(self.rows, self.row)
+        own = len(self.rows) - max(self.first, bisect_left(self.rows, self.row))
         if own > limit:
             raise too_many(operator, limit)
         self.ceiling = len(self.rows) + limit - own
@@ -94,6 +119,11 @@ class Turn:
     def take(self) -> tuple[list[Any], list[int]]:
         """Take what was emitted, and the row each message came from."""
         taken = self.messages, self.rows
-        self.messages, self.rows = [], []
+        self.messages, self.rows, self.first = [], [], 0
         self.ceiling = NO_CEILING if self.limits.rows is None else self.limits.rows
         return taken
+
+    def take_stamps(self) -> list[Stamp]:
+        """Take which of what was emitted is of timers."""
+        stamps, self.stamps = self.stamps, []
+        return stamps

@@ -61,9 +61,19 @@ class LaterTimers:
         self._timers = timers
         self._waiting: list[Callable[[], None]] = []
 
-    def set(self, group: int, at: int, name: str, key: tuple[Any, ...], *, wall: bool) -> None:
+    def set(
+        self,
+        group: int,
+        at: int,
+        name: str,
+        key: tuple[Any, ...],
+        *,
+        wall: bool,
+        passed: int,
+    ) -> None:
         """Set a timer, later."""
-        self._waiting.append(partial(self._timers.set, group, at, name, key, wall=wall))
+        act = partial(self._timers.set, group, at, name, key, wall=wall, passed=passed)
+        self._waiting.append(act)
 
     def cancel(self, group: int, at: int, name: str, key: tuple[Any, ...], *, wall: bool) -> None:
         """Take a timer back, later."""
