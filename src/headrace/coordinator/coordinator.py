@@ -24,9 +24,11 @@ from headrace.coordinator.creation import (
     with_positions,
 )
 from headrace.coordinator.epoch import EpochRun, MisplacedError, Runner
+from headrace.coordinator.epoch_plan import EpochPlan
 from headrace.coordinator.feeds import is_joined, publish_epoch, trim_feeds
 from headrace.coordinator.inputs import Inputs, Planner
 from headrace.coordinator.kept import KeptEpochs
+from headrace.coordinator.levels import check_files, run_levels
 from headrace.coordinator.lineages import begin_lineage
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.placement import Slot, check_one_host
@@ -44,7 +46,6 @@ from headrace.coordinator.summary import EpochLimits, EpochSummary, rows_behind
 from headrace.coordinator.watermarks import resting
 from headrace.errors import (
     HeadraceError,
-    InternalError,
     InvalidInputError,
     UnavailableError,
 )
@@ -104,6 +105,7 @@ class Coordinator:
         self._slots: list[Slot] = []
         self._published = ""
         self._has_reign = False
+        self._recorded: EpochPlan | None = None
 
     @property
     def state(self) -> JobState:
@@ -331,6 +333,10 @@ class Coordinator:
         """Return the wall clock at which a timer is due although no input comes, ms."""
         return next_wall_deadline(self.state)
 
+    def replay(self, recorded: EpochPlan) -> None:
+        """Let an epoch be what it was when it was recorded, once it is the next."""
+        self._recorded = recorded
+
     def advance(self, *, force: bool = False) -> EpochSummary | None:
         """Run one epoch, if there is anything to do.
 
@@ -384,7 +390,7 @@ class Coordinator:
             return None
         timings = {"plan": self._since(began)}
         fault("epoch.planned")
-        self._run_levels(run, timings)
+        timings |= run_levels(run, self._runner, self._storage, self._reign, self._clock)
         fault("epoch.before_commit")
         mark = self._clock.monotonic()
         self._commit(run)
@@ -408,6 +414,9 @@ class Coordinator:
     def _planned(self, *, force: bool) -> EpochRun | None:
         """Plan an epoch over what there is by now; ``None`` when there is nothing to do."""
         state, now = self.state, self._clock.now_ms()
+        recorded = self._recorded
+        if recorded is not None and recorded.epoch == state.epoch + 1:
+            return recorded.run(self._plan, state, self._slots, self.generation, self._digest)
         ends = self.ends()
         self._plan = self._inputs.widened(self._plan, ends)
         check_ends(self._plan, state, ends)
@@ -441,22 +450,8 @@ class Coordinator:
     def _since(self, mark: float) -> float:
         return round((self._clock.monotonic() - mark) * 1000, 2)
 
-    def _run_levels(self, run: EpochRun, timings: dict[str, float]) -> None:
-        for level in range(len(self._plan.levels)):
-            mark = self._clock.monotonic()
-            orders = run.orders(level)
-            if orders:
-                self._storage.forget_recovery()
-                run.absorb(orders, self._runner.run(orders))
-            run.finish_level(level)
-            timings[f"level {level}"] = self._since(mark)
-            fault("epoch.level_done")
-
     def _commit(self, run: EpochRun) -> None:
-        for file in run.files:
-            problem = self._storage.missing(file.path, file.size)
-            if problem is not None:
-                raise InternalError(f"{problem} before the commit", epoch=run.epoch)
+        check_files(run, self._storage)
         is_base = run.epoch % BASE_EVERY == 0
         publish = self._reign.publish_base if is_base else self._reign.publish
         if not publish(run.manifest()):

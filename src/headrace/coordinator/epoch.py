@@ -93,6 +93,8 @@ class EpochRun:
         ends: next offset of each partition of the input streams.
         rested: by stream, ends of the partitions that get no new rows.
         inputs: positions that become known, of partitions that were added; then those reached.
+        known: watermarks that source stages reach, of an epoch that is run once more.
+        only: the keyed tasks that run, by name; all when left out.
     """
 
     plan: JobPlan
@@ -110,6 +112,8 @@ class EpochRun:
     tables: dict[str, list[int]] = field(default_factory=dict)
     ends: Mapping[str, Sequence[int]] = field(default_factory=dict)
     rested: dict[str, dict[int, int]] = field(default_factory=dict)
+    known: Mapping[str, int] = field(default_factory=dict)
+    only: frozenset[str] | None = None
     overlay_bytes: int = 0
     inputs: dict[str, dict[int, InputPosition]] = field(default_factory=dict)
     watermarks: dict[str, int] = field(default_factory=dict)
@@ -133,7 +137,7 @@ class EpochRun:
         tasks: dict[str, TaskOrder] = {}
         placed: dict[int, list[str]] = {}
         for stage in self.plan.levels[level]:
-            due = self._due(stage)
+            due = self._wanted(stage, self._due(stage))
             names = [task_name(stage.name, order.task) for order in due]
             tasks.update(zip(names, due, strict=True))
             for slot, mine in self._place(stage, names).items():
@@ -180,6 +184,11 @@ class EpochRun:
         """How many tasks the stages before it in its level have."""
         level = self.plan.levels[stage.level]
         return sum(other.tasks for other in level if other.index < stage.index)
+
+    def _wanted(self, stage: Stage, due: list[TaskOrder]) -> list[TaskOrder]:
+        if self.only is None or not stage.keyed:
+            return due
+        return [order for order in due if task_name(stage.name, order.task) in self.only]
 
     def _due(self, stage: Stage) -> list[TaskOrder]:
         if not stage.keyed:
@@ -248,6 +257,7 @@ class EpochRun:
             if stage.keyed:
                 continue
             found = END_WATERMARK if self.ended else sources[stage.name]
+            found = self.known.get(stage.name, found)
             before = self.state.watermarks.get(stage.name, NO_WATERMARK)
             self.watermarks[stage.name] = max(found, before)
 
