@@ -8,6 +8,16 @@ from typing import Self
 from headrace.graph.arguments import (
     shown,
 )
+from headrace.graph.durations import Duration
+from headrace.graph.joins import (
+    LATE_SIDES,
+    LATE_WAYS,
+    JoinStreams,
+    checked_near,
+    checked_ways,
+    joined_stores,
+    keys_mistake,
+)
 from headrace.graph.operators import (
     JoinTable,
     Operator,
@@ -24,7 +34,72 @@ from headrace.graph.tables import (
 
 
 class JoinSteps(Steps):
-    """``join_table``."""
+    """``join``, ``join_table``."""
+
+    def join(  # noqa: PLR0913 - what a join may be told
+        self,
+        other: Self,
+        *,
+        within: Duration | None = None,
+        before: Duration | None = None,
+        after: Duration | None = None,
+        how: str = "inner",
+        columns: Sequence[str] | Mapping[str, str] | None = None,
+        suffix: str | None = None,
+        grace: Duration = "0s",
+        late: str = "drop",
+        name: str | None = None,
+    ) -> Self:
+        """Make pairs of rows of two streams that have one key and are near in event time.
+
+        Both are partitioned by as many columns of the same types, whose names may differ. The
+        result has the columns of this stream, the left one, then those of the other. The event
+        time of a pair is the later one of its rows, that of a row without a partner its own. Null
+        in a key matches nothing.
+
+        Args:
+            other: the right stream.
+            within: how far apart rows of a pair may be, either way; both ends count.
+            before: how much earlier the right row may be; alone, it is never later.
+            after: how much later the right row may be; alone, it is never earlier.
+            how: ``inner``: only pairs. ``left``, ``right``, ``full``: rows of that side, or of
+                both, that no partner came for are sent, too, once none can come any more; the
+                columns of the other side are null in them.
+            columns: of the other stream to add, or a dict from new name to column. Default: all
+                but its key.
+            suffix: what is put after the names of columns of the other stream that this one has.
+            grace: how far behind the watermark of its own partition a row may be and still take
+                part; one further behind is late.
+            late: ``drop``: late rows are counted. ``side_output``: they are also sent to the
+                sides ``late_left`` and ``late_right`` of the result, as they came.
+            name: of the operator; the rows of both sides are kept by it.
+        """
+        site = user_site()
+        given: object = other
+
+        def make(chosen: str, wrong: list[str]) -> Operator:
+            if not isinstance(given, Steps):
+                wrong.append(f"join takes a stream; found {shown(other)}")
+                return JoinStreams(chosen, (self.name, self.name), site)
+            if other._ledger is not self._ledger:
+                wrong.append(f"stream {other.name!r} belongs to another graph")
+            elif mistake := keys_mistake(self.name, self.keys, other.name, other.keys):
+                wrong.append(mistake)
+            near = checked_near(wrong, within, before, after, grace)
+            checked_ways(wrong, how, late, suffix)
+            stores = joined_stores(chosen, near)
+            self._ledger.claim_stores(wrong, chosen, [spec.name for spec in stores])
+            taken = taken_columns(columns)
+            inputs = (self.name, other.name)
+            return JoinStreams(chosen, inputs, site, near, how, late, taken, suffix, stores)
+
+        made = self._add("join", name, make, self.keys)
+        if late == LATE_WAYS[1]:
+            sides, port = made._sides, made._port  # noqa: SLF001 - of the same class
+            sides |= {side: port(side, site) for side in LATE_SIDES}
+            if isinstance(given, Steps):
+                sides[LATE_SIDES[1]].keys = other.keys
+        return made
 
     def join_table(
         self,

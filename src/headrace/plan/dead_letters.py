@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
+from headrace.graph.joins import JoinStreams
 from headrace.graph.operators import (
     DEAD_LETTER,
     Input,
@@ -26,6 +27,9 @@ DEAD = "__dead"
 """Stands for an operator's name in the binding of the stream of dead letters."""
 
 PARTITION_BITS = 16
+
+_OF_MANY = (RunningAggregate, WindowAggregate, JoinStreams)
+"""Their rows are not made of one record."""
 
 ORIGINS = [pa.field(ORIGIN, pa.int32()), pa.field(OFFSET, pa.int64())]
 
@@ -65,7 +69,7 @@ def traced_operators(operators: Mapping[str, Operator]) -> set[str]:
         is_source = isinstance(operator, Input)
         if operator.on_error == DEAD_LETTER:
             traced |= {operator.name} if is_source else set(operator.inputs)
-        if operator.name in traced and not isinstance(operator, RunningAggregate | WindowAggregate):
+        if operator.name in traced and not isinstance(operator, _OF_MANY):
             traced |= set(operator.inputs)
     return traced
 

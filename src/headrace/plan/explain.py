@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from headrace.graph.durations import duration_text
+from headrace.graph.joins import JoinStreams
 from headrace.graph.operators import (
     DEAD_LETTER,
     FAIL,
@@ -37,6 +38,7 @@ from headrace.graph.operators import (
 from headrace.graph.remote import shown_url
 from headrace.graph.signatures import name_of
 from headrace.plan.dead_letters import DEAD
+from headrace.plan.joins import describe_join, kept_rows
 from headrace.plan.kept import kept_row, late_rows
 from headrace.plan.parts import split
 from headrace.plan.stages import HIDDEN, ORIGIN, TIME, Exchange, InputBinding, JobPlan, Stage
@@ -102,6 +104,7 @@ def _stage_lines(stage: Stage) -> Iterator[str]:
             rows = describe(operator)
         if isinstance(operator, RunningAggregate | WindowAggregate):
             rows.append(kept_row(operator, stage.schemas[operator.inputs[0]]))
+        rows += kept_rows(stage, operator)
         if operator.on_error == DEAD_LETTER:
             rows.append(f"on error: dead letter to {outputs[DEAD].stream}")
         elif operator.on_error != FAIL:
@@ -179,6 +182,8 @@ def describe(operator: Operator) -> list[str]:
         case Port():
             kind = "branch" if operator.returns is None else "side"
             return [f"{kind} {operator.port} of {operator.inputs[0]}"]
+        case JoinStreams():
+            return describe_join(operator)
         case Union():
             return [f"union of {_listed(operator.inputs)}"]
         case Deduplicate():

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.graph.durations import duration_text
+from headrace.graph.joins import JoinStreams
 from headrace.graph.operators import (
     Deduplicate,
     Input,
@@ -20,7 +21,9 @@ from headrace.graph.operators import (
     WindowAggregate,
 )
 from headrace.plan.flows import Flow
+from headrace.plan.joins import join_layouts
 from headrace.plan.stages import Stage
+from headrace.records.layout import TableLayout
 
 JOB = "job"
 PATTERN = "pattern"
@@ -30,6 +33,7 @@ GRACE = "grace"
 FEED = "internal stream of"
 SENT = "what is sent by"
 OPERATOR = "operator"
+JOIN = "join of streams"
 
 
 def fingerprint(
@@ -64,6 +68,8 @@ def fingerprint(
                     described["key"] = _key(flow, flow.keys)
                     if isinstance(operator, Deduplicate):
                         described["by"] = _key(flow, operator.columns)
+                    if isinstance(operator, JoinStreams):
+                        described |= _joined(operator, stage)
                     found[operator.name] = described
     return {name: json.dumps(parts, sort_keys=True) for name, parts in found.items()}
 
@@ -90,9 +96,29 @@ def _describe(operator: Operator) -> dict[str, Any] | None:
             "kept by": clock if operator.store.ttl_ms is not None else "nothing",
             "stores": [_store(operator.store)],
         }
+    if isinstance(operator, JoinStreams):
+        return {"kind": JOIN, "stores": [_store(spec) for spec in operator.stores]}
     if isinstance(operator, Process):
         return {"kind": "process", "stores": [_store(spec) for spec in operator.stores]}
     return None
+
+
+def _joined(operator: JoinStreams, stage: Stage) -> dict[str, Any]:
+    """What is kept of both sides, and for how long: rows that went do not come back."""
+    near = operator.near
+    left, right = join_layouts(stage, operator)
+    return {
+        "left columns": _kept(left),
+        "right columns": _kept(right),
+        "how": operator.how,
+        "before": duration_text(near.before_ms),
+        "after": duration_text(near.after_ms),
+        GRACE: duration_text(near.grace_ms),
+    }
+
+
+def _kept(layout: TableLayout) -> list[str]:
+    return [f"{column.name}: {column.type}" for column in (*layout.keys, *layout.values)]
 
 
 def _key(flow: Flow, columns: tuple[str, ...]) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from headrace.graph.joins import JoinStreams
 from headrace.graph.operators import (
     Deduplicate,
     Filter,
@@ -29,6 +30,7 @@ from headrace.graph.operators import (
 )
 from headrace.plan.flows import Flow, declared
 from headrace.plan.rules.inputs import input_flow
+from headrace.plan.rules.joins import join_flow, late_input
 from headrace.plan.rules.keyed import aggregate_flow, deduplicate_flow, partition_flow
 from headrace.plan.rules.outputs import check_outputs
 from headrace.plan.rules.rows import function_flow, select_flow, split_flow
@@ -62,6 +64,8 @@ class Inference(Walk):
         owner = self.operators[operator.inputs[0]]
         if isinstance(operator, Port) and isinstance(owner, WindowAggregate):
             return self.flows[owner.inputs[0]]  # late records, as they came
+        if isinstance(operator, Port) and isinstance(owner, JoinStreams):
+            return self.flows[late_input(operator, owner)]
         if isinstance(operator, Port) and operator.returns is not None:
             return declared(operator, self.flows[owner.inputs[0]], operator.returns)
         if not len(before.schema):
@@ -83,6 +87,8 @@ class Inference(Walk):
                 return partition_flow(self, operator, before)
             case JoinTable():
                 return join_table_flow(self, operator, before)
+            case JoinStreams():
+                return join_flow(self, operator)
             case Merge():
                 return merge_flow(self, operator)
             case Deduplicate():

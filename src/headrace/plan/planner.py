@@ -7,8 +7,11 @@ are out, so what comes later has e > W - G, an event time of at least W - G. So 
 window W - G is a watermark, and no greater one is: its lag is the grace, not the size.
 
 ``aggregate(every=E)`` sends totals of instant e, with event time e - 1 ms, when W reaches e,
-so by the same argument with G = 0 it adds nothing. Other operators send on what they get at
-once, with the event time it had, and timers fire at or after the watermark before them.
+so by the same argument with G = 0 it adds nothing. A join of streams sends a pair, with the
+later time of its rows, when the second one comes, and a row without a partner once W is past
+its time plus the span in which one may come: that span is the lag. Other operators send on
+what they get at once, with the event time it had, and timers fire at or after the watermark
+before them.
 
 Lags add up along a path. What reaches an operator over several paths is behind by the
 greatest of their sums: the least watermark of all keeps every promise.
@@ -23,6 +26,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from headrace.errors import GraphError, InvalidInputError
+from headrace.graph.joins import JoinStreams
 from headrace.graph.operators import (
     BUS,
     Deduplicate,
@@ -129,6 +133,8 @@ def _timed_stages(
             is_timed = operator.every_ms is not None
         elif isinstance(operator, Deduplicate):
             is_timed = operator.within_ms is not None
+        elif isinstance(operator, JoinStreams):
+            is_timed = True
         elif isinstance(operator, Process):
             is_timed = not flows[operator.inputs[0]].untimed
         if is_timed:
@@ -304,9 +310,8 @@ class _Draft:
                 reaching[operator.name] = leaving[operator.inputs[0]]
             elif not is_feed and self.cut.stage_of[operator.name] == index:
                 lag = max((leaving[name] for name in operator.inputs), default=0)
-                grace = operator.window.grace_ms if isinstance(operator, WindowAggregate) else 0
                 reaching[operator.name] = lag
-                leaving[operator.name] = lag + grace
+                leaving[operator.name] = lag + _own_lag(operator)
         return reaching
 
     def _output_partitions(self, tasks: list[int]) -> dict[str, int]:
@@ -338,11 +343,18 @@ class _Draft:
         return OutputBinding(operator.name, operator.stream, width, flow.schema, keys, flow.time)
 
 
+def _own_lag(operator: Operator) -> int:
+    """How much further than what reaches an operator what leaves it may be behind, ms."""
+    if isinstance(operator, JoinStreams):
+        return operator.lag_ms
+    return operator.window.grace_ms if isinstance(operator, WindowAggregate) else 0
+
+
 def _stores(members: list[Operator]) -> tuple[StoreSpec, ...]:
     stores: list[StoreSpec] = []
     for operator in members:
         if isinstance(operator, RunningAggregate | WindowAggregate | Deduplicate):
             stores.append(operator.store)
-        elif isinstance(operator, Process):
+        elif isinstance(operator, Process | JoinStreams):
             stores += operator.stores
     return tuple(stores)

@@ -6,10 +6,12 @@ uses is neither read nor sent.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pyarrow as pa
 
+from headrace.graph.joins import JoinStreams
 from headrace.graph.operators import (
     BUS,
     DEAD_LETTER,
@@ -34,6 +36,7 @@ from headrace.graph.operators import (
 )
 from headrace.plan.expressions import Resolved, broadcast
 from headrace.plan.flows import Flow
+from headrace.plan.rules.joins import late_input
 
 _WHOLE = (MapMessages, FlatMapMessages, MapBatches, Process, SendTo, SendToSink)
 
@@ -59,8 +62,14 @@ def prune(
         needed[name] = wanted
         if isinstance(operator, Select):
             operator = pruned[name] = _prune_select(operator, flows, wanted)
+        if isinstance(operator, JoinStreams):
+            _read_by_join(operator, wanted, flows, needed)
+            continue
         for before in operator.inputs:
             owner = operators[before]
+            if isinstance(operator, Port) and isinstance(owner, JoinStreams):
+                needed[late_input(operator, owner)] |= wanted
+                continue
             if isinstance(operator, Port) and isinstance(owner, WindowAggregate):
                 needed[owner.inputs[0]] |= wanted  # late records, as they came
                 continue
@@ -72,6 +81,16 @@ def prune(
         keep = set(flow.schema.names) if isinstance(operators[name], _WHOLE) else needed[name]
         schemas[name] = pa.schema([column for column in flow.schema if column.name in keep])
     return pruned, schemas
+
+
+def _read_by_join(
+    operator: JoinStreams, wanted: set[str], flows: Mapping[str, Flow], needed: dict[str, set[str]]
+) -> None:
+    """Note what a join reads of either side: keys, and what is wanted of it."""
+    left, right = operator.inputs
+    needed[left] |= (wanted & set(flows[left].schema.names)) | set(operator.by[0])
+    added = {old for new, old in operator.columns or () if new in wanted}
+    needed[right] |= added | set(operator.by[1])
 
 
 def _reads(operator: Operator, before: Flow, wanted: set[str]) -> set[str]:

@@ -31,6 +31,7 @@ class TableLayout:
         ttl_ms: how long after it was written a row is there; for ever when ``None``.
         by_event: whether rows are written at event times of their own, and gone by the watermark
             instead of the wall clock.
+        repeats: whether several rows may have one key; none is laid over another, or deleted.
 
     Raises:
         InvalidInputError: no key, a name twice, or a type that cannot be stored.
@@ -41,6 +42,7 @@ class TableLayout:
     cluster: bool = False
     ttl_ms: int | None = None
     by_event: bool = False
+    repeats: bool = False
 
     def __post_init__(self) -> None:
         """Check the names, and bring the types to their stored form."""
@@ -78,6 +80,8 @@ class TableLayout:
         told = {"keys": str(len(self.keys)), "ttl_ms": str(self.ttl_ms or 0)}
         if self.by_event:
             told["clock"] = "event"
+        if self.repeats:
+            told["rows"] = "repeat"
         return pa.schema([*fields, *self.keys, *self.values], metadata=told)
 
     @cached_property
@@ -102,4 +106,5 @@ class TableLayout:
         assert begin == 1 + (CLUSTER in own) + (ttl_ms is not None)
         by_event = told.get(b"clock") == b"event"
         values = pa.schema(fields[keys:])
-        return cls(pa.schema(fields[:keys]), values, CLUSTER in own, ttl_ms, by_event)
+        repeats = told.get(b"rows") == b"repeat"
+        return cls(pa.schema(fields[:keys]), values, CLUSTER in own, ttl_ms, by_event, repeats)

@@ -146,7 +146,8 @@ def _merge_table(
     if layout.ttl_ms is not None:  # what holds now, not when the file was written
         layout = replace(layout, ttl_ms=ttl_ms.get(store) or layout.ttl_ms)
     runs = [run for reader, groups in sources for run in open_runs(reader, store, layout, groups)]
-    drop = job.header.kind == SNAPSHOT
+    # Rows that lie over no others may go whatever is below.
+    drop = job.header.kind == SNAPSHOT or layout.repeats
     now_ms = job.watermark if layout.by_event else job.now_ms
     return merged_schema(runs, layout, drop), merge_runs(runs, layout, drop, now_ms)
 

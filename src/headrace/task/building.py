@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from headrace.bus.bus import Bus
 from headrace.errors import InternalError
+from headrace.graph.joins import JoinStreams
 from headrace.graph.operators import (
     FAIL,
     Deduplicate,
@@ -38,6 +39,7 @@ from headrace.state.remote import RemoteStore
 from headrace.state.task_state import TaskState
 from headrace.task.deduplicate import DeduplicateNode
 from headrace.task.join import JoinNode
+from headrace.task.joins.node import JoinStreamsNode
 from headrace.task.messages.node import MessageNode
 from headrace.task.messages.stateless import (
     FilterNode,
@@ -147,6 +149,9 @@ def made_node(operator: Operator, build: Build) -> Node:
             return _process_node(operator, build)
         case JoinTable():
             return _join_node(operator, build)
+        case JoinStreams():
+            assert build.state is not None
+            return JoinStreamsNode(operator, build.stage, build.state, build.around.key_groups)
         case PartitionBy():
             raise InternalError(f"partition_by {name!r} is no operator of its stage")
     raise InternalError(f"operator {name!r} of unknown kind {type(operator).__name__}")

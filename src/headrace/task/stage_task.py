@@ -16,6 +16,7 @@ from headrace.graph.operators import (
     StoreSpec,
 )
 from headrace.plan.dead_letters import DEAD
+from headrace.plan.joins import joined_layouts
 from headrace.plan.stages import Exchange, Stage
 from headrace.records.layout import TableLayout
 from headrace.state.broadcast import BroadcastTable
@@ -53,7 +54,7 @@ class ExchangeNode(Node):
 
 def store_specs(stage: Stage) -> list[StoreSpec]:
     """Return every store that a task of the stage has: timers' too, and tables with layouts."""
-    layouts = table_layouts(stage) | id_layouts(stage)
+    layouts = table_layouts(stage) | id_layouts(stage) | joined_layouts(stage)
     local = [spec for spec in stage.stores if spec.kind != REMOTE]
     specs = [_with_layout(spec, layouts.get(spec.name)) for spec in local]
     for operator in stage.operators:

@@ -207,10 +207,12 @@ def _newest(
     The sort is stable and finds the runs that are sorted already, so newer rows come last.
     """
     order = _stable_order(hashes, clusters)
+    kept = np.ones(len(order), bool)
+    if layout.repeats:
+        return order, kept
     by_hash, by_cluster = hashes[order], None if clusters is None else clusters[order]
     ties = tied(by_hash, by_cluster)
     before = np.flatnonzero(ties)
-    kept = np.ones(len(order), bool)
     if not len(before):
         return order, kept
     columns = [

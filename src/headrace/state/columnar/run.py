@@ -95,6 +95,32 @@ class Piece:
         """The cluster of each row, in tables that have them."""
         return numbers(self.batch.column(1), np.int64) if self._layout.cluster else None
 
+    @cached_property
+    def written(self) -> Int64s:
+        """When each row was written, in tables whose rows expire."""
+        return numbers(self.batch.column(self._layout.first_key - 1), np.int64)
+
+    @cached_property
+    def written_span(self) -> tuple[int, int]:
+        """When the first and the last row were written."""
+        return int(self.written.min()), int(self.written.max())
+
+    @cached_property
+    def by_written(self) -> tuple[Int64s, Rows]:
+        """When rows were written, rising, and which rows these are."""
+        order = np.argsort(self.written)
+        return self.written[order], order
+
+    def written_between(self, begin: int, end: int) -> Rows:
+        """Return the rows that were written from one moment to before another; they rise."""
+        first, last = self.written_span
+        if last < begin or first >= end:
+            return np.empty(0, np.int64)
+        if begin <= first and last < end:
+            return np.arange(self.info.rows)
+        times, order = self.by_written
+        return np.sort(order[np.searchsorted(times, begin) : np.searchsorted(times, end)])
+
     @property
     def keys(self) -> list[pa.Array]:
         """The key columns."""
@@ -185,8 +211,7 @@ class Piece:
         if self.info.deleted:
             gone = flags(gather(batch.column(batch.num_columns - 1), rows))
         if horizon is not None:
-            written = numbers(batch.column(self._layout.first_key - 1), np.int64)
-            expired: Mask = written[rows] <= horizon
+            expired: Mask = self.written[rows] <= horizon
             gone = expired if gone is None else gone | expired
         return gone if gone is not None and gone.any() else None
 

@@ -110,6 +110,17 @@ class ColumnarTable:
         nothing = [pa.nulls(len(keys), field.type) for field in self.layout.values]
         self._add(keys, nothing, deleted=True)
 
+    def append(self, rows: pa.RecordBatch) -> None:
+        """Add rows to a table in which several may have one key.
+
+        Args:
+            rows: columns of the layout's schema, by hash.
+        """
+        assert self.layout.repeats, "rows of other tables are put under their keys"
+        if rows.num_rows:
+            self._changes.append(Run.of(self.layout, [rows]))
+            self._merge_changes()
+
     def _add(
         self,
         keys: TableKeys,

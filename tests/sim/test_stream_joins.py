@@ -1,0 +1,236 @@
+"""Pairs of rows of two streams: against all pairs of two lists, however epochs and crashes fall."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import headrace as hr
+from headrace.testing import TestDriver
+
+PARTITIONS, LATENESS = 2, 4
+COLUMNS = {"k": pa.int64(), "at": pa.int64(), "n": pa.int64()}
+STREAMS = ("left", "right")
+WAYS = ("inner", "left", "right", "full")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One record: of the left stream (0) or the right (1), in a partition."""
+
+    side: int
+    partition: int
+    key: int | None
+    at: int
+
+
+@dataclass(frozen=True)
+class Near:
+    """The arguments of a join, ms."""
+
+    before: int
+    after: int
+    grace: int = 0
+
+
+def job(how: str, near: Near, **more: Any) -> hr.Job:
+    @hr.job("pairs")
+    def pairs(g: hr.Graph) -> None:
+        sides = [
+            g.input(stream, time="at", lateness=f"{LATENESS}ms").partition_by("k")
+            for stream in STREAMS
+        ]
+        joined = sides[0].join(
+            sides[1],
+            before=f"{near.before}ms",
+            after=f"{near.after}ms",
+            grace=f"{near.grace}ms",
+            how=how,
+            columns={"other": "n"},
+            name="j",
+            **more,
+        )
+        joined.map("k", "n", "other").send_to(g.output("out"))
+
+    return pairs
+
+
+Pairs = Counter[tuple[int | None, int | None, int | None]]
+
+
+def expected(log: Sequence[Row], how: str, near: Near) -> tuple[Pairs, int]:
+    """All pairs of rows that are in time, and rows without one; how many are late."""
+    highest: dict[tuple[int, int], int] = {}
+    timely: tuple[list[tuple[int, Row]], ...] = ([], [])
+    for number, row in enumerate(log):
+        place = (row.side, row.partition)
+        before = highest.get(place)
+        highest[place] = max(row.at, row.at if before is None else before)
+        if before is None or row.at + near.grace >= before - LATENESS:
+            timely[row.side].append((number, row))
+    found: Pairs = Counter()
+    paired: set[int] = set()
+    for (left, one), (right, other) in itertools.product(*timely):
+        is_near = -near.before <= other.at - one.at <= near.after
+        if is_near and one.key is not None and one.key == other.key:
+            found[one.key, left, right] += 1
+            paired |= {left, right}
+    if how in ("left", "full"):
+        found.update((row.key, n, None) for n, row in timely[0] if n not in paired)
+    if how in ("right", "full"):
+        found.update((row.key, None, n) for n, row in timely[1] if n not in paired)
+    return found, len(log) - len(timely[0]) - len(timely[1])
+
+
+def feed(driver: TestDriver, log: Sequence[Row], begin: int, end: int) -> None:
+    for side, partition in itertools.product((0, 1), range(PARTITIONS)):
+        rows = [
+            {"k": row.key, "at": row.at, "n": number}
+            for number, row in enumerate(log[begin:end], begin)
+            if (row.side, row.partition) == (side, partition)
+        ]
+        if rows:
+            driver.feed(STREAMS[side], rows, partition=partition)
+
+
+def create(driver: TestDriver, partitions: int = PARTITIONS) -> None:
+    for stream in STREAMS:
+        driver.create(stream, COLUMNS, partitions=partitions, time="at")
+
+
+def output(driver: TestDriver) -> Pairs:
+    return Counter((row["k"], row["n"], row["other"]) for row in driver.output("out"))
+
+
+KEYS = st.sampled_from([None, 0, 1, 2])
+ROWS = st.builds(Row, st.integers(0, 1), st.integers(0, PARTITIONS - 1), KEYS, st.integers(0, 60))
+SPANS = st.integers(0, 25)
+
+
+@given(
+    log=st.lists(ROWS, max_size=50),
+    cuts=st.lists(st.integers(0, 50), max_size=4),
+    near=st.builds(Near, SPANS, SPANS, st.integers(0, 8)),
+    how=st.sampled_from(WAYS),
+)
+def test_the_logs_alone_say_which_rows_are_pairs(
+    log: list[Row], cuts: list[int], near: Near, how: str
+) -> None:
+    with TestDriver(job(how, near), tasks=2, key_groups=8) as driver:
+        create(driver)
+        bounds = [0, *sorted(min(cut, len(log)) for cut in cuts), len(log)]
+        for begin, end in itertools.pairwise(bounds):
+            feed(driver, log, begin, end)
+            driver.run()
+        driver.finish()
+        pairs, late = expected(log, how, near)
+        assert pairs == output(driver)
+        assert late == driver.coordinator.state.counts.get("late", 0)
+
+
+def rising(size: int, seed: int, keys: int = 30) -> list[Row]:
+    """A log whose times rise, a little out of order."""
+    rng = random.Random(seed)
+    return [
+        Row(
+            rng.randrange(2),
+            rng.randrange(PARTITIONS),
+            rng.randrange(keys),
+            number // 4 + rng.randrange(6),
+        )
+        for number in range(size)
+    ]
+
+
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize(
+    "point",
+    [
+        "slot.ran",
+        "slot.segment_written",
+        "epoch.planned",
+        "epoch.before_commit",
+        "commit.published",
+        "epoch.published",
+    ],
+)
+def test_a_crash_doubles_and_loses_no_pair(how: str, point: str) -> None:
+    near, log = Near(7, 12), rising(600, 3)
+    with TestDriver(job(how, near), tasks=3, hosts=2) as driver:
+        create(driver)
+        for begin in range(0, 600, 120):
+            feed(driver, log, begin, begin + 120)
+            assert driver.advance_with_crash(point)
+            if begin == 240:
+                driver.crash(lose_hosts=[0])
+            driver.run()
+        driver.finish()
+        pairs, _ = expected(log, how, near)
+        assert pairs == output(driver)
+
+
+@pytest.mark.parametrize("how", ["inner", "full"])
+def test_rows_that_wait_move_with_their_key_group(how: str) -> None:
+    near, log = Near(15, 15), rising(800, 5)
+    with TestDriver(job(how, near), tasks=2, key_groups=32) as driver:
+        create(driver)
+        for begin, tasks in ((0, 5), (200, 1), (400, 3), (600, 2)):
+            feed(driver, log, begin, begin + 200)
+            driver.run()
+            driver.coordinator.rescale(tasks)
+        driver.finish()
+        pairs, _ = expected(log, how, near)
+        assert pairs == output(driver)
+
+
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_side_without_rows_leaves_the_other_without_partners(how: str, side: int) -> None:
+    log = [Row(side, 0, number % 3, number) for number in range(20)]
+    with TestDriver(job(how, Near(5, 5)), tasks=2) as driver:
+        create(driver)
+        feed(driver, log, 0, 10)
+        driver.run()
+        feed(driver, log, 10, 20)
+        driver.finish()
+        pairs, _ = expected(log, how, Near(5, 5))
+        assert pairs == output(driver)
+
+
+def test_one_key_with_all_rows_costs_what_it_gives() -> None:
+    """A quadratic step would look at ten thousand million pairs here."""
+    count = 100_000
+    with TestDriver(job("left", Near(0, 0)), tasks=2) as driver:
+        create(driver, partitions=1)
+        for stream in STREAMS:
+            rows = pa.table(
+                {"k": [7] * count, "at": list(range(count)), "n": list(range(count))},
+                schema=pa.schema(list(COLUMNS.items())),
+            )
+            driver.feed(stream, rows)
+        driver.finish()
+        found = driver.output("out")
+        assert count == len(found)
+        assert all(row["n"] == row["other"] for row in found)
+
+
+def test_what_is_kept_goes_with_the_watermark() -> None:
+    with TestDriver(job("inner", Near(10, 5)), tasks=1) as driver:
+        create(driver, partitions=1)
+        for at in range(0, 200, 4):
+            driver.feed("left", [{"k": 1, "at": at, "n": at}])
+            driver.feed("right", [{"k": 2, "at": at, "n": at}])
+            driver.run()
+        # The watermark is 192: left rows are needed for 5 after them, right ones for 10.
+        left, right = (sorted(r["n"] for r in driver.table(f"j.{side}")) for side in STREAMS)
+        assert left == [188, 192, 196]
+        assert right == [184, 188, 192, 196]
