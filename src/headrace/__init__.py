@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from headrace.graph.builder import Graph
     from headrace.graph.jobs import Job, job
     from headrace.graph.ledger import Output
+    from headrace.graph.processors import (
+        MonoidProcessor,
+        StatefulProcessor,
+        StatelessProcessor,
+    )
     from headrace.graph.remote import Remote
     from headrace.graph.sides import to
     from headrace.graph.stores import Store, store
@@ -42,8 +47,11 @@ __all__ = [
     "HeadraceError",
     "InvalidInputError",
     "Job",
+    "MonoidProcessor",
     "Output",
     "Remote",
+    "StatefulProcessor",
+    "StatelessProcessor",
     "Store",
     "Stream",
     "Timer",
@@ -73,8 +81,11 @@ _HOMES = {
     "HeadraceError": "headrace.errors",
     "InvalidInputError": "headrace.errors",
     "Job": "headrace.graph.jobs",
+    "MonoidProcessor": "headrace.graph.processors",
     "Output": "headrace.graph.ledger",
     "Remote": "headrace.graph.remote",
+    "StatefulProcessor": "headrace.graph.processors",
+    "StatelessProcessor": "headrace.graph.processors",
     "Store": "headrace.graph.stores",
     "Stream": "headrace.graph.streams",
     "Timer": "headrace.task.timers",

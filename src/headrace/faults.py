@@ -26,6 +26,7 @@ FAULT_POINTS: dict[str, str] = {
     "parts.set_back": "one part of a job is set back, others are not yet",
     "parts.stream_removed": "an internal stream of a job that is reset or deleted is gone",
     "sink.sent": "a receiver has the rows of an epoch, none of them is visible",
+    "sink.part_sent": "a receiver that takes an epoch in batches has some, and how far it is",
     "sink.merged": "small files of a sink are merged, its listing does not name the file yet",
     "sink.listed": "a sink's listing names the merged file, what it replaces is still there",
     "sink.committed": "a receiver has committed the epoch, the driver has not noted it",

@@ -116,7 +116,10 @@ class Monoid(Aggregate):
         return self._encode(reduce(self.join, states, self._decode(self._encode(self.zero))))
 
     def _fold_states(self, columns: list[pl.Series]) -> bytes:
-        states = map(self._decode, columns[0].to_list())
+        held: list[bytes] = columns[0].to_list()
+        if len(held) == 1:
+            return held[0]
+        states = map(self._decode, held)
         return self._encode(reduce(self.join, states, self._decode(self._encode(self.zero))))
 
     def _lift_rows(self, rows: pl.Series) -> pl.Series:
@@ -143,7 +146,11 @@ class Monoid(Aggregate):
     def combine(self, prefix: str) -> list[pl.Expr]:
         """Return the state of a group of states."""
         name = f"{prefix}state"
-        return [self._grouped((name,), self._fold_states).alias(name)]
+        return [self.folded(name).alias(name)]
+
+    def folded(self, name: str) -> pl.Expr:
+        """Return the state of a group of states, which stand in a column."""
+        return self._grouped((name,), self._fold_states)
 
     def _grouped(self, names: tuple[str, ...], fold: Callable[[Any], bytes]) -> pl.Expr:
         columns = [pl.col(name) for name in names]

@@ -186,6 +186,17 @@ class FlatMapMessages(Operator):
 
 
 @dataclass(frozen=True)
+class Generate(FlatMapMessages):
+    """``monoid``: partial results by key, of which an epoch sends one for each key.
+
+    ``function`` is the user's factory; the results are the key's columns and the partial result,
+    see ``graph.states``. With ``every_ms`` keys are apart by the instant they will count at.
+    """
+
+    every_ms: int | None = None
+
+
+@dataclass(frozen=True)
 class FilterMessages(Operator):
     """``filter`` with a function from one message to a truth value."""
 

@@ -16,8 +16,9 @@ from headrace.graph.operators import (
     Process,
     StoreSpec,
 )
-from headrace.graph.signatures import process_mistakes
-from headrace.graph.sites import user_site
+from headrace.graph.processors import StatefulProcessor, contract_of, given_mistakes, state_type
+from headrace.graph.sites import user_names, user_site
+from headrace.graph.states import with_state
 from headrace.graph.steps import Steps
 from headrace.graph.tables import (
     BroadcastSpec,
@@ -41,12 +42,14 @@ class ProcessSteps(Steps):
         """Run a class of your own, one instance for each task.
 
         The class has ``process(message, context)`` and may have ``open(context)``,
-        ``on_timer(timer, context)`` and ``close()``; it sends with ``context.emit``.
+        ``on_timer(timer, context)`` and ``close()``; it sends with ``context.emit``. Or it is made
+        of ``hr.StatelessProcessor`` or ``hr.StatefulProcessor``, which return what is sent.
 
         Args:
             factory: the class, or a function without arguments that makes an instance.
             stores: a dict of store names and value types, or ``hr.store(...)`` and
-                ``hr.broadcast(...)`` for each; the latter are only read.
+                ``hr.broadcast(...)`` for each; the latter are only read. A ``StatefulProcessor``
+                has one without being told; a store called ``state`` says of what kind it is.
             returns: columns of what it emits; nothing may be emitted without.
             uses: the columns it reads; its message has only these. Default: all.
             name: of the operator; its timers are kept by it.
@@ -56,8 +59,13 @@ class ProcessSteps(Steps):
         site = user_site()
 
         def make(chosen: str, wrong: list[str]) -> Operator:
-            wrong += process_mistakes(factory)
+            wrong += given_mistakes(factory)
             specs, tables = checked_stores(wrong, stores, self.keys)
+            if contract_of(factory) is StatefulProcessor:
+                if self.keys is None:
+                    wrong.append("process keeps state for each key: put partition_by before it")
+                kind = attempt(wrong, lambda: state_type(factory, "begin", user_names()), Any)
+                specs = with_state(specs, chosen, kind)
             self._ledger.claim_stores(wrong, chosen, [spec.name for spec in specs])
             for table in tables:
                 self._ledger.claim_table(wrong, table)

@@ -12,6 +12,7 @@ from headrace.graph.arguments import (
 from headrace.graph.join_steps import JoinSteps
 from headrace.graph.keyed_steps import KeyedSteps
 from headrace.graph.ledger import Output, SinkOutput
+from headrace.graph.monoid_steps import MonoidSteps
 from headrace.graph.operators import (
     Operator,
     SendTo,
@@ -25,7 +26,7 @@ from headrace.graph.sites import user_site
 from headrace.graph.window_steps import WindowSteps
 
 
-class Stream(RowSteps, RouteSteps, KeyedSteps, WindowSteps, ProcessSteps, JoinSteps):
+class Stream(RowSteps, RouteSteps, KeyedSteps, WindowSteps, ProcessSteps, MonoidSteps, JoinSteps):
     """What leaves one operator; each method adds the next operator and returns its stream."""
 
     def send_to(self, output: Output | SinkOutput | Sink, name: str | None = None) -> None:

@@ -17,6 +17,7 @@ from headrace.graph.operators import (
     Filter,
     FilterMessages,
     FlatMapMessages,
+    Generate,
     Input,
     JoinTable,
     MapBatches,
@@ -35,8 +36,10 @@ from headrace.graph.operators import (
     Union,
     WindowAggregate,
 )
+from headrace.graph.processors import words_of
 from headrace.graph.remote import shown_url
 from headrace.graph.signatures import name_of
+from headrace.graph.states import MonoidTotal
 from headrace.plan.dead_letters import DEAD
 from headrace.plan.joins import describe_join, kept_rows
 from headrace.plan.kept import kept_row, late_rows
@@ -169,6 +172,9 @@ def describe(operator: Operator) -> list[str]:
             return [f"map to {_listed(operator.text)}"]
         case Filter():
             return [f"filter {operator.text}"]
+        case Generate():
+            used = "" if operator.uses is None else f", uses {_listed(operator.uses)}"
+            return [f"partial results by key with {name_of(operator.function)}{used}"]
         case MapMessages() | FlatMapMessages() | FilterMessages() | MapBatches():
             kinds = {MapMessages: "map", FlatMapMessages: "flat_map", MapBatches: "map_batches"}
             used = "" if operator.uses is None else f", uses {_listed(operator.uses)}"
@@ -197,12 +203,14 @@ def describe(operator: Operator) -> list[str]:
         case RunningAggregate():
             every = operator.every_ms
             head = "totals after each message"
+            if any(isinstance(aggregate, MonoidTotal) for _, aggregate in operator.aggregates):
+                head = "totals, added to once an epoch"
             if every is not None:
                 head = f"totals every {duration_text(every)}"
             return [head, *_aggregates(operator), _store(operator.store)]
         case Process():
             used = "" if operator.uses is None else f", uses {_listed(operator.uses)}"
-            head = f"process with {name_of(operator.factory)}{used}"
+            head = f"{words_of(operator.factory)} {name_of(operator.factory)}{used}"
             tables = [
                 f"broadcast store {t.name} of {t.origin} by ({', '.join(t.key)})"
                 for t in operator.tables

@@ -13,6 +13,7 @@ from headrace.graph.operators import (
     Filter,
     FilterMessages,
     FlatMapMessages,
+    Generate,
     Input,
     JoinTable,
     MapBatches,
@@ -29,6 +30,7 @@ from headrace.graph.operators import (
     WindowAggregate,
 )
 from headrace.plan.flows import Flow, declared
+from headrace.plan.rules.monoids import generate_flow
 from headrace.plan.rules.inputs import input_flow
 from headrace.plan.rules.joins import join_flow, late_input
 from headrace.plan.rules.keyed import aggregate_flow, deduplicate_flow, partition_flow
@@ -81,6 +83,8 @@ class Inference(Walk):
                 return before if good else None
             case Split():
                 return split_flow(self, operator, before)
+            case Generate():
+                return generate_flow(self, operator, before)
             case MapMessages() | FlatMapMessages() | FilterMessages() | MapBatches() | Process():
                 return function_flow(self, operator, before)
             case PartitionBy():

@@ -1,7 +1,8 @@
 """Receivers of outputs outside Headrace: folders of files, and databases.
 
 ``parquet``, ``json_lines`` and ``csv`` commit each epoch into a folder; ``committed_files`` tells
-readers what is in one. ``postgres`` commits each into a table. What every sink promises, and how
+readers what is in one. ``postgres`` commits each into a table,
+``redis_partials`` appends to the totals of a monoid. What every sink promises, and how
 to write another, is in ``headrace.graph.sinks``.
 """
 
@@ -16,6 +17,8 @@ from headrace.graph.sinks import (
 from headrace.sinks.files import FileSink, csv, json_lines, parquet
 from headrace.sinks.folder import committed_files
 from headrace.sinks.postgres import PostgresSink, postgres
+from headrace.sinks.redis_partials import RedisPartials, redis_partials
+from headrace.sinks.redis_totals import RedisTotals
 
 __all__ = [
     "FileSink",
@@ -23,6 +26,8 @@ __all__ = [
     "Prepared",
     "Receiver",
     "ReceiverAwayError",
+    "RedisPartials",
+    "RedisTotals",
     "Sink",
     "SinkEpoch",
     "SinkSite",
@@ -31,4 +36,5 @@ __all__ = [
     "json_lines",
     "parquet",
     "postgres",
+    "redis_partials",
 ]

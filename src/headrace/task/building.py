@@ -16,6 +16,7 @@ from headrace.graph.operators import (
     Filter,
     FilterMessages,
     FlatMapMessages,
+    Generate,
     JoinTable,
     MapBatches,
     MapMessages,
@@ -38,6 +39,7 @@ from headrace.state.objects import ObjectStore
 from headrace.state.remote import RemoteStore
 from headrace.state.task_state import TaskState
 from headrace.task.deduplicate import DeduplicateNode
+from headrace.task.generate import GenerateNode
 from headrace.task.join import JoinNode
 from headrace.task.joins.node import JoinStreamsNode
 from headrace.task.messages.node import MessageNode
@@ -51,6 +53,7 @@ from headrace.task.node import Node
 from headrace.task.outputs import OutputNode
 from headrace.task.parcels import Parcels
 from headrace.task.process import ProcessNode
+from headrace.task.processors import runner_of
 from headrace.task.remotes import REMOTE, RemoteStores
 from headrace.task.sinks import SinkNode
 from headrace.task.split import SplitNode
@@ -120,6 +123,9 @@ def made_node(operator: Operator, build: Build) -> Node:
         case Filter():
             assert operator.expression is not None
             return FilterNode(name, operator.expression)
+        case Generate():
+            delay_ms = build.stage.delays[name]
+            return GenerateNode(operator, build.source_schema(operator), limits, delay_ms)
         case MapMessages() | FlatMapMessages() | FilterMessages():
             source = build.source_schema(operator)
             return MessageNode(operator, source=source, schema=schemas[name], limits=limits)
@@ -195,7 +201,7 @@ def _process_node(operator: Process, build: Build) -> Node:
     parcels = Parcels(operator.name, operator.returns, operator.sides, site)
     return ProcessNode(
         operator.name,
-        operator.factory,
+        runner_of(operator.factory),
         Turn(build.task, own, timers, tables, build.around.limits, undo, parcels),
         source=source,
         uses=operator.uses,
