@@ -49,8 +49,10 @@ def _is_once(point: str) -> bool:
     return point in {
         "epoch.planned",
         "epoch.before_commit",
+        "commit.step_begins",
         "commit.written",
         "commit.published",
+        "commit.step_done",
         "epoch.published",
         "epoch.swept",
     }

@@ -48,6 +48,7 @@ def _durability(value: str) -> str:
 
 SPARK_TEXT = Annotated[str, BeforeValidator(_spark_text)]
 DURABILITY = Annotated[str, AfterValidator(_durability)]
+SEMANTICS = Literal["exactly_once", "at_least_once", "at_most_once"]
 Folder = Annotated[Path, BeforeValidator(_absolute)]
 
 
@@ -87,6 +88,17 @@ class JobSettings(Section):
     )
     rows_per_message: int = Field(
         1_000_000, ge=1, description="messages that flat_map or process may make of one"
+    )
+
+    state_semantics: SEMANTICS = Field(
+        "exactly_once",
+        description="how often an input record counts in the state although processes die, for "
+        "jobs that do not say so themselves",
+    )
+    output_semantics: SEMANTICS | None = Field(
+        None,
+        description="how often a result shows up in outputs that do not say so themselves; none: "
+        "as the state",
     )
 
     @field_validator("start")

@@ -15,6 +15,7 @@ from headrace.coordinator.catalog import describe_plan, load_catalog, save_catal
 from headrace.coordinator.changes.requests import Requests, RescaleAnswer
 from headrace.coordinator.changes.rescale_steps import commit_rescale
 from headrace.coordinator.commit_log import CommitLog
+from headrace.coordinator.committing import Committing, LostRaceError
 from headrace.coordinator.creation import (
     Positions,
     check_graph,
@@ -28,7 +29,7 @@ from headrace.coordinator.epoch_plan import EpochPlan
 from headrace.coordinator.feeds import is_joined, publish_epoch, trim_feeds
 from headrace.coordinator.inputs import Inputs, Planner
 from headrace.coordinator.kept import KeptEpochs
-from headrace.coordinator.levels import check_files, run_levels
+from headrace.coordinator.levels import run_levels
 from headrace.coordinator.lineages import begin_lineage
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.placement import Slot, check_one_host
@@ -54,7 +55,7 @@ from headrace.plan.recounting import with_task_counts
 from headrace.plan.stages import JobPlan
 from headrace.state.ownership import StoreHeldError
 
-BASE_EVERY, SWEEP_EVERY = 64, 16
+SWEEP_EVERY = 16
 MISPLACED_TRIES = 20
 HELD_WAIT_S = 0.5
 HELD_S = 90.0  # Spark ends a Python worker that has been idle for a minute
@@ -99,6 +100,9 @@ class Coordinator:
         self._limits = limits or EpochLimits()
         self._kept = KeptEpochs(log, self._limits.keep_epochs, self._limits.keep_bytes)
         self._receivers = Receivers(plan, storage, clock)
+        self._committing = Committing(
+            self._reign, storage, bus, lambda: self._receivers, self._publish, clock
+        )
         self._requests = Requests(storage.root, storage.files, clock)
         self._inputs = Inputs(plan.job, bus, clock, planner)
         self._max_rows = self._limits.max_rows
@@ -359,7 +363,7 @@ class Coordinator:
                 return self._advance_when_free(held, force=force)
             except MisplacedError:
                 self._slots = self._found_slots()
-            except _LostRaceError:
+            except LostRaceError:
                 continue
             except (HeadraceError, OSError) as error:
                 self._reign.check(error)  # a newer driver sweeps away what an older one needs
@@ -380,6 +384,7 @@ class Coordinator:
 
     def _advance(self, *, force: bool) -> EpochSummary | None:
         self._publish()  # of an epoch whose publishing failed, or that another driver won
+        self._committing.emit_left()
         self.serve_requests()
         began = self._clock.monotonic()
         if not self.state.ended:
@@ -392,13 +397,7 @@ class Coordinator:
         fault("epoch.planned")
         timings |= run_levels(run, self._runner, self._storage, self._reign, self._clock)
         fault("epoch.before_commit")
-        mark = self._clock.monotonic()
-        self._commit(run)
-        timings["commit"] = self._since(mark)
-        fault("commit.published")
-        mark = self._clock.monotonic()
-        rows = self._publish()
-        timings["publish"] = self._since(mark)
+        rows = self._committing.commit(run, timings)
         fault("epoch.published")
         mark = self._clock.monotonic()
         self._forget(run)
@@ -450,13 +449,6 @@ class Coordinator:
     def _since(self, mark: float) -> float:
         return round((self._clock.monotonic() - mark) * 1000, 2)
 
-    def _commit(self, run: EpochRun) -> None:
-        check_files(run, self._storage)
-        is_base = run.epoch % BASE_EVERY == 0
-        publish = self._reign.publish_base if is_base else self._reign.publish
-        if not publish(run.manifest()):
-            raise _LostRaceError
-
     def _publish(self) -> int:
         """Bring out the outputs of the last committed epoch, unless that was done; rows."""
         if self._copier is not None:
@@ -477,7 +469,8 @@ class Coordinator:
                 self._storage.files.remove(self._storage.root / file.path)
         if self.state.ended:
             self._inputs.hold(self._plan, self.state)
-        if run.epoch % SWEEP_EVERY == 0 or self.state.ended:
+        is_due = run.state.epoch // SWEEP_EVERY != self.state.epoch // SWEEP_EVERY
+        if is_due or self.state.ended:
             self._sweep()
             if self._reign.is_newest:
                 trim_feeds(self.state, self._plan, self._bus)
@@ -488,7 +481,3 @@ class Coordinator:
             named = self._kept.files(self.state) | pinned
             over = self.state.ended
             self._storage.sweep(self.state.epoch, self.generation, named, is_over=over)
-
-
-class _LostRaceError(Exception):
-    """The epoch was committed by an older driver, whose last it was; the next one is ours."""

@@ -46,6 +46,7 @@ from headrace.plan import StreamInfo, plan
 from headrace.plan.dead_letters import dead_stream
 from headrace.plan.parts import feed_streams, split
 from headrace.plan.recounting import with_task_counts
+from headrace.plan.semantics import Wanted
 from headrace.plan.stages import CallLimits, JobPlan
 
 
@@ -227,6 +228,7 @@ def make_plan(
         files={path: file.bound for path, file in files.items()},
         dead_letters=dead,
         limits=CallLimits(settings.job.call_timeout_s, settings.job.rows_per_message),
+        semantics=Wanted(settings.job.state_semantics, settings.job.output_semantics),
     )
     counts: dict[str, int] = {}
     for state in (held, *(_held(path) for path in part_folders(settings, graph.name))):

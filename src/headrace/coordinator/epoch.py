@@ -7,7 +7,7 @@ the orders of the next; the manifest is what they say together.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -33,6 +33,7 @@ from headrace.coordinator.watermarks import (
     source_watermarks,
 )
 from headrace.errors import InternalError, UnavailableError
+from headrace.graph.semantics import Act, Semantics, Step
 from headrace.plan.stages import JobPlan, Stage
 from headrace.task.orders import (
     END_WATERMARK,
@@ -396,6 +397,17 @@ class EpochRun:
     def _operator_counts(self) -> dict[str, dict[str, int]]:
         return {name: lasting(counts) for name, counts in self.operators.items()}
 
+    def outputs_of(self, semantics: Collection[Semantics]) -> tuple[OutputPart, ...]:
+        """Return what goes to streams with these semantics; internal ones are exactly-once."""
+        own = {binding.stream: binding.semantics for binding in self.plan.outputs}
+        exactly = Semantics.EXACTLY_ONCE
+        return tuple(p for p in self.outputs if own.get(p.stream, exactly) in semantics)
+
+    def sinks_of(self, semantics: Collection[Semantics]) -> tuple[SinkPart, ...]:
+        """Return what goes to sinks with these semantics."""
+        own = {binding.operator: binding.semantics for binding in self.plan.sinks}
+        return tuple(part for part in self.sinks if own[part.operator] in semantics)
+
     def _sent(self) -> Counter[str]:
         """The rows that each sink gets."""
         sent: Counter[str] = Counter()
@@ -403,28 +415,39 @@ class EpochRun:
             sent[SINK_ROWS + part.operator] += part.rows
         return sent
 
-    def manifest(self) -> Manifest:
-        """Return the epoch as a delta manifest."""
+    def manifest(self, act: Act, before: JobState, *, is_last: bool = True) -> Manifest:
+        """Return the epoch as a delta manifest.
+
+        Args:
+            act: what of it is saved, and which outputs the manifest is to bring out.
+            before: the state that the manifest follows.
+            is_last: no other manifest of the epoch follows.
+        """
+        has_state, has_offsets = Step.STATE in act.saves, Step.OFFSETS in act.saves
+        counts = {**lasting(self.counts), **self._sent()} if has_state else {}
+        if has_offsets:
+            counts["in"] = self.rows_read(inner=False)
         return Manifest(
             format=FORMAT,
             kind="delta",
             job=self.state.job,
             lineage=self.state.lineage,
             generation=self.generation,
-            epoch=self.epoch,
+            epoch=before.epoch + 1,
             time_ms=self.time_ms,
-            previous=self.state.digest,
-            inputs=self.inputs,
-            tables=self.tables,
-            watermarks=self.watermarks,
-            tasks=self.tasks,
-            outputs=tuple(self.outputs),
-            sinks=tuple(self.sinks),
-            counts={**lasting(self.counts), **self._sent(), "in": self.rows_read(inner=False)},
-            ended=self.ended,
+            previous=before.digest,
+            inputs=self.inputs if has_offsets else {},
+            tables=self.tables if has_offsets else {},
+            watermarks=self.watermarks if has_state else {},
+            tasks=self.tasks if has_state else {},
+            outputs=self.outputs_of(act.outputs),
+            sinks=self.sinks_of(act.outputs),
+            counts=counts,
+            ended=self.ended and is_last,
             kept_from=self.kept_from,
             wake_ms=self._wake_ms(),
-            operators=self._operator_counts(),
+            operators=self._operator_counts() if has_state else {},
+            is_half=not is_last,
         )
 
 

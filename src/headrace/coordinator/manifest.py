@@ -106,7 +106,11 @@ class JobState(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One committed epoch: its changes, or with ``base`` the whole state after it."""
+    """One committed epoch: its changes, or with ``base`` the whole state after it.
+
+    ``is_half`` tells that it holds state without its offsets, or offsets without their state, and
+    that the next manifest is to bring what is missing.
+    """
 
     format: int
     kind: Literal["base", "delta"]
@@ -129,6 +133,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     tables: dict[str, list[int]] = {}
     wake_ms: int | None = None
     operators: dict[str, dict[str, int]] = {}
+    is_half: bool = False
 
 
 class _Form(msgspec.Struct):

@@ -10,8 +10,9 @@ from headrace.config import Settings
 from headrace.config.durability import Durability
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.history import load_state
-from headrace.errors import PartsError
+from headrace.errors import InvalidInputError, PartsError
 from headrace.files import Files
+from headrace.graph.semantics import Semantics
 from headrace.plan.fingerprint import JOB
 from headrace.plan.stages import PART, JobPlan
 
@@ -41,6 +42,7 @@ def check_deployable(
     Raises:
         PartsError: a reset or a deletion has not been completed; state belongs to another
             part by now; or the setting of durability does not hold for several parts.
+        InvalidInputError: it does not hold for at-most-once outputs.
     """
     job = parts[0].job
     root = settings.jobs_dir / job
@@ -58,7 +60,21 @@ def check_deployable(
             "again what another has taken in; use state.durability=epoch",
             job=job,
         )
+    _check_semantics(parts, settings)
     _check_moved(parts, [root, *part_folders(settings, job)], files, clock)
+
+
+def _check_semantics(parts: Sequence[JobPlan], settings: Settings) -> None:
+    """Refuse at-most-once where a host that is lost sets the job back to a copy."""
+    most = Semantics.AT_MOST_ONCE
+    found = [b.operator for part in parts for b in part.sent if b.semantics == most]
+    if found and Durability.parse(settings.state.durability).is_backup:
+        raise InvalidInputError(
+            f"operators {found} of job {parts[0].job!r} send at most once, and state.durability is "
+            f"{settings.state.durability}: a job that goes on from its copy sends again what it "
+            "sent since; use state.durability=epoch, or other semantics",
+            job=parts[0].job,
+        )
 
 
 def _check_moved(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 from headrace.bus.bus import Bus
 from headrace.bus.spec import Producer
@@ -14,6 +15,17 @@ from headrace.faults import fault
 from headrace.task.orders import OutputPart
 
 _PARTS = 1 << 20
+
+
+class Appending(NamedTuple):
+    """Frames of one file that are appended to a partition in one step, the n-th of their epoch."""
+
+    stream: str
+    partition: int
+    number: int
+    path: str
+    ranges: list[tuple[int, int]]
+    rows: int
 
 
 def producer_of(state: JobState) -> Producer:
@@ -37,27 +49,34 @@ def publish_outputs(state: JobState, bus: Bus, root: Path, inner: Collection[str
     """
     producer = producer_of(state)
     rows = 0
+    for one in appendings(state.outputs):
+        if one.number >= _PARTS:
+            raise InternalError(f"{one.number} files for one partition", epoch=state.epoch)
+        appended = bus.stream(one.stream).append_file(
+            one.partition,
+            root / one.path,
+            one.ranges,
+            producer=producer,
+            sequence=sequence_of(state, one.number),
+        )
+        if not appended.duplicate and one.stream not in inner:
+            rows += one.rows
+        fault("epoch.output_published")
+    return rows
+
+
+def appendings(parts: Iterable[OutputPart]) -> Iterator[Appending]:
+    """Yield one append for each file of a partition, in a fixed order."""
 
     def place(part: OutputPart) -> tuple[str, int]:
         return part.stream, part.partition
 
-    for (stream_name, partition), parts in groupby(sorted(state.outputs, key=place), place):
-        stream = bus.stream(stream_name)
-        files = [list(same) for _, same in groupby(parts, lambda part: part.path)]
-        if len(files) >= _PARTS:
-            raise InternalError(f"{len(files)} files for one partition", epoch=state.epoch)
-        for number, same in enumerate(files):
-            appended = stream.append_file(
-                partition,
-                root / same[0].path,
-                _joined(same),
-                producer=producer,
-                sequence=sequence_of(state, number),
-            )
-            if not appended.duplicate and stream_name not in inner:
-                rows += sum(part.rows for part in same)
-            fault("epoch.output_published")
-    return rows
+    for (stream, partition), found in groupby(sorted(parts, key=place), place):
+        files = groupby(found, lambda part: part.path)
+        for number, (path, same) in enumerate(files):
+            held = list(same)
+            rows = sum(part.rows for part in held)
+            yield Appending(stream, partition, number, path, _joined(held), rows)
 
 
 def _joined(parts: Sequence[OutputPart]) -> list[tuple[int, int]]:

@@ -112,11 +112,13 @@ class Reign:
     def publish_base(self, manifest: Manifest) -> bool:
         """Commit a delta as a base, and remove the manifests before it."""
         previous = self.state.digest
-        won = self.publish(base_manifest(fold(self.state, manifest, ""), previous))
+        base = base_manifest(fold(self.state, manifest, ""), previous)
+        won = self.publish(msgspec.structs.replace(base, is_half=manifest.is_half))
         if won:
-            base = newest_base(self._log, min(manifest.epoch - PRUNE_MARGIN, self.state.kept_from))
-            if base is not None:  # what is kept is read from it on
-                self._log.prune(base)
+            kept_from = self.state.kept_from
+            oldest = newest_base(self._log, min(manifest.epoch - PRUNE_MARGIN, kept_from))
+            if oldest is not None:  # what is kept is read from it on
+                self._log.prune(oldest)
         return won
 
     def publish_end(self, until: dict[str, list[int]]) -> bool:

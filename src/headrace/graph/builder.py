@@ -13,6 +13,7 @@ from headrace.graph.arguments import attempt, with_on_error
 from headrace.graph.durations import Duration, duration_ms
 from headrace.graph.ledger import Ledger, Output, SinkOutput, name_mistake
 from headrace.graph.operators import FAIL, Input
+from headrace.graph.semantics import read_semantics
 from headrace.graph.sinks import Sink
 from headrace.graph.sites import user_site
 from headrace.graph.streams import Stream
@@ -114,24 +115,34 @@ class Graph:
         self._ledger.add(with_on_error(wrong, operator, on_error), wrong)
         return Stream(self._ledger, chosen, None, chosen)
 
-    def output(self, stream: str, partitions: int | None = None) -> Output:
+    def output(
+        self, stream: str, partitions: int | None = None, semantics: str | None = None
+    ) -> Output:
         """Name a stream that ``send_to`` appends to.
 
         Args:
             stream: its name; made when it does not exist.
             partitions: of a new stream; by default as many as the sending stage has tasks.
+            semantics: ``exactly_once``, ``at_least_once`` or ``at_most_once``: how often a result
+                shows up in it although processes die. By default that of the job.
         """
-        output = Output(self._ledger, stream, partitions, user_site())
-        self._ledger.add_output(output)
+        wrong: list[str] = []
+        chosen = attempt(wrong, lambda: read_semantics(semantics, "semantics"), None)
+        output = Output(self._ledger, stream, partitions, user_site(), chosen)
+        self._ledger.add_output(output, wrong)
         return output
 
-    def output_sink(self, sink: Sink) -> SinkOutput:
+    def output_sink(self, sink: Sink, semantics: str | None = None) -> SinkOutput:
         """Name a receiver outside Headrace that ``send_to`` sends to.
 
         Args:
             sink: such as ``hr.sinks.parquet(folder)`` or ``hr.sinks.postgres(url, table)``; what
                 it promises is said by ``explain``.
+            semantics: ``exactly_once``, or ``at_most_once``: each epoch is handed over once, and
+                is lost where that fails. By default that of the job.
         """
-        output = SinkOutput(self._ledger, sink, user_site())
-        self._ledger.add_sink(output)
+        wrong: list[str] = []
+        chosen = attempt(wrong, lambda: read_semantics(semantics, "semantics"), None)
+        output = SinkOutput(self._ledger, sink, user_site(), chosen)
+        self._ledger.add_sink(output, wrong)
         return output

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace.errors import GraphError, InvalidInputError
+from headrace.graph.arguments import attempt
 from headrace.graph.builder import Graph
 from headrace.graph.ledger import Ledger, name_mistake
 from headrace.graph.operators import JobGraph, Site
+from headrace.graph.semantics import read_semantics
 from headrace.graph.signatures import call_mistake
 from headrace.graph.sites import failure_site, function_site
 
@@ -20,10 +22,13 @@ class Job:
     Args:
         name: under which the job is deployed and its state kept.
         function: called with a ``Graph`` once for each build.
+        state_semantics, output_semantics: as of ``job``.
     """
 
     name: str
     function: Callable[[Graph], object] = field(compare=False)
+    state_semantics: str | None = None
+    output_semantics: str | None = None
 
     @property
     def site(self) -> Site:
@@ -39,6 +44,15 @@ class Job:
         ledger = Ledger(self.name)
         if (mistake := name_mistake(self.name, "a job")) is not None:
             ledger.report("job", self.site, mistake)
+        wrong: list[str] = []
+        state = attempt(
+            wrong, lambda: read_semantics(self.state_semantics, "state_semantics"), None
+        )
+        output = attempt(
+            wrong, lambda: read_semantics(self.output_semantics, "output_semantics"), None
+        )
+        for text in wrong:
+            ledger.report("job", self.site, text)
         if (mistake := call_mistake(self.function, ("g",))) is not None:
             ledger.report(f"function of job {self.name!r}", self.site, mistake)
             raise GraphError(self.name, ledger.mistakes)
@@ -53,15 +67,22 @@ class Job:
             ledger.report("job", self.site, "its function builds nothing; begin with g.input(...)")
         if ledger.mistakes:
             raise GraphError(self.name, ledger.mistakes)
-        return built
+        return replace(built, state_semantics=state, output_semantics=output)
 
 
-def job(name: str) -> Callable[[Callable[[Graph], object]], Job]:
+def job(
+    name: str, *, state_semantics: str | None = None, output_semantics: str | None = None
+) -> Callable[[Callable[[Graph], object]], Job]:
     """Turn a function that builds a graph into a ``Job``.
 
     Args:
         name: under which the job is deployed and its state kept; letters, digits, ``.``,
             ``_`` and ``-``.
+        state_semantics: ``exactly_once``, ``at_least_once`` or ``at_most_once``: how often an
+            input record counts in the job's state although processes die. By default what the
+            setting ``job.state_semantics`` says.
+        output_semantics: the same of results in outputs that do not say so themselves. By
+            default what the setting ``job.output_semantics`` says, or as the state.
 
     Raises:
         InvalidInputError: the decorator was used without a name.
@@ -70,6 +91,6 @@ def job(name: str) -> Callable[[Callable[[Graph], object]], Job]:
         raise InvalidInputError('a job needs a name: write @hr.job("name") above its function')
 
     def decorate(function: Callable[[Graph], object]) -> Job:
-        return Job(name, function)
+        return Job(name, function, state_semantics, output_semantics)
 
     return decorate

@@ -19,6 +19,7 @@ from headrace.graph.operators import (
     Split,
     WindowAggregate,
 )
+from headrace.graph.semantics import Semantics
 from headrace.graph.sinks import Sink
 from headrace.graph.tables import BroadcastSpec
 
@@ -34,6 +35,7 @@ class Output:
     stream: str
     partitions: int | None
     site: Site
+    semantics: Semantics | None = None
 
     @property
     def label(self) -> str:
@@ -48,11 +50,16 @@ class SinkOutput:
     ledger: Ledger
     sink: Sink
     site: Site
+    semantics: Semantics | None = None
 
     @property
     def label(self) -> str:
         """What the names of operators that send to it end with."""
         return self.sink.label if isinstance(self.sink, Sink) else "sink"
+
+
+def _text(semantics: Semantics | None) -> str:
+    return "None" if semantics is None else repr(semantics.value)
 
 
 def name_mistake(name: object, what: str) -> str | None:
@@ -131,10 +138,9 @@ class Ledger:
             self.report(f"operator {operator.name!r}", operator.site, text)
         self._operators.setdefault(operator.name, operator)
 
-    def add_output(self, output: Output) -> None:
-        """Take an output and its mistakes; the same stream is given the same partitions."""
+    def add_output(self, output: Output, wrong: list[str]) -> None:
+        """Take an output and its mistakes; the same stream is given the same things."""
         stream, partitions = output.stream, output.partitions
-        wrong = []
         if (mistake := name_mistake(stream, "a stream")) is not None:
             wrong.append(mistake)
         is_number = isinstance(partitions, int) and not isinstance(partitions, bool)
@@ -147,15 +153,22 @@ class Ledger:
                     f"and partitions={partitions} here; give the same"
                 )
                 break
+            if other.stream == stream and other.semantics != output.semantics:
+                wrong.append(
+                    f"output {stream!r} was given semantics={_text(other.semantics)} at "
+                    f"{other.site} and semantics={_text(output.semantics)} here; give the same"
+                )
+                break
         for text in wrong:
             self.report(f"output {stream!r}", output.site, text)
         self._outputs.append(output)
 
-    def add_sink(self, output: SinkOutput) -> None:
+    def add_sink(self, output: SinkOutput, wrong: list[str]) -> None:
         """Take a sink and its mistakes."""
-        wrong = [f"found {output.sink!r}, expected a sink, such as hr.sinks.parquet(folder)"]
+        found = [f"found {output.sink!r}, expected a sink, such as hr.sinks.parquet(folder)"]
         if isinstance(output.sink, Sink):
-            wrong = output.sink.mistakes()
+            found = output.sink.mistakes()
+        wrong += found
         for text in wrong:
             self.report("sink", output.site, text)
         self._sinks.append(output)

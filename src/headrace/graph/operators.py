@@ -16,6 +16,7 @@ import pyarrow as pa
 from headrace.config.starts import Start
 from headrace.graph.aggregates import Aggregate
 from headrace.graph.remote import Remote
+from headrace.graph.semantics import Semantics
 from headrace.graph.sinks import Sink
 from headrace.graph.tables import BroadcastSpec
 from headrace.graph.windows import Tumbling, Window
@@ -334,6 +335,7 @@ class SendTo(Operator):
 
     stream: str = ""
     partitions: int | None = None
+    semantics: Semantics | None = None
 
 
 @dataclass(frozen=True)
@@ -341,14 +343,21 @@ class SendToSink(Operator):
     """``send_to`` a sink: a receiver outside, which takes each committed epoch."""
 
     sink: Sink | None = None
+    semantics: Semantics | None = None
 
 
 @dataclass(frozen=True)
 class JobGraph:
-    """A whole job: its name and its operators, each after the ones it reads."""
+    """A whole job: its name and its operators, each after the ones it reads.
+
+    ``state_semantics`` and ``output_semantics`` are what the code asks for; ``None``: what the
+    settings say.
+    """
 
     name: str
     operators: tuple[Operator, ...] = ()
+    state_semantics: Semantics | None = None
+    output_semantics: Semantics | None = None
 
     def operator(self, name: str) -> Operator:
         """Return the operator of that name."""

@@ -40,7 +40,7 @@ class Stream(RowSteps, RouteSteps, KeyedSteps, WindowSteps, ProcessSteps, Monoid
         site = user_site()
         if isinstance(output, Sink):
             output = SinkOutput(self._ledger, output, site)
-            self._ledger.add_sink(output)
+            self._ledger.add_sink(output, [])
         target = _as_output(output)
 
         def make(chosen: str, wrong: list[str]) -> Operator:
@@ -51,8 +51,9 @@ class Stream(RowSteps, RouteSteps, KeyedSteps, WindowSteps, ProcessSteps, Monoid
                 wrong.append(f"output {target.label!r} belongs to another graph")
             self._ledger.mark_sent(target)
             if isinstance(target, SinkOutput):
-                return SendToSink(chosen, (self.name,), site, sink=target.sink)
-            return SendTo(chosen, (self.name,), site, target.stream, target.partitions)
+                return SendToSink(chosen, (self.name,), site, target.sink, target.semantics)
+            parts = (target.stream, target.partitions, target.semantics)
+            return SendTo(chosen, (self.name,), site, *parts)
 
         self._add(f"to_{'output' if target is None else target.label}", name, make, self.keys)
 

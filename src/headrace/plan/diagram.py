@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace.graph.operators import DEAD_LETTER, Input, Operator, SendTo, SendToSink
+from headrace.graph.semantics import Semantics
 from headrace.plan.dead_letters import DEAD
 from headrace.plan.explain import counted, describe
 from headrace.plan.stages import HIDDEN, JobPlan, SinkBinding, Stage
@@ -27,11 +28,19 @@ class _Drawing:
         outputs += [_sink(binding) for binding in plan.sinks]
         names = dict.fromkeys([*inputs, *outputs])
         self._streams = {name: f"stream{number}" for number, name in enumerate(names)}
+        ends = {b.stream: b.semantics for b in plan.outputs}
+        ends |= {_sink(binding): binding.semantics for binding in plan.sinks}
+        self._semantics = {n: s for n, s in ends.items() if s != Semantics.EXACTLY_ONCE}
         inner = [o.name for stage in plan.stages for o in stage.operators if not _is_end(o)]
         self._nodes = {name: f"op{number}" for number, name in enumerate(inner)}
 
     def streams(self) -> list[str]:
-        return [f'  {node}[("{_text(name)}")]' for name, node in self._streams.items()]
+        lines = []
+        for name, node in self._streams.items():
+            own = self._semantics.get(name)
+            label = _text(name) if own is None else f"{_text(name)}<br/>{own.words}"
+            lines.append(f'  {node}[("{label}")]')
+        return lines
 
     def stage(self, stage: Stage) -> list[str]:
         inner = [operator for operator in stage.operators if not _is_end(operator)]

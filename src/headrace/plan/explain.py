@@ -44,6 +44,7 @@ from headrace.plan.dead_letters import DEAD
 from headrace.plan.joins import describe_join, kept_rows
 from headrace.plan.kept import kept_row, late_rows
 from headrace.plan.parts import split
+from headrace.plan.semantics import commit_rows, promise
 from headrace.plan.stages import HIDDEN, ORIGIN, TIME, Exchange, InputBinding, JobPlan, Stage
 
 _WIDTH = 96
@@ -65,6 +66,7 @@ def explain(plan: JobPlan, width: int = _WIDTH) -> str:
     parts = split(plan)
     if len(parts) > 1:
         lines[0] += f", {counted(len(parts), 'part')} with epochs of their own"
+    lines += commit_rows(plan)
     for part in parts:
         if len(parts) > 1:
             lines += ["", f"part {part.job}"]
@@ -100,9 +102,11 @@ def _stage_lines(stage: Stage) -> Iterator[str]:
             by = f" by ({', '.join(out.keys)})" if out.keys else " by task"
             rows = [f"output {out.stream}: {counted(out.partitions, 'partition')}{by}"]
             rows.append(f"columns {_listed(out.schema.names)}")
+            rows += promise(out.semantics)
         elif operator.name in sinks:
             columns = sinks[operator.name].schema.names
             rows = [*describe(operator), f"columns {_listed(columns)}"]
+            rows += promise(sinks[operator.name].semantics)
         else:
             rows = describe(operator)
         if isinstance(operator, RunningAggregate | WindowAggregate):

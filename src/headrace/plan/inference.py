@@ -30,10 +30,10 @@ from headrace.graph.operators import (
     WindowAggregate,
 )
 from headrace.plan.flows import Flow, declared
-from headrace.plan.rules.monoids import generate_flow
 from headrace.plan.rules.inputs import input_flow
 from headrace.plan.rules.joins import join_flow, late_input
 from headrace.plan.rules.keyed import aggregate_flow, deduplicate_flow, partition_flow
+from headrace.plan.rules.monoids import generate_flow
 from headrace.plan.rules.outputs import check_outputs
 from headrace.plan.rules.rows import function_flow, select_flow, split_flow
 from headrace.plan.rules.several import join_table_flow, merge_flow

@@ -54,6 +54,7 @@ from headrace.plan.flows import Flow
 from headrace.plan.inference import Inference
 from headrace.plan.parts import check_parts, through_bus
 from headrace.plan.pruning import prune
+from headrace.plan.semantics import Wanted, with_semantics
 from headrace.plan.stages import (
     TIME,
     WATERMARK,
@@ -81,6 +82,7 @@ def plan(
     files: Mapping[str, TableFile] | None = None,
     dead_letters: str | None = None,
     limits: CallLimits | None = None,
+    semantics: Wanted | None = None,
 ) -> JobPlan:
     """Return the plan of a graph against the streams that exist.
 
@@ -93,6 +95,7 @@ def plan(
         files: of broadcast stores, by the path that the user gave.
         dead_letters: stream of what operators refuse; by default that of the job.
         limits: of calls of the user's functions; by default none.
+        semantics: of jobs and outputs that do not say so themselves; by default exactly once.
 
     Raises:
         GraphError: every mistake, each with its operator and the user's line.
@@ -119,7 +122,8 @@ def plan(
         raise GraphError(graph.name, inference.mistakes)
     marks = fingerprint(stages, inference.flows, key_groups)
     tables = inference.tables.held(operators.values(), schemas)
-    return JobPlan(graph, stages, key_groups, marks, tables, limits or CallLimits())
+    made = JobPlan(graph, stages, key_groups, marks, tables, limits or CallLimits())
+    return with_semantics(made, semantics or Wanted())
 
 
 def _timed_stages(

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.graph.operators import Confidence, EventTime, JobGraph, Operator, StoreSpec
+from headrace.graph.semantics import Semantics
 from headrace.graph.sinks import Sink
 
 TIME, WATERMARK = "__time", "__watermark"
@@ -169,6 +170,7 @@ class OutputBinding:
     time: str | None = None
     version: int = 0
     defaults: tuple[tuple[str, Any], ...] = ()
+    semantics: Semantics = Semantics.EXACTLY_ONCE
 
 
 @dataclass(frozen=True)
@@ -178,6 +180,7 @@ class SinkBinding:
     operator: str
     sink: Sink
     schema: pa.Schema
+    semantics: Semantics = Semantics.EXACTLY_ONCE
 
 
 @dataclass(frozen=True)
@@ -271,6 +274,7 @@ class JobPlan:
     tables: tuple[TableBinding, ...] = ()
     limits: CallLimits = CallLimits()
     part: str = ""
+    state_semantics: Semantics = Semantics.EXACTLY_ONCE
 
     @property
     def job(self) -> str:
@@ -291,6 +295,16 @@ class JobPlan:
     def sinks(self) -> tuple[SinkBinding, ...]:
         """Every sink of the job."""
         return tuple(binding for stage in self.stages for binding in stage.sinks)
+
+    @property
+    def outputs(self) -> tuple[OutputBinding, ...]:
+        """Every stream that the job sends to, that of dead letters included."""
+        return tuple(binding for stage in self.stages for binding in stage.outputs)
+
+    @property
+    def sent(self) -> tuple[OutputBinding | SinkBinding, ...]:
+        """Every stream and sink that the job sends to."""
+        return (*self.outputs, *self.sinks)
 
     @property
     def levels(self) -> tuple[tuple[Stage, ...], ...]:

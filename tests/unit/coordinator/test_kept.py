@@ -39,7 +39,7 @@ def last(g: hr.Graph) -> None:
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bases, sweeps and snapshots every few epochs."""
-    monkeypatch.setattr("headrace.coordinator.coordinator.BASE_EVERY", 6)
+    monkeypatch.setattr("headrace.coordinator.committing.BASE_EVERY", 6)
     monkeypatch.setattr("headrace.coordinator.coordinator.SWEEP_EVERY", 1)
     monkeypatch.setattr("headrace.coordinator.reign.PRUNE_MARGIN", 2)
     monkeypatch.setattr("headrace.state.snapshots.MINIMUM_GAIN_BYTES", 0)

@@ -22,7 +22,7 @@ def cheap_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.state.snapshots.MINIMUM_GAIN_BYTES", 1)
     monkeypatch.setattr("headrace.state.tiers.FILE_COST_BYTES", 500)
     monkeypatch.setattr("headrace.coordinator.coordinator.SWEEP_EVERY", 2)
-    monkeypatch.setattr("headrace.coordinator.coordinator.BASE_EVERY", 5)
+    monkeypatch.setattr("headrace.coordinator.committing.BASE_EVERY", 5)
     monkeypatch.setattr("headrace.coordinator.reign.PRUNE_MARGIN", 5)
 
 

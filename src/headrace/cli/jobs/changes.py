@@ -134,7 +134,12 @@ def rewind(
     """Take a job back to an epoch that is kept, state and inputs alike."""
     from headrace.cli.running.starts import read_time
     from headrace.coordinator.changes.resetting import check_one_part
-    from headrace.coordinator.changes.rewinding import check_readable, epoch_at, rewound
+    from headrace.coordinator.changes.rewinding import (
+        check_readable,
+        check_whole,
+        epoch_at,
+        rewound,
+    )
 
     is_epoch = to.removeprefix("-").isdecimal()
     time_ms = 0 if is_epoch else read_time(to, "--to", "an epoch, -5, or a time")
@@ -142,6 +147,7 @@ def rewind(
 
     def choose(state: JobState, reader: JobReader, bus: Bus, clock: Clock) -> JobState:
         target = reader.state(int(to) if is_epoch else epoch_at(reader, time_ms))
+        check_whole(reader, target.epoch)
         check_readable(target, _streams(reader, target), bus)
         chosen.append(target.epoch)
         return rewound(state, target, clock.new_id())
