@@ -125,12 +125,12 @@ def joined_stores(name: str, near: Near) -> tuple[StoreSpec, StoreSpec]:
     return left, right
 
 
-def keys_mistake(name: str, keys: Keys, other: str, other_keys: Keys) -> str:
-    """Say what is wrong with the keys of two streams that are joined; empty: nothing."""
+def keys_mistake(name: str, keys: Keys, other: str, other_keys: Keys, method: str = "join") -> str:
+    """Say what is wrong with the keys of two streams that meet; empty: nothing."""
     for stream, own in ((name, keys), (other, other_keys)):
         if not own:
             return (
-                f"join brings rows with one key together, but stream {stream!r} is not "
+                f"{method} brings rows with one key together, but stream {stream!r} is not "
                 "partitioned by any: put partition_by(...) before it"
             )
     assert keys

@@ -47,12 +47,13 @@ class RecordField(NamedTuple):
     is_required: bool
 
 
-def taken_class(function: Any, names: Mapping[str, Any]) -> Any:
+def taken_class(function: Any, names: Mapping[str, Any], method: str = "process") -> Any:
     """Return what the first parameter of a function is annotated with; ``None``: nothing special.
 
     Args:
-        function: the user's; of a class, its method ``process`` is read.
+        function: the user's; of a class, one of its methods is read.
         names: local names at the user's line, to resolve annotations kept as text.
+        method: the name of that method.
 
     Returns:
         ``dict``, or a record class.
@@ -60,7 +61,7 @@ def taken_class(function: Any, names: Mapping[str, Any]) -> Any:
     Raises:
         InvalidInputError: the annotation cannot be resolved, or is no kind of record.
     """
-    target, skipped = _target(function)
+    target, skipped = _target(function, method)
     code = getattr(target, "__code__", None)
     if code is None or code.co_argcount <= skipped:
         return None
@@ -87,15 +88,15 @@ def _globals(function: Any) -> dict[str, Any]:
     return {**names, **getattr(function, "__globals__", {})}
 
 
-def _target(function: Any) -> tuple[Any, int]:
+def _target(function: Any, method: str) -> tuple[Any, int]:
     """The function whose annotations count, and how many of its parameters come before."""
     if isinstance(function, functools.partial):
         if isinstance(function.func, type):
-            return _target(function.func)
+            return _target(function.func, method)
         return _unwrapped(function.func), len(function.args)
     if isinstance(function, type):
-        method = getattr(function, "process", None)
-        return (None, 0) if method is None else (_unwrapped(method), 1)
+        own = getattr(function, method, None)
+        return (None, 0) if own is None else (_unwrapped(own), 1)
     if isinstance(function, types.MethodType):
         return _unwrapped(function.__func__), 1
     if hasattr(function, "__code__"):

@@ -9,7 +9,9 @@ from headrace.graph.arguments import (
     attempt,
     checked_stores,
     checked_uses,
+    shown,
 )
+from headrace.graph.joins import keys_mistake
 from headrace.graph.operators import (
     FAIL,
     Operator,
@@ -17,6 +19,7 @@ from headrace.graph.operators import (
     StoreSpec,
 )
 from headrace.graph.processors import StatefulProcessor, contract_of, given_mistakes, state_type
+from headrace.graph.several import ProcessSeveral, checked_sources, several_mistakes
 from headrace.graph.sites import user_names, user_site
 from headrace.graph.states import with_state
 from headrace.graph.steps import Steps
@@ -76,3 +79,53 @@ class ProcessSteps(Steps):
             return Process(chosen, (self.name,), site, factory, schema, columns, specs, tables)
 
         return self._add("process", name, make, self.keys, on_error, sides)
+
+    def _process_with(
+        self,
+        streams: Mapping[str, Any],
+        factory: Callable[[], Any],
+        stores: Mapping[str, Any] | Sequence[StoreSpec | BroadcastSpec],
+        returns: Any,
+        uses: Mapping[str, Sequence[str]] | None,
+        name: str | None,
+        on_error: str,
+        sides: Mapping[str, Any] | None,
+    ) -> Self:
+        """Run a class of the user's over this stream, the first one given, and others."""
+        site = user_site()
+
+        def make(chosen: str, wrong: list[str]) -> Operator:
+            inputs = self._several(wrong, streams)
+            wrong += several_mistakes(factory, list(streams))
+            specs, tables = checked_stores(wrong, stores, self.keys)
+            self._ledger.claim_stores(wrong, chosen, [spec.name for spec in specs])
+            for table in tables:
+                self._ledger.claim_table(wrong, table)
+            schema = None
+            if returns is not None:
+                schema = attempt(wrong, lambda: to_schema(returns), None)
+            names = list(streams)[: len(inputs)]
+            sources = checked_sources(wrong, factory, names, uses, user_names())
+            return ProcessSeveral(
+                chosen, inputs, site, factory, schema, None, specs, tables, sources=sources
+            )
+
+        return self._add("process", name, make, self.keys, on_error, sides)
+
+    def _several(self, wrong: list[str], streams: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the operators of several streams that are partitioned alike."""
+        found: list[str] = []
+        for name, stream in streams.items():
+            if not isinstance(name, str) or not name.isidentifier():
+                wrong.append(f"streams have names that methods can have; found {name!r}")
+            if not isinstance(stream, Steps):
+                wrong.append(f"process of several streams takes streams; found {shown(stream)}")
+                continue
+            if stream._ledger is not self._ledger:  # noqa: SLF001 - of the same class
+                wrong.append(f"stream {stream.name!r} belongs to another graph")
+            elif stream.name in found:
+                wrong.append(f"stream {stream.name!r} is given twice")
+            elif mistake := keys_mistake(self.name, self.keys, stream.name, stream.keys, "process"):
+                wrong.append(mistake)
+            found.append(stream.name)
+        return tuple(found)

@@ -63,7 +63,7 @@ def process_mistakes(factory: Any) -> list[str]:
         )
         if wrong is not None:
             mistakes.append(f"method {factory.__name__}.{method} {wrong}")
-        if _runs_later(getattr(factory, method)):
+        if runs_later(getattr(factory, method)):
             mistakes.append(
                 f"method {factory.__name__}.{method} is a generator or async, so calling it runs "
                 "nothing: make it a plain method and send with context.emit"
@@ -74,7 +74,7 @@ def process_mistakes(factory: Any) -> list[str]:
 def returns_nothing(function: Any) -> bool:
     """Say whether a function can only return None, such as one that forgets its ``return``."""
     code = getattr(function, "__code__", None)
-    if code is None or _runs_later(function):
+    if code is None or runs_later(function):
         return False
     found, before = [], None
     for step in dis.get_instructions(code):
@@ -87,7 +87,8 @@ def returns_nothing(function: Any) -> bool:
     return bool(found) and all(value is None for value in found)
 
 
-def _runs_later(function: Any) -> bool:
+def runs_later(function: Any) -> bool:
+    """Say whether a call of a function runs nothing yet."""
     tests = (
         inspect.isgeneratorfunction,
         inspect.iscoroutinefunction,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from headrace.graph.operators import Merge, Operator, PartitionBy
+from headrace.graph.operators import Operator, PartitionBy
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def cut(operators: Mapping[str, Operator], report: Callable[[Operator, str], Non
     levels = _levels(edges)
     if levels is None:
         for operator in operators.values():
-            if isinstance(operator, Merge):
+            if len(operator.inputs) > 1:
                 report(
                     operator,
                     "joins rows from before and after a partition_by of the same stage, which "

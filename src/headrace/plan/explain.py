@@ -38,6 +38,7 @@ from headrace.graph.operators import (
 )
 from headrace.graph.processors import words_of
 from headrace.graph.remote import shown_url
+from headrace.graph.several import ProcessSeveral, Source
 from headrace.graph.signatures import name_of
 from headrace.graph.states import MonoidTotal
 from headrace.plan.dead_letters import DEAD
@@ -215,11 +216,7 @@ def describe(operator: Operator) -> list[str]:
         case Process():
             used = "" if operator.uses is None else f", uses {_listed(operator.uses)}"
             head = f"{words_of(operator.factory)} {name_of(operator.factory)}{used}"
-            tables = [
-                f"broadcast store {t.name} of {t.origin} by ({', '.join(t.key)})"
-                for t in operator.tables
-            ]
-            return [head, *map(_store, operator.stores), *tables]
+            return [head, *map(_store, operator.stores), *_tables(operator)]
         case JoinTable():
             return _join(operator)
         case Input() | SendTo():
@@ -227,6 +224,10 @@ def describe(operator: Operator) -> list[str]:
         case SendToSink() if operator.sink is not None:
             return [f"sink {operator.sink.identity}", operator.sink.promise]
     return [type(operator).__name__]
+        case ProcessSeveral():
+            own = ", ".join(map(_source, operator.sources))
+            head = f"process of {own} with {name_of(operator.factory)}"
+            return [head, *map(_store, operator.stores), *_tables(operator)]
 
 
 def _deduplicate(operator: Deduplicate) -> list[str]:
@@ -248,6 +249,16 @@ def _join(operator: JoinTable) -> list[str]:
         f"{operator.how} join with broadcast store {table.name} on {', '.join(pairs)}",
         f"table of {table.origin}, adds {added}",
     ]
+def _source(source: Source) -> str:
+    return source.name + ("" if source.uses is None else f" ({_listed(source.uses)})")
+
+
+def _tables(operator: Process) -> list[str]:
+    return [
+        f"broadcast store {t.name} of {t.origin} by ({', '.join(t.key)})" for t in operator.tables
+    ]
+
+
 
 
 def _aggregates(operator: RunningAggregate | WindowAggregate) -> list[str]:

@@ -37,6 +37,7 @@ from headrace.plan.rules.monoids import generate_flow
 from headrace.plan.rules.outputs import check_outputs
 from headrace.plan.rules.rows import function_flow, select_flow, split_flow
 from headrace.plan.rules.several import join_table_flow, merge_flow
+from headrace.plan.rules.processes import several_flow, side_flow
 from headrace.plan.walk import Walk
 
 
@@ -76,6 +77,8 @@ class Inference(Walk):
             return None
         match operator:
             case Select():
+        if isinstance(operator, Port) and isinstance(owner, ProcessSeveral):
+            return side_flow(self, operator, owner)
                 return select_flow(self, operator, before)
             case Filter():
                 assert operator.expression is not None
@@ -93,6 +96,8 @@ class Inference(Walk):
                 return join_table_flow(self, operator, before)
             case JoinStreams():
                 return join_flow(self, operator)
+            case ProcessSeveral():
+                return several_flow(self, operator)
             case Merge():
                 return merge_flow(self, operator)
             case Deduplicate():

@@ -140,7 +140,7 @@ def _timed_stages(
         elif isinstance(operator, JoinStreams):
             is_timed = True
         elif isinstance(operator, Process):
-            is_timed = not flows[operator.inputs[0]].untimed
+            is_timed = not any(flows[name].untimed for name in operator.inputs)
         if is_timed:
             timed.add(found.stage_of[operator.name])
     before = -1

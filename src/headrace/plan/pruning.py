@@ -73,7 +73,9 @@ def prune(
             if isinstance(operator, Port) and isinstance(owner, WindowAggregate):
                 needed[owner.inputs[0]] |= wanted  # late records, as they came
                 continue
-            needed[before] |= _reads(operator, flows[before], wanted)
+            source = source_of(operator, before)
+            read = None if source is None else replace(operator, uses=source.uses)
+            needed[before] |= _reads(read or operator, flows[before], wanted)
             if operator.on_error == DEAD_LETTER:
                 needed[before] |= set(flows[before].keys) & set(flows[before].schema.names)
     schemas = {}

@@ -32,6 +32,7 @@ from headrace.graph.operators import (
     Split,
     WindowAggregate,
 )
+from headrace.graph.several import ProcessSeveral
 from headrace.graph.sites import function_site
 from headrace.plan.stages import CallLimits, Stage
 from headrace.state.broadcast import BroadcastStore, BroadcastTable
@@ -57,6 +58,7 @@ from headrace.task.processors import runner_of
 from headrace.task.remotes import REMOTE, RemoteStores
 from headrace.task.sinks import SinkNode
 from headrace.task.split import SplitNode
+from headrace.task.several import Kind, SeveralNode
 from headrace.task.timers import Timers
 from headrace.task.turn import Turn
 from headrace.task.undo import Undo
@@ -153,6 +155,8 @@ def made_node(operator: Operator, build: Build) -> Node:
             )
         case Process():
             return _process_node(operator, build)
+        case ProcessSeveral():
+            return _several_node(operator, build)
         case JoinTable():
             return _join_node(operator, build)
         case JoinStreams():
@@ -185,10 +189,34 @@ def _process_node(operator: Process, build: Build) -> Node:
     timers = None
     source = build.source_schema(operator)
     keys = [key for key in build.keys if key in source.names]
+    assert operator.factory is not None
+    return ProcessNode(
+        operator.name,
+        runner_of(operator.factory),
+        _turn(operator, build, has_key=len(keys) == len(build.keys)),
+        source=source,
+        uses=operator.uses,
+        keys=keys,
+        takes=operator.takes,
+    )
+
+
+def _several_node(operator: ProcessSeveral, build: Build) -> Node:
+    assert operator.factory is not None
+    kinds = [
+        Kind(upstream, source, build.stage.schemas[upstream])
+        for upstream, source in zip(operator.inputs, operator.sources, strict=True)
+    ]
+    turn = _turn(operator, build, has_key=True)
+    return SeveralNode(operator.name, operator.factory, turn, kinds)
+
+
+def _turn(operator: Process, build: Build, *, has_key: bool) -> Turn:
+    """Open what is at hand for a processor."""
     if build.state is not None:
         local = [spec.name for spec in operator.stores if spec.kind != REMOTE]
         stores.update({name: build.state.objects(name) for name in local})
-        if len(keys) == len(build.keys):
+        if has_key:
             timers = Timers(build.state.store(timer_store(operator)), build.groups)
     tables = {
         spec.name: BroadcastStore(spec.name, build.tables[spec.name], spec.origin)
@@ -196,18 +224,9 @@ def _process_node(operator: Process, build: Build) -> Node:
     }
     own = _short_names(operator, stores)
     undo = None if operator.on_error == FAIL else Undo(own, timers)
-    assert operator.factory is not None
     site = function_site(getattr(operator.factory, "process", None))
     parcels = Parcels(operator.name, operator.returns, operator.sides, site)
-    return ProcessNode(
-        operator.name,
-        runner_of(operator.factory),
-        Turn(build.task, own, timers, tables, build.around.limits, undo, parcels),
-        source=source,
-        uses=operator.uses,
-        keys=keys,
-        takes=operator.takes,
-    )
+    return Turn(build.task, own, timers, tables, build.around.limits, undo, parcels)
 
 
 def _short_names(

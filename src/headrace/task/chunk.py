@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from headrace.plan.stages import HIDDEN, OFFSET, ORIGIN, TIME, WATERMARK
 Ints = npt.NDArray[np.int64]
 Groups = npt.NDArray[np.uint16]
 Sources = npt.NDArray[np.int32]
+Number = TypeVar("Number", bound=np.generic)
 
 UNKNOWN = -1
 """The source of a row that was not made of one record."""
@@ -48,6 +50,11 @@ class Chunk:
     def rows(self) -> int:
         """Return the number of rows."""
         return int(self.batch.num_rows)
+
+    def record(self, row: int) -> dict[str, Any]:
+        """Return the user columns of one row."""
+        found: dict[str, Any] = self.batch.slice(row, 1).to_pylist()[0]
+        return found
 
     def frame(self) -> pl.DataFrame:
         """Return the user columns as a Polars frame."""
@@ -116,6 +123,30 @@ def from_exchange(batch: pa.RecordBatch, groups: Groups) -> Chunk:
         origins = Origins(batch.column(ORIGIN).to_numpy(), batch.column(OFFSET).to_numpy())
     users = [name for name in names if name not in HIDDEN]
     return Chunk(batch.select(users), times, watermarks, groups, origins)
+
+
+def concatenated(chunks: Sequence[Chunk]) -> Chunk:
+    """Return chunks of the same columns as one."""
+    if len(chunks) == 1:
+        return chunks[0]
+    origins = [chunk.origins for chunk in chunks if chunk.origins is not None]
+    return Chunk(
+        pa.concat_batches([chunk.batch for chunk in chunks]),
+        _one([chunk.times for chunk in chunks]),
+        _one([chunk.watermarks for chunk in chunks]),
+        _one([chunk.groups for chunk in chunks]),
+        None
+        if len(origins) < len(chunks)
+        else Origins(
+            np.concatenate([one.sources for one in origins]),
+            np.concatenate([one.offsets for one in origins]),
+        ),
+    )
+
+
+def _one(parts: Sequence[npt.NDArray[Number] | None]) -> npt.NDArray[Number] | None:
+    known = [part for part in parts if part is not None]
+    return np.concatenate(known) if len(known) == len(parts) else None
 
 
 def split_groups(groups: Groups) -> list[tuple[int, int, int]]:

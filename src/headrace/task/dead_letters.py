@@ -56,13 +56,19 @@ class DeadLetters:
         """Turn to an epoch: its number and its wall clock are those of the letters."""
         self._epoch, self._at = epoch, wall_ms
 
-    def add(self, operator: str, chunk: Chunk, refused: Sequence[Refused]) -> None:
+    def add(
+        self,
+        operator: str,
+        chunk: Chunk,
+        refused: Sequence[Refused],
+        keys: Sequence[str] | None = None,
+    ) -> None:
         """Keep the records that rows of a chunk were made of, or else the rows."""
         rows = [one.row for one in refused]
         found = self._records(chunk, rows)
-        keys = list(self._keys_of(chunk, rows))
+        shown = list(self._keys_of(chunk, rows, self._keys if keys is None else keys))
         letters = [
-            self._letter(operator, one.error, keys[at])
+            self._letter(operator, one.error, shown[at])
             | found.get(one.row, {})
             | ({} if one.row in found else {"record": to_record(chunk.batch, one.row)})
             for at, one in enumerate(refused)
@@ -93,8 +99,9 @@ class DeadLetters:
         ]
         self._take(Chunk(pa.RecordBatch.from_arrays(columns, schema=DEAD_SCHEMA)))
 
-    def _keys_of(self, chunk: Chunk, rows: Sequence[int]) -> Iterator[str | None]:
-        there = [key for key in self._keys if key in chunk.batch.schema.names]
+    @staticmethod
+    def _keys_of(chunk: Chunk, rows: Sequence[int], keys: Sequence[str]) -> Iterator[str | None]:
+        there = [key for key in keys if key in chunk.batch.schema.names]
         if not there:
             yield from [None] * len(rows)
             return
@@ -156,13 +163,21 @@ class Guard:
     def __init__(self, operator: str, counts: Counter[str], letters: DeadLetters | None) -> None:
         self._operator, self._counts, self._letters = operator, counts, letters
 
-    def take(self, chunk: Chunk, refused: Sequence[Refused]) -> None:
-        """Count rows and let go of them."""
+    def take(
+        self, chunk: Chunk, refused: Sequence[Refused], keys: Sequence[str] | None = None
+    ) -> None:
+        """Count rows and let go of them.
+
+        Args:
+            chunk: has the rows.
+            refused: which, and why.
+            keys: columns of its key, where these are not the task's.
+        """
         if not refused:
             return
         self._count(len(refused))
         if self._letters is not None:
-            self._letters.add(self._operator, chunk, refused)
+            self._letters.add(self._operator, chunk, refused, keys)
 
     def take_lost(self, error: HeadraceError, key: Any) -> None:
         """Count what failed without a row."""

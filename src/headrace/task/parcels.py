@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -97,7 +97,7 @@ class Parcels:
         error: InvalidInputError,
         messages: Sequence[Any],
         rows: Sequence[int] | None,
-        batch: pa.RecordBatch,
+        record: Callable[[int], dict[str, Any]],
     ) -> InvalidInputError:
         """Return the error of messages that do not fit with the user's line, and what it met.
 
@@ -105,14 +105,14 @@ class Parcels:
             error: of ``packed``.
             messages: that were given to it.
             rows: of which row each of them is made; ``None``: one of each, in order.
-            batch: the rows.
+            record: returns a row.
         """
         for at, message in enumerate(messages):
             try:
                 self.packed([message])
             except FunctionResultError as first:
                 row = at if rows is None else rows[at]
-                return first.met(str(self._site), batch.slice(row, 1).to_pylist()[0])
+                return first.met(str(self._site), record(row))
             except InvalidInputError:
                 break
         return error

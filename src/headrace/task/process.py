@@ -81,6 +81,12 @@ class Context:
         return turn.keys[turn.row] if len(turn.keys) else None
 
     @property
+    def input(self) -> str | None:
+        """The name of the stream that the message is of, where there are several."""
+        turn = self._turn
+        return turn.inputs[turn.row] if turn.timer is None and turn.inputs else None
+
+    @property
     def time(self) -> int | None:
         """The event time of the message, ms, or the due time of the timer."""
         turn = self._turn
@@ -226,6 +232,7 @@ class ProcessNode(Node):
         self._context = Context(turn)
         self._keys = list(keys)
         self._user = self._call(factory)
+        self._process = getattr(self._user, "process", None)
         site = function_site(getattr(type(self._user), "process", None))
         self._maker = MessageMaker(name, source, uses, takes, site)
         self._on_timer = getattr(self._user, "on_timer", None)
@@ -268,20 +275,32 @@ class ProcessNode(Node):
 
     def push(self, chunk: Chunk) -> None:
         """Call ``process`` for each row, grouped by key group where there are groups."""
-        turn = self._turn
         chunk, messages = self._maker.of(chunk, self.guard)
-        key_columns = chunk.batch.select(self._keys)
-        keys = columns_to_lists(key_columns)
-        turn.keys = keys[0] if len(keys) == 1 else list(zip(*keys, strict=True))
+        columns = chunk.batch.select(self._keys)
+        lists = columns_to_lists(columns)
+        keys = lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))
+        self._load_remote(chunk.batch)
+        if chunk.groups is not None:
+            self._prefetch(columns, chunk.groups, keys)
+        self._take(chunk, messages, keys, lambda: encode_columns(columns.columns).to_list())
+
+    def _take(
+        self,
+        chunk: Chunk,
+        messages: list[Any],
+        keys: Sequence[Any],
+        encode: Callable[[], Sequence[bytes]],
+    ) -> None:
+        """Handle rows whose messages and keys are at hand; ``encode`` returns these as bytes."""
+        turn = self._turn
+        turn.keys = keys
         turn.times = None if chunk.times is None else chunk.times.tolist()
         if self._ringer is not None:
-            self._ringer.turn_to(chunk, key_columns)
-        self._load_remote(chunk.batch)
+            self._ringer.turn_to(chunk, encode)
         if chunk.groups is None:
             starts = range(0, len(messages), LATER_LIMIT)
             runs = [(0, at, min(at + LATER_LIMIT, len(messages))) for at in starts]
         else:
-            self._prefetch(key_columns, chunk.groups)
             runs = split_groups(chunk.groups)
         turn.row = 0
         try:
@@ -289,20 +308,27 @@ class ProcessNode(Node):
                 if self.guard is None:
                     self._run(messages, runs)
                 else:
-                    self.guard.take(chunk, self._run_each(messages, runs))
+                    self._refuse(chunk, self._run_each(messages, runs))
         except Overdue as error:
             met = messages[turn.row]
             raise overdue_error(self.name, turn.limits.timeout_s, error, met) from error
         self._flush(chunk)
 
-    def _prefetch(self, columns: pa.RecordBatch, groups: Groups) -> None:
+    def _refuse(self, chunk: Chunk, refused: Sequence[Refused]) -> None:
+        assert self.guard is not None
+        self.guard.take(chunk, refused)
+
+    def _record(self, chunk: Chunk, row: int) -> dict[str, Any]:
+        return chunk.record(row)
+
+    def _prefetch(self, columns: pa.RecordBatch, groups: Groups, keys: Sequence[Any]) -> None:
         turn = self._turn
         if not self._keys or not turn.stores:
             return
         encoded = encode_columns(columns.columns).to_list()
         for store in turn.stores.values():
             if not (isinstance(store, RemoteStore) and store.remote.load):
-                store.prefetch(groups, turn.keys, encoded)
+                store.prefetch(groups, keys, encoded)
 
     def _load_remote(self, batch: pa.RecordBatch) -> None:
         for store in self._turn.stores.values():
@@ -311,7 +337,8 @@ class ProcessNode(Node):
                 store.prefetch((), (), encoded)
 
     def _run(self, messages: list[Any], runs: list[tuple[int, int, int]]) -> None:
-        turn, context, process = self._turn, self._context, self._user.process
+        turn, context, process = self._turn, self._context, self._process
+        assert process is not None
         ringer = self._listening()
         try:
             for group, start, stop in runs:
@@ -337,8 +364,9 @@ class ProcessNode(Node):
 
     def _run_between(self, ringer: Ringer, messages: list[Any], start: int, stop: int) -> None:
         """Call ``process`` for the rows of a key group, and fire timers that are due before one."""
-        turn, context, process = self._turn, self._context, self._user.process
+        turn, context, process = self._turn, self._context, self._process
         timers, marks = ringer.timers, turn.marks
+        assert process is not None
         assert marks is not None
         for row in range(start, stop):
             turn.row = row
@@ -355,7 +383,7 @@ class ProcessNode(Node):
                 turn.row = row
                 if ringer is not None and ringer.is_due(row):
                     ringer.before(row)
-                call = partial(self._user.process, messages[row], self._context)
+                call = partial(self._process, messages[row], self._context)
                 error = self._tried(call, messages[row], "message")
                 if error is not None:
                     refused.append(Refused(row, error))
@@ -426,7 +454,8 @@ class ProcessNode(Node):
         try:
             parcels = self._parcels.packed(messages)
         except InvalidInputError as error:
-            raise self._parcels.told(error, messages, rows, chunk.batch) from error
+            record = partial(self._record, chunk)
+            raise self._parcels.told(error, messages, rows, record) from error
         for parcel in parcels:
             made = parcel.of(chunk, rows)
             if stamps:

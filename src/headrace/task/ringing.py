@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
 
-from headrace.records.keys import encode_columns
 from headrace.records.schema import MAX_EVENT_TIME_MS
 from headrace.task.chunk import UNKNOWN, Chunk, Origins
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK
@@ -43,13 +41,13 @@ class Ringer:
     ) -> None:
         self._turn, self.timers = turn, timers
         self._hear, self._answer = hear, answer
-        self._columns: pa.RecordBatch | None = None
+        self._encode: Callable[[], Sequence[bytes]] = list
         self._owners: Sequence[bytes] | None = None
 
-    def turn_to(self, chunk: Chunk, columns: pa.RecordBatch) -> None:
-        """Turn to the rows of a chunk, whose key is in ``columns``."""
+    def turn_to(self, chunk: Chunk, encode: Callable[[], Sequence[bytes]]) -> None:
+        """Turn to the rows of a chunk; ``encode`` returns the canonical encoding of their keys."""
         self._turn.marks = _marks(chunk)
-        self._columns, self._owners = columns, None
+        self._encode, self._owners = encode, None
 
     def is_due(self, row: int) -> bool:
         """Say whether a timer of some key may be due before a row."""
@@ -60,8 +58,7 @@ class Ringer:
         """Fire the timers of a row's key that are due before it."""
         turn = self._turn
         if self._owners is None:
-            assert self._columns is not None
-            self._owners = encode_columns(self._columns.columns).to_list()
+            self._owners = self._encode()
         assert turn.marks is not None
         group = turn.group
         for timer in self.timers.before(group, self._owners[row], turn.marks[row]):

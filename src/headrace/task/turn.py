@@ -77,6 +77,7 @@ class Turn:
         self.group = 0
         self.keys: Sequence[Any] = ()
         self.times: Sequence[int] | None = None
+        self.inputs: Sequence[str] = ()
         self.marks: Sequence[int] | None = None
         self.timer: Timer | None = None
         self.stamps: list[Stamp] = []

@@ -255,7 +255,7 @@ class _Inquiry:
         return "it sent none of the rows that it got since", None
 
 
-_WAITING = ("WindowAggregate", "RunningAggregate", "Process")
+_WAITING = ("WindowAggregate", "RunningAggregate", "Process", "ProcessSeveral")
 """Operators that send what they got once a watermark has passed it."""
 
 _ENTRIES = ("Input", "PartitionBy")

@@ -82,7 +82,7 @@ class MessageNode(Node):
             parcels = self._parcels.packed(results)
         except InvalidInputError as error:
             if self.guard is None:
-                raise self._parcels.told(error, results, rows, chunk.batch) from error
+                raise self._parcels.told(error, results, rows, chunk.record) from error
             of_row: Sequence[int] = range(len(results)) if rows is None else rows
             fitting = self._fitting(chunk, results, of_row)
             rows = [of_row[at] for at in fitting]
