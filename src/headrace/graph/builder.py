@@ -19,8 +19,8 @@ from headrace.graph.semantics import read_semantics
 from headrace.graph.sinks import Sink
 from headrace.graph.sites import user_site
 from headrace.graph.streams import Stream
-from headrace.graph.times import ConfidentLateness, TimeSource, checked_lateness, checked_time
 from headrace.graph.tables import BroadcastSpec
+from headrace.graph.times import ConfidentLateness, TimeSource, checked_lateness, checked_time
 from headrace.graph.types import is_record, to_schema
 
 

@@ -213,6 +213,10 @@ def describe(operator: Operator) -> list[str]:
             if every is not None:
                 head = f"totals every {duration_text(every)}"
             return [head, *_aggregates(operator), _store(operator.store)]
+        case ProcessSeveral():
+            own = ", ".join(map(_source, operator.sources))
+            head = f"process of {own} with {name_of(operator.factory)}"
+            return [head, *map(_store, operator.stores), *_tables(operator)]
         case Process():
             used = "" if operator.uses is None else f", uses {_listed(operator.uses)}"
             head = f"{words_of(operator.factory)} {name_of(operator.factory)}{used}"
@@ -224,10 +228,16 @@ def describe(operator: Operator) -> list[str]:
         case SendToSink() if operator.sink is not None:
             return [f"sink {operator.sink.identity}", operator.sink.promise]
     return [type(operator).__name__]
-        case ProcessSeveral():
-            own = ", ".join(map(_source, operator.sources))
-            head = f"process of {own} with {name_of(operator.factory)}"
-            return [head, *map(_store, operator.stores), *_tables(operator)]
+
+
+def _source(source: Source) -> str:
+    return source.name + ("" if source.uses is None else f" ({_listed(source.uses)})")
+
+
+def _tables(operator: Process) -> list[str]:
+    return [
+        f"broadcast store {t.name} of {t.origin} by ({', '.join(t.key)})" for t in operator.tables
+    ]
 
 
 def _deduplicate(operator: Deduplicate) -> list[str]:
@@ -249,16 +259,6 @@ def _join(operator: JoinTable) -> list[str]:
         f"{operator.how} join with broadcast store {table.name} on {', '.join(pairs)}",
         f"table of {table.origin}, adds {added}",
     ]
-def _source(source: Source) -> str:
-    return source.name + ("" if source.uses is None else f" ({_listed(source.uses)})")
-
-
-def _tables(operator: Process) -> list[str]:
-    return [
-        f"broadcast store {t.name} of {t.origin} by ({', '.join(t.key)})" for t in operator.tables
-    ]
-
-
 
 
 def _aggregates(operator: RunningAggregate | WindowAggregate) -> list[str]:

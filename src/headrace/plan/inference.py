@@ -35,9 +35,9 @@ from headrace.plan.rules.joins import join_flow, late_input
 from headrace.plan.rules.keyed import aggregate_flow, deduplicate_flow, partition_flow
 from headrace.plan.rules.monoids import generate_flow
 from headrace.plan.rules.outputs import check_outputs
+from headrace.plan.rules.processes import several_flow, side_flow
 from headrace.plan.rules.rows import function_flow, select_flow, split_flow
 from headrace.plan.rules.several import join_table_flow, merge_flow
-from headrace.plan.rules.processes import several_flow, side_flow
 from headrace.plan.walk import Walk
 
 
@@ -69,6 +69,8 @@ class Inference(Walk):
             return self.flows[owner.inputs[0]]  # late records, as they came
         if isinstance(operator, Port) and isinstance(owner, JoinStreams):
             return self.flows[late_input(operator, owner)]
+        if isinstance(operator, Port) and isinstance(owner, ProcessSeveral):
+            return side_flow(self, operator, owner)
         if isinstance(operator, Port) and operator.returns is not None:
             return declared(operator, self.flows[owner.inputs[0]], operator.returns)
         if not len(before.schema):
@@ -77,8 +79,6 @@ class Inference(Walk):
             return None
         match operator:
             case Select():
-        if isinstance(operator, Port) and isinstance(owner, ProcessSeveral):
-            return side_flow(self, operator, owner)
                 return select_flow(self, operator, before)
             case Filter():
                 assert operator.expression is not None
@@ -88,6 +88,8 @@ class Inference(Walk):
                 return split_flow(self, operator, before)
             case Generate():
                 return generate_flow(self, operator, before)
+            case ProcessSeveral():
+                return several_flow(self, operator)
             case MapMessages() | FlatMapMessages() | FilterMessages() | MapBatches() | Process():
                 return function_flow(self, operator, before)
             case PartitionBy():
@@ -96,8 +98,6 @@ class Inference(Walk):
                 return join_table_flow(self, operator, before)
             case JoinStreams():
                 return join_flow(self, operator)
-            case ProcessSeveral():
-                return several_flow(self, operator)
             case Merge():
                 return merge_flow(self, operator)
             case Deduplicate():

@@ -56,9 +56,9 @@ from headrace.task.parcels import Parcels
 from headrace.task.process import ProcessNode
 from headrace.task.processors import runner_of
 from headrace.task.remotes import REMOTE, RemoteStores
+from headrace.task.several import Kind, SeveralNode
 from headrace.task.sinks import SinkNode
 from headrace.task.split import SplitNode
-from headrace.task.several import Kind, SeveralNode
 from headrace.task.timers import Timers
 from headrace.task.turn import Turn
 from headrace.task.undo import Undo
@@ -153,10 +153,10 @@ def made_node(operator: Operator, build: Build) -> Node:
             return aggregate_node(
                 build.stage, operator, build.state, build.groups, build.around.key_groups
             )
-        case Process():
-            return _process_node(operator, build)
         case ProcessSeveral():
             return _several_node(operator, build)
+        case Process():
+            return _process_node(operator, build)
         case JoinTable():
             return _join_node(operator, build)
         case JoinStreams():
@@ -183,10 +183,6 @@ def _join_node(operator: JoinTable, build: Build) -> Node:
 
 
 def _process_node(operator: Process, build: Build) -> Node:
-    stores: dict[str, ObjectStore | RemoteStore] = {
-        spec.name: build.remotes.open(spec) for spec in operator.stores if spec.kind == REMOTE
-    }
-    timers = None
     source = build.source_schema(operator)
     keys = [key for key in build.keys if key in source.names]
     assert operator.factory is not None
@@ -213,6 +209,10 @@ def _several_node(operator: ProcessSeveral, build: Build) -> Node:
 
 def _turn(operator: Process, build: Build, *, has_key: bool) -> Turn:
     """Open what is at hand for a processor."""
+    stores: dict[str, ObjectStore | RemoteStore] = {
+        spec.name: build.remotes.open(spec) for spec in operator.stores if spec.kind == REMOTE
+    }
+    timers = None
     if build.state is not None:
         local = [spec.name for spec in operator.stores if spec.kind != REMOTE]
         stores.update({name: build.state.objects(name) for name in local})
