@@ -33,10 +33,6 @@ class ProcessSeveral(Process):
 
     sources: tuple[Source, ...] = ()
 
-    def source(self, upstream: str) -> Source:
-        """Return what is known of one of the inputs."""
-        return self.sources[self.inputs.index(upstream)]
-
 
 def method_of(name: str) -> str:
     """Return the method that takes the messages of one stream alone."""
@@ -101,15 +97,16 @@ def checked_sources(
         uses: the columns that it reads, by stream.
         local: names at the user's line.
     """
-    if uses is not None and not isinstance(uses, Mapping):
+    given: Any = {} if uses is None else uses
+    if not isinstance(given, Mapping):
         wrong.append("uses= is a dict from stream to the columns of it that are read")
-        uses = None
-    unknown = [name for name in uses or () if name not in names]
+        given = {}
+    unknown = [name for name in given if name not in names]
     if unknown:
         wrong.append(f"uses= names streams {unknown} that are not given; found {list(names)}")
     sources = []
     for name in names:
-        columns = checked_uses(wrong, (uses or {}).get(name))
+        columns = checked_uses(wrong, given.get(name))
         sources.append(Source(name, columns, _takes(wrong, factory, name, local)))
     return tuple(sources)
 
@@ -122,6 +119,9 @@ def _takes(wrong: list[str], factory: Any, name: str, local: Mapping[str, Any]) 
     return attempt(wrong, lambda: taken_class(factory, local, own), None)
 
 
-def source_of(operator: Operator, upstream: str) -> Source | None:
-    """Return what is known of an input of an operator that has several kinds; else ``None``."""
-    return operator.source(upstream) if isinstance(operator, ProcessSeveral) else None
+def reading(operator: Operator, upstream: str) -> Operator:
+    """Return an operator as one that has nothing but one of its inputs, where these differ."""
+    if not isinstance(operator, ProcessSeveral):
+        return operator
+    uses = operator.sources[operator.inputs.index(upstream)].uses
+    return Process(operator.name, (upstream,), operator.site, uses=uses, stores=operator.stores)

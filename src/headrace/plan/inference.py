@@ -29,6 +29,7 @@ from headrace.graph.operators import (
     Split,
     WindowAggregate,
 )
+from headrace.graph.several import ProcessSeveral
 from headrace.plan.flows import Flow, declared
 from headrace.plan.rules.inputs import input_flow
 from headrace.plan.rules.joins import join_flow, late_input

@@ -34,6 +34,7 @@ from headrace.graph.operators import (
     Split,
     WindowAggregate,
 )
+from headrace.graph.several import reading
 from headrace.plan.expressions import Resolved, broadcast
 from headrace.plan.flows import Flow
 from headrace.plan.rules.joins import late_input
@@ -73,9 +74,7 @@ def prune(
             if isinstance(operator, Port) and isinstance(owner, WindowAggregate):
                 needed[owner.inputs[0]] |= wanted  # late records, as they came
                 continue
-            source = source_of(operator, before)
-            read = None if source is None else replace(operator, uses=source.uses)
-            needed[before] |= _reads(read or operator, flows[before], wanted)
+            needed[before] |= _reads(reading(operator, before), flows[before], wanted)
             if operator.on_error == DEAD_LETTER:
                 needed[before] |= set(flows[before].keys) & set(flows[before].schema.names)
     schemas = {}

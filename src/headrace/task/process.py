@@ -232,7 +232,7 @@ class ProcessNode(Node):
         self._context = Context(turn)
         self._keys = list(keys)
         self._user = self._call(factory)
-        self._process = getattr(self._user, "process", None)
+        self._process: Callable[..., Any] = getattr(self._user, "process", self._no_process)
         site = function_site(getattr(type(self._user), "process", None))
         self._maker = MessageMaker(name, source, uses, takes, site)
         self._on_timer = getattr(self._user, "on_timer", None)
@@ -243,6 +243,13 @@ class ProcessNode(Node):
         turn.operator = name
         if hasattr(self._user, "open"):
             self._open()
+
+    def _no_process(self, message: Any, context: Context) -> None:
+        raise InvalidInputError(
+            f"operator {self.name!r} runs a {type(self._user).__name__}, which has no method "
+            "process(self, message, context)",
+            operator=self.name,
+        )
 
     def _open(self) -> None:
         """Let the user take what it needs; nothing can be kept or sent before a message."""
@@ -338,7 +345,6 @@ class ProcessNode(Node):
 
     def _run(self, messages: list[Any], runs: list[tuple[int, int, int]]) -> None:
         turn, context, process = self._turn, self._context, self._process
-        assert process is not None
         ringer = self._listening()
         try:
             for group, start, stop in runs:
@@ -366,7 +372,6 @@ class ProcessNode(Node):
         """Call ``process`` for the rows of a key group, and fire timers that are due before one."""
         turn, context, process = self._turn, self._context, self._process
         timers, marks = ringer.timers, turn.marks
-        assert process is not None
         assert marks is not None
         for row in range(start, stop):
             turn.row = row

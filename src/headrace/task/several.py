@@ -185,7 +185,8 @@ def _blocks(
 
 
 def _starts(found: Found) -> list[int]:
-    return np.cumsum([0, *(chunk.rows for _, chunk in found[:-1])]).tolist()
+    begins: list[int] = np.cumsum([0, *(chunk.rows for _, chunk in found[:-1])]).tolist()
+    return begins
 
 
 def _order(found: Found, keys: Sequence[list[str]]) -> Ints:

@@ -65,10 +65,11 @@ def _bound(walk: Walk, operator: ProcessSeveral, upstream: str, source: Source) 
     taking, wrong = with_class(asking, flow.schema, flow.takes)
     for text in wrong:
         walk.report(operator, f"stream {source.name!r}: {text}")
-    read = flow.schema.names if taking.uses is None else taking.uses
+    uses: tuple[str, ...] | None = getattr(taking, "uses", None)
+    read = flow.schema.names if uses is None else uses
     if wrong or not walk.can_be_message(taking, read, flow.schema):
         return None
-    return replace(source, uses=taking.uses, takes=taking.takes, keys=flow.keys)
+    return replace(source, uses=uses, takes=taking.takes, keys=flow.keys)
 
 
 def _unlike_keys(operator: ProcessSeveral, flows: list[Flow]) -> Iterator[str]:
