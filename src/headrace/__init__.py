@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headrace.graph import agg
     from headrace.graph.builder import Graph
     from headrace.graph.jobs import Job, job
+    from headrace.graph.kept_tables import Table
     from headrace.graph.ledger import Output
     from headrace.graph.processors import (
         MonoidProcessor,
@@ -54,6 +55,7 @@ __all__ = [
     "StatelessProcessor",
     "Store",
     "Stream",
+    "Table",
     "Timer",
     "agg",
     "broadcast",
@@ -88,6 +90,7 @@ _HOMES = {
     "StatelessProcessor": "headrace.graph.processors",
     "Store": "headrace.graph.stores",
     "Stream": "headrace.graph.streams",
+    "Table": "headrace.graph.kept_tables",
     "Timer": "headrace.task.timers",
     "agg": "headrace.graph.agg",
     "broadcast": "headrace.graph.tables",

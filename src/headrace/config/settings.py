@@ -131,6 +131,11 @@ class EpochSettings(Section):
     tick_ms: int = Field(
         100, ge=1, description="how often an idle job looks for new input and for due deadlines"
     )
+    order: Literal["even", "lagging"] = Field(
+        "even",
+        description="of inputs of one priority: even, all at the same time; lagging, the one whose "
+        "watermark is the oldest first",
+    )
 
 
 class StateSettings(Section):

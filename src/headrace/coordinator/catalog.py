@@ -166,7 +166,7 @@ def _stage(plan: JobPlan, stage: Stage) -> StageEntry:
     names = {other.index: other.name for other in plan.stages}
     return StageEntry(
         stage.name,
-        tuple((names[e.source_stage], e.delay_ms) for e in stage.receives if not e.stream),
+        tuple((names[e.source_stage], e.delay_ms) for e in stage.clocked),
         tuple(
             TimeEntry(b.operator, b.stream, b.partitions, b.lateness_ms, b.idle_ms, b.is_clock)
             for b in stage.reads

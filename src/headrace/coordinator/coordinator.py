@@ -40,6 +40,7 @@ from headrace.coordinator.planning import (
     next_wall_deadline,
     plan_ranges,
 )
+from headrace.coordinator.reading import first_ends
 from headrace.coordinator.receivers import Receivers
 from headrace.coordinator.reign import Reign
 from headrace.coordinator.storage import JobStorage
@@ -221,6 +222,7 @@ class Coordinator:
             fingerprint=self._plan.fingerprint,
             inputs=self._first_positions(),
             task_counts=task_counts(self._plan),
+            bootstrap=first_ends(self._plan, self.ends()),
         )
         self._reign.create(first)  # the loser of a race goes on with the winner's
 
@@ -243,6 +245,7 @@ class Coordinator:
                     fingerprint=self._plan.fingerprint,
                     inputs=inputs,
                     task_counts=task_counts(self._plan),
+                    bootstrap=first_ends(self._plan, self.ends()),
                 )
             )
 
@@ -421,7 +424,7 @@ class Coordinator:
         check_ends(self._plan, state, ends)
         added = self._inputs.added(self._plan, state, ends)
         state = with_positions(state, added)
-        ranges = plan_ranges(self._plan, state, ends, self._max_rows)
+        ranges = plan_ranges(self._plan, state, ends, self._max_rows, self._limits.order)
         check_kept(ranges, self._inputs.by_operator(self._plan))
         ended = not ranges and at_end(self._plan, state)
         due = self.wall_deadline()

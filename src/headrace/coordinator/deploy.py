@@ -90,6 +90,7 @@ class Deployment:
                 settings.state.keep_epochs,
                 settings.state.keep_bytes,
                 read_start(settings.job.start, "job.start"),
+                settings.epoch.order,
             ),
             copier=self.copier,
             planner=self.planner,

@@ -14,6 +14,7 @@ from headrace.coordinator.creation import Positions, added_positions, with_posit
 from headrace.coordinator.holding import Holding
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.planning import table_limits
+from headrace.coordinator.reading import first_ends
 from headrace.errors import InvalidInputError
 from headrace.plan.fingerprint import PATTERN, STREAM
 from headrace.plan.recounting import with_partitions
@@ -124,8 +125,12 @@ class Inputs:
             return state
         inputs = {name: held for name, held in state.inputs.items() if name not in gone}
         fingerprint = {**marks, **new}
-        state = msgspec.structs.replace(state, inputs=inputs, fingerprint=fingerprint)
         ends = self.ends(plan)
+        first = {name: found for name, found in first_ends(plan, ends).items() if name in new}
+        kept = {name: held for name, held in state.bootstrap.items() if name not in gone}
+        state = msgspec.structs.replace(
+            state, inputs=inputs, fingerprint=fingerprint, bootstrap={**kept, **first}
+        )
         return with_positions(state, self.added(self.widened(plan, ends), state, ends))
 
     def widened(self, plan: JobPlan, ends: Mapping[str, Sequence[int]]) -> JobPlan:

@@ -68,7 +68,8 @@ class JobState(msgspec.Struct, frozen=True):
     digest of the manifest that this is a copy of, where epochs commit elsewhere. ``tables``
     holds the offsets up to which broadcast stores were read. ``origin`` is the lineage that the
     job began with; empty: this one. ``wake_ms`` is the wall clock at which watermarks move on
-    although no row comes. ``operators`` says what each one did so far, for people.
+    although no row comes. ``operators`` says what each one did so far, for people. ``bootstrap``
+    holds the offsets up to which inputs are read before any other.
     """
 
     job: str
@@ -96,6 +97,7 @@ class JobState(msgspec.Struct, frozen=True):
     tables: dict[str, list[int]] = {}
     wake_ms: int | None = None
     operators: dict[str, OperatorState] = {}
+    bootstrap: dict[str, list[int]] = {}
 
     def files(self) -> set[str]:
         """Return every file that the state names, relative to the job's storage."""
@@ -239,6 +241,7 @@ def fold(state: JobState | None, manifest: Manifest, digest: str) -> JobState:
         origin=state.origin,
         wake_ms=manifest.wake_ms,
         operators=_operators(state, manifest),
+        bootstrap=state.bootstrap,
     )
 
 

@@ -10,6 +10,7 @@ from headrace.bus.bus import Stream
 from headrace.bus.retention import offset_gone
 from headrace.coordinator.feeds import have_ended
 from headrace.coordinator.manifest import InputPosition, JobState
+from headrace.coordinator.reading import Read, Waiting, in_turn, read_first, reads_of
 from headrace.coordinator.task_files import TaskState, merge_order
 from headrace.coordinator.watermarks import until_of
 from headrace.errors import CorruptDataError, InvalidInputError
@@ -30,38 +31,62 @@ def task_name(stage: str, task: int) -> str:
 
 
 def plan_ranges(
-    plan: JobPlan, state: JobState, ends: Mapping[str, Sequence[int]], max_rows: int
+    plan: JobPlan,
+    state: JobState,
+    ends: Mapping[str, Sequence[int]],
+    max_rows: int,
+    order: str = "even",
 ) -> list[InputRange]:
-    """Give every input partition with news a range; together at most about ``max_rows``.
+    """Give input partitions with news a range; together at most about ``max_rows``.
 
-    Rows are dealt evenly; what a short partition leaves goes to the longer ones.
+    Those that are to be read first get all they need before others get any, see ``reading``.
+    Within a class rows are dealt evenly; what a short partition leaves goes to the longer ones.
 
     Args:
         plan: of the job.
         state: after the last epoch.
         ends: next offset of each partition, by stream; cut at the run's end if it has one.
-        max_rows: at least one row for each partition is planned even when this is less.
+        max_rows: at least one row for each partition of the first class is planned even when this
+            is less.
+        order: of inputs of one priority.
     """
-    waiting: list[tuple[InputRange, int]] = []
-    for stage in plan.stages:
-        for binding in stage.reads:
-            limits = _limits(state, binding.stream, ends[binding.stream])
-            positions = state.inputs.get(binding.operator, {})
-            # What was passed while a partition was idle or not there, or with another lateness,
-            # stays passed.
-            floor = state.watermarks.get(stage.name, NO_WATERMARK)
-            for partition, end in enumerate(limits):
-                held = positions.get(partition, InputPosition(0))
-                start = held.next_offset
-                if end > start:
-                    name, seen = binding.operator, held.max_time
-                    more = (seen, floor, held.watermark, held.delays)
-                    waiting.append((InputRange(name, partition, start, start, *more), end - start))
-    shares = _deal([lag for _, lag in waiting], max_rows)
-    return [
-        msgspec.structs.replace(wanted, stop=wanted.start + share)
-        for (wanted, _), share in zip(waiting, shares, strict=True)
-    ]
+    return deal_ranges(reads_of(plan), state, ends, max_rows, order)
+
+
+def deal_ranges(
+    reads: Iterable[Read],
+    state: JobState,
+    ends: Mapping[str, Sequence[int]],
+    max_rows: int,
+    order: str = "even",
+) -> list[InputRange]:
+    """Do as ``plan_ranges`` for the inputs that are given."""
+    waiting: list[Waiting] = []
+    for read in reads:
+        limits = _limits(state, read.stream, ends[read.stream])
+        positions = state.inputs.get(read.operator, {})
+        # What was passed while a partition was idle or not there, or with another lateness,
+        # stays passed.
+        floor = state.watermarks.get(read.stage, NO_WATERMARK)
+        for partition, end in enumerate(limits):
+            held = positions.get(partition, InputPosition(0))
+            start = held.next_offset
+            if end > start:
+                more = (held.max_time, floor, held.watermark, held.delays)
+                wanted = InputRange(read.operator, partition, start, start, *more)
+                waiting.append(Waiting(read, wanted, end - start))
+    ranges: list[InputRange] = []
+    left = max_rows
+    for same in in_turn(read_first(state, waiting), order):
+        if ranges and left <= 0:
+            break
+        shares = _deal([one.rows for one in same], left)
+        left -= sum(shares)
+        ranges += [
+            msgspec.structs.replace(one.wanted, stop=one.wanted.start + share)
+            for one, share in zip(same, shares, strict=True)
+        ]
+    return ranges
 
 
 def check_ends(plan: JobPlan, state: JobState, ends: Mapping[str, Sequence[int]]) -> None:

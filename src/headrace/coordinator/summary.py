@@ -29,6 +29,7 @@ class EpochLimits:
         keep_epochs: epochs before the newest whose state can still be read.
         keep_bytes: of files that only these need.
         start: where a new job begins to read inputs that do not say so themselves.
+        order: in which inputs of one priority are read.
     """
 
     max_rows: int = 8_000_000
@@ -40,6 +41,7 @@ class EpochLimits:
     keep_epochs: int = 100
     keep_bytes: int = 1 << 30
     start: Start = EARLIEST
+    order: str = "even"
 
     def adapt(self, bound: int, rows: int, overlay_bytes: int) -> int:
         """Return how many rows the next epoch may read, from what this one needed.

@@ -174,7 +174,7 @@ def _meeting(plan: JobPlan) -> list[set[str]]:
     """The source stages of the part that each keyed stage gets rows from, by whatever way."""
     sources: dict[int, set[str]] = {}
     for stage in plan.stages:
-        feeds = [sources[e.source_stage] for e in stage.receives if not e.stream]
+        feeds = [sources[e.source_stage] for e in stage.clocked]
         sources[stage.index] = set().union(*feeds) if stage.keyed else {stage.name}
     return [sources[stage.index] for stage in plan.stages if stage.keyed]
 
@@ -182,9 +182,7 @@ def _meeting(plan: JobPlan) -> list[set[str]]:
 def keyed_watermark(stage: Stage, names: Mapping[int, str], watermarks: Mapping[str, int]) -> int:
     """Return the watermark of a keyed stage from those of the stages that send it files."""
     lowest = END_WATERMARK
-    for exchange in stage.receives:
-        if exchange.stream:
-            continue
+    for exchange in stage.clocked:
         sender = watermarks.get(names[exchange.source_stage], NO_WATERMARK)
         if sender in (NO_WATERMARK, END_WATERMARK):
             lowest = min(lowest, sender)
@@ -235,6 +233,7 @@ def _behind_clock(stage: Stage, behind: Mapping[int, int | None]) -> int | None:
     if not stage.keyed:
         timed = [binding for binding in stage.inputs if binding.is_timed]
         return 0 if timed and all(binding.is_clock for binding in timed) else None
-    lags = [(behind.get(exchange.source_stage), exchange.delay_ms) for exchange in stage.receives]
+    received = (*stage.clocked, *stage.feeds)
+    lags = [(behind.get(exchange.source_stage), exchange.delay_ms) for exchange in received]
     known = [lag + delay for lag, delay in lags if lag is not None]
     return max(known) if len(known) == len(lags) else None

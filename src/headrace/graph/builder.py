@@ -13,6 +13,7 @@ from headrace.errors import InvalidInputError
 from headrace.graph.aggregates import unknown_column
 from headrace.graph.arguments import attempt, shown, with_on_error
 from headrace.graph.durations import Duration, duration_ms
+from headrace.graph.kept_tables import Table
 from headrace.graph.ledger import Ledger, Output, SinkOutput, name_mistake
 from headrace.graph.operators import FAIL, Input, StoreSpec
 from headrace.graph.semantics import read_semantics
@@ -51,6 +52,8 @@ class Graph:
         on_error: str = FAIL,
         start: str | datetime | None = None,
         idle: Duration | None = None,
+        bootstrap: bool | None = None,
+        priority: int = 0,
     ) -> Stream:
         """Read a stream of the bus.
 
@@ -76,6 +79,9 @@ class Graph:
             idle: how long, by the wall clock of epochs, a partition that was read to its end
                 may bring nothing before it no longer holds windows back. What it brings later
                 is late behind the watermark that was reached without it. Default: for ever.
+            bootstrap: read it to the end that it has when the job begins before any other input.
+                Default: where a table is made of it.
+            priority: inputs with a higher one are read first whenever they have rows.
         """
         wrong: list[str] = []
         plain = stream.replace("*", "all") if isinstance(stream, str) else stream
@@ -98,6 +104,8 @@ class Graph:
             columns = attempt(wrong, lambda: to_schema(schema), None)
         if columns is not None and column is not None and column not in columns.names:
             wrong.append(f"event time: {unknown_column(column, columns.names)}")
+        if not isinstance(priority, int) or isinstance(priority, bool):
+            wrong.append(f"priority is {priority!r}; expected a whole number")
         chosen = self._ledger.name(wrong, name, str(plain))
         site = user_site()
         operator = Input(
@@ -113,10 +121,36 @@ class Graph:
             event=event,
             confidence=followed,
             idle_ms=idle_ms,
+            bootstrap=bootstrap,
+            priority=priority,
             takes=schema if is_record(schema) else None,
         )
         self._ledger.add(with_on_error(wrong, operator, on_error), wrong)
         return Stream(self._ledger, chosen, None, chosen)
+
+    def table(
+        self,
+        stream: str,
+        key: str | Sequence[str],
+        *,
+        history: Duration | None = None,
+        name: str | None = None,
+        **options: Any,
+    ) -> Table[Stream]:
+        """Read a stream as a table: the last row of each key, kept by key.
+
+        As ``g.input(stream, ...).partition_by(*key).table(...)``.
+
+        Args:
+            stream: its name.
+            key: its key columns.
+            history: keep versions by event time; see ``Stream.table``.
+            name: of the operator; its rows are kept by it.
+            **options: further arguments of ``input``.
+        """
+        keys = (key,) if isinstance(key, str) else tuple(key)
+        rows = self.input(stream, **options).partition_by(*keys)
+        return rows.table(history=history, name=name)
 
     def output(
         self, stream: str, partitions: int | None = None, semantics: str | None = None

@@ -18,6 +18,7 @@ from headrace.graph.joins import (
     joined_stores,
     keys_mistake,
 )
+from headrace.graph.kept_tables import NOW, Table, join_kept
 from headrace.graph.operators import (
     JoinTable,
     Operator,
@@ -38,7 +39,7 @@ class JoinSteps(Steps):
 
     def join(  # noqa: PLR0913 - what a join may be told
         self,
-        other: Self,
+        other: Self | Table[Self],
         *,
         within: Duration | None = None,
         before: Duration | None = None,
@@ -48,6 +49,7 @@ class JoinSteps(Steps):
         suffix: str | None = None,
         grace: Duration = "0s",
         late: str = "drop",
+        as_of: str = NOW,
         name: str | None = None,
     ) -> Self:
         """Make pairs of rows of two streams that have one key and are near in event time.
@@ -57,8 +59,10 @@ class JoinSteps(Steps):
         time of a pair is the later one of its rows, that of a row without a partner its own. Null
         in a key matches nothing.
 
+        With a table: add columns of its row that has the key of each message. The event time stays.
+
         Args:
-            other: the right stream.
+            other: the right stream; or a table, from ``table``.
             within: how far apart rows of a pair may be, either way; both ends count.
             before: how much earlier the right row may be; alone, it is never later.
             after: how much later the right row may be; alone, it is never earlier.
@@ -72,8 +76,22 @@ class JoinSteps(Steps):
                 part; one further behind is late.
             late: ``drop``: late rows are counted. ``side_output``: they are also sent to the
                 sides ``late_left`` and ``late_right`` of the result, as they came.
+            as_of: which row of a table: ``now``: the one there is when the message is read; or
+                ``event``: the one that held at its own event time, of a table with ``history=``.
             name: of the operator; the rows of both sides are kept by it.
         """
+        if isinstance(other, Table):
+            is_plain = (within, before, after, grace, late) == (None, None, None, "0s", "drop")
+            return join_kept(
+                self,
+                other,
+                how=how,
+                columns=columns,
+                suffix=suffix,
+                as_of=as_of,
+                name=name,
+                is_plain=is_plain,
+            )
         site = user_site()
         given: object = other
 
@@ -81,10 +99,12 @@ class JoinSteps(Steps):
             if not isinstance(given, Steps):
                 wrong.append(f"join takes a stream; found {shown(other)}")
                 return JoinStreams(chosen, (self.name, self.name), site)
-            if other._ledger is not self._ledger:
+            if other._ledger is not self._ledger:  # noqa: SLF001 - of the same class
                 wrong.append(f"stream {other.name!r} belongs to another graph")
             elif mistake := keys_mistake(self.name, self.keys, other.name, other.keys):
                 wrong.append(mistake)
+            if as_of != NOW:
+                wrong.append("as_of= is for tables; give the other stream .table()")
             near = checked_near(wrong, within, before, after, grace)
             checked_ways(wrong, how, late, suffix)
             stores = joined_stores(chosen, near)

@@ -125,7 +125,8 @@ class Input(Operator):
     ``stream`` may be a pattern; whenever the job is planned, an input for each stream takes its
     place, with its name as ``pattern``. ``event`` makes event times where no column has them;
     ``confidence`` takes the place of ``lateness_ms``; a partition without rows for ``idle_ms``
-    holds no watermark back.
+    holds no watermark back. With ``bootstrap`` it is read to its end as of the job's begin before
+    others, by default if a table is made of it; one of a higher ``priority`` is read first.
     """
 
     stream: str = ""
@@ -138,6 +139,8 @@ class Input(Operator):
     event: EventTime | None = None
     confidence: Confidence | None = None
     idle_ms: int | None = None
+    bootstrap: bool | None = None
+    priority: int = 0
 
 
 @dataclass(frozen=True)

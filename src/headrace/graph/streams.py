@@ -23,10 +23,13 @@ from headrace.graph.route_steps import RouteSteps
 from headrace.graph.row_steps import RowSteps
 from headrace.graph.sinks import Sink
 from headrace.graph.sites import user_site
+from headrace.graph.table_steps import TableSteps
 from headrace.graph.window_steps import WindowSteps
 
 
-class Stream(RowSteps, RouteSteps, KeyedSteps, WindowSteps, ProcessSteps, MonoidSteps, JoinSteps):
+class Stream(
+    RowSteps, RouteSteps, KeyedSteps, WindowSteps, ProcessSteps, MonoidSteps, JoinSteps, TableSteps
+):
     """What leaves one operator; each method adds the next operator and returns its stream."""
 
     def send_to(self, output: Output | SinkOutput | Sink, name: str | None = None) -> None:

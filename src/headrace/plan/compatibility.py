@@ -95,6 +95,7 @@ _ADVICE = {
     "stage": "its state is kept by the names of the partition_by before it: rename these back",
     "partitions": "offsets are kept by partition: use a stream with as many",
     GRACE: "it says which results are out, so it is fixed when a job is created: set it back",
+    "columns": "make the columns as they were, with a map before it",
     "key groups": "they are fixed when a job is created: set them back",
 }
 

@@ -41,10 +41,18 @@ from headrace.graph.remote import shown_url
 from headrace.graph.several import ProcessSeveral, Source
 from headrace.graph.signatures import name_of
 from headrace.graph.states import MonoidTotal
+from headrace.graph.table_operators import (
+    Changes,
+    JoinKept,
+    JoinTables,
+    KeepTable,
+    kept_stores,
+)
 from headrace.plan.dead_letters import DEAD
 from headrace.plan.joins import describe_join, kept_rows
 from headrace.plan.kept import kept_row, late_rows
 from headrace.plan.parts import split
+from headrace.plan.reading import describe_kept
 from headrace.plan.semantics import commit_rows, promise
 from headrace.plan.stages import HIDDEN, ORIGIN, TIME, Exchange, InputBinding, JobPlan, Stage
 
@@ -132,6 +140,10 @@ def _input_rows(binding: InputBinding) -> list[str]:
     if len(binding.columns) < total:
         read += f" ({len(binding.columns)} of {total})"
     rows = [f"input {binding.stream}: {counted(binding.partitions, 'partition')}", read]
+    if binding.bootstrap:
+        rows.append("read first, up to the end that it has when the job begins")
+    if binding.priority:
+        rows.append(f"priority {binding.priority}: read before inputs with a lower one")
     if binding.is_clock:
         rows.append("processing time: the wall clock of the epoch that reads a record")
     elif binding.is_timed:
@@ -223,6 +235,10 @@ def describe(operator: Operator) -> list[str]:
             return [head, *map(_store, operator.stores), *_tables(operator)]
         case JoinTable():
             return _join(operator)
+        case KeepTable() | Changes() | JoinKept() | JoinTables():
+            return [*describe_kept(operator), *map(_store, kept_stores(operator))]
+        case Input(priority=int(priority)) if priority:
+            return [f"{operator.stream}, priority {priority}"]
         case Input() | SendTo():
             return [operator.stream]
         case SendToSink() if operator.sink is not None:

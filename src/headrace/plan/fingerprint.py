@@ -20,6 +20,7 @@ from headrace.graph.operators import (
     StoreSpec,
     WindowAggregate,
 )
+from headrace.graph.table_operators import JoinKept, KeepTable
 from headrace.plan.flows import Flow
 from headrace.plan.joins import join_layouts
 from headrace.plan.stages import Stage
@@ -70,6 +71,8 @@ def fingerprint(
                         described["by"] = _key(flow, operator.columns)
                     if isinstance(operator, JoinStreams):
                         described |= _joined(operator, stage)
+                    if isinstance(operator, KeepTable | JoinKept):
+                        described["columns"] = _key(flow, tuple(flow.schema.names))
                     found[operator.name] = described
     return {name: json.dumps(parts, sort_keys=True) for name, parts in found.items()}
 
@@ -98,6 +101,11 @@ def _describe(operator: Operator) -> dict[str, Any] | None:
         }
     if isinstance(operator, JoinStreams):
         return {"kind": JOIN, "stores": [_store(spec) for spec in operator.stores]}
+    if isinstance(operator, KeepTable):
+        keeps = "the last row" if operator.history_ms is None else "versions"
+        return {"kind": "table", "keeps": keeps, "stores": [_store(operator.store)]}
+    if isinstance(operator, JoinKept) and operator.waiting is not None:
+        return {"kind": "join", "stores": [_store(operator.waiting)]}
     if isinstance(operator, Process):
         return {"kind": "process", "stores": [_store(spec) for spec in operator.stores]}
     return None

@@ -30,6 +30,7 @@ from headrace.graph.operators import (
     WindowAggregate,
 )
 from headrace.graph.several import ProcessSeveral
+from headrace.graph.table_operators import Changes, JoinKept, JoinTables, KeepTable
 from headrace.plan.flows import Flow, declared
 from headrace.plan.rules.inputs import input_flow
 from headrace.plan.rules.joins import join_flow, late_input
@@ -39,6 +40,12 @@ from headrace.plan.rules.outputs import check_outputs
 from headrace.plan.rules.processes import several_flow, side_flow
 from headrace.plan.rules.rows import function_flow, select_flow, split_flow
 from headrace.plan.rules.several import join_table_flow, merge_flow
+from headrace.plan.rules.tables import (
+    changes_flow,
+    join_kept_flow,
+    join_tables_flow,
+    keep_table_flow,
+)
 from headrace.plan.walk import Walk
 
 
@@ -97,6 +104,14 @@ class Inference(Walk):
                 return partition_flow(self, operator, before)
             case JoinTable():
                 return join_table_flow(self, operator, before)
+            case KeepTable():
+                return keep_table_flow(self, operator, before)
+            case Changes():
+                return changes_flow(self, operator, before)
+            case JoinKept():
+                return join_kept_flow(self, operator)
+            case JoinTables():
+                return join_tables_flow(self, operator)
             case JoinStreams():
                 return join_flow(self, operator)
             case Merge():

@@ -35,6 +35,8 @@ def _stage(stage: Stage) -> dict[str, Any]:
                 "columns": list(one.columns),
                 "time": one.time,
                 "lateness_ms": one.lateness_ms,
+                "bootstrap": one.bootstrap,
+                "priority": one.priority,
             }
             for one in stage.inputs
         ],

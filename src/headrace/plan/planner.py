@@ -41,6 +41,7 @@ from headrace.graph.operators import (
     StoreSpec,
     WindowAggregate,
 )
+from headrace.graph.table_operators import JoinKept, KeepTable, kept_stores
 from headrace.plan.cutting import Cut, cut
 from headrace.plan.dead_letters import (
     ORIGINS,
@@ -54,6 +55,7 @@ from headrace.plan.flows import Flow
 from headrace.plan.inference import Inference
 from headrace.plan.parts import check_parts, through_bus
 from headrace.plan.pruning import prune
+from headrace.plan.reading import read_first, timeless
 from headrace.plan.semantics import Wanted, with_semantics
 from headrace.plan.stages import (
     TIME,
@@ -114,8 +116,9 @@ def plan(
     if inference.mistakes or found is None:
         raise GraphError(graph.name, inference.mistakes)
     operators, schemas = prune(inference.operators, inference.flows)
-    timed = _timed_stages(operators, inference.flows, found)
-    draft = _Draft(operators, schemas, inference.flows, found, graph.name, streams, timed, dead)
+    timed, without = _timed_stages(operators, inference.flows, found)
+    flows, job = inference.flows, graph.name
+    draft = _Draft(operators, schemas, flows, found, job, streams, timed, without, dead)
     stages = draft.stages(min(tasks or draft.widest_input(), key_groups))
     check_parts(stages, operators, inference.report)
     if inference.mistakes:
@@ -128,33 +131,43 @@ def plan(
 
 def _timed_stages(
     operators: Mapping[str, Operator], flows: Mapping[str, Flow], found: Cut
-) -> set[int]:
-    """The stages whose rows carry event time and watermark: they or later ones need them."""
-    timed = set()
+) -> tuple[set[int], set[str]]:
+    """The stages whose rows carry event time and watermark: they or later ones need them.
+
+    And the repartitions whose rows need none, whatever their stages do.
+    """
+    asking = set()
     for operator in operators.values():
         is_timed = isinstance(operator, WindowAggregate) and operator.window.is_timed
         if isinstance(operator, RunningAggregate):
             is_timed = operator.every_ms is not None
         elif isinstance(operator, Deduplicate):
             is_timed = operator.within_ms is not None
+        elif isinstance(operator, KeepTable):
+            is_timed = operator.history_ms is not None
+        elif isinstance(operator, JoinKept):
+            is_timed = operator.waiting is not None
         elif isinstance(operator, JoinStreams):
             is_timed = True
         elif isinstance(operator, Process):
             is_timed = not any(flows[name].untimed for name in operator.inputs)
         if is_timed:
-            timed.add(found.stage_of[operator.name])
+            asking.add(operator.name)
+    without = timeless(operators, asking)
+    timed = {found.stage_of[name] for name in asking}
     before = -1
     while before < len(timed):
         before = len(timed)
         for operator in operators.values():
-            if isinstance(operator, PartitionBy) and found.stage_of[operator.name] in timed:
+            is_feed = isinstance(operator, PartitionBy) and operator.name not in without
+            if is_feed and found.stage_of[operator.name] in timed:
                 timed.add(found.stage_of[operator.inputs[0]])
-    return timed
+    return timed, without
 
 
 def _check_times(inference: Inference, found: Cut) -> None:
     """Refuse a stage that needs event time where one of its inputs has none."""
-    timed = _timed_stages(inference.operators, inference.flows, found)
+    timed, _ = _timed_stages(inference.operators, inference.flows, found)
     for operator in inference.operators.values():
         if isinstance(operator, Input):
             flow = inference.flows[operator.name]
@@ -174,7 +187,12 @@ class _Draft:
     job: str
     streams: Mapping[str, StreamInfo]
     timed: set[int]
+    timeless: set[str]
     dead: OutputBinding | None
+
+    @cached_property
+    def first(self) -> set[str]:
+        return read_first(self.operators)
 
     @cached_property
     def traced(self) -> set[str]:
@@ -277,6 +295,8 @@ class _Draft:
             event=operator.event if is_timed else None,
             confidence=operator.confidence,
             idle_ms=operator.idle_ms,
+            bootstrap=operator.name in self.first,
+            priority=operator.priority,
         )
 
     def _exchange(
@@ -285,7 +305,8 @@ class _Draft:
         before = operator.inputs[0]
         source, target = self.cut.stage_of[before], self.cut.stage_of[operator.name]
         columns = list(self.schemas[operator.name])
-        if target in self.timed:
+        is_timeless = operator.name in self.timeless
+        if target in self.timed and not is_timeless:
             columns += _HIDDEN
         if operator.name in self.traced:
             columns += ORIGINS
@@ -297,6 +318,7 @@ class _Draft:
             pa.schema(columns),
             delays[source][operator.name],
             before,
+            timeless=is_timeless,
         )
         if operator.via != BUS:
             return made
@@ -359,6 +381,8 @@ def _stores(members: list[Operator]) -> tuple[StoreSpec, ...]:
     for operator in members:
         if isinstance(operator, RunningAggregate | WindowAggregate | Deduplicate):
             stores.append(operator.store)
+        elif isinstance(operator, KeepTable | JoinKept):
+            stores += kept_stores(operator)
         elif isinstance(operator, Process | JoinStreams):
             stores += operator.stores
     return tuple(stores)

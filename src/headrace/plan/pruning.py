@@ -35,11 +35,15 @@ from headrace.graph.operators import (
     WindowAggregate,
 )
 from headrace.graph.several import reading
+from headrace.graph.table_operators import Changes, JoinKept, JoinTables, KeepTable
 from headrace.plan.expressions import Resolved, broadcast
 from headrace.plan.flows import Flow
 from headrace.plan.rules.joins import late_input
 
-_WHOLE = (MapMessages, FlatMapMessages, MapBatches, Process, SendTo, SendToSink)
+_TABLES = (KeepTable, Changes, JoinTables)
+"""Tables keep all columns: code that uses others later finds them."""
+
+_WHOLE = (MapMessages, FlatMapMessages, MapBatches, Process, SendTo, SendToSink, *_TABLES)
 
 
 def prune(
@@ -120,6 +124,9 @@ def _reads(operator: Operator, before: Flow, wanted: set[str]) -> set[str]:
             return wanted | set(operator.columns)
         case JoinTable():
             return (wanted & everything) | set(operator.on)
+        case JoinKept():
+            own = set(before.keys) if operator.waiting is None else everything
+            return (wanted & everything) | own
         case RunningAggregate() | WindowAggregate():
             read = {column for _, a in operator.aggregates for column in a.columns()}
             return read | set(before.keys)

@@ -80,6 +80,7 @@ class InputBinding:
     ``columns``. ``origin`` is the number of the input in ``Stage.origins`` where its rows say
     which record they are. ``pattern`` names the input of a pattern that this is one of. ``event``
     takes the place of ``time``, and ``confidence`` that of ``lateness_ms``, see ``Input``.
+    ``bootstrap`` says that it is read to its end before others.
     """
 
     operator: str
@@ -95,6 +96,8 @@ class InputBinding:
     event: EventTime | None = None
     confidence: Confidence | None = None
     idle_ms: int | None = None
+    bootstrap: bool = False
+    priority: int = 0
 
     @property
     def is_timed(self) -> bool:
@@ -120,7 +123,8 @@ class Exchange:
     """The edge that a ``partition_by`` makes between two stages.
 
     ``upstream`` is the operator of the sending stage whose rows it takes.
-    ``schema`` holds only the columns that later stages use, hidden ones included.
+    ``schema`` holds only the columns that later stages use, hidden ones included; what is
+    ``timeless`` carries no event times and holds no watermark back, for it only fills tables.
     ``keys`` are columns of the sending side; ``delay_ms`` is how far the receiving side's
     watermark stays behind the sending stage's (the grace of the windows before it). ``stream`` is
     the internal stream of ``partitions`` that rows go through; empty: files of the epoch.
@@ -137,6 +141,7 @@ class Exchange:
     stream: str = ""
     partitions: int = 0
     origins: tuple[str, ...] = ()
+    timeless: bool = False
 
     @property
     def stream_schema(self) -> pa.Schema:
@@ -225,6 +230,13 @@ class Stage:
     def feeds(self) -> tuple[Exchange, ...]:
         """What it receives through internal streams."""
         return tuple(exchange for exchange in self.receives if exchange.stream)
+
+    @property
+    def clocked(self) -> tuple[Exchange, ...]:
+        """What it receives in files that its watermark follows: all, if none fills only tables."""
+        files = tuple(exchange for exchange in self.receives if not exchange.stream)
+        timed = tuple(exchange for exchange in files if not exchange.timeless)
+        return timed if timed or self.feeds else files
 
     @property
     def reads(self) -> tuple[InputBinding, ...]:

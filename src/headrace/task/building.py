@@ -34,6 +34,7 @@ from headrace.graph.operators import (
 )
 from headrace.graph.several import ProcessSeveral
 from headrace.graph.sites import function_site
+from headrace.graph.table_operators import Changes, JoinKept, JoinTables, KeepTable
 from headrace.plan.stages import CallLimits, Stage
 from headrace.state.broadcast import BroadcastStore, BroadcastTable
 from headrace.state.objects import ObjectStore
@@ -43,6 +44,7 @@ from headrace.task.deduplicate import DeduplicateNode
 from headrace.task.generate import GenerateNode
 from headrace.task.join import JoinNode
 from headrace.task.joins.node import JoinStreamsNode
+from headrace.task.kept.nodes import kept_node
 from headrace.task.messages.node import MessageNode
 from headrace.task.messages.stateless import (
     FilterNode,
@@ -159,6 +161,8 @@ def made_node(operator: Operator, build: Build) -> Node:
             return _process_node(operator, build)
         case JoinTable():
             return _join_node(operator, build)
+        case KeepTable() | Changes() | JoinKept() | JoinTables():
+            return kept_node(operator, build.stage, build.state)
         case JoinStreams():
             assert build.state is not None
             return JoinStreamsNode(operator, build.stage, build.state, build.around.key_groups)

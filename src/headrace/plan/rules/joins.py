@@ -10,6 +10,7 @@ import pyarrow as pa
 from headrace.graph.aggregates import unknown_column
 from headrace.graph.joins import LATE_SIDES, JoinStreams
 from headrace.graph.operators import Port
+from headrace.graph.table_operators import JoinKept, JoinTables
 from headrace.plan.flows import Flow
 from headrace.plan.walk import Walk
 from headrace.records.widening import common_type
@@ -23,7 +24,7 @@ def join_flow(walk: Walk, operator: JoinStreams) -> Flow | None:
         return None
     kinds, wrong = _key_types(operator, left, right)
     wrong += _untimed(left, right)
-    columns, mistakes = _added(operator, left, right)
+    columns, mistakes = added_columns(operator, left, right)
     wrong += mistakes
     for text in wrong:
         walk.report(operator, text)
@@ -72,8 +73,8 @@ def _untimed(left: Flow, right: Flow) -> Iterator[str]:
         )
 
 
-def _added(
-    operator: JoinStreams, left: Flow, right: Flow
+def added_columns(
+    operator: JoinStreams | JoinKept | JoinTables, left: Flow, right: Flow
 ) -> tuple[tuple[tuple[str, str], ...], list[str]]:
     """Return (new name, name in the right stream) of what is added, and what is wrong with it."""
     known, taken = right.schema.names, left.schema.names

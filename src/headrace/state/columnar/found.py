@@ -35,12 +35,16 @@ class Found:
     written: Rows | None = None
 
 
-def assemble(layout: TableLayout, hits: Sequence[Hit]) -> Found:
-    """Put together what was found in several pieces."""
+def assemble(
+    layout: TableLayout, hits: Sequence[Hit], columns: Sequence[str] | None = None
+) -> Found:
+    """Put together what was found in several pieces: all value columns, or those named."""
+    names = layout.values.names if columns is None else columns
+    schema = pa.schema([layout.values.field(name) for name in names])
     hits = [hit for hit in hits if len(hit.keys)]
     if not hits:
         none = np.empty(0, np.int64)
-        empty = pa.RecordBatch.from_pylist([], schema=layout.values)
+        empty = pa.RecordBatch.from_pylist([], schema=schema)
         return Found(none, empty, none if layout.by_event else None)
     if len(hits) == 1:
         index, order = hits[0].keys, None
@@ -51,11 +55,12 @@ def assemble(layout: TableLayout, hits: Sequence[Hit]) -> Found:
             order = np.argsort(index)
             index = index[order]
     first = layout.first_value
-    arrays = [_column(hits, first + at, order) for at in range(len(layout.values))]
+    places = [first + layout.values.get_field_index(name) for name in names]
+    arrays = [_column(hits, at, order) for at in places]
     written = None
     if layout.by_event:
         written = numbers(_column(hits, layout.first_key - 1, order), np.int64)
-    return Found(index, _batch(arrays, layout.values, len(index)), written)
+    return Found(index, _batch(arrays, schema, len(index)), written)
 
 
 def _column(hits: Sequence[Hit], at: int, order: Rows | None) -> pa.Array:

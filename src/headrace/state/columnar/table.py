@@ -64,11 +64,24 @@ class ColumnarTable:
         """
         self._now_ms = now_ms
 
-    def get(self, keys: TableKeys) -> Found:
-        """Return the values of the keys that exist."""
+    def get(
+        self,
+        keys: TableKeys,
+        columns: Sequence[str] | None = None,
+        *,
+        committed: bool = False,
+    ) -> Found:
+        """Return the values of the keys that exist.
+
+        Args:
+            keys: a request's.
+            columns: of the values; default: all.
+            committed: as they were when the epoch began.
+        """
         hits: list[Hit] = []
         wanted = np.arange(len(keys))
-        for run in reversed([*self._committed, *self._changes]):
+        runs = self._committed if committed else [*self._committed, *self._changes]
+        for run in reversed(runs):
             if not len(wanted):
                 break
             own = list(run.find(keys, wanted))
@@ -79,7 +92,7 @@ class ColumnarTable:
                     left[hit.keys] = False
                 wanted = np.flatnonzero(left)
                 hits += own
-        return assemble(self.layout, [self._live(hit) for hit in hits])
+        return assemble(self.layout, [self._live(hit) for hit in hits], columns)
 
     def _live(self, hit: Hit) -> Hit:
         gone = hit.piece.gone(hit.rows, self._horizon)
