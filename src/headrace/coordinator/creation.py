@@ -22,6 +22,11 @@ from headrace.state.value_changes import value_changes
 Positions = dict[str, dict[int, InputPosition]]
 
 
+def _only(stage: str, held: Mapping[str, int]) -> str:
+    """The rest of a command that is for one stage, where there are others."""
+    return f" --stage {stage}" if len(held) > 1 else ""
+
+
 def create_outputs(plan: JobPlan, bus: Bus) -> None:
     """Make the streams that a job sends to, internal ones too, unless they are there."""
     create_feeds(plan, bus)
@@ -112,14 +117,15 @@ def check_graph(state: JobState, plan: JobPlan, before: Catalog | None = None) -
     held = state.task_counts
     found += [
         f"stage {stage!r}: tasks were {held[stage]}, are now {tasks}; state is kept by task: "
-        f"move it with: headrace jobs rescale {job_of(state.job)} --tasks {tasks}; or set "
-        f"job.tasks back to {held[stage]}"
+        f"move it with: headrace jobs rescale {job_of(state.job)} --tasks {tasks}"
+        f"{_only(stage, held)}; or set job.tasks, or tasks= of partition_by, back to {held[stage]}"
         for stage, tasks in task_counts(plan).items()
         if held.get(stage, tasks) != tasks
     ]
     found += [
         f"stage {stage.name!r}: has {stage.tasks} tasks, which do not divide the {feed.partitions} "
-        f"partitions of {feed.stream!r} evenly; set job.tasks to a divisor"
+        f"partitions of {feed.stream!r} evenly; set job.tasks, or tasks= of partition_by, to a "
+        "divisor"
         for stage in plan.stages
         for feed in stage.feeds
         if feed.partitions % stage.tasks

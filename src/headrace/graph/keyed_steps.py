@@ -36,7 +36,13 @@ class KeyedSteps(Steps):
 
     _gathered: Self | None = None
 
-    def partition_by(self, *columns: str, via: str = EXCHANGE, name: str | None = None) -> Self:
+    def partition_by(
+        self,
+        *columns: str,
+        via: str = EXCHANGE,
+        tasks: int | None = None,
+        name: str | None = None,
+    ) -> Self:
         """Send each message to the task that owns its key; what follows may keep state.
 
         Args:
@@ -44,6 +50,8 @@ class KeyedSteps(Steps):
             via: ``exchange``: what comes before and after are steps of one epoch; or ``bus``:
                 messages wait in an internal stream of the bus, and each side has epochs of its
                 own, so that a slow one does not hold up the other.
+            tasks: how many share the keys in a new job; ``headrace jobs rescale`` changes it later.
+                Default: the setting ``job.tasks``.
             name: of the operator; by default made of the columns.
         """
         site = user_site()
@@ -56,7 +64,10 @@ class KeyedSteps(Steps):
                 wrong.append(f"partition_by names a column twice in {list(keys)}")
             if via not in VIAS:
                 wrong.append(f"via is {via!r}; expected {' or '.join(map(repr, VIAS))}")
-            return PartitionBy(chosen, (self.name,), site, keys, via if via in VIAS else EXCHANGE)
+            if tasks is not None and (type(tasks) is not int or tasks < 1):
+                wrong.append(f"tasks={tasks!r}; expected a whole number from 1 on")
+            way = via if via in VIAS else EXCHANGE
+            return PartitionBy(chosen, (self.name,), site, keys, way, tasks)
 
         kind = re.sub(r"[^A-Za-z0-9._-]", "-", BY + "_".join(keys))
         return self._add(kind, name, make, keys)

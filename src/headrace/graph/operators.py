@@ -221,11 +221,13 @@ class MapBatches(Operator):
 class PartitionBy(Operator):
     """``partition_by``: send each row to the task that owns the key group of its key.
 
-    ``via`` is one of ``VIAS``: files of the epoch, or an internal stream of the bus.
+    ``via`` is one of ``VIAS``: files of the epoch, or an internal stream of the bus. ``tasks`` is
+    how many the receiving stage of a new job has; ``None``: as the settings say.
     """
 
     keys: tuple[str, ...] = ()
     via: str = EXCHANGE
+    tasks: int | None = None
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,8 @@ def plan(
         streams: by name, at least the inputs, and the outputs that exist. An input with a
             schema of its own may be absent: it is planned with one partition.
         key_groups: of the job, fixed when it is created.
-        tasks: of each keyed stage; by default as many as the widest input has partitions.
+        tasks: of each keyed stage whose ``partition_by`` does not say; by default as many as the
+            widest input has partitions.
         files: of broadcast stores, by the path that the user gave.
         dead_letters: stream of what operators refuse; by default that of the job.
         limits: of calls of the user's functions; by default none.
@@ -110,6 +111,9 @@ def plan(
     inference = Inference(graph, streams, files or {})
     inference.run()
     found = cut(inference.operators, inference.report)
+    counts: dict[int, int] = {}
+    if found is not None:
+        counts = wanted_tasks(inference.operators, found, key_groups, inference.report)
     if found is not None and not inference.mistakes:
         _check_times(inference, found)
     dead = dead_binding(graph, dead_stream(graph.name, dead_letters), streams, inference.mistakes)
@@ -119,7 +123,7 @@ def plan(
     timed, without = _timed_stages(operators, inference.flows, found)
     flows, job = inference.flows, graph.name
     draft = _Draft(operators, schemas, flows, found, job, streams, timed, without, dead)
-    stages = draft.stages(min(tasks or draft.widest_input(), key_groups))
+    stages = draft.stages(min(tasks or draft.widest_input(), key_groups), counts)
     check_parts(stages, operators, inference.report)
     if inference.mistakes:
         raise GraphError(graph.name, inference.mistakes)
@@ -219,14 +223,15 @@ class _Draft:
         inputs = [o for o in self.operators.values() if isinstance(o, Input)]
         return max((self.partitions(operator) for operator in inputs), default=1)
 
-    def stages(self, keyed_tasks: int) -> tuple[Stage, ...]:
+    def stages(self, keyed_tasks: int, counts: Mapping[int, int]) -> tuple[Stage, ...]:
         tasks, delays = [], []
         for index in range(len(self.cut.levels)):
             inputs = [o for o in self.of_stage(index) if isinstance(o, Input)]
-            tasks.append(max((self.partitions(o) for o in inputs), default=keyed_tasks))
+            own = counts.get(index, keyed_tasks)
+            tasks.append(max((self.partitions(o) for o in inputs), default=own))
             delays.append(self._delays(index))
         exchanges = [
-            self._exchange(operator, delays, keyed_tasks)
+            self._exchange(operator, delays, tasks[self.cut.stage_of[operator.name]])
             for operator in self.operators.values()
             if isinstance(operator, PartitionBy)
         ]
@@ -274,6 +279,7 @@ class _Draft:
             delays={name: delay for name, delay in delays.items() if name in known},
             tables=tuple(dict.fromkeys(t.name for o in members for t in tables_of(o))),
             origins=() if dead is None else tuple(self.origins.values()),
+            keys={name: self.flows[name].keys for name in names} if receives else {},
         )
 
     def _input(self, operator: Input, index: int) -> InputBinding:
