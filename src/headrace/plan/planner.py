@@ -42,6 +42,7 @@ from headrace.graph.operators import (
     WindowAggregate,
 )
 from headrace.graph.table_operators import JoinKept, KeepTable, kept_stores
+from headrace.plan.counts import wanted_tasks
 from headrace.plan.cutting import Cut, cut
 from headrace.plan.dead_letters import (
     ORIGINS,
