@@ -7,6 +7,7 @@ from headrace.config.settings import (
     JobSettings,
     Settings,
     SparkSettings,
+    StandbySettings,
     StateSettings,
     setting_keys,
 )
@@ -19,6 +20,7 @@ __all__ = [
     "JobSettings",
     "Settings",
     "SparkSettings",
+    "StandbySettings",
     "StateSettings",
     "load_settings",
     "setting_keys",

@@ -26,6 +26,8 @@ class Elsewhere(NamedTuple):
 
 ALIASES: tuple[Alias, ...] = (
     Alias("job.container.count", "job.slots"),
+    Alias("job.hotstandby.enabled", "standby.enabled"),
+    Alias("job.hotstandby.replicationcount", "standby.copies"),
     Alias("task.commit.ms", "epoch.interval_ms"),
     Alias("task.poll.interval.ms", "epoch.tick_ms"),
     Alias("job.logged.store.base.dir", "state.dir"),

@@ -86,6 +86,11 @@ class JobSettings(Section):
         gt=0,
         description="how long one call of a function of the job may take; none: for ever",
     )
+    host_wait_s: float = Field(
+        5.0,
+        ge=0,
+        description="how long a host that is lost is waited for before its tasks go to others",
+    )
     rows_per_message: int = Field(
         1_000_000, ge=1, description="messages that flat_map or process may make of one"
     )
@@ -198,6 +203,25 @@ class StateSettings(Section):
     )
 
 
+class StandbySettings(Section):
+    """Copies of RocksDB stores that are kept up to date on other hosts."""
+
+    enabled: bool = Field(
+        False, description="keep copies of tasks' RocksDB stores on other hosts, to take over from"
+    )
+    copies: int = Field(
+        1, ge=1, description="of each task, as far as there are hosts; each on a host of its own"
+    )
+    share: float = Field(
+        0.5, gt=0, le=1, description="of a core that the copies of a process may use to follow"
+    )
+
+    @property
+    def wanted(self) -> int:
+        """How many copies of each task are to be kept."""
+        return self.copies if self.enabled else 0
+
+
 class BusSettings(Section):
     """How streams are written."""
 
@@ -271,6 +295,7 @@ class Settings(Section):
     job: JobSettings = JobSettings()
     epoch: EpochSettings = EpochSettings()
     state: StateSettings = StateSettings()
+    standby: StandbySettings = StandbySettings()
     bus: BusSettings = BusSettings()
     remote: RemoteSettings = RemoteSettings()
     spark: SparkSettings = SparkSettings()

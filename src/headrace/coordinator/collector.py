@@ -20,6 +20,7 @@ from headrace.coordinator.backup.places import STORAGES
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.history import load_state
 from headrace.coordinator.identity import host_identity
+from headrace.coordinator.manifest import JobState
 from headrace.coordinator.planning import task_name
 from headrace.coordinator.storage import DriverLock
 from headrace.coordinator.task_files import TaskState
@@ -48,8 +49,8 @@ def collect(state_dir: Path, files: Files, clock: Clock, keep_s: float) -> list[
 
     A job is gone when its folder is no longer in a job_dir that is there, or holds a file
     ``DELETED``. Of a job that is there, tasks are gone whose key groups no task has now, and
-    those that run on another host. What cannot be judged, such as when job_dir does not
-    answer, stays; so does what is open.
+    those that run on another host and have no standby here. What cannot be judged, such as when
+    job_dir does not answer, stays; so does what is open.
     """
     with _alone(state_dir) as is_alone:
         if not is_alone:
@@ -117,8 +118,15 @@ def _task_folders(storage: Path, host: str, files: Files, clock: Clock) -> set[s
         "{}-{}-{}".format(stage, *group_range(task, count, state.key_groups))
         for stage, count in state.task_counts.items()
         for task in range(count)
-        if state.tasks.get(task_name(stage, task), TaskState()).host in ("", host)
+        if host in _hosts_of(state, task_name(stage, task))
+        or state.tasks.get(task_name(stage, task), TaskState()).host == ""
     }
+
+
+def _hosts_of(state: JobState, name: str) -> set[str]:
+    """Return where a task runs, and where its standbys are."""
+    own = state.tasks.get(name, TaskState()).host
+    return {own, *(standby.host for standby in state.standbys.get(name, ()))}
 
 
 def _needed(path: Path) -> None:

@@ -447,6 +447,7 @@ class Coordinator:
             deadline_ms=now + int(self._limits.timeout_s * 1000),
             kept_from=self._kept.first_of(state.epoch + 1, state.kept_from),
             max_bytes=self._limits.max_bytes,
+            standby_copies=self._limits.standby_copies,
         )
 
     def _since(self, mark: float) -> float:

@@ -91,6 +91,7 @@ class Deployment:
                 settings.state.keep_bytes,
                 read_start(settings.job.start, "job.start"),
                 settings.epoch.order,
+                settings.standby.wanted,
             ),
             copier=self.copier,
             planner=self.planner,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -24,6 +25,7 @@ from headrace.coordinator.manifest import (
 )
 from headrace.coordinator.placement import Slot, place
 from headrace.coordinator.planning import keyed_tasks, source_tasks, task_name
+from headrace.coordinator.standby.course import StandbyCourse
 from headrace.coordinator.task_files import TaskChange, TaskState, can_replace
 from headrace.coordinator.watermarks import (
     Now,
@@ -46,6 +48,7 @@ from headrace.task.orders import (
     SinkPart,
     SlotOrder,
     SlotReport,
+    StandbyOrder,
     TaskOrder,
     TaskReport,
 )
@@ -93,6 +96,7 @@ class EpochRun:
         tables: offsets up to which broadcast stores are read.
         ends: next offset of each partition of the input streams.
         rested: by stream, ends of the partitions that get no new rows.
+        standby_copies: how many standbys each task has.
         inputs: positions that become known, of partitions that were added; then those reached.
         known: watermarks that source stages reach, of an epoch that is run once more.
         only: the keyed tasks that run, by name; all when left out.
@@ -127,6 +131,12 @@ class EpochRun:
     operators: dict[str, Counter[str]] = field(default_factory=dict)
     merge_problems: list[str] = field(default_factory=list)
     slot_timings: Counter[str] = field(default_factory=Counter)
+    standby_copies: int = 0
+
+    @cached_property
+    def standbys(self) -> StandbyCourse:
+        """The standbys of the job's tasks, in this epoch."""
+        return StandbyCourse(self.plan, self.state, self.slots, self.standby_copies)
 
     @property
     def epoch(self) -> int:
@@ -137,13 +147,23 @@ class EpochRun:
         """Return the orders of a level; empty when none of its tasks has anything to do."""
         tasks: dict[str, TaskOrder] = {}
         placed: dict[int, list[str]] = {}
+        standbys: dict[int, list[StandbyOrder]] = {}
+        hosts = {slot.number: slot.host for slot in self.slots}
         for stage in self.plan.levels[level]:
             due = self._wanted(stage, self._due(stage))
             names = [task_name(stage.name, order.task) for order in due]
             tasks.update(zip(names, due, strict=True))
-            for slot, mine in self._place(stage, names).items():
-                placed.setdefault(slot, []).extend(mine)
-        hosts = {slot.number: slot.host for slot in self.slots}
+            everywhere = self._place(stage)
+            for slot, every in everywhere.items():
+                mine = [name for name in every if name in tasks]
+                if mine:
+                    placed.setdefault(slot, []).extend(mine)
+            on = {name: hosts[slot] for slot, every in everywhere.items() for name in every}
+            for slot, wanted in self.standbys.orders(stage, on).items():
+                standbys.setdefault(slot, []).extend(wanted)
+        for slot, wanted in standbys.items():
+            if self.standbys.is_late(wanted):
+                placed.setdefault(slot, [])
         reads = {e.operator for stage in self.plan.levels[level] for e in stage.receives}
         return [
             SlotOrder(
@@ -164,22 +184,19 @@ class EpochRun:
                 task_counts=self.state.task_counts,
                 tables=self.tables,
                 tasks=[tasks[name] for name in names],
+                standbys=standbys.get(slot, []),
                 deadline_ms=self.deadline_ms,
                 range_bytes=self.max_bytes and max(1, self.max_bytes // max(1, len(self.ranges))),
             )
             for slot, names in sorted(placed.items())
         ]
 
-    def _place(self, stage: Stage, due: list[str]) -> dict[int, list[str]]:
-        """Place all tasks of a stage, so that those left out now keep their places."""
-        wanted = set(due)
+    def _place(self, stage: Stage) -> dict[int, list[str]]:
+        """Place all tasks of a stage, so that those that do not run now keep their places."""
         every = [task_name(stage.name, task) for task in range(stage.tasks)]
         before = {name: self.state.tasks.get(name, TaskState()).host for name in every}
-        chosen = {
-            slot: [name for name in names if name in wanted]
-            for slot, names in place(every, self.slots, before, self._turn(stage)).items()
-        }
-        return {slot: names for slot, names in chosen.items() if names}
+        before.update(self.standbys.homes(stage))
+        return place(every, self.slots, before, self._turn(stage))
 
     def _turn(self, stage: Stage) -> int:
         """How many tasks the stages before it in its level have."""
@@ -312,6 +329,7 @@ class EpochRun:
             made = [report.segment, *report.output_files]
             self.files += [file for file in made if file is not None]
             self.sinks += report.sinks
+            self.standbys.absorb(report)
             for file in report.exchange:
                 self.exchange.setdefault(file.operator, []).append(file)
             for task in report.tasks:
@@ -424,7 +442,9 @@ class EpochRun:
             is_last: no other manifest of the epoch follows.
         """
         has_state, has_offsets = Step.STATE in act.saves, Step.OFFSETS in act.saves
-        counts = {**lasting(self.counts), **self._sent()} if has_state else {}
+        counts: dict[str, int] = {}
+        if has_state:
+            counts |= {**lasting(self.counts), **self._sent(), **self.standbys.counts}
         if has_offsets:
             counts["in"] = self.rows_read(inner=False)
         return Manifest(
@@ -448,6 +468,7 @@ class EpochRun:
             wake_ms=self._wake_ms(),
             operators=self._operator_counts() if has_state else {},
             is_half=not is_last,
+            standbys=self.standbys.changes() if has_state else {},
         )
 
 

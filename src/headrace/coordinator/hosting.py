@@ -28,6 +28,7 @@ from headrace.task.background import Background, ThreadBackground
 from headrace.task.merges import Merges
 from headrace.task.orders import SlotOrder
 from headrace.task.slot_host import SlotHost
+from headrace.task.standbys import SHARE, StandbyStores
 from headrace.task.tables import Tables
 
 
@@ -119,6 +120,8 @@ def open_host(  # noqa: PLR0913 - each is a part of its own, by name
     files: Files,
     adopt_bytes: int = 4 << 20,
     background: Background | None = None,
+    background_of_standbys: Background | None = None,
+    standby_share: float = SHARE,
     copy: Path | None = None,
     cache_bytes: int = DEFAULT_CACHE_BYTES,
     rocksdb: RocksDBSettings = DEFAULT_SETTINGS,
@@ -134,6 +137,8 @@ def open_host(  # noqa: PLR0913 - each is a part of its own, by name
         adopt_bytes: from this size on an output part gets a file of its own.
         copy: folder in job_dir with a copy of the storage, if there is one.
         background: where merges run; a thread of low priority when left out.
+        background_of_standbys: where standbys follow; another such thread when left out.
+        standby_share: of a core that standbys may use.
         cache_bytes: what the process may keep of stores' values between epochs.
         rocksdb: memory of its RocksDB stores.
     """
@@ -160,6 +165,7 @@ def open_host(  # noqa: PLR0913 - each is a part of its own, by name
         runtimes={},
         merges=Merges(background or ThreadBackground(), files, clock, storage),
         tables=Tables(bus, files, storage),
+        standbys=StandbyStores(background_of_standbys or ThreadBackground(), clock, standby_share),
         should_stop=lambda generation: stop_file(storage, generation).exists(),
         mend=lambda order, path: segments(order).mend(path),
         adopt_bytes=adopt_bytes,

@@ -56,6 +56,7 @@ def joined_state(states: Sequence[JobState]) -> JobState:
         watermarks={name: at for state in states for name, at in state.watermarks.items()},
         tasks={name: task for state in states for name, task in state.tasks.items()},
         task_counts={name: n for state in states for name, n in state.task_counts.items()},
+        standbys={name: found for state in states for name, found in state.standbys.items()},
         counts=dict(counts),
         ended=all(state.ended for state in states),
         rescaled_at=max(state.rescaled_at for state in states),

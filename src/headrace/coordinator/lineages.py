@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from headrace.coordinator.manifest import JobState
+from headrace.coordinator.standby.placing import Standby
 from headrace.coordinator.task_files import TaskState
 
 
@@ -21,6 +22,10 @@ def begin_lineage(state: JobState, lineage: str) -> JobState:
         origin=state.origin or state.lineage,
         copy_of="",
         tasks={name: _based(task) for name, task in state.tasks.items()},
+        standbys={
+            name: tuple(Standby(standby.host) for standby in held)
+            for name, held in state.standbys.items()
+        },
     )
 
 

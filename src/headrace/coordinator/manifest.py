@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from headrace.coordinator.standby.placing import Standbys
 from headrace.coordinator.task_files import TaskChange, TaskState, changed
 from headrace.errors import CorruptDataError
 from headrace.task.orders import NO_WATERMARK, OutputPart, SinkPart
@@ -70,6 +71,7 @@ class JobState(msgspec.Struct, frozen=True):
     job began with; empty: this one. ``wake_ms`` is the wall clock at which watermarks move on
     although no row comes. ``operators`` says what each one did so far, for people. ``bootstrap``
     holds the offsets up to which inputs are read before any other.
+    ``standbys`` are the copies of tasks' stores on other hosts.
     """
 
     job: str
@@ -98,6 +100,7 @@ class JobState(msgspec.Struct, frozen=True):
     wake_ms: int | None = None
     operators: dict[str, OperatorState] = {}
     bootstrap: dict[str, list[int]] = {}
+    standbys: Standbys = {}
 
     def files(self) -> set[str]:
         """Return every file that the state names, relative to the job's storage."""
@@ -136,6 +139,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     wake_ms: int | None = None
     operators: dict[str, dict[str, int]] = {}
     is_half: bool = False
+    standbys: Standbys = {}
 
 
 class _Form(msgspec.Struct):
@@ -242,6 +246,7 @@ def fold(state: JobState | None, manifest: Manifest, digest: str) -> JobState:
         wake_ms=manifest.wake_ms,
         operators=_operators(state, manifest),
         bootstrap=state.bootstrap,
+        standbys={name: s for name, s in {**state.standbys, **manifest.standbys}.items() if s},
     )
 
 

@@ -28,6 +28,7 @@ class EpochLimits:
         durability: what a committed epoch survives, as the setting says it.
         keep_epochs: epochs before the newest whose state can still be read.
         keep_bytes: of files that only these need.
+        standby_copies: how many standbys each task has.
         start: where a new job begins to read inputs that do not say so themselves.
         order: in which inputs of one priority are read.
     """
@@ -42,6 +43,7 @@ class EpochLimits:
     keep_bytes: int = 1 << 30
     start: Start = EARLIEST
     order: str = "even"
+    standby_copies: int = 0
 
     def adapt(self, bound: int, rows: int, overlay_bytes: int) -> int:
         """Return how many rows the next epoch may read, from what this one needed.

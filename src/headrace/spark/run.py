@@ -272,9 +272,17 @@ def _runner(
         block_cache_bytes=settings.state.block_cache_bytes,
         write_buffer_bytes=settings.state.write_buffer_bytes,
         keep_unused_s=settings.state.keep_unused_s,
+        standby_share=settings.standby.share,
         copy=str(places(settings, deployment.plan.job).copy or ""),
     )
-    return SparkRunner(context, worker, root / "orders", settings.job.slots, share)
+    return SparkRunner(
+        context,
+        worker,
+        root / "orders",
+        settings.job.slots,
+        share,
+        host_wait_s=settings.job.host_wait_s,
+    )
 
 
 @contextmanager

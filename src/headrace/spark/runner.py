@@ -27,7 +27,7 @@ MOST_SLOTS = 1000
 
 WAIT_FOR_EXECUTORS_S = 60.0
 SETTLE_S = 1.0
-REPLACED_S = 5.0
+HOST_WAIT_S = 5.0
 POLL_S = 0.1
 
 
@@ -50,6 +50,7 @@ class SparkRunner:
         slots: how many to use at most; ``None``: every core.
         share: number of the part that they are for, and how many parts share them.
         clock: for waiting until executors have registered.
+        host_wait_s: how long executors that are gone are waited for.
     """
 
     def __init__(
@@ -60,8 +61,9 @@ class SparkRunner:
         slots: int | None = None,
         share: tuple[int, int] = (0, 1),
         clock: Clock | None = None,
+        host_wait_s: float = HOST_WAIT_S,
     ) -> None:
-        self._share = share
+        self._share, self._host_wait_s = share, host_wait_s
         self._group = f"{JOB_GROUP} {share[0]}"
         self._context, self._settings, self._orders = context, settings, orders
         self._wanted, self._clock = slots, clock or SystemClock()
@@ -125,7 +127,7 @@ class SparkRunner:
             return cores >= self._wanted
         if self._known and cores >= sum(executor.cores for executor in self._known):
             return True
-        settled = REPLACED_S if self._known else SETTLE_S
+        settled = self._host_wait_s if self._known else SETTLE_S
         return bool(found) and self._clock.monotonic() - since >= settled
 
     @property

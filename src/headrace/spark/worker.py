@@ -44,6 +44,7 @@ class WorkerSettings:
     write_buffer_bytes: int
     copy: str = ""
     keep_unused_s: float = 86_400.0
+    standby_share: float = 0.5
 
 
 _hosts: dict[tuple[int, str], Any] = {}
@@ -125,6 +126,7 @@ def _host(settings: WorkerSettings) -> Any:
             adopt_bytes=settings.adopt_bytes,
             copy=Path(settings.copy) if settings.copy else None,
             cache_bytes=settings.cache_bytes,
+            standby_share=settings.standby_share,
             rocksdb=RocksDBSettings.within(settings.block_cache_bytes, settings.write_buffer_bytes),
         )
     return _hosts[key]

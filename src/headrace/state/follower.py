@@ -16,7 +16,7 @@ from headrace.state.backend import Backend, Changes, Columns
 from headrace.state.chain import CatchUpStats, Chain, SegmentSource, Step
 from headrace.state.merging import merge_entries
 from headrace.state.position import Position
-from headrace.state.recovery import RecoveryLog
+from headrace.state.recovery import Progress
 from headrace.state.segment import CHANGELOG, SNAPSHOT
 from headrace.state.segment_reader import SegmentReader
 
@@ -42,7 +42,7 @@ class Counts:
     entries: int = 0
     from_memory: bool = False
     files: set[Path] = field(default_factory=set)
-    log: RecoveryLog | None = None
+    log: Progress | None = None
 
     def opens(self, path: Path) -> None:
         """Note a file or folder that is about to be opened."""

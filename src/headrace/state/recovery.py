@@ -10,6 +10,7 @@ import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -17,6 +18,18 @@ from headrace.clock import Clock
 
 FOLDER = "recovery"
 EVERY_S = 0.25
+
+
+class Progress(Protocol):
+    """Is told while stores are brought back; may raise to have it stopped."""
+
+    def opens(self, path: Path) -> None:
+        """Say which file or folder is about to be opened."""
+        ...
+
+    def reads(self, size: int, rows: int) -> None:
+        """Say that bytes and rows were read and applied."""
+        ...
 
 
 class SlotRecovery(msgspec.Struct, frozen=True):

@@ -31,7 +31,7 @@ from headrace.state.memory import MemoryBackend
 from headrace.state.object_cache import CacheBudget, ObjectCache
 from headrace.state.objects import ObjectStore
 from headrace.state.position import Position, Target
-from headrace.state.recovery import RecoveryLog
+from headrace.state.recovery import Progress
 from headrace.state.rocksdb import RocksDBBackend
 from headrace.state.store import KeyValueStore
 from headrace.state.table_stores import TableStores
@@ -169,7 +169,7 @@ class TaskState:
         return self._cache.limit > 0 and self._ttls[name] is None and not in_memory
 
     def catch_up(
-        self, target: Target, source: SegmentSource, log: RecoveryLog | None = None
+        self, target: Target, source: SegmentSource, log: Progress | None = None
     ) -> CatchUpStats:
         """Bring all stores to a committed position, whatever they hold now.
 

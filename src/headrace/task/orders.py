@@ -100,6 +100,25 @@ class TaskOrder(msgspec.Struct, frozen=True):
     passed: int = NO_WATERMARK
 
 
+class StandbyOrder(msgspec.Struct, frozen=True, array_like=True):
+    """A task whose stores a slot keeps a copy of, and the committed state for it to follow to."""
+
+    stage: str
+    task: int
+    groups: tuple[int, int]
+    state: StateTarget
+
+
+class StandbyReport(msgspec.Struct, frozen=True, array_like=True):
+    """The committed state that a standby holds, as in ``StateTarget``; what is in its way."""
+
+    stage: str
+    task: int
+    epoch: int = -1
+    attempt: str = ""
+    problem: str = ""
+
+
 class SlotOrder(msgspec.Struct, frozen=True):
     """All that one slot does in one level of one epoch.
 
@@ -110,7 +129,8 @@ class SlotOrder(msgspec.Struct, frozen=True):
     the plan says. ``tables`` holds the offsets up to which each broadcast store is read.
     ``range_bytes`` bounds what is read of each range. ``host`` is the identity of the
     state directory that the tasks' stores are on; empty: any. ``origin`` is the lineage that the
-    job began with: by it and the generation local directories are owned.
+    job began with: by it and the generation local directories are owned. ``standbys`` are all that
+    the slot keeps of the level's stages.
     """
 
     job: str
@@ -130,6 +150,7 @@ class SlotOrder(msgspec.Struct, frozen=True):
     tables: dict[str, list[int]] = {}
     task_counts: dict[str, int] = {}
     tasks: list[TaskOrder] = []
+    standbys: list[StandbyOrder] = []
     deadline_ms: int | None = None
     range_bytes: int | None = None
 
@@ -249,6 +270,7 @@ class SlotReport(msgspec.Struct, frozen=True):
     output_files: list[FileRef] = []
     sinks: list[SinkPart] = []
     misplaced: bool = False
+    standbys: list[StandbyReport] = []
     error: SlotFailure | None = None
     timings_ms: dict[str, float] = {}
 

@@ -24,10 +24,7 @@ from headrace.faults import fault
 from headrace.plan.stages import Exchange, Stage
 from headrace.records.keys import group_range
 from headrace.state.broadcast.table import BroadcastTable
-from headrace.state.chain import SegmentSource
-from headrace.state.follower import TaskName
-from headrace.state.ownership import Owner
-from headrace.state.position import Position, Target
+from headrace.state.position import Position
 from headrace.state.recovery import FOLDER as RECOVERY
 from headrace.state.recovery import RecoveryLog
 from headrace.state.segment import CHANGELOG, header_at
@@ -55,6 +52,7 @@ from headrace.task.outputs import OutputWriter
 from headrace.task.remotes import RemoteStores
 from headrace.task.sinks import write_sinks
 from headrace.task.slot_host import KeptTask, SlotHost
+from headrace.task.slot_stores import SlotStores
 from headrace.task.source import SourceReader
 from headrace.task.stage_task import StageTask, store_specs
 
@@ -141,7 +139,6 @@ class _Attempt:
         self._by_index = {stage.index: stage for stage in self._plan.stages}
         self._readers: dict[str, list[ExchangeReader]] = {}
         self._timings: dict[str, float] = {}
-        self._source: SegmentSource | None = None
         self._names: list[str] = []
         self._built: list[StageTask] = []
         self._recovery = RecoveryLog(
@@ -151,7 +148,12 @@ class _Attempt:
             order.epoch,
             {(t.stage, t.task): t.state.bytes for t in order.tasks},
         )
+        self._stores = SlotStores(order, host, attempt, self._recovery)
         self._tables: dict[str, BroadcastTable] = {}
+
+    @property
+    def _level(self) -> dict[str, Stage]:
+        return {n: stage for n, stage in self._stages.items() if stage.level == self._order.level}
 
     def _timed(self, step: str, began: float) -> float:
         now = self._host.clock.monotonic()
@@ -192,6 +194,7 @@ class _Attempt:
         if sum(entry.runtime.send() for entry in ready):
             self._timed("remote", began)
         fault("slot.remote_sent")
+        standbys = self._stores.follow(self._level)
         reports = [
             self._report(entry, sizes, merged[n], after[n], reached[n], parts[n])
             for n, entry in enumerate(ready)
@@ -206,6 +209,7 @@ class _Attempt:
             segment=segment,
             output_files=outputs.written,
             sinks=sinks,
+            standbys=standbys,
             timings_ms=self._timings,
         )
 
@@ -217,7 +221,7 @@ class _Attempt:
         ready = []
         for task in self._order.tasks:
             stage = self._stages[task.stage]
-            state = self._state(stage, task)
+            state = self._stores.state(stage, task)
             ready.append(_Ready(task, stage, state, self._runtime(stage, task, state)))
         self._recovery.close()
         return ready
@@ -276,35 +280,6 @@ class _Attempt:
             expires=any(spec.ttl_ms is not None for spec in entry.stage.stores),
             overlay_bytes=after.overlay_bytes,
         )
-
-    def _state(self, stage: Stage, task: TaskOrder) -> TaskState | None:
-        """Open a task's stores and bring them to the committed state."""
-        specs = store_specs(stage)
-        if not specs:
-            return None
-        order, host = self._order, self._host
-        key = (order.job, stage.name, task.task)
-        name = TaskName(order.job, stage.name, task.task, task.groups)
-        folder = host.state_dir / order.job / f"{stage.name}-{task.groups[0]}-{task.groups[1]}"
-        registry = host.registry
-        state = registry.get(
-            key,
-            lambda: TaskState(
-                name, specs, folder, host.files, registry.backends, cache=registry.cache
-            ),
-            task.groups,
-        )
-        held = task.state
-        position = Position(order.lineage, held.epoch, held.attempt)
-        owner = Owner(order.origin or order.lineage, order.generation)
-        target = Target(position, held.attempt, held.shape, owner)
-        if self._source is None:
-            self._source = host.segments(order)
-        self._recovery.task(stage.name, task.task)
-        state.catch_up(target, self._source, self._recovery)
-        before = order.watermarks_before.get(stage.name, NO_WATERMARK)
-        state.begin(order.epoch, self._id, order.time_ms, before)
-        return state
 
     def _runtime(self, stage: Stage, task: TaskOrder, state: TaskState | None) -> StageTask:
         """Return the task's nodes: those of its last epoch if that was committed, else new."""

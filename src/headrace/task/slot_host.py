@@ -18,6 +18,7 @@ from headrace.state.task_state import TaskState
 from headrace.task.merges import Merges
 from headrace.task.orders import SlotOrder, StateTarget, TaskOrder
 from headrace.task.stage_task import StageTask
+from headrace.task.standbys import StandbyStores
 from headrace.task.tables import Tables
 
 
@@ -60,6 +61,7 @@ class SlotHost:
         merges: what this process merges beside the epochs.
         tables: the broadcast stores that this process holds.
         should_stop: says that the driver of a generation wants its epoch to end early.
+        standbys: the standbys that this process keeps.
         mend: puts a good copy in the place of a damaged committed file, where there is one.
         adopt_bytes: from this size on an output part gets a file of its own.
     """
@@ -77,6 +79,7 @@ class SlotHost:
     merges: Merges
     tables: Tables
     should_stop: Callable[[int], bool]
+    standbys: StandbyStores
     mend: Callable[[SlotOrder, Path], bool]
     adopt_bytes: int = 4 << 20
 
@@ -87,5 +90,6 @@ def release(host: SlotHost) -> None:
         with suppress(HeadraceError):  # of the user's close(): the task is over
             kept.task.close()
     host.runtimes.clear()
+    host.standbys.close()
     host.merges.close()
     host.registry.close_all()

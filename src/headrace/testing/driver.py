@@ -21,7 +21,7 @@ from headrace.bus.bus import Bus
 from headrace.bus.options import BusOptions, Fsync
 from headrace.bus.spec import StreamSpec
 from headrace.closing import Closing
-from headrace.config import EpochSettings, JobSettings, Settings, StateSettings
+from headrace.config import EpochSettings, JobSettings, Settings, StandbySettings, StateSettings
 from headrace.coordinator.backup.copier import Copier, CopyStatus
 from headrace.coordinator.backup.places import places
 from headrace.coordinator.commit_log import FileCommitLog
@@ -73,6 +73,7 @@ class TestDriver(Closing):
         background: makes what a slot's process merges files in; at once when left out.
         durability: as the setting ``state.durability``; of ``backup`` copies are made by
             ``copy`` only, when the test wants one.
+        standby_copies: copies of each task's RocksDB stores on other hosts.
         job_settings: further settings of the section ``job``, such as ``call_timeout_s``.
     """
 
@@ -96,6 +97,7 @@ class TestDriver(Closing):
         durability: str = "epoch",
         keep_epochs: int = 100,
         start: str = "earliest",
+        standby_copies: int = 0,
         job_settings: Mapping[str, Any] | None = None,
     ) -> None:
         self._job, self._slots, self._hosts = job, slots, hosts
@@ -108,6 +110,7 @@ class TestDriver(Closing):
             job=JobSettings(
                 tasks=tasks, key_groups=key_groups, start=start, **(job_settings or {})
             ),
+            standby=StandbySettings(enabled=standby_copies > 0, copies=max(1, standby_copies)),
             epoch=EpochSettings(max_rows=max_rows, max_bytes=max_bytes),
             state=StateSettings(
                 dir=self.state_dir(0),
@@ -142,6 +145,7 @@ class TestDriver(Closing):
             copy=places(self.settings, self._job.name).copy,
             cache_bytes=self.settings.state.cache_bytes,
             background=self._background(),
+            background_of_standbys=self._background(),
         )
 
     @property
@@ -277,6 +281,19 @@ class TestDriver(Closing):
             self.bus = self._open_bus()
         for host in lose_hosts:
             shutil.rmtree(self.state_dir(host), ignore_errors=True)
+
+    def lose_host(self, host: int) -> None:
+        """Let a host be gone: its processes end, and its slots answer no more."""
+        slots = [slot for slot in range(self._slots) if slot % self._hosts == host]
+        for runner in self.runners.values():
+            runner.kill_all(slots)
+            runner.down.update(slots)
+
+    def bring_back(self, host: int) -> None:
+        """Let a lost host be there again, with what its disk holds."""
+        slots = {slot for slot in range(self._slots) if slot % self._hosts == host}
+        for runner in self.runners.values():
+            runner.down -= slots
 
     def advance_with_crash(
         self, point: str, nth: int = 1, step: Callable[[], object] | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+from headrace.coordinator.epoch import MisplacedError
 from headrace.coordinator.placement import Slot
 from headrace.errors import UnavailableError
 from headrace.task.orders import SlotOrder, SlotReport
@@ -33,6 +34,8 @@ class LocalRunner:
         self._open, self._count, self._tries = open_slot, slots, tries
         self._hosts: dict[int, SlotHost] = {}
         self.history: list[SlotOrder] = []
+        self.down: set[int] = set()
+        self._known: list[int] = []
         self.doubled: Literal["first", "last"] | None = None
 
     def host(self, slot: int) -> SlotHost:
@@ -43,16 +46,24 @@ class LocalRunner:
 
     def slots(self) -> list[Slot]:
         """Return every slot with the identity of its host; each lets go of its stores."""
-        hosts = [self.host(number) for number in range(self._count)]
-        for host in hosts:
+        hosts = {number: self.host(number) for number in self._answering()}
+        for host in hosts.values():
             release(host)
-        return [Slot(number, host.host) for number, host in enumerate(hosts)]
+        self._known = list(hosts)
+        return [Slot(number, host.host) for number, host in hosts.items()]
+
+    def _answering(self) -> list[int]:
+        return [number for number in range(self._count) if number not in self.down]
 
     def run(self, orders: list[SlotOrder]) -> list[SlotReport]:
         """Run the orders one by one; a slot whose process dies is run again.
 
-        With ``doubled`` two attempts of each order answer, and that report is returned.
+        Slots in
+        ``down`` do not answer: their host is lost. With ``doubled`` two attempts of each order
+        answer, and that report is returned.
         """
+        if self._answering() != self._known:
+            raise MisplacedError(f"slots have changed: {len(self._known)} were known")
         if self.doubled is None:
             return [self.run_one(order) for order in orders]
         both = [(self.run_one(order), self.run_one(order)) for order in orders]
@@ -75,6 +86,7 @@ class LocalRunner:
             for kept in host.runtimes.values():
                 kept.task.hang_up()
             host.registry.close_all()
+            host.standbys.close()
 
     def kill_all(self, slots: Sequence[int] | None = None) -> None:
         """End several processes, all when none are named."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +11,22 @@ import typer
 from headrace.cli.screen import show_facts, show_table
 from headrace.cli.words import count_text, size_text, time_text
 from headrace.coordinator.manifest import SINK_ROWS
+from headrace.coordinator.standby.placing import (
+    ACTIVE_LOST,
+    FAILOVER,
+    NO_FAILOVER,
+    STANDBY,
+    STANDBY_LOST,
+)
 
 if TYPE_CHECKING:
-    from headrace.coordinator.inspection.job_list import InputView, JobView, SinkView
+    from headrace.coordinator.inspection.job_list import (
+        InputView,
+        JobView,
+        SinkView,
+        StageView,
+        StandbyView,
+    )
 
 
 def job_json(view: JobView) -> dict[str, Any]:
@@ -49,12 +62,24 @@ def job_json(view: JobView) -> dict[str, Any]:
             }
             for found in view.inputs
         ],
-        "stages": [
-            {"stage": s.stage, "tasks": s.tasks, "state_bytes": s.state_bytes} for s in view.stages
-        ],
+        "stages": [_stage_json(found) for found in view.stages],
+        "failures": {
+            name.removeprefix(STANDBY): count
+            for name, count in (state.counts if state else {}).items()
+            if name.startswith(STANDBY)
+        },
         "outputs": list(view.outputs),
         "sinks": [asdict(found) for found in view.sinks],
         "problem": view.problem or None,
+    }
+
+
+def _stage_json(found: StageView) -> dict[str, Any]:
+    return {
+        "stage": found.stage,
+        "tasks": found.tasks,
+        "state_bytes": found.state_bytes,
+        "standby": found.standby and asdict(found.standby),
     }
 
 
@@ -85,10 +110,27 @@ def show_job(view: JobView) -> None:
     show_facts(_facts(view))
     inputs = [_input_row(one) for one in view.inputs]
     _show_part(("input",), ("rows read", "lag", "watermark (UTC)", "next offsets"), inputs)
-    stages = [[one.stage, f"{one.tasks}", size_text(one.state_bytes)] for one in view.stages]
-    _show_part(("stage",), ("tasks", "state"), stages)
+    _show_stages(view)
     sinks = [_sink_row(one) for one in view.sinks]
     _show_part(("sink", "sends to"), ("rows committed", "up to epoch", "waiting"), sinks)
+
+
+def _show_stages(view: JobView) -> None:
+    stages = [[one.stage, f"{one.tasks}", size_text(one.state_bytes)] for one in view.stages]
+    if not any(one.standby for one in view.stages):
+        _show_part(("stage",), ("tasks", "state"), stages)
+        return
+    rows = [
+        [*row, *_standby_row(one.standby)] for row, one in zip(stages, view.stages, strict=True)
+    ]
+    _show_part(("stage",), ("tasks", "state", "standbys", "filled", "at most behind"), rows)
+
+
+def _standby_row(found: StandbyView | None) -> list[str]:
+    if found is None:
+        return ["-", "-", "-"]
+    behind = f"{found.epochs:,} epochs, {size_text(found.size)}"
+    return [f"{found.standbys}", f"{found.filled}", behind]
 
 
 def _show_part(left: Sequence[str], right: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -121,7 +163,7 @@ def _facts(view: JobView) -> list[tuple[str, str]]:
     counts = [
         f"{number:,} {name}"
         for name, number in sorted(state.counts.items())
-        if name != "in" and not name.startswith(SINK_ROWS)
+        if name != "in" and not name.startswith((SINK_ROWS, STANDBY))
     ]
     facts += [
         (
@@ -134,6 +176,8 @@ def _facts(view: JobView) -> list[tuple[str, str]]:
         ("outputs", ", ".join(view.outputs) or "-"),
         ("storage", str(view.storage)),
     ]
+    if lost := {n: c for n, c in state.counts.items() if n.startswith(STANDBY)}:
+        facts.append(("hosts lost", failures_text(lost)))
     if state.until is not None:
         facts.insert(2, ("bounded", "to the ends that its inputs had when it began"))
     for part in view.parts:
@@ -143,6 +187,14 @@ def _facts(view: JobView) -> list[tuple[str, str]]:
     if state.rescaled_at >= 0:
         facts.append(("rescaled", f"in epoch {state.rescaled_at}"))
     return facts
+
+
+def failures_text(counts: Mapping[str, int]) -> str:
+    """Say what became of tasks and standbys whose hosts were lost."""
+    tasks, standbys = counts.get(ACTIVE_LOST, 0), counts.get(STANDBY_LOST, 0)
+    moved, without = counts.get(FAILOVER, 0), counts.get(NO_FAILOVER, 0)
+    went = f"{moved:,} to a standby, {without:,} without one"
+    return f"under {tasks:,} tasks ({went}) and {standbys:,} standbys"
 
 
 def stopped_line(job: str, epoch: int | None) -> str:

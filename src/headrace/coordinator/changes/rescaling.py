@@ -136,6 +136,7 @@ def rescaled(state: JobState, counts: Mapping[str, int], lineage: str) -> JobSta
         begun,
         tasks=tasks,
         task_counts=dict(counts),
+        standbys={},
         rescaled_at=state.epoch + 1,
     )
 

@@ -22,7 +22,7 @@ from headrace.coordinator.manifest import SINK_ROWS, JobState
 from headrace.coordinator.parts import part_folders
 from headrace.coordinator.receivers import is_confirmed
 from headrace.coordinator.storage import check_job_name
-from headrace.coordinator.task_files import state_bytes
+from headrace.coordinator.task_files import TaskState, state_bytes
 from headrace.coordinator.watermarks import Now, input_watermark
 from headrace.errors import CorruptDataError
 from headrace.files import Files
@@ -44,6 +44,19 @@ class InputView:
 
 
 @dataclass(frozen=True)
+class StandbyView:
+    """The standbys of a stage: how many, how many of them hold what is committed but for a tail.
+
+    ``epochs`` and ``size`` tell how far the last of these is behind: epochs, and bytes of changes.
+    """
+
+    standbys: int
+    filled: int
+    epochs: int
+    size: int
+
+
+@dataclass(frozen=True)
 class StageView:
     """A keyed stage: its tasks, about how large their state is, and the hosts that have it."""
 
@@ -51,6 +64,7 @@ class StageView:
     tasks: int
     state_bytes: int
     hosts: tuple[str, ...]
+    standby: StandbyView | None = None
 
 
 @dataclass(frozen=True)
@@ -218,7 +232,27 @@ def _stages(state: JobState) -> Iterable[StageView]:
     for stage, count in state.task_counts.items():
         tasks = [task for name, task in state.tasks.items() if name.rpartition("/")[0] == stage]
         hosts = sorted({task.host for task in tasks if task.host})
-        yield StageView(stage, count, sum(map(state_bytes, tasks)), tuple(hosts))
+        yield StageView(
+            stage, count, sum(map(state_bytes, tasks)), tuple(hosts), _standby(state, stage)
+        )
+
+
+def _standby(state: JobState, stage: str) -> StandbyView | None:
+    pairs = [
+        (state.tasks.get(name, TaskState()), standby)
+        for name, found in state.standbys.items()
+        if name.rpartition("/")[0] == stage
+        for standby in found
+    ]
+    if not pairs:
+        return None
+    filled = [pair for pair in pairs if pair[1].epoch >= 0 or pair[0].epoch < 0]
+    epochs = [max(0, task.epoch - standby.epoch) for task, standby in filled]
+    sizes = [
+        sum(ref.bytes for ref in task.segments if ref.epoch > standby.epoch)
+        for task, standby in filled
+    ]
+    return StandbyView(len(pairs), len(filled), max(epochs, default=0), max(sizes, default=0))
 
 
 def _sinks(state: JobState, catalog: Catalog, root: Path) -> Iterable[SinkView]:

@@ -1,0 +1,203 @@
+"""The standbys that this process keeps: stores of tasks that run on another host.
+
+An order says which, and up to where each is to follow. The work is done in the background, by
+committed files alone, within a share of a core; a later attempt tells how far it came. When the
+tasks of a host are placed anew, every process lets go of what it has open, standbys among it;
+who runs a task then finds its store on this host's disk, and reads what is missing.
+
+Source: seed 002, hot-standby tasks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+
+from headrace.clock import Clock
+from headrace.errors import HeadraceError
+from headrace.graph.operators import StoreSpec
+from headrace.state.chain import SegmentSource
+from headrace.state.position import Position, Target
+from headrace.state.task_state import TaskState
+from headrace.task.background import Background, Ticket
+from headrace.task.orders import StandbyReport
+
+SHARE = 0.5
+"""Of a core: what all standbys of a process may use."""
+
+LONGEST_REST_S = 0.25
+
+StandbyKey = tuple[str, str, int]
+"""Job, stage, task."""
+
+
+def standby_specs(specs: list[StoreSpec]) -> list[StoreSpec]:
+    """Return the stores that a standby keeps: those whose local copy takes time to build.
+
+    A table is nothing but committed files, and a store in memory ends with its process.
+    """
+    return [spec for spec in specs if spec.kind == "rocksdb" and spec.changelog]
+
+
+class _StoppedError(Exception):
+    """The standby is not wanted any more."""
+
+
+@dataclass
+class _Pace:
+    """Rests between two reads so that no more than a share of the time is work."""
+
+    clock: Clock
+    should_stop: Callable[[], bool]
+    share: float
+    resumed: float = 0.0
+
+    def opens(self, path: Path) -> None:
+        """Go on, unless the standby is not wanted any more."""
+        del path
+        self._check()
+
+    def reads(self, size: int, rows: int) -> None:
+        """Rest in proportion to what was worked since the last rest."""
+        del size, rows
+        self._check()
+        worked = self.clock.monotonic() - self.resumed
+        self.clock.sleep(min(LONGEST_REST_S, worked * (1 / self.share - 1)))
+        self.resumed = self.clock.monotonic()
+
+    def _check(self) -> None:
+        if self.should_stop():
+            raise _StoppedError
+
+
+@dataclass
+class _Held:
+    """One standby: its stores, where they stand, and the work that is under way."""
+
+    state: TaskState
+    groups: tuple[int, int]
+    reached: Position | None = None
+    problem: str = ""
+    ticket: Ticket[Position | None] | None = None
+    lock: Lock = field(default_factory=Lock)
+    is_closed: bool = False
+
+
+@dataclass(frozen=True)
+class _Follow:
+    """Bringing one standby to a committed position."""
+
+    held: _Held
+    target: Target
+    source: SegmentSource
+    clock: Clock
+    share: float
+
+    def run(self, should_stop: Callable[[], bool]) -> Position | None:
+        """Read what is missing; ``None`` when it was stopped before the end."""
+        with self.held.lock:
+            if self.held.is_closed:
+                return None
+            pace = _Pace(self.clock, should_stop, self.share, self.clock.monotonic())
+            try:
+                self.held.state.catch_up(self.target, self.source, pace)
+            except _StoppedError:
+                return None
+            return self.target.position
+
+    def forget(self) -> None:
+        """Nothing was made that a later try does not go on from."""
+
+
+@dataclass
+class StandbyStores:
+    """The standbys of one process; one thread calls.
+
+    Args:
+        background: where they follow.
+        clock: for resting.
+        share: of a core that following may take.
+    """
+
+    background: Background
+    clock: Clock
+    share: float = SHARE
+    _held: dict[StandbyKey, _Held] = field(default_factory=dict)
+    _pid: int = field(default_factory=os.getpid)
+
+    def follow(
+        self,
+        key: StandbyKey,
+        groups: tuple[int, int],
+        opened: Callable[[], TaskState],
+        target: Target,
+        source: SegmentSource,
+    ) -> StandbyReport:
+        """Look how far a standby is, and have it go on to a committed position.
+
+        Args:
+            key: job, stage, task.
+            groups: the key groups of the task.
+            opened: makes its stores, where this process does not have them.
+            target: the position to reach.
+            source: the committed segments up to it.
+        """
+        self._check_process()
+        held = self._held.get(key)
+        if held is not None and held.groups != groups:
+            self.stop(key)
+            held = None
+        if held is None:
+            held = self._held[key] = _Held(opened(), groups)
+        self._look(held)
+        if held.ticket is None and held.reached != target.position:
+            work = _Follow(held, target, source, self.clock, self.share)
+            held.ticket = self.background.submit(work)
+        position = held.reached
+        epoch, attempt = (-1, "") if position is None else (position.epoch, position.digest)
+        return StandbyReport(key[1], key[2], epoch, attempt, held.problem)
+
+    def _look(self, held: _Held) -> None:
+        if held.ticket is None or not self.background.look(held.ticket):
+            return
+        error, held.reached = held.ticket.error, held.ticket.result or held.reached
+        held.ticket = None
+        held.problem = "" if error is None else f"{type(error).__name__}: {error}"
+
+    def keep(self, job: str, wanted: set[tuple[str, int]], stages: set[str]) -> None:
+        """Stop the standbys of these stages that are not wanted here any more."""
+        self._check_process()
+        for key in list(self._held):
+            if key[0] == job and key[1] in stages and (key[1], key[2]) not in wanted:
+                self.stop(key)
+
+    def stop(self, key: StandbyKey) -> None:
+        """Let go of a standby's stores; when this returns, another may open them."""
+        self._check_process()
+        held = self._held.pop(key, None)
+        if held is None:
+            return
+        if held.ticket is not None:
+            held.ticket.drop()
+        with held.lock:
+            held.is_closed = True
+            held.state.close()
+
+    def close(self) -> None:
+        """Stop them all, and let no thread behind."""
+        self._check_process()
+        for key in list(self._held):
+            try:
+                self.stop(key)
+            except HeadraceError:  # what is not flushed is read again
+                continue
+        self.background.close()
+
+    def _check_process(self) -> None:
+        # After a fork the stores belong to the parent.
+        if self._pid != os.getpid():
+            self._held = {}
+            self._pid = os.getpid()

@@ -1,0 +1,186 @@
+"""Standbys: copies of stores on other hosts, which tasks of a lost host go on from."""
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace as hr
+from headrace.cli.jobs.text import job_json, show_job
+from headrace.coordinator.inspection.job_list import view_job
+from headrace.coordinator.standby.placing import violations
+from headrace.graph.types import to_schema
+from headrace.state.follower import Counts
+from headrace.testing.driver import TestDriver
+
+COLUMNS = {"id": int, "v": int}
+
+
+class Sum:
+    def process(self, message: Any, context: Any) -> None:
+        store = context.store("n")
+        store.put(message.id, store.get(message.id, 0) + message.v)
+
+
+@hr.job("sums")
+def sums(g: Any) -> None:
+    g.input("events").partition_by("id").process(Sum, stores={"n": int}, name="sum")
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[TestDriver]:
+    with driver_of(tmp_path, copies=1) as made:
+        yield made
+
+
+@contextmanager
+def driver_of(home: Path, copies: int) -> Iterator[TestDriver]:
+    """Six tasks on three hosts."""
+    with TestDriver(sums, tasks=6, slots=6, hosts=3, standby_copies=copies, home=home) as driver:
+        driver.create("events", to_schema(COLUMNS))
+        yield driver
+
+
+def feed(driver: TestDriver, rng: random.Random, rows: int, model: Counter[int]) -> None:
+    made = [{"id": rng.randrange(2_000), "v": rng.randrange(10)} for _ in range(rows)]
+    for row in made:
+        model[row["id"]] += row["v"]
+    driver.feed("events", made)
+
+
+def state_of(driver: TestDriver) -> Any:
+    return driver.parts[0].state
+
+
+def homes(driver: TestDriver) -> dict[str, str]:
+    return {name: task.host for name, task in state_of(driver).tasks.items()}
+
+
+def test_each_task_has_a_standby_on_another_host_that_follows(driver: TestDriver) -> None:
+    model: Counter[int] = Counter()
+    for _ in range(6):
+        feed(driver, random.Random(1), 60, model)
+        driver.run()
+    state = state_of(driver)
+    assert len(state.standbys) == 6
+    assert violations(homes(driver), state.standbys) == []
+    for name, found in state.standbys.items():
+        assert 0 <= state.tasks[name].epoch - found[0].epoch <= 2, name
+
+
+def bytes_read_after_a_loss(home: Path, copies: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Lose a host after a while, and return what its tasks read to go on elsewhere."""
+    model, rng, read = Counter[int](), random.Random(2), []
+    applied = Counts.applied
+
+    def counted(self: Counts, size: int, entries: int) -> None:
+        read.append(size)
+        applied(self, size, entries)
+
+    with driver_of(home, copies) as driver:
+        for _ in range(30):
+            feed(driver, rng, 60, model)
+            driver.run()
+        before, standbys = homes(driver), dict(state_of(driver).standbys)
+        lost = min(before.values())
+        driver.lose_host(_number(driver, lost))
+        with monkeypatch.context() as patch:
+            patch.setattr(Counts, "applied", counted)
+            feed(driver, rng, 60, model)
+            driver.advance()
+        after, counts = homes(driver), state_of(driver).counts
+        moved = [name for name, host in before.items() if host == lost]
+        assert driver.store("n") == model
+        assert moved
+        if copies:
+            assert [after[name] for name in moved] == [standbys[name][0].host for name in moved]
+            assert counts["standby.failover"] == counts["standby.active_lost"] == len(moved)
+            assert "standby.no_failover" not in counts
+            assert violations(after, state_of(driver).standbys) == []
+    return sum(read)
+
+
+def test_a_task_that_goes_to_its_standby_reads_the_tail_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = bytes_read_after_a_loss(tmp_path / "without", 0, monkeypatch)
+    tail = bytes_read_after_a_loss(tmp_path / "with", 1, monkeypatch)
+    assert 0 < tail * 3 < whole
+
+
+def _number(driver: TestDriver, host: str) -> int:
+    return next(n for n in range(3) if driver.runner.host(n).host == host)
+
+
+def test_describe_tells_of_standbys_and_of_lost_hosts(
+    driver: TestDriver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, rng = Counter[int](), random.Random(4)
+    for _ in range(4):
+        feed(driver, rng, 60, model)
+        driver.run()
+    lost = min(homes(driver).values())
+    driver.lose_host(_number(driver, lost))
+    for _ in range(4):
+        feed(driver, rng, 60, model)
+        driver.run()
+    view = view_job(driver.settings, "sums", driver.bus, driver.clock)
+    found = job_json(view)
+    standby = found["stages"][0]["standby"]
+    assert (standby["standbys"], standby["filled"]) == (6, 6)
+    assert 0 < standby["epochs"] <= 2
+    assert standby["size"] > 0
+    assert found["failures"]["failover"] == found["failures"]["active_lost"] == 2
+    show_job(view)
+    text = capsys.readouterr().out
+    assert "under 2 tasks (2 to a standby, 0 without one)" in text
+    assert "at most behind" in text
+    assert "standby.failover" not in text
+
+
+def test_a_host_that_is_back_gets_tasks_again_and_nothing_is_lost(driver: TestDriver) -> None:
+    model, rng = Counter[int](), random.Random(3)
+    for turn in range(24):
+        if turn % 6 == 2:
+            driver.lose_host(turn // 6 % 3)
+        if turn % 6 == 5:
+            driver.bring_back(turn // 6 % 3)
+        feed(driver, rng, 40, model)
+        driver.run()
+        state = state_of(driver)
+        assert violations(homes(driver), state.standbys) == []
+    assert driver.store("n") == model
+    assert set(Counter(homes(driver).values()).values()) == {2}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_failures_lose_nothing(tmp_path: Path, seed: int) -> None:
+    rng, model = random.Random(seed), Counter[int]()
+    copies = 1 + seed % 2
+    with TestDriver(
+        sums, tasks=5, slots=4, hosts=4, standby_copies=copies, home=tmp_path, seed=seed
+    ) as driver:
+        driver.create("events", to_schema(COLUMNS))
+        down: list[int] = []
+        for _ in range(20):
+            chance = rng.random()
+            if chance < 0.15 and len(down) < 3:
+                down.append(rng.choice([host for host in range(4) if host not in down]))
+                driver.lose_host(down[-1])
+            elif chance < 0.3 and down:
+                driver.bring_back(down.pop(rng.randrange(len(down))))
+            elif chance < 0.4:
+                driver.crash(lose_hosts=[rng.randrange(4)] if rng.random() < 0.5 else [])
+            feed(driver, rng, 20, model)
+            if chance > 0.85:
+                point = rng.choice(["slot.ran", "epoch.before_commit", "commit.published"])
+                driver.advance_with_crash(point, rng.randrange(1, 3))
+            driver.run()
+            state = state_of(driver)
+            assert violations(homes(driver), state.standbys) == []
+            assert all(len(found) <= copies for found in state.standbys.values())
+        assert driver.store("n") == model

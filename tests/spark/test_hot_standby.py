@@ -1,0 +1,77 @@
+"""A lost host's tasks go on from the standbys of their stores, on a real cluster of three hosts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.spark.runs import Driver, World, until
+
+from headrace.coordinator.standby.placing import violations
+from headrace.testing.cluster import SparkCluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
+    """Three hosts of one core, and no process of theirs left at the end."""
+    with SparkCluster(tmp_path / "cluster", workers=3) as running:
+        yield running
+    assert running.processes() == []
+
+
+@pytest.fixture
+def world(tmp_path: Path, cluster: SparkCluster) -> World:
+    return World(
+        tmp_path / "home",
+        sets=[
+            f"spark.master={cluster.url}",
+            "spark.conf.spark.executor.memory=512m",
+            "job.host_wait_s=1",
+            "job.hotstandby.enabled=true",
+            "job.hotstandby.replicationcount=1",
+        ],
+    )
+
+
+def homes(world: World) -> dict[str, str]:
+    return {name: task.host for name, task in world.state("shuffling").tasks.items()}
+
+
+def is_covered(world: World) -> bool:
+    """Say whether every task has a standby that holds something of its state."""
+    state = world.state("shuffling")
+    held = [state.standbys.get(name, ()) for name in state.tasks]
+    return all(found and found[0].epoch >= 0 for found in held)
+
+
+def test_tasks_of_a_lost_host_go_to_their_standbys(world: World, cluster: SparkCluster) -> None:
+    fed = 0
+    with Driver("shuffling", world) as driver:
+        while not fed or not is_covered(world):
+            world.feed(25)
+            fed += 50
+            until(lambda: len(world.rows("kept")) == fed, "the records so far", driver)  # noqa: B023
+            assert fed < 5_000, "the standbys never came"
+        before, copies = homes(world), world.state("shuffling").standbys
+        assert len(set(before.values())) == 3
+        assert violations(before, copies) == []
+        lost = min(before.values())
+        number = next(n for n in range(3) if (cluster.state_dir(n) / "host-id").read_text() == lost)
+        cluster.kill_worker(number)
+        world.feed(100)
+        fed += 200
+        until(lambda: len(world.rows("kept")) == fed, "the records after the loss", driver)
+        driver.terminate()
+        driver.wait()
+    after, counts = homes(world), world.state("shuffling").counts
+    for name, host in before.items():
+        assert after[name] == (copies[name][0].host if host == lost else host)
+    assert counts["standby.failover"] == sum(host == lost for host in before.values())
+    assert "standby.no_failover" not in counts
+    rows = Counter((row["id"], row["v"]) for part in world.log for row in part)
+    assert rows == Counter((row["id"], row["v"]) for row in world.rows("kept"))
+    assert sum(rows.values()) == sum(world.store("shuffling", "n").values())
