@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ from headrace.bus.log import Draft, Log, Order, Parts, Place, SegmentReplacedErr
 from headrace.bus.log_stream import LogStream
 from headrace.bus.options import BusOptions
 from headrace.bus.refusals import alias_taken, unknown_stream
+from headrace.bus.restored import Restored, sparse_pieces
 from headrace.bus.retention import OffsetGoneError, expired, floor, offset_gone
 from headrace.bus.settings import MemorySettings, SettingsStore
 from headrace.bus.spec import Appended, Compacted, StreamSpec
@@ -101,28 +103,44 @@ class MemoryLog(Log):
         for segment in [number for number in self._segments if number not in named]:
             del self._segments[segment]
 
+    def begin_at(self, offset: int) -> None:
+        """Begin there, as a log whose older rows were dropped; nothing is in it yet."""
+        with self._lock:
+            self._table.start_at(offset)
+            self._table.trim(offset, "the index in memory")
+
+    def fill(self, pieces: Iterable[Piece], end: int) -> None:
+        """Hold compacted rows up to an offset; nothing is in it yet."""
+        with self._lock:
+            self._table.start_at(end)
+            self._compact(pieces)
+
+    def _compact(self, results: Iterable[Entry | Piece]) -> list[Entry]:
+        entries = []
+        data: dict[int, pa.Buffer] = {}
+        for result in results:
+            if isinstance(result, Piece):
+                # No number comes twice: readers may have an older view.
+                number = self._number = self._number - 1
+                data[number] = pa.py_buffer(b"".join(map(memoryview, result.chunks)))
+                place = Place(number, 0, 0, result.size)
+                entries.append(result.entry(self._partition, place))
+            else:
+                entries.append(result)
+        self._segments.update(data)
+        if entries:
+            packed = b"".join(entry.pack() for entry in entries)
+            self._table.compact(np.frombuffer(packed, ENTRY), "the index in memory")
+            self._forget()
+        return entries
+
     def compact(self, order: Order, limit: Callable[[View], int], holds: HoldStore) -> Compacted:
         """Keep of the rows up to an offset only the last one of each key, in one step."""
         with holds.locked(), self._lock:
             view = self._table.view()
             upto = limit(view)
             compaction = Compaction(self, view, upto, order)
-            entries = []
-            data: dict[int, pa.Buffer] = {}
-            for result in compaction.results():
-                if isinstance(result, Piece):
-                    # No number comes twice: readers may have an older view.
-                    number = self._number = self._number - 1
-                    data[number] = pa.py_buffer(b"".join(map(memoryview, result.chunks)))
-                    place = Place(number, 0, 0, result.size)
-                    entries.append(result.entry(self._partition, place))
-                else:
-                    entries.append(result)
-            self._segments.update(data)
-            if entries:
-                packed = b"".join(entry.pack() for entry in entries)
-                self._table.compact(np.frombuffer(packed, ENTRY), "the index in memory")
-                self._forget()
+            entries = self._compact(compaction.results())
             return compaction.outcome(entries)
 
 
@@ -138,6 +156,7 @@ class MemoryBus(Bus):
         self._parts = Parts(settings or BusOptions(), clock or SystemClock(), Files(sync=False))
         self._lock = threading.Lock()
         self._streams: dict[str, LogStream] = {}
+        self._logs: dict[tuple[str, int], MemoryLog] = {}
         self._aliases: dict[str, str] = {}
         self._is_closed = False
 
@@ -154,12 +173,44 @@ class MemoryBus(Bus):
             clock, settings = self._parts.clock, MemorySettings()
 
             def make_log(partition: int) -> MemoryLog:
-                return MemoryLog(spec.name, partition, clock, settings)
+                made = MemoryLog(spec.name, partition, clock, settings)
+                self._logs[spec.name, partition] = made
+                return made
 
             self._streams[spec.name] = LogStream(
                 spec, make_log, self._parts, settings, MemoryHolds(clock)
             )
             return self._streams[spec.name]
+
+    def restore(
+        self,
+        spec: StreamSpec,
+        schema: pa.Schema,
+        added: Mapping[str, Any],
+        parts: Sequence[Restored],
+    ) -> Stream:
+        """Create a stream that has rows at the offsets that they had elsewhere.
+
+        Args:
+            spec: as the stream was created, in its first columns.
+            schema: its columns by now.
+            added: those that came since, with what older rows have.
+            parts: of its partitions, from the first on.
+        """
+        self.create(spec)
+        stream = self._streams[spec.name]
+        stream.evolve(schema, {name: value for name, value in added.items() if value is not None})
+        stream.begins()  # which makes the logs
+        version = stream.schemas.newest.number
+        for partition, part in enumerate(parts):
+            log = self._logs[spec.name, partition]
+            if spec.compact and part.begin < part.end:
+                log.fill(sparse_pieces(part, stream.spec, version), part.end)
+                continue
+            log.begin_at(part.begin)
+            for _, batch in part.batches:
+                stream.append(partition, batch)
+        return stream
 
     def stream(self, name: str) -> Stream:
         """Return a stream; see ``Bus.stream``."""

@@ -41,7 +41,7 @@ from headrace.coordinator.planning import (
     plan_ranges,
 )
 from headrace.coordinator.reading import first_ends
-from headrace.coordinator.receivers import Receivers
+from headrace.coordinator.receivers import NoReceivers, Receivers
 from headrace.coordinator.reign import Reign
 from headrace.coordinator.storage import JobStorage
 from headrace.coordinator.summary import EpochLimits, EpochSummary, rows_behind
@@ -341,8 +341,9 @@ class Coordinator:
         return next_wall_deadline(self.state)
 
     def replay(self, recorded: EpochPlan) -> None:
-        """Let an epoch be what it was when it was recorded, once it is the next."""
+        """Let an epoch be what it was when it was recorded, once it is the next; sinks get none."""
         self._recorded = recorded
+        self._receivers = NoReceivers(self._plan, self._storage, self._clock)
 
     def advance(self, *, force: bool = False) -> EpochSummary | None:
         """Run one epoch, if there is anything to do.

@@ -246,7 +246,13 @@ def _held(root: Path) -> JobState | None:
 
 
 def deploy(
-    graph: JobGraph, bus: Bus, settings: Settings, clock: Clock, files: Files, module: str = ""
+    graph: JobGraph,
+    bus: Bus,
+    settings: Settings,
+    clock: Clock,
+    files: Files,
+    module: str = "",
+    tables: Mapping[str, LoadedFile] | None = None,
 ) -> tuple[Deployment, ...]:
     """Plan a graph and save its parts where the slots find them; senders come first.
 
@@ -257,11 +263,13 @@ def deploy(
         clock: where time comes from.
         files: the file system.
         module: the user's module, which is shipped by value.
+        tables: the files of broadcast stores; they are read when left out.
 
     Raises:
         InvalidInputError: the graph does not fit its streams, or cannot be shipped.
     """
-    tables = load_table_files(graph)
+    if tables is None:
+        tables = load_table_files(graph)
     parts = split(make_plan(graph, bus, settings, files=tables))
     check_deployable(parts, settings, files, clock)
     deployments = []

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-import msgspec
 import pyarrow as pa
 
 from headrace.bus.address import open_bus
@@ -24,36 +23,32 @@ from headrace.closing import Closing
 from headrace.config import EpochSettings, JobSettings, Settings, StandbySettings, StateSettings
 from headrace.coordinator.backup.copier import Copier, CopyStatus
 from headrace.coordinator.backup.places import places
-from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.coordinator import Coordinator
-from headrace.coordinator.deploy import deploy
-from headrace.coordinator.history import load_state
+from headrace.coordinator.deploy import Deployment, deploy
 from headrace.coordinator.hosting import open_host
-from headrace.coordinator.inspection.inspection import committed_entries
-from headrace.coordinator.inspection.table_rows import table_rows
-from headrace.coordinator.manifest import JobState
 from headrace.coordinator.parts import part_folders
+from headrace.coordinator.recording.archive import ArchiveReader
+from headrace.coordinator.recording.form import Recording
 from headrace.coordinator.summary import EpochSummary
 from headrace.errors import InvalidInputError
 from headrace.faults import injected
 from headrace.files import Files
 from headrace.graph.jobs import Job
 from headrace.records.evolution import default_values
-from headrace.records.keys import decode_key
-from headrace.records.layout import DELETED, HASH, WRITTEN
 from headrace.records.schema import normalise_schema
-from headrace.state.expiry import bare
 from headrace.task.background import Background, InlineBackground
 from headrace.task.slot_host import SlotHost
 from headrace.testing.clock import ManualClock
 from headrace.testing.local_runner import LocalRunner, SlotCrash
+from headrace.testing.looking import Looking
+from headrace.testing.replaying import Replay
 
 
 class DriverCrash(BaseException):
     """Raised by a fault hook: the driver dies here."""
 
 
-class TestDriver(Closing):
+class TestDriver(Looking, Closing):
     """A job with its bus, its state and its clock, all in reach of a test.
 
     Use as a context manager, or call ``close``. Streams that the job reads are made with
@@ -127,6 +122,7 @@ class TestDriver(Closing):
         self._parts: list[Coordinator] = []
         self._turn = 0
         self.copier: Copier | None = None
+        self._replay: Replay | None = None
 
     def _open_bus(self) -> Bus:
         address = "memory:" if self._memory_bus else str(self.settings.bus_dir)
@@ -194,13 +190,46 @@ class TestDriver(Closing):
             return
         target.append(partition, table)
 
+    @classmethod
+    def replay(cls, job: Job, path: Path | str, **options: Any) -> Self:
+        """Return a driver that stands before an epoch that was recorded, with what it read.
+
+        ``advance`` runs that epoch and no other, and raises what it raised. Nothing leaves the
+        test: streams are in memory, and sinks get nothing.
+
+        Args:
+            job: as it is now; may have changed in ways that its state can follow.
+            path: written by ``headrace jobs replay JOB --epoch N``.
+            **options: of a driver, such as ``slots``.
+
+        Raises:
+            CorruptDataError: the file is damaged.
+            InvalidInputError: there is no such file, or it is of another job.
+        """
+        with ArchiveReader(Path(path)) as archive:
+            replay = Replay(archive, job, Path(path))
+            driver = cls(job, **replay.options(), **options)
+            try:
+                driver._replay = replay
+                driver.clock.advance(replay.recording.plan.time_ms - driver.clock.now_ms())
+                replay.load(archive, driver.bus, driver.settings, driver.clock, driver._files)
+            except BaseException:
+                driver.close()
+                raise
+        return driver
+
+    @property
+    def recording(self) -> Recording | None:
+        """What is replayed: which epoch, and the error that it ended with; ``None``: nothing."""
+        return None if self._replay is None else self._replay.recording
+
     def start(self) -> Coordinator:
         """Start a driver of all parts; a new one takes over from the one before.
 
         Returns:
             The coordinator of the first part, which most jobs have only.
         """
-        deployed = deploy(self._job.build(), self.bus, self.settings, self.clock, self._files)
+        deployed = self._deployed()
         self.copier = deployed[0].copier
         self._let_go()
         started = []
@@ -208,6 +237,8 @@ class TestDriver(Closing):
             for one in deployed:
                 runner = self.runners.setdefault(one.plan.job, self._new_runner(one.plan.job))
                 started.append(one.coordinator(runner, self.bus, self.clock, self.settings))
+                if self._replay is not None:
+                    self._replay.prepare(started[-1])
                 started[-1].start()
         except BaseException:
             for coordinator in started:
@@ -215,6 +246,10 @@ class TestDriver(Closing):
             raise
         self._parts, self._turn = started, 0
         return started[0]
+
+    def _deployed(self) -> Sequence[Deployment]:
+        parts = (self._job.build(), self.bus, self.settings, self.clock, self._files)
+        return deploy(*parts) if self._replay is None else self._replay.deployed(*parts)
 
     def _let_go(self) -> None:
         for coordinator in self._parts:
@@ -244,6 +279,8 @@ class TestDriver(Closing):
             force: run every task even when nothing is due.
         """
         parts = self.parts
+        if self._replay is not None and self._replay.is_over(parts[0].state.epoch):
+            return None
         if part is not None:
             return parts[part].advance(force=force)
         for _ in parts:
@@ -339,61 +376,8 @@ class TestDriver(Closing):
         self.copier.step(force=True)
         return self.copier.status
 
-    def output(self, stream: str) -> list[dict[str, Any]]:
-        """Return the records of a stream, partition after partition, in offset order."""
-        return [row for part in self.partitions(stream) for row in part]
-
-    def partitions(self, stream: str) -> list[list[dict[str, Any]]]:
-        """Return the records of each partition of a stream."""
-        target = self.bus.stream(stream)
-        found = []
-        for partition, begin in enumerate(target.begins()):
-            batches = [part.batch for part in target.read(partition, begin)]
-            found.append([row for batch in batches for row in batch.to_pylist()])
-        return found
-
-    def store(self, name: str) -> dict[Any, Any]:
-        """Return a processor's store as committed: keys to values, over all tasks.
-
-        Args:
-            name: of the operator and the store, as in ``explain``.
-        """
-        return {
-            _plain(decode_key(key[2:])): msgspec.msgpack.decode(bare(value))
-            for key, value in self.raw_store(name).items()
-        }
-
-    def raw_store(self, name: str) -> dict[bytes, bytes]:
-        """Return the committed bytes of any store, by full key."""
-        found: dict[bytes, bytes] = {}
-        for root, state in self._committed():
-            found |= committed_entries(state, root, name, self._files)
-        return found
-
-    def _committed(self) -> Iterator[tuple[Path, JobState]]:
-        """The storage and the last state of each part."""
-        for root in (self.storage, *part_folders(self.settings, self._job.name)):
-            state = load_state(FileCommitLog(root, self._files, self.clock))
-            if state is not None:
-                yield root, state
-
-    def table(self, name: str) -> list[dict[str, Any]]:
-        """Return the rows of an aggregate's table as committed: key and partial columns.
-
-        Args:
-            name: of the operator, as in ``explain``.
-        """
-        batches = [
-            batch
-            for root, state in self._committed()
-            for batch in table_rows(state, root, name, self._files)
-        ]
-        own = (HASH, WRITTEN, DELETED)
-        return [
-            {column: value for column, value in row.items() if column not in own}
-            for batch in batches
-            for row in batch.to_pylist()
-        ]
+    def _folders(self) -> list[Path]:
+        return [self.storage, *part_folders(self.settings, self._job.name)]
 
     def close(self) -> None:
         """End everything and remove the temporary folder."""
@@ -414,7 +398,3 @@ def _table(rows: list[Mapping[str, Any]], spec: StreamSpec) -> pa.Table:
         return pa.Table.from_pylist([{**added, **row} for row in rows], schema=schema)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise InvalidInputError(f"rows do not fit the columns of the stream: {error}") from error
-
-
-def _plain(key: tuple[Any, ...]) -> Any:
-    return key[0] if len(key) == 1 else key

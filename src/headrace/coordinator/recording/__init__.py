@@ -1,0 +1,1 @@
+"""Epochs as files: what one began with and what it read, for a test that runs it again."""

@@ -1,0 +1,85 @@
+"""What a test driver needs of a recorded epoch, to stand before it in one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.bus.bus import Bus
+from headrace.bus.memory import MemoryBus
+from headrace.clock import Clock
+from headrace.config import Settings
+from headrace.coordinator.commit_log import FileCommitLog
+from headrace.coordinator.coordinator import Coordinator
+from headrace.coordinator.deploy import Deployment, deploy
+from headrace.coordinator.recording.archive import ArchiveReader
+from headrace.coordinator.recording.form import Recording
+from headrace.coordinator.recording.loading import loaded_files, restore_state, restore_streams
+from headrace.coordinator.storage import JobStorage
+from headrace.coordinator.table_files import LoadedFile, broadcast_specs
+from headrace.errors import InvalidInputError
+from headrace.files import Files
+from headrace.graph.jobs import Job
+from headrace.graph.operators import JobGraph
+from headrace.plan.stages import job_of
+
+
+class Replay:
+    """A recorded epoch whose rows and state are in reach of a driver.
+
+    Args:
+        archive: of the recording.
+        job: as it is now.
+        path: of the archive.
+
+    Raises:
+        InvalidInputError: it is of another job.
+    """
+
+    def __init__(self, archive: ArchiveReader, job: Job, path: Path) -> None:
+        self.recording: Recording = archive.recording
+        self._tables: Mapping[str, LoadedFile] = {}
+        recorded = job_of(self.recording.job)
+        if recorded != job.name:
+            raise InvalidInputError(f"{path} was recorded of job {recorded!r}; found {job.name!r}")
+
+    def options(self) -> dict[str, Any]:
+        """Return those of the driver that results depend on."""
+        own = dict(self.recording.settings["job"])
+        tasks, _ = own.pop("tasks"), own.pop("key_groups")
+        overlay = self.recording.settings["state"]["overlay_bytes"]
+        groups = self.recording.state.key_groups
+        named = {"tasks": tasks, "key_groups": groups, "overlay_bytes": overlay}
+        return {**named, "job_settings": own}
+
+    def load(
+        self, archive: ArchiveReader, bus: Bus, settings: Settings, clock: Clock, files: Files
+    ) -> None:
+        """Put rows and state where the driver works.
+
+        Raises:
+            CorruptDataError: a member of the archive is damaged.
+        """
+        assert isinstance(bus, MemoryBus)
+        restore_streams(archive, bus)
+        storage = JobStorage(settings.jobs_dir / self.recording.job, files)
+        restore_state(archive, storage, FileCommitLog(storage.root, files, clock))
+        self._tables = loaded_files(archive)
+
+    def deployed(
+        self, graph: JobGraph, bus: Bus, settings: Settings, clock: Clock, files: Files
+    ) -> Sequence[Deployment]:
+        """Deploy the part that was recorded, with files of broadcast stores as they were."""
+        own = {spec.file for spec in broadcast_specs(graph).values() if spec.file is not None}
+        tables = self._tables if own <= set(self._tables) else None
+        every = deploy(graph, bus, settings, clock, files, tables=tables)
+        return [one for one in every if one.plan.job == self.recording.job]
+
+    def prepare(self, coordinator: Coordinator) -> None:
+        """Let a driver that is about to start run the epoch as it was."""
+        coordinator.replay(self.recording.plan)
+
+    def is_over(self, epoch: int) -> bool:
+        """Say whether the epoch is committed."""
+        return epoch >= self.recording.epoch
