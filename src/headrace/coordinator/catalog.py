@@ -26,7 +26,8 @@ from headrace.graph.operators import (
 )
 from headrace.graph.windows import GlobalWindow, Hopping, Session, Sliding, Tumbling
 from headrace.plan.explain import describe as describe_operator
-from headrace.plan.stages import TOGETHER, JobPlan, Stage
+from headrace.plan.stages import TOGETHER, JobPlan, Stage, TableBinding
+from headrace.plan.tables import tables_of
 from headrace.records.schema import schema_to_text
 from headrace.state.value_types import JSON, describe
 from headrace.task.building import timer_store
@@ -119,11 +120,22 @@ class StageEntry(msgspec.Struct, frozen=True):
     times: tuple[TimeEntry, ...] = ()
 
 
+class TableEntry(msgspec.Struct, frozen=True):
+    """A broadcast store: the stream that fills it, or a file, by the user's name and by ours."""
+
+    name: str
+    stream: str = ""
+    file: str = ""
+    path: str = ""
+    digest: str = ""
+
+
 class Catalog(msgspec.Struct, frozen=True):
     """The stores of a job, by stage and operator; its streams and sinks.
 
     ``inputs`` names the stream of each input operator, ``lateness_ms`` what it waits for;
     ``feeds`` are those of them whose stream is internal, ``sends`` internal streams it sends to.
+    ``remotes`` are its remote stores, each with its stage; ``tables`` its broadcast stores.
     """
 
     format: int
@@ -137,6 +149,8 @@ class Catalog(msgspec.Struct, frozen=True):
     operators: tuple[OperatorEntry, ...] = ()
     feeds: tuple[str, ...] = ()
     sends: tuple[str, ...] = ()
+    remotes: tuple[tuple[str, str], ...] = ()
+    tables: tuple[TableEntry, ...] = ()
 
 
 _DECODER = msgspec.json.Decoder(Catalog)
@@ -159,7 +173,20 @@ def describe_plan(plan: JobPlan) -> Catalog:
         tuple(_operators(plan)),
         feeds=tuple(feed.operator for feed in plan.feeds),
         sends=tuple(e.stream for stage in plan.stages for e in stage.sends if e.stream),
+        remotes=tuple(
+            (stage.name, spec.name)
+            for stage in plan.stages
+            for spec in stage.stores
+            if spec.kind == REMOTE
+        ),
+        tables=tuple(_table(plan, table) for table in plan.tables),
     )
+
+
+def _table(plan: JobPlan, table: TableBinding) -> TableEntry:
+    specs = (spec for operator in plan.graph.operators for spec in tables_of(operator))
+    file = next((spec.file for spec in specs if spec.name == table.name), None)
+    return TableEntry(table.name, table.stream or "", file or "", table.file, table.digest)
 
 
 def _stage(plan: JobPlan, stage: Stage) -> StageEntry:
