@@ -17,8 +17,10 @@ import pyarrow as pa
 from headrace.errors import CorruptDataError
 from headrace.files import Files
 from headrace.graph.aggregates import Aggregate
+from headrace.graph.joins import JoinStreams
 from headrace.graph.operators import (
     Deduplicate,
+    Operator,
     Process,
     RunningAggregate,
     StoreSpec,
@@ -26,6 +28,7 @@ from headrace.graph.operators import (
 )
 from headrace.graph.windows import GlobalWindow, Hopping, Session, Sliding, Tumbling
 from headrace.plan.explain import describe as describe_operator
+from headrace.plan.joins import join_layouts
 from headrace.plan.stages import TOGETHER, JobPlan, Stage, TableBinding
 from headrace.plan.tables import tables_of
 from headrace.records.schema import schema_to_text
@@ -40,9 +43,11 @@ KEPT = 20
 FORMAT = 1
 
 Form = Literal[
-    "values", "timers", "totals", "windows", "periodic", "ids", "panes", "slices", "whole"
+    "values", "timers", "totals", "windows", "periodic", "ids", "panes", "slices", "whole", "rows"
 ]
-"""``panes``: of windows that overlap; ``slices``: of sessions; ``whole``: one window a key."""
+"""``panes``: of windows that overlap; ``slices``: of sessions; ``whole``: one window a key.
+
+``rows``: any number for a key, in their own columns."""
 
 
 class AggregateEntry(msgspec.Struct, frozen=True):
@@ -65,7 +70,8 @@ class StoreEntry(msgspec.Struct, frozen=True):
     ``keys`` is the schema of the ``partition_by`` before it, ``value`` describes the declared
     type where ``form`` is ``values``; ``width_ms`` is the length of a bucket. A store that is
     remote or not logged is not ``in_files``. Of ``ids`` the first columns of ``keys`` are those
-    of the ``partition_by``, ``shared`` so many, and they may live ``by_event`` time.
+    of the ``partition_by``, ``shared`` so many, and they may live ``by_event`` time. Of ``rows``
+    ``columns`` is the schema of those beside the key.
     """
 
     name: str
@@ -81,6 +87,7 @@ class StoreEntry(msgspec.Struct, frozen=True):
     in_files: bool = True
     shared: int = 0
     by_event: bool = False
+    columns: str = ""
 
 
 class SinkEntry(msgspec.Struct, frozen=True):
@@ -216,12 +223,9 @@ def _operators(plan: JobPlan) -> Iterator[OperatorEntry]:
 
 
 def _stores(stage: Stage) -> list[StoreEntry]:
-    first = stage.receives[0]
-    sent = [key for key in first.keys if key in first.schema.names]  # what none uses is not
-    fields = [first.schema.field(key) for key in sent]
-    keys = schema_to_text(pa.schema(fields if first.keys else [(TOGETHER, pa.int64())]))
     entries = []
     for operator in stage.operators:
+        keys = _keys(stage, operator) if operator.inputs else ""
         if isinstance(operator, RunningAggregate | WindowAggregate):
             kept, source = kept_aggregates(operator, stage.schemas[operator.inputs[0]])
             form, width = _form(operator)
@@ -239,7 +243,9 @@ def _stores(stage: Stage) -> list[StoreEntry]:
                 )
             )
         elif isinstance(operator, Deduplicate):
-            entries.append(_ids(stage, operator, len(first.keys)))
+            entries.append(_ids(stage, operator, len(stage.keys_of(operator))))
+        elif isinstance(operator, JoinStreams):
+            entries += _joined(stage, operator)
         elif isinstance(operator, Process):
             local = [spec for spec in operator.stores if spec.kind != "remote"]
             entries += [_values(spec, stage, operator, keys) for spec in local]
@@ -247,6 +253,13 @@ def _stores(stage: Stage) -> list[StoreEntry]:
             name = timer_store(operator)
             entries.append(StoreEntry(name, stage.name, operator.name, kind, "timers", keys))
     return entries
+
+
+def _keys(stage: Stage, operator: Operator) -> str:
+    """The schema of the key in what an operator gets."""
+    names, source = stage.keys_of(operator), stage.schemas[operator.inputs[0]]
+    fields = [source.field(name) for name in names if name in source.names]  # unused are not sent
+    return schema_to_text(pa.schema(fields if names else [(TOGETHER, pa.int64())]))
 
 
 def _form(operator: RunningAggregate | WindowAggregate) -> tuple[Form, int]:
@@ -278,6 +291,21 @@ def _ids(stage: Stage, operator: Deduplicate, shared: int) -> StoreEntry:
         shared=shared,
         by_event=layout.by_event,
     )
+
+
+def _joined(stage: Stage, operator: JoinStreams) -> Iterator[StoreEntry]:
+    for spec, layout in zip(operator.stores, join_layouts(stage, operator), strict=True):
+        yield StoreEntry(
+            spec.name,
+            stage.name,
+            operator.name,
+            spec.kind,
+            "rows",
+            schema_to_text(layout.keys),
+            ttl_ms=layout.ttl_ms,
+            by_event=layout.by_event,
+            columns=schema_to_text(layout.values),
+        )
 
 
 def _values(spec: StoreSpec, stage: Stage, operator: Process, keys: str) -> StoreEntry:

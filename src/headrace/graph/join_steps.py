@@ -75,7 +75,7 @@ class JoinSteps(Steps):
             grace: how far behind the watermark of its own partition a row may be and still take
                 part; one further behind is late.
             late: ``drop``: late rows are counted. ``side_output``: they are also sent to the
-                sides ``late_left`` and ``late_right`` of the result, as they came.
+                sides ``late_left`` and ``late_right`` of the result, as they came; read both.
             as_of: which row of a table: ``now``: the one there is when the message is read; or
                 ``event``: the one that held at its own event time, of a table with ``history=``.
             name: of the operator; the rows of both sides are kept by it.

@@ -20,6 +20,7 @@ from headrace.graph.operators import (
     StoreSpec,
     WindowAggregate,
 )
+from headrace.graph.ordering import InOrder
 from headrace.graph.table_operators import JoinKept, KeepTable
 from headrace.plan.flows import Flow
 from headrace.plan.joins import join_layouts
@@ -35,6 +36,7 @@ FEED = "internal stream of"
 SENT = "what is sent by"
 OPERATOR = "operator"
 JOIN = "join of streams"
+HOW = "how"
 
 
 def fingerprint(
@@ -69,6 +71,9 @@ def fingerprint(
                     described["key"] = _key(flow, flow.keys)
                     if isinstance(operator, Deduplicate):
                         described["by"] = _key(flow, operator.columns)
+                    if isinstance(operator, InOrder):
+                        columns = tuple(stage.schemas[operator.name].names)
+                        described["columns"] = _key(flow, columns)
                     if isinstance(operator, JoinStreams):
                         described |= _joined(operator, stage)
                     if isinstance(operator, KeepTable | JoinKept):
@@ -99,6 +104,8 @@ def _describe(operator: Operator) -> dict[str, Any] | None:
             "kept by": clock if operator.store.ttl_ms is not None else "nothing",
             "stores": [_store(operator.store)],
         }
+    if isinstance(operator, InOrder):
+        return {"kind": "in order", "stores": [_store(operator.store)]}
     if isinstance(operator, JoinStreams):
         return {"kind": JOIN, "stores": [_store(spec) for spec in operator.stores]}
     if isinstance(operator, KeepTable):
@@ -118,7 +125,7 @@ def _joined(operator: JoinStreams, stage: Stage) -> dict[str, Any]:
     return {
         "left columns": _kept(left),
         "right columns": _kept(right),
-        "how": operator.how,
+        HOW: operator.how,
         "before": duration_text(near.before_ms),
         "after": duration_text(near.after_ms),
         GRACE: duration_text(near.grace_ms),

@@ -280,6 +280,7 @@ class _Draft:
             delays={name: delay for name, delay in delays.items() if name in known},
             tables=tuple(dict.fromkeys(t.name for o in members for t in tables_of(o))),
             origins=() if dead is None else tuple(self.origins.values()),
+            keys={name: self.flows[name].keys for name in names} if receives else {},
         )
 
     def _input(self, operator: Input, index: int) -> InputBinding:

@@ -201,7 +201,8 @@ class Stage:
     ``delays`` says how far, in ms, the watermark of what reaches an operator stays behind the
     stage's own, because of windows between: see ``planner``. ``tables`` names the broadcast
     stores that its operators use. ``origins`` are the streams of all inputs of the job, in order,
-    where the stage makes dead letters: by their numbers rows say where they came from.
+    where the stage makes dead letters: by their numbers rows say where they came from. ``keys`` are
+    the columns of the key in what leaves each operator and each received ``partition_by``.
     """
 
     index: int
@@ -219,6 +220,15 @@ class Stage:
     delays: dict[str, int] = field(default_factory=dict)
     tables: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
+    keys: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def keys_of(self, operator: Operator) -> tuple[str, ...]:
+        """The columns of the key in what an operator gets by its first input.
+
+        Streams that are joined may call theirs differently.
+        """
+        first = self.receives[0].keys if self.receives else ()
+        return self.keys.get(operator.inputs[0], first)
 
     @property
     def name(self) -> str:

@@ -144,7 +144,8 @@ def made_node(operator: Operator, build: Build) -> Node:
         case Deduplicate():
             assert build.state is not None
             table, delay_ms = build.state.table(operator.store.name), build.stage.delays[name]
-            return DeduplicateNode(operator, table, build.keys, delay_ms)
+            keys = build.stage.keys_of(operator)
+            return DeduplicateNode(operator, table, keys, delay_ms)
         case SendTo():
             binding = next(o for o in build.stage.outputs if o.operator == name)
             return OutputNode(name, binding, build.task)
@@ -188,12 +189,13 @@ def _join_node(operator: JoinTable, build: Build) -> Node:
 
 def _process_node(operator: Process, build: Build) -> Node:
     source = build.source_schema(operator)
-    keys = [key for key in build.keys if key in source.names]
+    whole = build.stage.keys_of(operator)
+    keys = [key for key in whole if key in source.names]
     assert operator.factory is not None
     return ProcessNode(
         operator.name,
         runner_of(operator.factory),
-        _turn(operator, build, has_key=len(keys) == len(build.keys)),
+        _turn(operator, build, has_key=len(keys) == len(whole)),
         source=source,
         uses=operator.uses,
         keys=keys,

@@ -158,10 +158,18 @@ class Guard:
         operator: its name.
         counts: of the operator.
         letters: of the task; ``None``: the rows are dropped.
+        keys: columns of the key in the rows, where these are not the task's.
     """
 
-    def __init__(self, operator: str, counts: Counter[str], letters: DeadLetters | None) -> None:
+    def __init__(
+        self,
+        operator: str,
+        counts: Counter[str],
+        letters: DeadLetters | None,
+        keys: Sequence[str] | None = None,
+    ) -> None:
         self._operator, self._counts, self._letters = operator, counts, letters
+        self._keys = keys
 
     def take(
         self, chunk: Chunk, refused: Sequence[Refused], keys: Sequence[str] | None = None
@@ -171,13 +179,13 @@ class Guard:
         Args:
             chunk: has the rows.
             refused: which, and why.
-            keys: columns of its key, where these are not the task's.
+            keys: columns of its key, where these are other ones.
         """
         if not refused:
             return
         self._count(len(refused))
         if self._letters is not None:
-            self._letters.add(self._operator, chunk, refused, keys)
+            self._letters.add(self._operator, chunk, refused, self._keys if keys is None else keys)
 
     def take_lost(self, error: HeadraceError, key: Any) -> None:
         """Count what failed without a row."""

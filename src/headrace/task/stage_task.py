@@ -127,7 +127,8 @@ class StageTask:
 
     def _guard(self, operator: Operator, counts: Counter[str]) -> Guard:
         letters = self._letters if operator.on_error == DEAD_LETTER else None
-        return Guard(operator.name, counts, letters)
+        keys = self._stage.keys_of(operator) if operator.inputs else None
+        return Guard(operator.name, counts, letters, keys)
 
     def _is_entry(self, operator: Operator) -> bool:
         received = {exchange.operator for exchange in self._stage.receives}

@@ -19,7 +19,8 @@ from headrace.coordinator.manifest import JobState
 from headrace.coordinator.planning import task_name
 from headrace.coordinator.task_files import TaskState
 from headrace.errors import InvalidInputError, PartsError
-from headrace.plan.fingerprint import FEED
+from headrace.graph.joins import INNER
+from headrace.plan.fingerprint import FEED, HOW
 from headrace.plan.stages import job_of
 from headrace.records.keys import group_range
 from headrace.task.orders import SegmentRef
@@ -86,17 +87,20 @@ def _check_feeds(state: JobState, wanted: Mapping[str, int]) -> None:
 def _check_marks(state: JobState, operator: str, stage: str) -> None:
     """Tasks that become one, or come from one, must have sent the same windows.
 
-    Only of windows that share rows is this not known from the rows that are kept.
+    Only of windows that share rows is this not known from the rows that are kept; nor of rows of a
+    join that found no partner.
     """
     held = state.inputs.get(operator, {}).values()
     others = [json.loads(text) for text in state.fingerprint.values()]
     is_shared = any(
-        one.get("stage") == stage and (one.get("windows") in SHARING or "early" in one)
+        one.get("stage") == stage
+        and (one.get("windows") in SHARING or "early" in one or one.get(HOW, INNER) != INNER)
         for one in others
     )
     if is_shared and len({position.max_time for position in held}) > 1:
         raise PartsError(
-            f"stage {stage!r} has windows that share rows, and has read the partitions of the "
+            f"stage {stage!r} has windows that share rows or a join that keeps rows without a "
+            "partner, and has read the partitions of the "
             f"internal stream of {operator!r} up to different watermarks; ask again when it has "
             "read what waits there",
             job=job_of(state.job),

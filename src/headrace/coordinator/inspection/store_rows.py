@@ -22,7 +22,9 @@ from headrace.graph.picking import Collect, Pick
 from headrace.graph.ranking import TopK
 from headrace.graph.sketches import Distinct, Frequent, Quantiles
 from headrace.graph.variance import Variance
+from headrace.plan.stages import TIME
 from headrace.records.keys import decode_key
+from headrace.records.layout import WRITTEN
 from headrace.records.schema import MAX_EVENT_TIME_MS, normalise, schema_from_text
 from headrace.state.value_types import ValueShape, json_text
 from headrace.task.windows.partials import PartialCodec
@@ -139,6 +141,9 @@ class StoreRows:
             taken = {name for name, _ in heads}
             keys = [(f"key.{f.name}" if f.name in taken else f.name, f.type) for f in self._keys]
             fields = [pa.field(name, kind) for name, kind in (*heads, *keys)]
+        elif entry.form == "rows":
+            self._columns = schema_from_text(entry.columns)
+            fields = [pa.field(TIME, _MOMENT), *self._keys, *self._columns]
         else:
             fields = [*self._moment_fields(), *self._keys, *self._shown.schema]
         self.schema = pa.schema(fields)
@@ -186,8 +191,12 @@ class StoreRows:
             ends: of the rows' buckets, ms, null for totals; ``None`` without buckets.
             batch: key columns and partial columns, among others.
         """
-        heads = [] if ends is None else bucket_moments(self.entry, ends)
         keys = [batch.column(name) for name in self._keys.names]
+        if self.entry.form == "rows":
+            columns = [batch.column(name) for name in self._columns.names]
+            written = _moment_array(batch.column(WRITTEN))
+            return pa.RecordBatch.from_arrays([written, *keys, *columns], schema=self.schema)
+        heads = [] if ends is None else bucket_moments(self.entry, ends)
         partials = pl.from_arrow(batch.select(self._shown.names))
         assert isinstance(partials, pl.DataFrame)
         columns = [*heads, *keys, *self._shown.columns(partials)]

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from headrace.coordinator.catalog import StoreEntry
 from headrace.coordinator.inspection.store_rows import StoreRows
 from headrace.coordinator.inspection.store_view import EVERYTHING, Entry, Range, StoreView
+from headrace.errors import InvalidInputError
 from headrace.records.keys import (
     encode_columns,
     encode_key,
@@ -103,9 +104,12 @@ class TableView(StoreView):
         place = hash_key(wanted)
         if self.entry.shared:
             place = hash_within(hash_key(encode_key(tuple(key)[: self.entry.shared])), place)
+        last = place
+        if self.entry.form == "rows":  # only the upper half is the key's
+            place, last = hash_within(place, 0), hash_within(place, -1)
         found = [
             self._shown(kept)
-            for batch in self._table.batches(Part(hashes=HashRange(place, place)))
+            for batch in self._table.batches(Part(hashes=HashRange(place, last)))
             if (kept := self._between(batch, (wanted, wanted + b"\0"))).num_rows
         ]
         if not found:
@@ -114,6 +118,11 @@ class TableView(StoreView):
 
     def stream(self) -> Iterator[Entry]:
         """Yield rows one by one as a key-value store would hold them."""
+        if self.entry.form == "rows":
+            raise InvalidInputError(
+                f"store {self.entry.name!r} holds any number of rows of a key, which are added and "
+                "go, but never change: see what there is with headrace state scan"
+            )
         for batch in self._table.batches():
             hashes = batch.column(HASH).to_numpy()
             groups = key_groups(hashes, self.key_groups).tolist()

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from headrace.errors import InternalError
 from headrace.records.keys import UInt64s
-from headrace.records.layout import CLUSTER
+from headrace.records.layout import CLUSTER, TableLayout
 from headrace.records.schema import schema_to_text
 from headrace.state.columnar.columns import numbers
 from headrace.state.columnar.filters import LEAST_ROWS, HashFilter
@@ -51,6 +51,8 @@ class PieceWriter:
     ) -> None:
         self._schema, self._key_groups = schema, key_groups
         self._batches, self._origin = batches, origin
+        # Rows that repeat are asked for by ranges of hashes, which no filter knows of.
+        self._is_asked = not TableLayout.of(schema).repeats
         self._pieces: list[PieceInfo] = []
 
     def frames(self) -> Iterator[pa.RecordBatch]:
@@ -61,7 +63,7 @@ class PieceWriter:
             for begin in range(0, batch.num_rows, PIECE_ROWS):
                 piece = batch.slice(begin, PIECE_ROWS)
                 hashes = numbers(piece.column(0), np.uint64)
-                has_filter = len(hashes) >= LEAST_ROWS
+                has_filter = self._is_asked and len(hashes) >= LEAST_ROWS
                 info = msgspec.structs.replace(describe(piece), has_filter=has_filter)
                 if self._pieces and info.first < self._pieces[-1].last:
                     raise InternalError(f"{self._origin}: batches of a run are out of order")

@@ -110,9 +110,11 @@ class Matcher:
             high[again] |= _TIME
             places = np.concatenate([places, again])
         first = np.searchsorted(other.hashes, low)
-        counts = np.searchsorted(other.hashes, high, side="right") - first
-        some = np.flatnonzero(counts)
-        return places[some], first[some], counts[some]
+        # Most ranges are empty, which one look tells.
+        some = np.flatnonzero(other.hashes[np.minimum(first, other.info.rows - 1)] <= high)
+        some = some[first[some] < other.info.rows]
+        counts = np.searchsorted(other.hashes, high[some], side="right") - first[some]
+        return places[some], first[some], counts
 
     def _found(
         self, piece: Piece, rows: Rows, other: Piece, side: int

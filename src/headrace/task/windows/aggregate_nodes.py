@@ -162,7 +162,7 @@ def _table(
 
 def _key_schema(stage: Stage, operator: Operator) -> pa.Schema:
     source = stage.schemas[operator.inputs[0]]
-    keys = stage.receives[0].keys
+    keys = stage.keys_of(operator)
     return pa.schema([source.field(key) for key in keys] or [(TOGETHER, pa.int64())])
 
 
