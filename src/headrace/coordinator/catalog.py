@@ -26,15 +26,18 @@ from headrace.graph.operators import (
     StoreSpec,
     WindowAggregate,
 )
+from headrace.graph.ordering import InOrder
 from headrace.graph.windows import GlobalWindow, Hopping, Session, Sliding, Tumbling
 from headrace.plan.explain import describe as describe_operator
 from headrace.plan.joins import join_layouts
 from headrace.plan.stages import TOGETHER, JobPlan, Stage, TableBinding
 from headrace.plan.tables import tables_of
+from headrace.records.layout import TableLayout
 from headrace.records.schema import schema_to_text
 from headrace.state.value_types import JSON, describe
 from headrace.task.building import timer_store
 from headrace.task.deduplicate import id_layout
+from headrace.task.in_order import in_order_layout
 from headrace.task.remotes import REMOTE
 from headrace.task.windows.aggregate_nodes import kept_aggregates
 
@@ -244,6 +247,9 @@ def _stores(stage: Stage) -> list[StoreEntry]:
             )
         elif isinstance(operator, Deduplicate):
             entries.append(_ids(stage, operator, len(stage.keys_of(operator))))
+        elif isinstance(operator, InOrder):
+            layout = in_order_layout(stage, operator)
+            entries.append(_rows(stage, operator, operator.store, layout))
         elif isinstance(operator, JoinStreams):
             entries += _joined(stage, operator)
         elif isinstance(operator, Process):
@@ -295,17 +301,21 @@ def _ids(stage: Stage, operator: Deduplicate, shared: int) -> StoreEntry:
 
 def _joined(stage: Stage, operator: JoinStreams) -> Iterator[StoreEntry]:
     for spec, layout in zip(operator.stores, join_layouts(stage, operator), strict=True):
-        yield StoreEntry(
-            spec.name,
-            stage.name,
-            operator.name,
-            spec.kind,
-            "rows",
-            schema_to_text(layout.keys),
-            ttl_ms=layout.ttl_ms,
-            by_event=layout.by_event,
-            columns=schema_to_text(layout.values),
-        )
+        yield _rows(stage, operator, spec, layout)
+
+
+def _rows(stage: Stage, operator: Operator, spec: StoreSpec, layout: TableLayout) -> StoreEntry:
+    return StoreEntry(
+        spec.name,
+        stage.name,
+        operator.name,
+        spec.kind,
+        "rows",
+        schema_to_text(layout.keys),
+        ttl_ms=layout.ttl_ms,
+        by_event=layout.by_event,
+        columns=schema_to_text(layout.values),
+    )
 
 
 def _values(spec: StoreSpec, stage: Stage, operator: Process, keys: str) -> StoreEntry:

@@ -24,7 +24,7 @@ from headrace.graph.sides import checked_sides
 
 # State is kept under the names of these operators. A derived one begins with the input or the
 # stateful operator before it, so that what is put in between renames no state.
-_STATEFUL = ("aggregate", "table", "window", "process", "deduplicate", "join", "monoid")
+_STATEFUL = ("aggregate", "table", "window", "process", "deduplicate", "in_order", "join", "monoid")
 BY = "by_"
 
 

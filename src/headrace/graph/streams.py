@@ -18,6 +18,7 @@ from headrace.graph.operators import (
     SendTo,
     SendToSink,
 )
+from headrace.graph.order_steps import OrderSteps
 from headrace.graph.process_steps import ProcessSteps
 from headrace.graph.route_steps import RouteSteps
 from headrace.graph.row_steps import RowSteps
@@ -28,7 +29,15 @@ from headrace.graph.window_steps import WindowSteps
 
 
 class Stream(
-    RowSteps, RouteSteps, KeyedSteps, WindowSteps, ProcessSteps, MonoidSteps, JoinSteps, TableSteps
+    RowSteps,
+    RouteSteps,
+    KeyedSteps,
+    OrderSteps,
+    WindowSteps,
+    ProcessSteps,
+    MonoidSteps,
+    JoinSteps,
+    TableSteps,
 ):
     """What leaves one operator; each method adds the next operator and returns its stream."""
 

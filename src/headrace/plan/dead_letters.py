@@ -21,6 +21,7 @@ from headrace.graph.operators import (
     RunningAggregate,
     WindowAggregate,
 )
+from headrace.graph.ordering import InOrder
 from headrace.plan.stages import OFFSET, ORIGIN, OutputBinding, StreamInfo
 
 DEAD = "__dead"
@@ -67,6 +68,8 @@ def traced_operators(operators: Mapping[str, Operator]) -> set[str]:
     traced: set[str] = set()
     for operator in reversed(list(operators.values())):
         is_source = isinstance(operator, Input)
+        if isinstance(operator, InOrder):  # rows of one time go by the record they were made of
+            traced |= set(operator.inputs)
         if operator.on_error == DEAD_LETTER:
             traced |= {operator.name} if is_source else set(operator.inputs)
         if operator.name in traced and not isinstance(operator, _OF_MANY):

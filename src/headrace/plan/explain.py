@@ -36,6 +36,7 @@ from headrace.graph.operators import (
     Union,
     WindowAggregate,
 )
+from headrace.graph.ordering import InOrder
 from headrace.graph.processors import words_of
 from headrace.graph.remote import shown_url
 from headrace.graph.several import ProcessSeveral, Source
@@ -211,6 +212,10 @@ def describe(operator: Operator) -> list[str]:
             return [f"union of {_listed(operator.inputs)}"]
         case Deduplicate():
             return _deduplicate(operator)
+        case InOrder():
+            late = "late rows go to side late" if operator.late == "side_output" else ""
+            head = "rows by event time, each kept until the watermark has passed it"
+            return [head, *filter(None, [late]), _store(replace(operator.store, ttl_ms=None))]
         case Merge():
             return [f"merge of {_listed(operator.inputs)}"]
         case WindowAggregate(window=window):

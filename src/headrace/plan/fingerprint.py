@@ -20,6 +20,7 @@ from headrace.graph.operators import (
     StoreSpec,
     WindowAggregate,
 )
+from headrace.graph.ordering import InOrder
 from headrace.graph.table_operators import JoinKept, KeepTable
 from headrace.plan.flows import Flow
 from headrace.plan.joins import join_layouts
@@ -70,6 +71,9 @@ def fingerprint(
                     described["key"] = _key(flow, flow.keys)
                     if isinstance(operator, Deduplicate):
                         described["by"] = _key(flow, operator.columns)
+                    if isinstance(operator, InOrder):
+                        columns = tuple(stage.schemas[operator.name].names)
+                        described["columns"] = _key(flow, columns)
                     if isinstance(operator, JoinStreams):
                         described |= _joined(operator, stage)
                     if isinstance(operator, KeepTable | JoinKept):
@@ -100,6 +104,8 @@ def _describe(operator: Operator) -> dict[str, Any] | None:
             "kept by": clock if operator.store.ttl_ms is not None else "nothing",
             "stores": [_store(operator.store)],
         }
+    if isinstance(operator, InOrder):
+        return {"kind": "in order", "stores": [_store(operator.store)]}
     if isinstance(operator, JoinStreams):
         return {"kind": JOIN, "stores": [_store(spec) for spec in operator.stores]}
     if isinstance(operator, KeepTable):

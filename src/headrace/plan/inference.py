@@ -29,6 +29,7 @@ from headrace.graph.operators import (
     Split,
     WindowAggregate,
 )
+from headrace.graph.ordering import InOrder
 from headrace.graph.several import ProcessSeveral
 from headrace.graph.table_operators import Changes, JoinKept, JoinTables, KeepTable
 from headrace.plan.flows import Flow, declared
@@ -36,6 +37,7 @@ from headrace.plan.rules.inputs import input_flow
 from headrace.plan.rules.joins import join_flow, late_input
 from headrace.plan.rules.keyed import aggregate_flow, deduplicate_flow, partition_flow
 from headrace.plan.rules.monoids import generate_flow
+from headrace.plan.rules.ordering import in_order_flow
 from headrace.plan.rules.outputs import check_outputs
 from headrace.plan.rules.processes import several_flow, side_flow
 from headrace.plan.rules.rows import function_flow, select_flow, split_flow
@@ -73,7 +75,7 @@ class Inference(Walk):
             return input_flow(self, operator)
         before = self.flows[operator.inputs[0]]
         owner = self.operators[operator.inputs[0]]
-        if isinstance(operator, Port) and isinstance(owner, WindowAggregate):
+        if isinstance(operator, Port) and isinstance(owner, WindowAggregate | InOrder):
             return self.flows[owner.inputs[0]]  # late records, as they came
         if isinstance(operator, Port) and isinstance(owner, JoinStreams):
             return self.flows[late_input(operator, owner)]
@@ -116,6 +118,8 @@ class Inference(Walk):
                 return join_flow(self, operator)
             case Merge():
                 return merge_flow(self, operator)
+            case InOrder():
+                return in_order_flow(self, operator, before)
             case Deduplicate():
                 return deduplicate_flow(self, operator, before)
             case RunningAggregate() | WindowAggregate():

@@ -41,6 +41,7 @@ from headrace.graph.operators import (
     StoreSpec,
     WindowAggregate,
 )
+from headrace.graph.ordering import InOrder
 from headrace.graph.table_operators import JoinKept, KeepTable, kept_stores
 from headrace.plan.counts import wanted_tasks
 from headrace.plan.cutting import Cut, cut
@@ -152,7 +153,7 @@ def _timed_stages(
             is_timed = operator.history_ms is not None
         elif isinstance(operator, JoinKept):
             is_timed = operator.waiting is not None
-        elif isinstance(operator, JoinStreams):
+        elif isinstance(operator, JoinStreams | InOrder):
             is_timed = True
         elif isinstance(operator, Process):
             is_timed = not any(flows[name].untimed for name in operator.inputs)
@@ -386,7 +387,7 @@ def _own_lag(operator: Operator) -> int:
 def _stores(members: list[Operator]) -> tuple[StoreSpec, ...]:
     stores: list[StoreSpec] = []
     for operator in members:
-        if isinstance(operator, RunningAggregate | WindowAggregate | Deduplicate):
+        if isinstance(operator, RunningAggregate | WindowAggregate | Deduplicate | InOrder):
             stores.append(operator.store)
         elif isinstance(operator, KeepTable | JoinKept):
             stores += kept_stores(operator)

@@ -34,6 +34,7 @@ from headrace.graph.operators import (
     Split,
     WindowAggregate,
 )
+from headrace.graph.ordering import InOrder
 from headrace.graph.several import reading
 from headrace.graph.table_operators import Changes, JoinKept, JoinTables, KeepTable
 from headrace.plan.expressions import Resolved, broadcast
@@ -75,7 +76,7 @@ def prune(
             if isinstance(operator, Port) and isinstance(owner, JoinStreams):
                 needed[late_input(operator, owner)] |= wanted
                 continue
-            if isinstance(operator, Port) and isinstance(owner, WindowAggregate):
+            if isinstance(operator, Port) and isinstance(owner, WindowAggregate | InOrder):
                 needed[owner.inputs[0]] |= wanted  # late records, as they came
                 continue
             needed[before] |= _reads(reading(operator, before), flows[before], wanted)
@@ -112,6 +113,8 @@ def _reads(operator: Operator, before: Flow, wanted: set[str]) -> set[str]:
             return wanted | (everything if operator.uses is None else set(operator.uses))
         case MapMessages() | FlatMapMessages() | MapBatches():
             return everything if operator.uses is None else set(operator.uses)
+        case InOrder():
+            return wanted | set(before.keys)
         case PartitionBy():
             return wanted | set(operator.keys)
         case Split():

@@ -32,6 +32,7 @@ from headrace.graph.operators import (
     Split,
     WindowAggregate,
 )
+from headrace.graph.ordering import InOrder
 from headrace.graph.several import ProcessSeveral
 from headrace.graph.sites import function_site
 from headrace.graph.table_operators import Changes, JoinKept, JoinTables, KeepTable
@@ -42,6 +43,7 @@ from headrace.state.remote import RemoteStore
 from headrace.state.task_state import TaskState
 from headrace.task.deduplicate import DeduplicateNode
 from headrace.task.generate import GenerateNode
+from headrace.task.in_order import InOrderNode
 from headrace.task.join import JoinNode
 from headrace.task.joins.node import JoinStreamsNode
 from headrace.task.kept.nodes import kept_node
@@ -146,6 +148,15 @@ def made_node(operator: Operator, build: Build) -> Node:
             table, delay_ms = build.state.table(operator.store.name), build.stage.delays[name]
             keys = build.stage.keys_of(operator)
             return DeduplicateNode(operator, table, keys, delay_ms)
+        case InOrder():
+            assert build.state is not None
+            return InOrderNode(
+                operator,
+                build.state.table(operator.store.name),
+                schemas[name],
+                build.around.key_groups,
+                build.stage.delays[name],
+            )
         case SendTo():
             binding = next(o for o in build.stage.outputs if o.operator == name)
             return OutputNode(name, binding, build.task)

@@ -27,6 +27,7 @@ from headrace.task.dead_letters import DeadLetters, Guard
 from headrace.task.deduplicate import id_layouts
 from headrace.task.exchange import ExchangeWriter, lagging
 from headrace.task.feeds import FeedNode
+from headrace.task.in_order import in_order_layouts
 from headrace.task.kept.rows import kept_layouts
 from headrace.task.node import Node
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK
@@ -56,6 +57,7 @@ class ExchangeNode(Node):
 def store_specs(stage: Stage) -> list[StoreSpec]:
     """Return every store that a task of the stage has: timers' too, and tables with layouts."""
     layouts = table_layouts(stage) | id_layouts(stage) | kept_layouts(stage) | joined_layouts(stage)
+    layouts |= in_order_layouts(stage)
     local = [spec for spec in stage.stores if spec.kind != REMOTE]
     specs = [_with_layout(spec, layouts.get(spec.name)) for spec in local]
     for operator in stage.operators:
