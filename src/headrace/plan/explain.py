@@ -166,6 +166,9 @@ def _event_time(binding: InputBinding) -> Iterator[str]:
 def _exchange_rows(stage: Stage, exchange: Exchange) -> list[str]:
     users = [name for name in exchange.schema.names if name not in HIDDEN]
     rows = [f"sends {_listed(users)}"]
+    if exchange.combined is not None:
+        names = _listed([name for name, _ in exchange.combined.reader.aggregates])
+        rows.append(f"or partial results of {names}, where keys repeat")
     if exchange.stream:
         rows.append(_through(exchange))
     if TIME in exchange.schema.names:

@@ -44,6 +44,7 @@ from headrace.graph.operators import (
 from headrace.graph.ordering import InOrder
 from headrace.graph.table_operators import JoinKept, KeepTable, kept_stores
 from headrace.plan.counts import wanted_tasks
+from headrace.plan.combining import combining
 from headrace.plan.cutting import Cut, cut
 from headrace.plan.dead_letters import (
     ORIGINS,
@@ -329,7 +330,8 @@ class _Draft:
             timeless=is_timeless,
         )
         if operator.via != BUS:
-            return made
+            is_traced = operator.name in self.traced
+            return made if is_traced else combining(made, self.operators)
         return through_bus(made, self.job, self.streams, tasks, tuple(self.origins.values()))
 
     def _delays(self, index: int) -> dict[str, int]:

@@ -15,7 +15,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.graph.operators import Confidence, EventTime, JobGraph, Operator, StoreSpec
+from headrace.graph.operators import (
+    Confidence,
+    EventTime,
+    JobGraph,
+    Operator,
+    RunningAggregate,
+    StoreSpec,
+    WindowAggregate,
+)
 from headrace.graph.semantics import Semantics
 from headrace.graph.sinks import Sink
 
@@ -119,6 +127,17 @@ class InputBinding:
 
 
 @dataclass(frozen=True)
+class Combined:
+    """What an exchange may send in the place of rows: partial results of ``reader``.
+
+    ``schema`` has the key, the partial results, and event time and watermark where rows have them.
+    """
+
+    reader: RunningAggregate | WindowAggregate
+    schema: pa.Schema
+
+
+@dataclass(frozen=True)
 class Exchange:
     """The edge that a ``partition_by`` makes between two stages.
 
@@ -128,7 +147,8 @@ class Exchange:
     ``keys`` are columns of the sending side; ``delay_ms`` is how far the receiving side's
     watermark stays behind the sending stage's (the grace of the windows before it). ``stream`` is
     the internal stream of ``partitions`` that rows go through; empty: files of the epoch.
-    ``origins`` are then the streams that the rows' origins name by number.
+    ``origins`` are then the streams that the rows' origins name by number. With ``combined``
+    a part of the rows may be sent as partial results.
     """
 
     operator: str
@@ -141,7 +161,19 @@ class Exchange:
     stream: str = ""
     partitions: int = 0
     origins: tuple[str, ...] = ()
+    combined: Combined | None = None
     timeless: bool = False
+
+    @property
+    def endings(self) -> tuple[str, str]:
+        """What the names of files with rows, and with partial results, end with."""
+        return "arrow", "partial.arrow"
+
+    def file_schema(self, path: str) -> pa.Schema:
+        """Return the columns of one of its files."""
+        if self.combined is not None and path.endswith(self.endings[1]):
+            return self.combined.schema
+        return self.schema
 
     @property
     def stream_schema(self) -> pa.Schema:

@@ -373,27 +373,26 @@ class _Attempt:
         if readers is None:
             paths = self._order.exchange.get(exchange.operator, [])
             readers = self._readers[exchange.operator] = [
-                ExchangeReader(self._host.files, self._host.storage / path, exchange.schema)
+                ExchangeReader(self._host.files, self._host.storage / path, schema)
                 for path in paths
+                for schema in (exchange.file_schema(path),)
             ]
         return readers
 
     def _write_exchange(self, task: TaskOrder, runtime: StageTask) -> list[ExchangeFile]:
         files = []
         for number, node in enumerate(runtime.exchanges()):
-            writer, node.writer = node.writer, node.new_writer()
-            if not writer.rows:
-                continue
-            name = f"exchange/{self._stem}-{task.task}-{number}-{len(self._names)}.arrow"
-            self._names.append(name)
-            size, totals = writer.write(self._host.files, self._host.storage / name)
-            target = self._by_index[node.exchange.target_stage]
-            rows = []
-            tasks = self._order.task_counts.get(target.name, target.tasks)
-            for number_of in range(tasks):
-                first, last = group_range(number_of, tasks, self._plan.key_groups)
-                rows.append(sum(totals[first:last]))
-            files.append(ExchangeFile(node.exchange.operator, task.task, name, size, rows))
+            for ending, writer in node.take():
+                name = f"exchange/{self._stem}-{task.task}-{number}-{len(self._names)}.{ending}"
+                self._names.append(name)
+                size, totals = writer.write(self._host.files, self._host.storage / name)
+                target = self._by_index[node.exchange.target_stage]
+                rows = []
+                tasks = self._order.task_counts.get(target.name, target.tasks)
+                for number_of in range(tasks):
+                    first, last = group_range(number_of, tasks, self._plan.key_groups)
+                    rows.append(sum(totals[first:last]))
+                files.append(ExchangeFile(node.exchange.operator, task.task, name, size, rows))
         return files
 
     def _write_segment(self, ready: list[_Ready]) -> tuple[FileRef | None, dict[TaskId, Size]]:

@@ -25,7 +25,6 @@ from headrace.task.building import Build, Surroundings, made_node, timer_store
 from headrace.task.chunk import Chunk
 from headrace.task.dead_letters import DeadLetters, Guard
 from headrace.task.deduplicate import id_layouts
-from headrace.task.exchange import ExchangeWriter, lagging
 from headrace.task.feeds import FeedNode
 from headrace.task.in_order import in_order_layouts
 from headrace.task.kept.rows import kept_layouts
@@ -33,25 +32,9 @@ from headrace.task.node import Node
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK
 from headrace.task.outputs import OutputNode
 from headrace.task.remotes import REMOTE, RemoteStores
+from headrace.task.sending import ExchangeNode
 from headrace.task.sinks import SinkNode
 from headrace.task.windows.aggregate_nodes import table_layouts
-
-
-class ExchangeNode(Node):
-    """``partition_by``, on the sending side."""
-
-    def __init__(self, exchange: Exchange, groups: int) -> None:
-        super().__init__(exchange.operator)
-        self.exchange, self._groups = exchange, groups
-        self.writer = self.new_writer()
-
-    def new_writer(self) -> ExchangeWriter:
-        """Return a writer for another epoch."""
-        return ExchangeWriter(self.exchange.schema, self.exchange.keys, self._groups)
-
-    def push(self, chunk: Chunk) -> None:
-        """Keep the rows for the file."""
-        self.writer.add(lagging(chunk, self.exchange.delay_ms))
 
 
 def store_specs(stage: Stage) -> list[StoreSpec]:

@@ -23,9 +23,11 @@ level 0
       filter col("dep_delay").is_not_null()
     -> stage 1 by (origin, dest)
       sends origin, dest, dep_delay; event time and watermark
+      or partial results of flights, mean, worst, where keys repeat
       drops carrier
     -> stage 2 by (carrier)
       sends carrier; event time and watermark
+      or partial results of flights, where keys repeat
       drops origin, dest, dep_delay
 
 level 1

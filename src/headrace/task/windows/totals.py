@@ -67,9 +67,14 @@ class AggregateNode(Node):
     def _gather(self, frame: pl.DataFrame, groups: Groups | None, heads: list[str]) -> None:
         """Keep rows until there are enough to fold; folded rows until enough to store."""
         assert groups is not None
-        self._rows.append((frame, groups))
-        self._row_count += frame.height
-        self._row_bytes += int(frame.estimated_size())
+        if self._table.partials[0] in frame.columns:  # folded by who sent them
+            self._fold(heads)
+            self._partials.append(frame.select(*heads, *self._table.partials))
+            self._partial_count += frame.height
+        else:
+            self._rows.append((frame, groups))
+            self._row_count += frame.height
+            self._row_bytes += int(frame.estimated_size())
         if self._row_count >= FLUSH_ROWS or self._row_bytes >= FLUSH_BYTES:
             self._fold(heads)
         if self._partial_count >= FLUSH_ROWS:
@@ -78,7 +83,7 @@ class AggregateNode(Node):
     def _fold(self, heads: list[str]) -> None:
         if self._rows:
             pieces = [self._aggregation.reduced(part, heads) for part in self._parts()]
-            folded = pl.concat(pieces)
+            folded = pl.concat(pieces).select(*heads, *self._table.partials)
             self._rows, self._row_count, self._row_bytes = [], 0, 0
             self._partials.append(folded)
             self._partial_count += folded.height
