@@ -19,6 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
+from headrace.coordinator.inspection.inspection import JobReader
+from headrace.coordinator.recording.recorder import Recorder
+from headrace.errors import InvalidInputError
+from headrace.files import Files
 from headrace.graph.jobs import Job
 from headrace.graph.semantics import ORDERS, Semantics, Step
 from headrace.testing import TestDriver
@@ -286,6 +290,29 @@ def test_without_a_crash_all_are_the_same(
         run.driver.finish()
         assert (run.state(), run.output(cell[1])) == (Found(0, 0), Found(0, 0))
         assert run.driver.coordinator.has_ended
+
+
+@pytest.mark.parametrize("state", [LEAST, MOST])
+def test_an_epoch_of_two_manifests_is_recorded_by_either(state: str, tmp_path: Path) -> None:
+    """And not at all when a crash cut it between the two."""
+    job, path = counter(state, state), tmp_path / "epoch"
+    with running(job) as run:
+        run.feed(10)
+        run.driver.run()
+        run.feed(10)
+        run.driver.run()
+        reader = JobReader(run.driver.storage, "counter", Files(sync=False), run.driver.clock)
+        recorder = Recorder(reader, run.driver.bus, run.driver.settings, run.driver.clock)
+        for epoch in (3, 4):
+            assert recorder.record(path, epoch)[0].epoch == 3
+            with TestDriver.replay(job, path) as replay:
+                replay.advance()
+                assert replay.store("n") == dict.fromkeys(range(5), 4)
+                assert sorted(row["id"] for row in replay.output(state)) == list(range(10, 20))
+        run.feed(10)
+        assert run.driver.advance_with_crash("commit.published")
+        with pytest.raises(InvalidInputError, match="cut between state and offsets"):
+            recorder.record(path, 5)
 
 
 def test_semantics_may_change_between_two_runs(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from headrace.coordinator.backup.copier import Copier
 from headrace.coordinator.changes.stopped import reigning
 from headrace.coordinator.inspection.inspection import JobReader
 from headrace.coordinator.lineages import begin_lineage
-from headrace.coordinator.manifest import InputPosition, JobState, decode_manifest
+from headrace.coordinator.manifest import InputPosition, JobState
 from headrace.errors import InvalidInputError
 from headrace.faults import fault
 from headrace.files import Files
@@ -107,18 +107,13 @@ def check_readable(target: JobState, streams: Mapping[str, str], bus: Bus) -> No
                 )
 
 
-def is_half(reader: JobReader, epoch: int) -> bool:
-    """Say whether an epoch holds state without its offsets, or offsets without their state."""
-    return decode_manifest(reader.log.read(epoch), f"of epoch {epoch}")[0].is_half
-
-
 def check_whole(reader: JobReader, epoch: int) -> None:
     """Refuse to go back to the first of two manifests, where they are saved one after the other.
 
     Raises:
         InvalidInputError: it is one; names the epochs beside it.
     """
-    if is_half(reader, epoch):
+    if reader.is_half(epoch):
         raise InvalidInputError(
             f"epoch {epoch} of job {reader.job!r} is the first half of a commit: state and offsets "
             "do not belong together, as its state_semantics have them saved one after the other; "
@@ -147,7 +142,7 @@ def epoch_at(reader: JobReader, time_ms: int) -> int:
             low = middle
         else:
             high = middle - 1
-    while low > kept.oldest and is_half(reader, low):
+    while low > kept.oldest and reader.is_half(low):
         low -= 1
     return low
 

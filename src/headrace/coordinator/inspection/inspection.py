@@ -15,7 +15,7 @@ from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.history import load_state
 from headrace.coordinator.inspection.store_view import StoreView
 from headrace.coordinator.inspection.table_view import TableView
-from headrace.coordinator.manifest import JobState
+from headrace.coordinator.manifest import JobState, decode_manifest
 from headrace.errors import CorruptDataError, InvalidInputError, UnavailableError
 from headrace.files import Files
 from headrace.graph.operators import COLUMNAR
@@ -91,6 +91,10 @@ class JobReader:
         if state is None or state.epoch != wanted:
             return self.state(epoch)  # pruned since: say so
         return state
+
+    def is_half(self, epoch: int) -> bool:
+        """Say whether an epoch holds state without its offsets, or offsets without their state."""
+        return decode_manifest(self.log.read(epoch), f"of epoch {epoch}")[0].is_half
 
     def catalog(self, state: JobState) -> Catalog:
         """Return what the stores hold as of an epoch.

@@ -72,13 +72,14 @@ def facts_of(
 
 def _committed(reader: JobReader, epoch: int, newest: JobState) -> Facts:
     kept = reader.kept()
-    if epoch <= kept.oldest:
+    first, last = _manifests(reader, epoch, kept.newest)
+    if first <= kept.oldest:
         raise InvalidInputError(
             f"epoch {epoch} of job {reader.job!r} cannot be recorded: the state before it is no "
             f"longer kept; epochs {kept.oldest + 1} to {kept.newest + 1} can be, and "
             "state.keep_epochs says how many are kept"
         )
-    before, after = reader.state(epoch - 1), reader.state(epoch)
+    before, after = reader.state(first - 1), reader.state(last)
     if _changes_job(before, after):
         raise InvalidInputError(
             f"epoch {epoch} of job {reader.job!r} ran no task: it changed the job itself, as a "
@@ -101,7 +102,7 @@ def _committed(reader: JobReader, epoch: int, newest: JobState) -> Facts:
                 ranges.append(InputRange(operator, partition, start, stop, *seen))
     sources = {stage.name for stage in catalog.stages} - set(before.task_counts)
     plan = EpochPlan(
-        epoch,
+        first,
         after.time_ms,
         ranges,
         ended=after.ended,
@@ -111,6 +112,19 @@ def _committed(reader: JobReader, epoch: int, newest: JobState) -> Facts:
         watermarks={name: at for name, at in after.watermarks.items() if name in sources},
     )
     return Facts("committed", before, plan, catalog)
+
+
+def _manifests(reader: JobReader, epoch: int, newest: int) -> tuple[int, int]:
+    """Return the first and the last manifest of an epoch: two where state and offsets are apart."""
+    if reader.is_half(epoch):
+        if epoch == newest or reader.is_half(epoch + 1):
+            raise InvalidInputError(
+                f"epoch {epoch} of job {reader.job!r} cannot be recorded: its commit was cut "
+                "between state and offsets; record another one"
+            )
+        return epoch, epoch + 1
+    is_second = epoch > reader.kept().oldest and reader.is_half(epoch - 1)
+    return epoch - is_second, epoch
 
 
 def _ends(catalog: Catalog, after: JobState) -> dict[str, list[int]]:
