@@ -174,7 +174,7 @@ def made_node(operator: Operator, build: Build) -> Node:
         case JoinTable():
             return _join_node(operator, build)
         case KeepTable() | Changes() | JoinKept() | JoinTables():
-            return kept_node(operator, build.stage, build.state)
+            return kept_node(operator, build.stage, build.state, build.around.key_groups)
         case JoinStreams():
             assert build.state is not None
             return JoinStreamsNode(operator, build.stage, build.state, build.around.key_groups)

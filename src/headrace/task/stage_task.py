@@ -27,7 +27,7 @@ from headrace.task.dead_letters import DeadLetters, Guard
 from headrace.task.deduplicate import id_layouts
 from headrace.task.feeds import FeedNode
 from headrace.task.in_order import in_order_layouts
-from headrace.task.kept.rows import kept_layouts
+from headrace.task.kept.layouts import kept_layouts
 from headrace.task.node import Node
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK
 from headrace.task.outputs import OutputNode

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.graph.table_operators import IS_DELETED, JoinKept, JoinTables
@@ -15,10 +13,9 @@ from headrace.state.columnar.columns import Mask, Rows
 from headrace.state.columnar.keys import TableKeys
 from headrace.state.columnar.table import ColumnarTable
 from headrace.task.chunk import Chunk
+from headrace.task.kept.chunks import concatenated
 from headrace.task.kept.rows import columns_of, last_rows
 from headrace.task.node import Inlet, Node
-
-Number = TypeVar("Number", bound=np.generic)
 
 
 def looked_up(
@@ -201,18 +198,3 @@ class JoinTablesNode(Node):
 
 def _places(rows: Rows, gone: Mask) -> pa.Array:
     return pa.array(rows, mask=(rows < 0) | gone)
-
-
-def concatenated(chunks: Sequence[Chunk]) -> Chunk:
-    """Return chunks of the same columns as one, without their origins."""
-    return Chunk(
-        pa.concat_batches([chunk.batch for chunk in chunks]),
-        _one([chunk.times for chunk in chunks]),
-        _one([chunk.watermarks for chunk in chunks]),
-        _one([chunk.groups for chunk in chunks]),
-    )
-
-
-def _one(parts: Sequence[npt.NDArray[Number] | None]) -> npt.NDArray[Number] | None:
-    known = [part for part in parts if part is not None]
-    return np.concatenate(known) if len(known) == len(parts) else None

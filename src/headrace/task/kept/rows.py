@@ -1,4 +1,4 @@
-"""What the nodes of kept tables share: layouts, keys that are whole, the last row of each key."""
+"""What the nodes of kept tables share: the layout, the last row of each key, nulls."""
 
 from __future__ import annotations
 
@@ -13,15 +13,6 @@ from headrace.records.layout import TableLayout
 from headrace.state.columnar.columns import Mask, Rows
 
 
-def kept_layouts(stage: Stage) -> dict[str, TableLayout]:
-    """Return the layouts of all tables that a stage keeps, by store."""
-    return {
-        operator.store.name: kept_layout(stage, operator)
-        for operator in stage.operators
-        if isinstance(operator, KeepTable)
-    }
-
-
 def kept_layout(stage: Stage, operator: KeepTable) -> TableLayout:
     """Return the layout of a table: its key, and all other columns."""
     source = stage.schemas[operator.inputs[0]]
@@ -32,7 +23,7 @@ def kept_layout(stage: Stage, operator: KeepTable) -> TableLayout:
 
 def columns_of(batch: pa.RecordBatch, names: Sequence[str], like: pa.Schema) -> pa.RecordBatch:
     """Return some columns under the names that a table has for them."""
-    return pa.RecordBatch.from_arrays([batch.column(name) for name in names], schema=like)
+    return pa.RecordBatch.from_arrays([batch.column(name) for name in names], like.names)
 
 
 def last_rows(places: Rows, count: int) -> Rows:
