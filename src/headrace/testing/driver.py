@@ -34,6 +34,7 @@ from headrace.errors import InvalidInputError
 from headrace.faults import injected
 from headrace.files import Files
 from headrace.graph.jobs import Job
+from headrace.graph.operators import Input
 from headrace.records.evolution import default_values
 from headrace.records.schema import normalise_schema
 from headrace.task.background import Background, InlineBackground
@@ -42,6 +43,7 @@ from headrace.testing.clock import ManualClock
 from headrace.testing.local_runner import LocalRunner, SlotCrash
 from headrace.testing.looking import Looking
 from headrace.testing.replaying import Replay
+from headrace.testing.script import Item, play
 
 
 class DriverCrash(BaseException):
@@ -301,6 +303,38 @@ class TestDriver(Looking, Closing):
             if self.advance() is None:
                 return epochs
         raise InvalidInputError(f"still not idle after {limit} epochs")
+
+    def play(self, stream: str, script: Iterable[Mapping[str, Any] | Item]) -> None:
+        """Feed rows, with crashes and other things that happen as items among them.
+
+        Items are made by functions of ``headrace.testing``: ``crash``, ``restart``,
+        ``advance_clock``, ``idle``, ``epoch``, ``settled``, ``finish``, and ``rows`` for those of
+        another stream or of one partition. Rows wait for the next item; at the end epochs run
+        until there is nothing to do.
+
+        Args:
+            stream: that rows without ``rows`` go to.
+            script: rows and items, in the order in which they happen.
+
+        Raises:
+            InvalidInputError: a crash at a point that was not passed, or rows that do not fit.
+        """
+        play(self, stream, script)
+
+    def idle_ms(self, stream: str) -> int:
+        """Return after how long without rows a partition of a stream is idle, ms.
+
+        Raises:
+            InvalidInputError: no input that reads it has ``idle=``.
+        """
+        inputs = [o for o in self._job.build().operators if isinstance(o, Input)]
+        found = [o.idle_ms for o in inputs if o.stream == stream and o.idle_ms is not None]
+        if not found:
+            raise InvalidInputError(
+                f"stream {stream!r} is never idle: no input of job {self._job.name!r} reads it "
+                'with idle=, such as g.input("events", time="at", idle="1m")'
+            )
+        return max(found)
 
     def finish(self) -> int:
         """End the inputs here: run to their ends, close all windows; returns the epochs."""

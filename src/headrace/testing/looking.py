@@ -64,8 +64,15 @@ class Looking(ABC):
         """Return a processor's store as committed: keys to values, over all tasks.
 
         Args:
-            name: of the operator and the store, as in ``explain``.
+            name: of the store, or the end of it where that is enough.
+
+        Raises:
+            InvalidInputError: no such store; names those that are there.
         """
+        if not any(True for _ in self._committed()):
+            return {}
+        reader = self._reader(name)
+        name = reader.entry(reader.state(), name).name
         return {
             _plain(decode_key(key[2:])): msgspec.msgpack.decode(bare(value))
             for key, value in self.raw_store(name).items()
@@ -179,7 +186,7 @@ class Looking(ABC):
         name = dead_stream(self._job.name, self.settings.job.dead_letters)
         if name not in self.bus.names():
             return []
-        letters = read_letters(self.bus.stream(name), with_records=False)
+        letters = read_letters(self.bus.stream(name))
         rows = [row for batch in letters for row in batch.to_pylist()]
         return [{**row, "record": _record(row["record"])} for row in rows]
 

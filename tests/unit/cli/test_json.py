@@ -33,6 +33,7 @@ CASES: dict[str, list[str]] = {
     "jobs ls": [],
     "jobs describe": ["shop"],
     "jobs why": ["shop"],
+    "jobs replay": ["shop", "--epoch", "1"],
     "jobs reset": ["shop"],
     "jobs rewind": ["shop", "--to", "1"],
     "jobs delete": ["shop", "--yes"],

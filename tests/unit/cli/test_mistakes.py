@@ -68,6 +68,7 @@ MISTAKES = [
     ("jobs ls --home shop_job.py", None),
     ("jobs describe shp", "found shop: check the name and --home"),
     ("jobs why shp", "no committed epoch of job 'shp'"),
+    ("jobs replay shop --epoch 99", "epoch 99 of job 'shop' is not there yet"),
     ("jobs stop shop", "job 'shop' does not run; its status is stopped"),
     ("jobs reset shop --from then", "--from 'then' cannot be read"),
     ("jobs reset shop --offset orders/0=x", "expected INPUT/PARTITION=N, such as orders/0=1000"),

@@ -10,6 +10,7 @@ import typer
 
 from headrace.cli.jobs import changes
 from headrace.cli.jobs.finding import find_job, refuse_driven, tell_notice
+from headrace.cli.jobs.replay import replay
 from headrace.cli.jobs.why import why
 from headrace.cli.options import Config, Home, JobName, Json, Set, open_home_bus, settings_of
 from headrace.cli.screen import show_json
@@ -61,6 +62,7 @@ def describe(job: JobName, as_json: Json = False, home: Home = None) -> None:
 
 
 app.command()(why)
+app.command()(replay)
 app.command()(changes.stop)
 app.command()(changes.reset)
 app.command(context_settings=changes.NEGATIVE)(changes.rewind)
