@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from headrace.cli import (
     bench,
+    cluster,
     config,
     demo,
     dev,
@@ -66,6 +67,7 @@ app.add_typer(state.app)
 app.add_typer(jobs.app)
 app.add_typer(dlq.app)
 app.add_typer(config.app)
+app.add_typer(cluster.app)
 app.command()(doctor.doctor)
 app.add_typer(bench.app)
 app.command()(demo.demo)

@@ -1,7 +1,8 @@
 """A real Spark standalone cluster on loopback addresses, to be killed piece by piece.
 
-Master on 127.0.0.1, workers on 127.0.0.2, 127.0.0.3 and so on, one core each, every one with a
-folder of its own for work and for Headrace's stores, as hosts have. Linux only.
+Master on 127.0.0.1, workers on 127.0.0.2, 127.0.0.3 and so on, every one with a folder of its own
+for work and for Headrace's stores, as hosts have. Processes are known by variables that all of a
+host inherit, so another process can take the cluster over. Linux only.
 """
 
 from __future__ import annotations
@@ -9,45 +10,93 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from types import TracebackType
+from typing import Self
+
+import msgspec
 
 from headrace.clock import Deadline, SystemClock
 from headrace.errors import InvalidInputError
-from headrace.testing.processes import (
-    command,
-    end_group,
-    kill,
-    parents,
-    wait_until,
-    with_variable,
-)
+from headrace.testing.processes import command, end_group, kill, wait_until, with_variable
 
-FAMILY = "HEADRACE_CLUSTER"
+FAMILY, PLACE = "HEADRACE_CLUSTER", "HEADRACE_PLACE"
+MASTER = "master"
+MOST_WORKERS = 64
 START_S = 60.0
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
-_EXECUTOR = "CoarseGrainedExecutorBackend"
+_REGISTERED = re.compile("Successfully registered with master")
+_EXECUTOR, _DAEMON = "CoarseGrainedExecutorBackend", "deploy.worker.Worker"
+_OWN_DISK = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """What a cluster was started as; kept in its folder."""
+
+    url: str
+    workers: int
+    memory_mb: int
+    cores: int
+    state_dir: str
 
 
 class SparkCluster:
-    """A master and workers as processes of this one, for the length of a ``with`` block.
+    """A master and workers.
+
+    In a ``with`` block they end with it; else with ``stop``, of this object or of another one that
+    is attached to the same folder.
 
     Args:
         home: where logs, work and stores go.
         workers: how many hosts.
         memory_mb: of each worker, and so at most of its executor.
+        cores: of each worker.
+        state_dir: the folder of stores as jobs name it. Each worker has a disk of its own there, in
+            a mount namespace of its own, where the system allows that; the driver has the folder
+            itself. Without, workers are told of their folders by ``HEADRACE_STATE_DIR``.
 
     Attributes:
         url: of the master, for ``spark.master``.
     """
 
-    def __init__(self, home: Path, workers: int = 2, memory_mb: int = 512) -> None:
+    def __init__(
+        self,
+        home: Path,
+        workers: int = 2,
+        memory_mb: int = 512,
+        cores: int = 1,
+        state_dir: Path | None = None,
+    ) -> None:
         self.home, self.url = home.absolute(), ""
-        self._count, self._memory = workers, memory_mb
-        self._master: subprocess.Popen[bytes] | None = None
-        self._workers: list[subprocess.Popen[bytes]] = []
+        self.workers, self.memory_mb, self.cores = workers, memory_mb, cores
+        self._state = None if state_dir is None else state_dir.absolute()
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+
+    @classmethod
+    def attach(cls, home: Path) -> Self:
+        """Return the cluster that was started in a folder, by whichever process.
+
+        Raises:
+            InvalidInputError: none was.
+        """
+        try:
+            shape = msgspec.json.decode((home / "cluster.json").read_bytes(), type=Shape)
+        except FileNotFoundError:
+            raise InvalidInputError(
+                f"no cluster in {home}; start one with: headrace cluster up --workers 3"
+            ) from None
+        state = Path(shape.state_dir) if shape.state_dir else None
+        found = cls(home, shape.workers, shape.memory_mb, shape.cores, state)
+        found.url = shape.url
+        return found
+
+    def address(self, worker: int) -> str:
+        """Return the address of a host."""
+        return f"127.0.0.{worker + 2}"
 
     def state_dir(self, worker: int) -> Path:
         """Return the folder of a worker's stores; no other worker knows it."""
@@ -56,60 +105,75 @@ class SparkCluster:
     def start(self) -> None:
         """Start all processes, and wait until every worker has registered."""
         log = self.home / "master.log"
-        self._master = self._spawn("master.Master", log, "127.0.0.1", {}, [])
-        self.url = self._wait_for(_MASTER, log, self._master)[1]
-        for number in range(self._count):
+        master = self._spawn(MASTER, "master.Master", log, "127.0.0.1", [])
+        self.url = self._wait_for(_MASTER, log, master)[1]
+        for number in range(self.workers):
             self.start_worker(number)
-        for number in range(self._count):
-            log = self.home / f"worker-{number}.log"
-            registered = re.compile("Successfully registered with master")
-            self._wait_for(registered, log, self._workers[number])
+        for number in range(self.workers):
+            self.await_worker(number)
+        state = str(self._state or "")
+        shape = Shape(self.url, self.workers, self.memory_mb, self.cores, state)
+        (self.home / "cluster.json").write_bytes(msgspec.json.encode(shape))
 
     def start_worker(self, number: int) -> None:
         """Start a worker's process; it registers a moment later."""
-        folder = self.home / f"worker-{number}"
-        folder.mkdir(parents=True, exist_ok=True)
-        process = self._spawn(
-            "worker.Worker",
-            self.home / f"worker-{number}.log",
-            f"127.0.0.{number + 2}",
-            {
-                "HEADRACE_STATE_DIR": str(self.state_dir(number)),
-                "SPARK_LOCAL_DIRS": str(folder / "scratch"),
-            },
-            ["--cores", "1", "--memory", f"{self._memory}m", "--work-dir", str(folder), self.url],
-        )
-        self._workers[number:] = [process, *self._workers[number + 1 :]]
+        place = f"worker-{number}"
+        folder = self.home / place
+        self.state_dir(number).mkdir(parents=True, exist_ok=True)
+        memory = f"{self.memory_mb}m"
+        arguments = ["--cores", f"{self.cores}", "--memory", memory, "--work-dir", str(folder)]
+        log = self.home / f"{place}.log"
+        self._spawn(place, "worker.Worker", log, self.address(number), [*arguments, self.url])
+
+    def await_worker(self, number: int) -> None:
+        """Wait until a worker that was started has registered."""
+        place = f"worker-{number}"
+        self._wait_for(_REGISTERED, self.home / f"{place}.log", self._children[place])
 
     def _spawn(
-        self, kind: str, log: Path, address: str, variables: dict[str, str], arguments: list[str]
+        self, place: str, kind: str, log: Path, address: str, arguments: list[str]
     ) -> subprocess.Popen[bytes]:
         spark = _spark_home()
         self.home.mkdir(parents=True, exist_ok=True)
+        daemon = [
+            str(spark / "bin" / "spark-class"),
+            f"org.apache.spark.deploy.{kind}",
+            *("--host", address, "--port", "0", "--webui-port", "0"),
+            *arguments,
+        ]
         environment = {
             **os.environ,
             "SPARK_HOME": str(spark),
             "SPARK_LOCAL_IP": address,
+            "SPARK_LOCAL_DIRS": str(self.home / place / "scratch"),
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_NO_DAEMONIZE": "1",
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
             FAMILY: str(self.home),
-            **variables,
+            PLACE: f"{self.home}/{place}",
         }
+        if place != MASTER:
+            daemon = self._on_own_disk(place, daemon, environment)
         with open(log, "wb") as output:
-            return subprocess.Popen(
-                [
-                    str(spark / "bin" / "spark-class"),
-                    f"org.apache.spark.deploy.{kind}",
-                    *("--host", address, "--port", "0", "--webui-port", "0"),
-                    *arguments,
-                ],
+            process = subprocess.Popen(
+                daemon,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=environment,
                 start_new_session=True,
             )
+        self._children[place] = process
+        return process
+
+    def _on_own_disk(self, place: str, daemon: list[str], environment: dict[str, str]) -> list[str]:
+        own = str(self.home / place / "state")
+        unshare = None if self._state is None else namespace_command()
+        if self._state is None or unshare is None:
+            environment["HEADRACE_STATE_DIR"] = own
+            return daemon
+        self._state.mkdir(parents=True, exist_ok=True)
+        return [*unshare, "sh", "-c", _OWN_DISK, "sh", own, str(self._state), *daemon]
 
     def _wait_for(
         self, pattern: re.Pattern[str], log: Path, process: subprocess.Popen[bytes]
@@ -130,14 +194,13 @@ class SparkCluster:
         """Return every live process of the cluster: daemons, executors, Python workers."""
         return with_variable(FAMILY, str(self.home))
 
+    def of(self, place: str) -> list[int]:
+        """Return the live processes of ``master``, or of ``worker-N``: a host."""
+        return with_variable(PLACE, f"{self.home}/{place}")
+
     def executors(self, worker: int) -> list[int]:
         """Return the executor processes that a worker has started and that live."""
-        parent = self._workers[worker].pid
-        return [
-            pid
-            for pid in self.processes()
-            if _EXECUTOR in command(pid) and parent in list(parents(pid))
-        ]
+        return [pid for pid in self.of(f"worker-{worker}") if _EXECUTOR in command(pid)]
 
     def executor_of(self, pid: int) -> tuple[int, int]:
         """Return the executor that a Python worker belongs to, and the number of its host.
@@ -145,28 +208,33 @@ class SparkCluster:
         Raises:
             LookupError: the process belongs to none of the cluster's.
         """
-        family = list(parents(pid))
-        for number, worker in enumerate(self._workers):
-            executor = [one for one in self.executors(number) if one in family]
-            if executor and worker.pid in family:
-                return executor[0], number
+        for number in range(self.workers):
+            if pid in self.of(f"worker-{number}"):
+                for executor in self.executors(number):
+                    return executor, number
         raise LookupError(f"process {pid} belongs to no executor of {self.url}")
 
     def kill_worker(self, worker: int) -> None:
         """Lose a host: its daemon first, so that nothing is started again, then all it ran."""
-        kill(self._workers[worker].pid)
-        for pid in with_variable("HEADRACE_STATE_DIR", str(self.state_dir(worker))):
-            kill(pid)
+        place = f"worker-{worker}"
+        for pid in self.of(place):
+            if _DAEMON in command(pid):
+                kill(pid)
+        while left := self.of(place):
+            for pid in left:
+                kill(pid)
 
     def stop(self) -> None:
         """End everything, and wait until the last process is gone."""
-        for process in [*self._workers, *([self._master] if self._master else [])]:
+        for process in self._children.values():
             end_group(process)
-        for pid in self.processes():
-            kill(pid)
-        self._workers, self._master = [], None
+        self._children.clear()
+        while left := self.processes():
+            for pid in left:
+                kill(pid)
+        (self.home / "cluster.json").unlink(missing_ok=True)
 
-    def __enter__(self) -> SparkCluster:
+    def __enter__(self) -> Self:
         """Start."""
         try:
             self.start()
@@ -183,6 +251,18 @@ class SparkCluster:
     ) -> None:
         """Stop."""
         self.stop()
+
+
+@cache
+def namespace_command() -> tuple[str, ...] | None:
+    """Return what runs a command in a mount namespace of its own; ``None``: it is not allowed."""
+    if shutil.which("unshare") is None or shutil.which("mount") is None:
+        return None
+    for wanted in (("unshare", "--mount"), ("unshare", "--mount", "--map-root-user")):
+        tried = subprocess.run([*wanted, "true"], capture_output=True, check=False)
+        if tried.returncode == 0:
+            return wanted
+    return None
 
 
 def _spark_home() -> Path:

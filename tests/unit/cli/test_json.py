@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from tests.unit.cli.commands import ALL, headrace
 
-ON_SPARK = {"run", "demo", "bench readwrite", "bench idle", "bench tasks", "bench stores"}
+ON_SPARK = {
+    *("run", "demo", "bench readwrite", "bench idle", "bench tasks", "bench stores"),
+    *("cluster up", "cluster ls", "cluster kill", "cluster start", "cluster down"),
+}
 """What takes longer; their suites look at what they print."""
 
 CASES: dict[str, list[str]] = {
