@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from headrace.graph.streams import Stream
     from headrace.graph.tables import broadcast
     from headrace.graph.times import confidence, event_time, processing_time
-    from headrace.graph.windows import (
+    from headrace.graph.window_makers import (
         count_window,
         global_window,
         hopping,
@@ -96,19 +96,19 @@ _HOMES = {
     "broadcast": "headrace.graph.tables",
     "col": "polars",
     "confidence": "headrace.graph.times",
-    "count_window": "headrace.graph.windows",
+    "count_window": "headrace.graph.window_makers",
     "event_time": "headrace.graph.times",
-    "global_window": "headrace.graph.windows",
-    "hopping": "headrace.graph.windows",
+    "global_window": "headrace.graph.window_makers",
+    "hopping": "headrace.graph.window_makers",
     "job": "headrace.graph.jobs",
     "lit": "polars",
     "processing_time": "headrace.graph.times",
-    "session": "headrace.graph.windows",
+    "session": "headrace.graph.window_makers",
     "sinks": "headrace.sinks",
-    "sliding": "headrace.graph.windows",
+    "sliding": "headrace.graph.window_makers",
     "store": "headrace.graph.stores",
     "to": "headrace.graph.sides",
-    "tumbling": "headrace.graph.windows",
+    "tumbling": "headrace.graph.window_makers",
 }
 
 

@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sim.test_window_kinds import records, rough_step
+from tests.sim.trigger_model import held, sent, window_of
 from tests.sim.window_model import COLUMNS, Case, Record, create, expect, feed
 
 import headrace as hr
 from headrace.errors import GraphError
+from headrace.task.dead_letters import from_record
 from headrace.task.messages.calls import UserFunctionError
 from headrace.testing import TestDriver
 
@@ -103,6 +105,82 @@ def test_functions_see_the_messages_of_each_window(kind: str, data: Any) -> None
 def _stats(row: dict[str, Any]) -> tuple[Any, ...]:
     values = row["values"]
     return (len(values), sum(values), max(values), tuple(sorted(values)))
+
+
+@pytest.mark.parametrize("kind", ["tumbling", "hopping", "sliding", "session"])
+@given(data=st.data())
+@settings(max_examples=4)
+def test_functions_are_called_for_results_that_are_taken_back_and_made_anew(
+    kind: str, data: Any
+) -> None:
+    """A reader that follows retractions holds in the end what the function makes of each window."""
+    early = {} if kind == "sliding" else data.draw(st.sampled_from([{}, {"early": "5ms"}]))
+    window = window_of(kind, grace="15ms", late="update", updates="retract", **early)
+    log: list[Record] = data.draw(st.lists(records, max_size=25))
+    case = Case(window, data.draw(st.sampled_from(["columnar", "memory"])), 0, True)
+
+    @hr.job("functions")
+    def functions(g: hr.Graph) -> None:
+        stream = g.input("in", time="at").partition_by("k")
+        folded = stream.fold(window, Seen([]), join, by="at", uses=["v"], store=case.store)
+        folded.send_to(g.output("out"))
+
+    cut = data.draw(st.integers(0, len(log)))
+    with TestDriver(functions, tasks=2, key_groups=8, max_rows=5) as driver:
+        create(driver)
+        feed(driver, log[:cut])
+        rough_step(driver, data)
+        feed(driver, log[cut:])
+        driver.finish()
+        rows = [row | {"bag": row["values"]} for row in driver.output("out")]
+        expected, _ = expect(log, case)
+        assert held(sent(rows), "retract", grow=kind == "session") == expected
+
+
+def picky(key: Any, window: Any, messages: list[Any]) -> list[dict[str, int]]:
+    if any(message.v < 0 for message in messages):
+        raise ValueError("below zero")
+    return [{"n": len(messages)}]
+
+
+@pytest.mark.parametrize("on_error", ["drop", "dead_letter"])
+def test_windows_that_a_function_refuses_are_set_aside(on_error: str) -> None:
+    @hr.job("picky")
+    def job_(g: hr.Graph) -> None:
+        keyed = g.input("in", time="at").partition_by("k")
+        made = keyed.process_window(hr.tumbling("10ms"), picky, {"n": int}, on_error=on_error)
+        made.send_to(g.output("out"))
+
+    with TestDriver(job_) as driver:
+        driver.create("in", COLUMNS, time="at")
+        values = [(1, 1), (-1, 2), (3, 11), (4, 12), (5, 25)]
+        driver.feed("in", [{"k": "a", "v": v, "at": at} for v, at in values])
+        driver.finish()
+        assert [row["n"] for row in driver.output("out")] == [2, 1]
+        if on_error == "drop":
+            assert driver.coordinator.state.counts["dropped"] == 1
+            return
+        [letter] = driver.output("picky.dead")
+        assert (letter["key"], letter["is_original"]) == ('"a"', False)
+        assert "below zero" in letter["message"]
+        [window] = from_record(letter["record"]).to_pylist()
+        assert [message["v"] for message in window["messages"]] == [1, -1]
+
+
+def test_late_messages_of_a_function_go_to_its_side() -> None:
+    @hr.job("aside")
+    def job_(g: hr.Graph) -> None:
+        keyed = g.input("in", time="at").partition_by("k")
+        made = keyed.reduce(hr.tumbling("10ms", late="side_output"), larger)
+        made.send_to(g.output("out"))
+        made.side("late").send_to(g.output("late"))
+
+    with TestDriver(job_) as driver:
+        driver.create("in", COLUMNS, time="at")
+        driver.feed("in", [{"k": "a", "v": at, "at": at} for at in (1, 30, 2)])
+        driver.finish()
+        assert [row["v"] for row in driver.output("out")] == [1, 30]
+        assert [row["v"] for row in driver.output("late")] == [2]
 
 
 def told(key: Any, window: Any, messages: list[Any]) -> list[dict[str, Any]]:

@@ -40,6 +40,7 @@ from headrace.task.deduplicate import id_layout
 from headrace.task.in_order import in_order_layout
 from headrace.task.remotes import REMOTE
 from headrace.task.windows.aggregate_nodes import kept_aggregates
+from headrace.task.windows.clusters import clusters_of
 
 FOLDER = "catalog"
 KEPT = 20
@@ -74,7 +75,8 @@ class StoreEntry(msgspec.Struct, frozen=True):
     type where ``form`` is ``values``; ``width_ms`` is the length of a bucket. A store that is
     remote or not logged is not ``in_files``. Of ``ids`` the first columns of ``keys`` are those
     of the ``partition_by``, ``shared`` so many, and they may live ``by_event`` time. Of ``rows``
-    ``columns`` is the schema of those beside the key.
+    ``columns`` is the schema of those beside the key. ``waits``, the fields of
+    ``task.windows.clusters.Clusters``, is of windows that keep what was sent apart from what waits.
     """
 
     name: str
@@ -91,6 +93,7 @@ class StoreEntry(msgspec.Struct, frozen=True):
     shared: int = 0
     by_event: bool = False
     columns: str = ""
+    waits: tuple[int, ...] = ()
 
 
 class SinkEntry(msgspec.Struct, frozen=True):
@@ -242,6 +245,7 @@ def _stores(stage: Stage) -> list[StoreEntry]:
                     keys,
                     aggregates=tuple(_aggregate(n, a, source) for n, a in kept),
                     width_ms=width,
+                    waits=_waits(operator),
                     ttl_ms=operator.store.ttl_ms,
                 )
             )
@@ -268,12 +272,22 @@ def _keys(stage: Stage, operator: Operator) -> str:
     return schema_to_text(pa.schema(fields if names else [(TOGETHER, pa.int64())]))
 
 
+def _waits(operator: RunningAggregate | WindowAggregate) -> tuple[int, ...]:
+    """How rows that wait are told from those that were sent, if they are kept apart."""
+    window = operator.window if isinstance(operator, WindowAggregate) else None
+    if window is None or not (window.is_triggered and window.is_timed):
+        return ()
+    return dataclasses.astuple(clusters_of(window))
+
+
 def _form(operator: RunningAggregate | WindowAggregate) -> tuple[Form, int]:
     """What its rows are, and the length of a bucket."""
     if isinstance(operator, WindowAggregate):
         window = operator.window
         form: Form = "windows" if window.is_timed else "whole"
         match window:
+            case Hopping() | Tumbling() if window.is_triggered:
+                return form, window.size_ms
             case Hopping() | Sliding() | Tumbling(early_ms=int()):
                 form = "panes"
             case Session() | GlobalWindow(idle_ms=int()):

@@ -10,9 +10,7 @@ from headrace.graph.ledger import Output
 from headrace.graph.operators import JobGraph
 from headrace.graph.stores import store
 from headrace.graph.streams import Stream
-from headrace.graph.windows import (
-    Tumbling,
-    Window,
+from headrace.graph.window_makers import (
     count_window,
     global_window,
     hopping,
@@ -20,6 +18,7 @@ from headrace.graph.windows import (
     sliding,
     tumbling,
 )
+from headrace.graph.windows import Tumbling, Window
 
 __all__ = [
     "Aggregate",

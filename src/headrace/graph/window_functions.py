@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import datetime
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -41,6 +41,7 @@ class WindowFunction:
         bounds: columns of the window's bounds, if it has any.
         by: the attribute that messages are sorted by; ``None``: they stay in order of arrival.
         names: columns that the function returns; ``None``: those of a message.
+        flags: columns that say something of the result itself, such as that it is taken back.
     """
 
     function: Callable[..., Any]
@@ -48,6 +49,7 @@ class WindowFunction:
     bounds: tuple[str, ...]
     by: str | None
     names: tuple[str, ...] | None
+    flags: tuple[str, ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         """Go by the name of the user's function, which is what people are shown."""
@@ -68,7 +70,7 @@ class WindowFunction:
     @property
     def beside(self) -> tuple[str, ...]:
         """The columns of the row that stand before those of the function."""
-        return (*self.keys, *self.bounds)
+        return (*self.keys, *self.bounds, *self.flags)
 
     def made(self, row: Any, messages: list[Any]) -> Iterable[Any]:
         """Return what the function makes of messages, of which there is at least one."""

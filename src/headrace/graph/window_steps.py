@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headrace.graph.aggregates import Aggregate
 from headrace.graph.arguments import is_function, returned, shown
-from headrace.graph.operators import FlatMapMessages, Operator
+from headrace.graph.operators import FAIL, FlatMapMessages, Operator
 from headrace.graph.picking import Collect
 from headrace.graph.signatures import call_mistake, name_of
 from headrace.graph.sites import user_site
@@ -21,16 +21,21 @@ from headrace.graph.windows import Window
 
 @dataclass(frozen=True)
 class _Kept:
-    """How the messages of windows are kept."""
+    """How the messages of windows are kept, and what becomes of those that a function refuses."""
 
     store: str
     name: str | None
     by: str | None
+    on_error: str
     uses: Sequence[str] | None = None
 
 
 class WindowSteps(Steps):
-    """Functions over the messages of a window."""
+    """Functions over the messages of a window.
+
+    A function is called anew for each result of a window: early ones, those that late records
+    change, and those that are taken back, with the messages that these had.
+    """
 
     def reduce(
         self,
@@ -39,6 +44,7 @@ class WindowSteps(Steps):
         by: str | None = None,
         store: str = "columnar",
         name: str | None = None,
+        on_error: str = FAIL,
     ) -> Self:
         """Make one message of all messages of each key and window, two at a time.
 
@@ -53,12 +59,13 @@ class WindowSteps(Steps):
                 which over several partitions depends on how they were read.
             store: as for ``window``.
             name: of the operator that keeps the messages.
+            on_error: ``fail``, ``drop`` or ``dead_letter``: of a window on which it raises.
         """
-        kept = _Kept(store, name, by)
-        made = Reduce(function, *self._heads(window), by, None)
+        kept = _Kept(store, name, by, on_error)
+        made = Reduce(function, *self._heads(window), by, None, flags=_flags(window))
         return self._over(window, "reduce", made, kept, ("first", "second"), None)
 
-    def fold(
+    def fold(  # noqa: PLR0913, PLR0917 - window, function, and how messages are kept
         self,
         window: Window,
         initial: Any,
@@ -68,6 +75,7 @@ class WindowSteps(Steps):
         uses: Sequence[str] | None = None,
         store: str = "columnar",
         name: str | None = None,
+        on_error: str = FAIL,
     ) -> Self:
         """Change a state by each message of a key and window, and send the last one.
 
@@ -83,12 +91,14 @@ class WindowSteps(Steps):
             uses: the columns the function reads. Default: all.
             store: as for ``window``.
             name: of the operator that keeps the messages.
+            on_error: ``fail``, ``drop`` or ``dead_letter``: of a window on which it raises.
         """
         wrong: list[str] = []
         schema = returned(wrong, "fold", function, returns)
-        kept = _Kept(store, name, by, uses)
+        kept = _Kept(store, name, by, on_error, uses)
         names = None if schema is None else tuple(schema.names)
-        made = Fold(function, *self._heads(window), by, names, initial)
+        heads, flags = self._heads(window), _flags(window)
+        made = Fold(function, *heads, by, names, initial, flags=flags)
         return self._over(window, "fold", made, kept, ("state", "message"), schema, wrong)
 
     def process_window(
@@ -100,6 +110,7 @@ class WindowSteps(Steps):
         uses: Sequence[str] | None = None,
         store: str = "columnar",
         name: str | None = None,
+        on_error: str = FAIL,
     ) -> Self:
         """Make any number of messages of all messages of each key and window.
 
@@ -115,12 +126,13 @@ class WindowSteps(Steps):
             uses: the columns the function reads. Default: all.
             store: as for ``window``.
             name: of the operator that keeps the messages.
+            on_error: ``fail``, ``drop`` or ``dead_letter``: of a window on which it raises.
         """
         wrong: list[str] = []
         schema = returned(wrong, "process_window", function, returns, many=True)
-        kept = _Kept(store, name, by, uses)
+        kept = _Kept(store, name, by, on_error, uses)
         names = None if schema is None else tuple(schema.names)
-        made = EachWindow(function, *self._heads(window), by, names)
+        made = EachWindow(function, *self._heads(window), by, names, flags=_flags(window))
         arguments = ("key", "window", "messages")
         return self._over(window, "process_window", made, kept, arguments, schema, wrong)
 
@@ -154,5 +166,10 @@ class WindowSteps(Steps):
                 chosen, (collected.name,), site, made, schema, beside=made.beside, like=like
             )
 
-        found: Self = collected._add(method, None, make, collected.keys)  # noqa: SLF001 - own class
+        found: Self = collected._add(method, None, make, collected.keys, kept.on_error)  # noqa: SLF001 - own class
+        found._sides |= collected._sides  # noqa: SLF001 - own class
         return found
+
+
+def _flags(window: object) -> tuple[str, ...]:
+    return window.flags if isinstance(window, Window) else ()

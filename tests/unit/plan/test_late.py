@@ -33,7 +33,8 @@ def windowed(window: Any, side: str = "", **aggregates: Any) -> JobPlan:
 
 def told(window: Any, **aggregates: Any) -> list[str]:
     side = "late" if window.late == "side_output" else ""
-    return [line.strip() for line in explain(windowed(window, side, **aggregates)).splitlines()]
+    text = explain(windowed(window, side, **aggregates), width=200)
+    return [line.strip() for line in text.splitlines()]
 
 
 def columns(made: JobPlan, stream: str) -> list[str]:
@@ -80,8 +81,36 @@ def test_retractions_have_a_column_of_their_own() -> None:
         (hr.sliding("1h"), ["keeps 24 B and tops for each key and moment"]),
         (hr.session("30m"), ["keeps 24 B and tops for each key and 30m that have messages"]),
         (hr.count_window(5), ["keeps 24 B and tops for each key"]),
+        (
+            hr.hopping("1h", "30m", "2h", late="update"),
+            [
+                "results of late records are replaced until 2h after the end",
+                "keeps 24 B and tops for each key and pane of 30m, until 2h after its last window",
+            ],
+        ),
+        (
+            hr.session("30m", "2h", late="update", updates="retract"),
+            [
+                "results of late records are taken back and sent anew until 2h after the end",
+                "keeps 24 B and tops for each key and session sent, until 2h after its end, and "
+                "for gap that waits",
+            ],
+        ),
+        (
+            hr.hopping("1h", "30m", early="5m", updates="add"),
+            [
+                "window of 1h every 30m, early every 5m",
+                "keeps 24 B and tops for each key and window sent, and for window and 5m that "
+                "waits",
+            ],
+        ),
+        (hr.tumbling("1h", early_idle="5m"), ["window of 1h, early after 5m without any"]),
+        (hr.session("1h", early_rows=7), ["session window, gap 1h, early every 7 messages"]),
     ],
-    ids=["update", "retract", "panes", "sliding", "session", "count"],
+    ids=[
+        *("update", "retract", "panes", "sliding", "session", "count", "hopping update"),
+        *("session update", "hopping early", "idle", "rows"),
+    ],
 )
 def test_explain_says_what_is_kept_and_for_how_long(window: Any, lines: list[str]) -> None:
     found = told(window, n=hr.agg.count(), mean=hr.agg.mean("v"), tops=hr.agg.top_k("v", 3))
@@ -95,9 +124,26 @@ def test_explain_says_what_is_kept_and_for_how_long(window: Any, lines: list[str
         (hr.tumbling("1m", late="update"), "keeps windows for their grace, but there is none"),
         (hr.tumbling("1m", "1m", late="update", updates="both"), "updates is 'both'; expected"),
         (hr.tumbling("1m", "1m", updates="retract"), "updates='retract' is for late=\"update\""),
-        (hr.session("1m", late="update"), "only tumbling windows are updated"),
+        (hr.session("1m", late="update"), "keeps windows for their grace, but there is none"),
+        (
+            hr.sliding("1m", "1m", late="update", updates="add"),
+            'updates="add" is for early results',
+        ),
+        (hr.hopping("1h", "5m", early="1h"), "early is '1h'; expected less than the size"),
+        (hr.tumbling("1h", early="1ms"), "early is '1ms'; expected at least the size by 10,000"),
+        (hr.session("5m", "1h", early="1ms"), "expected at least gap and grace by 10,000"),
+        (hr.session("5m", early_idle="5m"), "early_idle is '5m'; expected less than the gap"),
+        (hr.tumbling("1h", early_idle="1ms"), "expected at least the size of the window by 10,000"),
+        (hr.tumbling("1h", early="1m", early_rows=3), "takes one of early, early_rows, early_idle"),
+        (hr.tumbling("1h", early_rows=0), "early_rows is 0; expected a number above zero"),
+        (hr.count_window(5, early_rows=5), "early_rows is 5; expected less than rows, 5"),
+        (
+            hr.count_window(5, updates="add"),
+            "updates='add' is for late=\"update\" or early results",
+        ),
+        (hr.global_window(updates="add"), "updates='add' is for rows, every or idle"),
+        (hr.global_window(rows=2, updates="both"), "updates is 'both'; expected one of"),
         (hr.sliding("1m", late="ignore"), "late is 'ignore'"),
-        (hr.hopping("1m", "1m", late="update"), "only tumbling windows are updated"),
         (
             hr.hopping("1m", "2m"),
             "every is '2m', more than the size of '1m'; records would be lost",

@@ -27,6 +27,7 @@ from headrace.records.keys import decode_key
 from headrace.records.layout import WRITTEN
 from headrace.records.schema import MAX_EVENT_TIME_MS, normalise, schema_from_text
 from headrace.state.value_types import ValueShape, json_text
+from headrace.task.windows.clusters import Clusters
 from headrace.task.windows.partials import PartialCodec
 
 KNOWN: dict[str, type[Aggregate]] = {
@@ -149,7 +150,8 @@ class StoreRows:
         self.schema = pa.schema(fields)
 
     def _moment_fields(self) -> list[pa.Field]:
-        return [pa.field(name, _MOMENT) for name in _MOMENTS.get(self.entry.form, [])]
+        fields = [pa.field(name, _MOMENT) for name in _MOMENTS.get(self.entry.form, [])]
+        return [*fields, pa.field("is_sent", pa.bool_())] if self.entry.waits else fields
 
     def batch(self, keys: Sequence[bytes], values: Sequence[bytes]) -> pa.RecordBatch:
         """Return entries as rows; shape (n,).
@@ -227,6 +229,11 @@ def bucket_moments(entry: StoreEntry, ends: pa.Array) -> list[pa.Array]:
     """Return the moment columns of buckets by their ends, ms; null: the totals so far."""
     if entry.form == "periodic":
         return [_moment_array(ends)]
+    if entry.waits:
+        kept, numbers = Clusters(*entry.waits), ends.to_numpy()
+        ends, is_sent = pa.array(kept.read(numbers)[0]), pa.array(kept.is_sent(numbers))
+        starts = pc.subtract(ends, entry.width_ms)
+        return [_moment_array(starts), _moment_array(ends), is_sent]
     if entry.form == "panes":
         ends = pc.divide(ends, 2)  # odd are rows of a single window, for which they came too late
     if entry.form in _MOMENTS:

@@ -6,16 +6,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.errors import InternalError
 from headrace.graph.aggregates import Aggregate
 from headrace.graph.operators import COLUMNAR, Operator, RunningAggregate, WindowAggregate
 from headrace.graph.windows import (
     CountWindow,
     GlobalWindow,
-    Hopping,
     Session,
-    Sliding,
-    Tumbling,
+    Window,
 )
 from headrace.plan.stages import TOGETHER, Stage
 from headrace.records.layout import TableLayout
@@ -23,13 +20,12 @@ from headrace.state.task_state import TaskState
 from headrace.task.node import Node
 from headrace.task.windows.aggregation import Aggregation
 from headrace.task.windows.columnar_partials import ColumnarPartials, partial_layout
-from headrace.task.windows.counting import COUNTING, CountNode, TotalNode, WholeNode
-from headrace.task.windows.panes import PaneNode
+from headrace.task.windows.counting import COUNTING
+from headrace.task.windows.instants import SEEN, seen_aggregates
 from headrace.task.windows.partial_table import KeyValuePartials, PartialTable
-from headrace.task.windows.sessions import IdleNode, SessionNode, session_aggregates
-from headrace.task.windows.spans import Hops, Steps, Trail
-from headrace.task.windows.totals import PeriodicNode, RunningNode, WindowNode
-from headrace.task.windows.updates import RetractingNode, UpdatingNode
+from headrace.task.windows.sessions import session_aggregates
+from headrace.task.windows.totals import PeriodicNode, RunningNode
+from headrace.task.windows.window_nodes import window_node
 
 Aggregating = RunningAggregate | WindowAggregate
 
@@ -71,51 +67,10 @@ def aggregate_node(
     common = (operator.name, aggregation, table, schema, key_groups)
     delay_ms = stage.delays.get(operator.name, 0)
     if isinstance(operator, WindowAggregate):
-        return _window_node(stage, operator, common, delay_ms)
+        return window_node(operator.window, common, delay_ms, timed=stage.timed)
     if operator.every_ms is not None:
         return PeriodicNode(*common, size_ms=operator.every_ms, grace_ms=0, delay_ms=delay_ms)
     return RunningNode(*common)
-
-
-def _window_node(
-    stage: Stage,
-    operator: WindowAggregate,
-    common: tuple[str, Aggregation, PartialTable[Any], pa.Schema, int],
-    delay_ms: int,
-) -> Node:
-    window = operator.window
-    grace_ms = window.grace_ms
-    match window:
-        case Tumbling() if window.early_ms is not None:
-            adds_up = window.updates == "add"
-            steps = Steps(window.size_ms, window.early_ms, grace_ms, adds_up=adds_up)
-            return PaneNode(*common, spans=steps, delay_ms=delay_ms, retracts=bool(window.flags))
-        case Tumbling():
-            node = WindowNode
-            if window.late == "update":
-                node = RetractingNode if window.flags else UpdatingNode
-            size_ms = window.size_ms
-            return node(*common, size_ms=size_ms, grace_ms=grace_ms, delay_ms=delay_ms)
-        case Hopping():
-            hops = Hops(window.size_ms, window.every_ms, grace_ms)
-            return PaneNode(*common, spans=hops, delay_ms=delay_ms)
-        case Sliding():
-            trail = Trail(window.size_ms, grace_ms)
-            return PaneNode(*common, spans=trail, delay_ms=delay_ms)
-        case Session():
-            gap_ms = window.gap_ms
-            return SessionNode(*common, gap_ms=gap_ms, grace_ms=grace_ms, delay_ms=delay_ms)
-        case CountWindow():
-            return CountNode(*common, timed=stage.timed, rows=window.rows)
-        case GlobalWindow(every_ms=int(every_ms)):
-            return PeriodicNode(*common, size_ms=every_ms, grace_ms=0, delay_ms=delay_ms)
-        case GlobalWindow(idle_ms=int(gap_ms)):
-            return IdleNode(*common, gap_ms=gap_ms, grace_ms=0, delay_ms=delay_ms)
-        case GlobalWindow(rows=int(rows)):
-            return TotalNode(*common, timed=stage.timed, rows=rows)
-        case GlobalWindow():
-            return WholeNode(*common, timed=stage.timed)
-    raise InternalError(f"window of unknown kind {type(window).__name__}")
 
 
 def kept_aggregates(
@@ -128,12 +83,29 @@ def kept_aggregates(
         source: schema of the messages.
     """
     window = operator.window if isinstance(operator, WindowAggregate) else None
-    if isinstance(window, Session) or getattr(window, "idle_ms", None) is not None:
+    if window is not None and window.is_triggered and window.is_timed:
+        return _triggered_aggregates(operator, window, source)
+    changes_totals = isinstance(window, GlobalWindow) and window.updates != "replace"
+    is_periodic = changes_totals and getattr(window, "every_ms", None) is not None
+    if isinstance(window, Session) or getattr(window, "idle_ms", None) is not None or is_periodic:
         own, whole = session_aggregates(source)
         return (*operator.aggregates, *own), whole
     if isinstance(window, CountWindow) or getattr(window, "rows", None) is not None:
         return (*operator.aggregates, *COUNTING), source
     return operator.aggregates, source
+
+
+def _triggered_aggregates(
+    operator: Aggregating, window: Window, source: pa.Schema
+) -> tuple[tuple[tuple[str, Aggregate], ...], pa.Schema]:
+    own, whole = session_aggregates(source)
+    whole = whole.append(pa.field(SEEN, pa.int64()))
+    kept = [*operator.aggregates, *(own if isinstance(window, Session) else ())]
+    if window.early_rows is not None:
+        kept += COUNTING
+    if window.early_idle_ms is not None:
+        kept += seen_aggregates(whole)
+    return tuple(kept), whole
 
 
 def _aggregation(stage: Stage, operator: Aggregating) -> Aggregation:

@@ -9,7 +9,7 @@ import polars as pl
 import pyarrow as pa
 
 from headrace.graph.aggregates import Aggregate, Count
-from headrace.task.chunk import Chunk, Ints
+from headrace.task.chunk import Chunk, Groups, Ints
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK
 from headrace.task.windows.aggregation import Aggregation
 from headrace.task.windows.heads import distinct
@@ -17,7 +17,7 @@ from headrace.task.windows.partial_table import BUCKET, PartialTable
 from headrace.task.windows.totals import AggregateNode
 
 NUMBER = "__n"
-_COUNT = f"{NUMBER}.count"
+COUNT_COLUMN = f"{NUMBER}.count"
 _KEY, _WINDOW, _ROW = "__key", "__window", "__row"
 _ONLY = 0
 """The bucket of all rows: they are in one so that all of them can be taken."""
@@ -76,11 +76,15 @@ class WholeNode(AggregateNode):
 
     def _send_rest(self, rows: pl.DataFrame) -> None:
         keys, groups = self._key_columns(rows)
+        self._send_last(self._results(keys, rows), groups)
+
+    def _send_last(self, batch: pa.RecordBatch, groups: Groups) -> None:
+        """Send results at the end of the inputs, at the watermark before it."""
         times = watermarks = None
         if self._timed:
-            times = np.full(rows.height, max(self._before, 0))
-            watermarks = np.full(rows.height, NO_WATERMARK)
-        self.emit(Chunk(self._results(keys, rows), times, watermarks, groups))
+            times = np.full(batch.num_rows, max(self._before, 0))
+            watermarks = np.full(batch.num_rows, NO_WATERMARK)
+        self.emit(Chunk(batch, times, watermarks, groups))
 
 
 class CountNode(WholeNode):
@@ -118,8 +122,8 @@ class CountNode(WholeNode):
         open_rows, at = self._table.lookup(keys)
         owners = order[at]
         before = np.zeros(heads.height, np.int64)
-        before[owners] = open_rows[_COUNT].to_numpy()
-        windows = (before[numbers] + _ordinals(numbers)) // self._size
+        before[owners] = open_rows[COUNT_COLUMN].to_numpy()
+        windows = (before[numbers] + ordinals(numbers)) // self._size
         made = self._aggregation.reduced(
             frame.with_columns(
                 pl.Series(_KEY, numbers),
@@ -149,7 +153,7 @@ class CountNode(WholeNode):
             open_rows: what was kept, with the numbers of its keys.
         """
         made = self._continued(made, open_rows)
-        is_full = pl.col(_COUNT) == self._size
+        is_full = pl.col(COUNT_COLUMN) == self._size
         left = made.filter(~is_full)
         self._replace(heads, before, left)
         self._send_full(chunk, made.filter(is_full))
@@ -206,10 +210,10 @@ class TotalNode(CountNode):
         keys, order = self._table.address(heads[newest[_KEY].to_numpy()].with_columns(_only()))
         self._table.put(keys, newest.select(self._table.partials)[order])
         so_far = totals.slice(open_rows.height).with_columns(made.sort(_WINDOW)[_ROW])
-        self._send_full(chunk, so_far.filter(pl.col(_COUNT) % self._size == 0))
+        self._send_full(chunk, so_far.filter(pl.col(COUNT_COLUMN) % self._size == 0))
 
     def _send_rest(self, rows: pl.DataFrame) -> None:
-        rest = rows.filter(pl.col(_COUNT) % self._size != 0)
+        rest = rows.filter(pl.col(COUNT_COLUMN) % self._size != 0)
         if rest.height:
             super()._send_rest(rest)
 
@@ -218,7 +222,7 @@ def _only() -> pl.Expr:
     return pl.lit(_ONLY, pl.Int64).alias(BUCKET)
 
 
-def _ordinals(numbers: Ints) -> Ints:
+def ordinals(numbers: Ints) -> Ints:
     """How many rows before each have its number."""
     order = np.argsort(numbers, kind="stable")
     ordered = numbers[order]

@@ -29,7 +29,7 @@ from headrace.task.windows.totals import BucketNode
 
 TIME = "__time"
 FIRST, LAST = "__first", "__last"
-_FIRST, _LAST = f"{FIRST}.min", f"{LAST}.max"
+FIRST_COLUMN, LAST_COLUMN = f"{FIRST}.min", f"{LAST}.max"
 _CHAIN, _STORED = "__chain", "__stored"
 
 
@@ -116,7 +116,7 @@ class SessionNode(BucketNode):
         if rows:  # a table may name slices of which it has no row: those of another task, once
             left = self._join(pl.concat(rows, how="vertical_relaxed"), upto)
             self._open.update(left[BUCKET].to_list())
-            waiting = left.filter(pl.col(BUCKET) <= upto)[_LAST].to_numpy()
+            waiting = left.filter(pl.col(BUCKET) <= upto)[LAST_COLUMN].to_numpy()
             ends += [int(waiting.min()) + self._size] if len(waiting) else []
         self._due = min([*ends, *(end for end in self._open if end > upto)], default=None)
 
@@ -127,7 +127,7 @@ class SessionNode(BucketNode):
         if self._due is None and opened:
             found.append(min(opened))
         if fresh is not None and fresh.height:
-            found.append(int(fresh[_LAST].to_numpy().min()) + self._size)
+            found.append(int(fresh[LAST_COLUMN].to_numpy().min()) + self._size)
         return min(found, default=None)
 
     def _store(self) -> None:
@@ -142,10 +142,10 @@ class SessionNode(BucketNode):
     def _join(self, frame: pl.DataFrame, upto: int) -> pl.DataFrame:
         """Join rows to sessions, emit those that are over; return slice and end of those left."""
         numbers = distinct(frame, self._keys)[1]
-        first, last = frame[_FIRST].to_numpy(), frame[_LAST].to_numpy()
+        first, last = frame[FIRST_COLUMN].to_numpy(), frame[LAST_COLUMN].to_numpy()
         order = np.lexsort((first, numbers))
         frame, first, last = frame[order], first[order], last[order]
-        chains = _chains(numbers[order], first, last, self._size)
+        chains = chained(numbers[order], first, last, self._size)
         ends = np.full(chains[-1] + 1 if len(chains) else 0, np.iinfo(np.int64).min)
         np.maximum.at(ends, chains, last)
         is_over = ends + self._size <= upto
@@ -157,14 +157,14 @@ class SessionNode(BucketNode):
         if replaced.height:
             self._table.remove(self._table.address(replaced)[0])
         whole = self._sessions(frame, chains, touched)
-        over = pl.col(_LAST) + self._size <= upto
+        over = pl.col(LAST_COLUMN) + self._size <= upto
         kept = whole.filter(~over)
         if kept.height:
             keys, rows = self._table.address(kept)
             self._table.put(keys, kept.select(self._table.partials)[rows])
         self._send(whole.filter(over))
         same = frame.filter(pl.Series(~touched))
-        return pl.concat([same.select(BUCKET, _LAST), kept.select(BUCKET, _LAST)])
+        return pl.concat([same.select(BUCKET, LAST_COLUMN), kept.select(BUCKET, LAST_COLUMN)])
 
     def _sessions(
         self, frame: pl.DataFrame, chains: Ints, touched: npt.NDArray[np.bool_]
@@ -173,15 +173,15 @@ class SessionNode(BucketNode):
         rows = frame.with_columns(pl.Series(_CHAIN, chains)).filter(pl.Series(touched))
         beside = [pl.col(key).first() for key in self._keys]
         whole = self._aggregation.combined(rows, [_CHAIN], *beside)
-        slices = self._slices(whole[_LAST].to_numpy())
+        slices = self._slices(whole[LAST_COLUMN].to_numpy())
         return whole.with_columns(pl.Series(BUCKET, slices))
 
     def _send(self, sessions: pl.DataFrame) -> None:
         if not sessions.height:
             return
-        sessions = sessions.sort(_LAST, _CHAIN)
-        ends = sessions[_LAST].to_numpy() + self._size
-        heads = {"window_start": sessions[_FIRST].to_numpy(), "window_end": ends}
+        sessions = sessions.sort(LAST_COLUMN, _CHAIN)
+        ends = sessions[LAST_COLUMN].to_numpy() + self._size
+        heads = {"window_start": sessions[FIRST_COLUMN].to_numpy(), "window_end": ends}
         self._emit(sessions.with_columns(pl.Series(BUCKET, ends)), heads, sessions)
 
     def deadlines(self) -> tuple[int | None, int | None]:
@@ -189,30 +189,7 @@ class SessionNode(BucketNode):
         return (None if self._due is None else self._due + self._grace), None
 
 
-class IdleNode(SessionNode):
-    """``window(global_window(idle=...))``: totals so far, each time a key has become quiet.
-
-    A record counts from its own time, or from the watermark it came with if that is later, so
-    none is ever late.
-    """
-
-    def push(self, chunk: Chunk) -> None:
-        """Add rows to their slices."""
-        assert chunk.times is not None
-        assert chunk.watermarks is not None
-        self._take(chunk, np.maximum(chunk.times, chunk.watermarks - self._delay))
-
-    def _send(self, sessions: pl.DataFrame) -> None:
-        if not sessions.height:
-            return
-        sessions = sessions.sort(_LAST, _CHAIN)
-        ends = sessions[_LAST].to_numpy() + self._size
-        heads, numbers = distinct(sessions, self._keys)
-        totals = self._table.accumulate(heads, numbers, sessions)
-        self._emit(sessions.with_columns(pl.Series(BUCKET, ends)), {"at": ends}, totals)
-
-
-def _chains(numbers: Ints, first: Ints, last: Ints, gap: int) -> Ints:
+def chained(numbers: Ints, first: Ints, last: Ints, gap: int) -> Ints:
     """Number the sessions of rows sorted by key and first record."""
     begins = np.ones(len(numbers), bool)
     if len(numbers):

@@ -252,7 +252,7 @@ class BucketNode(AggregateNode):
         frame: pl.DataFrame,
         heads: Mapping[str, Ints],
         partials: pl.DataFrame,
-        flags: Mapping[str, bool] | None = None,
+        flags: Mapping[str, bool | npt.NDArray[np.bool_]] | None = None,
     ) -> None:
         """Push one row for each bucket and key, with its moments; its time is the bucket's last."""
         ends = frame[BUCKET].to_numpy()
@@ -260,7 +260,7 @@ class BucketNode(AggregateNode):
         columns = _columns(keys)
         columns |= {name: moments(moment) for name, moment in heads.items()}
         for name, value in (flags or {}).items():
-            columns[name] = pa.array(np.full(len(ends), value))
+            columns[name] = pa.array(np.broadcast_to(value, len(ends)))
         batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
         unknown = np.full(len(ends), NO_WATERMARK, np.int64)
         results = self._results(batch, partials)
@@ -301,10 +301,13 @@ class PeriodicNode(BucketNode):
 
     def push(self, chunk: Chunk) -> None:
         """Add rows to the bucket in which they will be counted."""
+        self._add(chunk, (self._effective(chunk) // self._size + 1) * self._size)
+
+    def _effective(self, chunk: Chunk) -> Ints:
+        """The event time at which each record counts."""
         assert chunk.times is not None
         assert chunk.watermarks is not None
-        effective = np.maximum(chunk.times, chunk.watermarks - self._delay)
-        self._add(chunk, (effective // self._size + 1) * self._size)
+        return np.maximum(chunk.times, chunk.watermarks - self._delay)
 
     def advance(self, watermark: int, wall_ms: int) -> None:
         """Bring the totals to each instant that the watermark has passed, and emit them."""

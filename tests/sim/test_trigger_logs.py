@@ -1,0 +1,82 @@
+"""What the nodes of windows send of a log, in any order of arrival and epochs of any size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.sim.trigger_model import expect_early, held, sent, window_of
+from tests.sim.window_model import PARTITIONS, Case, Record, expect
+from tests.sim.window_nodes import run
+
+from headrace.graph.windows import Session, Window
+
+UPDATES = ["replace", "retract", "add"]
+EARLY = [{"early": "5ms"}, {"early": "4ms"}, {"early_idle": "3ms"}, {"early_idle": "5ms"}]
+ROWS = {"early_rows": 3}
+
+
+@st.composite
+def logs(draw: Any) -> list[Record]:
+    """Records that come about as they happened, some of them far behind or ahead."""
+    log: list[Record] = []
+    now = 0
+    for _ in range(draw(st.integers(0, 40))):
+        now += draw(st.sampled_from([0, 0, 1, 3]))
+        behind = draw(st.integers(0, 11))
+        at = draw(st.sampled_from([now, max(0, now - behind), now + behind]))
+        key = draw(st.sampled_from(["a", "b", None]))
+        log.append(Record(draw(st.integers(0, PARTITIONS - 1)), key, len(log), at))
+    return log
+
+
+def check(data: Any, window: Window, *, is_exact: bool) -> None:
+    """Compare all results with the model's, or what a reader holds in the end."""
+    log = data.draw(logs())
+    lateness = data.draw(st.sampled_from([0, 6]))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=8)))
+    case = Case(window, lateness=lateness)
+    ran = run(window, log, lateness, cuts)
+    rows = sent(ran.sink.rows)
+    expected, late = expect(log, case)
+    assert held(rows, window.updates, grow=isinstance(window, Session)) == expected
+    assert (late, 0) == (ran.late, ran.left)
+    if is_exact:
+        every = sorted(expect_early(log, case).elements(), key=repr)
+        assert every == sorted(rows, key=repr)
+
+
+@pytest.mark.parametrize("early", EARLY, ids=str)
+@pytest.mark.parametrize("kind", ["tumbling", "hopping", "hopping that does not divide", "session"])
+@given(data=st.data())
+@settings(max_examples=40)
+def test_early_results_by_event_time_follow_from_the_log(
+    kind: str, early: dict[str, Any], data: Any
+) -> None:
+    grace, updates = data.draw(st.sampled_from(["0ms", "9ms"])), data.draw(st.sampled_from(UPDATES))
+    check(data, window_of(kind, grace=grace, updates=updates, **early), is_exact=True)
+
+
+@pytest.mark.parametrize("early", [{}, *EARLY[1:3], ROWS], ids=str)
+@pytest.mark.parametrize(
+    "kind", ["tumbling", "hopping", "hopping that does not divide", "session", "sliding"]
+)
+@given(data=st.data())
+@settings(max_examples=40)
+def test_late_records_end_in_what_the_log_has(kind: str, early: dict[str, Any], data: Any) -> None:
+    """Whatever came between, a reader that follows the results holds those of the whole log."""
+    updates = data.draw(st.sampled_from(UPDATES if early else UPDATES[:2]))
+    if kind == "sliding":
+        early, updates = {}, updates.replace("add", "replace")
+    window = window_of(kind, grace="15ms", late="update", updates=updates, **early)
+    check(data, window, is_exact=False)
+
+
+@pytest.mark.parametrize("kind", ["tumbling", "hopping", "session"])
+@given(data=st.data())
+@settings(max_examples=40)
+def test_early_results_by_number_end_in_what_the_log_has(kind: str, data: Any) -> None:
+    updates = data.draw(st.sampled_from(UPDATES))
+    check(data, window_of(kind, grace="9ms", updates=updates, **ROWS), is_exact=False)
