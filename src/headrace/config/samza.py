@@ -54,6 +54,13 @@ ELSEWHERE: tuple[Elsewhere, ...] = (
     Elsewhere("stores.*.key.serde", "leave it out: keys have the types of their columns"),
     Elsewhere("stores.*.msg.serde", 'say the type of the store: hr.store("name", MyRecord)'),
     Elsewhere("serializers.*", "leave it out: streams have columns with types"),
+    Elsewhere(
+        "systems.*.streams.*.samza.bootstrap",
+        'say it of the input: g.input("stream", bootstrap=True)',
+    ),
+    Elsewhere(
+        "systems.*.streams.*.samza.priority", 'say it of the input: g.input("stream", priority=1)'
+    ),
     Elsewhere("systems.*", "leave it out: streams are on the bus below home"),
 )
 
