@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from headrace.coordinator.joined import JoinedParts
     from headrace.coordinator.loop import Control
     from headrace.coordinator.summary import EpochSummary
+    from headrace.errors import HeadraceError
     from headrace.graph.jobs import Job
 
 
@@ -81,6 +82,7 @@ def show_run(job: Job, settings: Settings, bus: Bus, reporter: Reporter, clock: 
     from headrace.cli.running.progress import Progress
     from headrace.coordinator.changes.rescaling import setting_notice
     from headrace.coordinator.loop import Control
+    from headrace.errors import HeadraceError
     from headrace.graph.operators import Input
     from headrace.spark.run import run_job
 
@@ -118,11 +120,30 @@ def show_run(job: Job, settings: Settings, bus: Bus, reporter: Reporter, clock: 
                 on_notice=reporter.notice,
                 on_recovery=reporter.recovering,
             )
+        except HeadraceError as error:
+            _tell_of_replay(job.name, error, settings, clock)
+            raise
         finally:
             reporter.close()
     seconds = clock.monotonic() - running[0][1].began if running else 0.0
     reporter.finished(seconds, interrupted=result.interrupted)
     return result.interrupted
+
+
+def _tell_of_replay(job: str, error: HeadraceError, settings: Settings, clock: Clock) -> None:
+    """Say how the epoch that ended with an error can be looked at, where it was left behind."""
+    from headrace.coordinator.epoch_plan import load_failed
+    from headrace.coordinator.inspection.part_readers import part_readers
+    from headrace.errors import HeadraceError
+    from headrace.files import Files
+
+    with suppress(HeadraceError, OSError):  # the error itself is what counts
+        for reader in part_readers(settings, job, clock):
+            found = load_failed(reader.root, reader.state(), Files(sync=False))
+            if found is not None and found.message == error.message:
+                number = found.plan.epoch
+                command = f"headrace jobs replay {reader.job}"
+                typer.echo(f"epoch {number} failed; for a test that runs it: {command}", err=True)
 
 
 @contextmanager
