@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headrace import sinks
     from headrace.errors import GraphError, HeadraceError, InvalidInputError
     from headrace.graph import agg
+    from headrace.graph.asynchronous import AsyncProcessor, Callback
     from headrace.graph.builder import Graph
     from headrace.graph.jobs import Job, job
     from headrace.graph.kept_tables import Table
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from headrace.task.timers import Timer
 
 __all__ = [
+    "AsyncProcessor",
+    "Callback",
     "Context",
     "Graph",
     "GraphError",
@@ -77,6 +80,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AsyncProcessor": "headrace.graph.asynchronous",
+    "Callback": "headrace.graph.asynchronous",
     "Context": "headrace.task.process",
     "Graph": "headrace.graph.builder",
     "GraphError": "headrace.errors",

@@ -30,6 +30,8 @@ ALIASES: tuple[Alias, ...] = (
     Alias("job.hotstandby.replicationcount", "standby.copies"),
     Alias("task.commit.ms", "epoch.interval_ms"),
     Alias("task.poll.interval.ms", "epoch.tick_ms"),
+    Alias("task.max.concurrency", "job.max_concurrency"),
+    Alias("job.container.thread.pool.size", "job.threads"),
     Alias("job.logged.store.base.dir", "state.dir"),
     Alias("job.non-logged.store.base.dir", "state.dir"),
     Alias("stores.*.container.cache.size.bytes", "state.block_cache_bytes"),

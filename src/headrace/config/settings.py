@@ -94,6 +94,18 @@ class JobSettings(Section):
     rows_per_message: int = Field(
         1_000_000, ge=1, description="messages that flat_map or process may make of one"
     )
+    max_concurrency: int = Field(
+        1,
+        ge=1,
+        description="calls of an asynchronous processor that may be open in a task, where it does "
+        "not say so itself",
+    )
+    threads: int = Field(
+        0,
+        ge=0,
+        description="threads of each process in which plain processors run; 0: in none, one task "
+        "after the other",
+    )
 
     state_semantics: SEMANTICS = Field(
         "exactly_once",
@@ -132,6 +144,23 @@ class EpochSettings(Section):
     )
     timeout_s: float = Field(
         600.0, gt=0, description="after this long an epoch reads no more input and ends"
+    )
+    calls_ms: int = Field(
+        10_000,
+        ge=1,
+        description="how long an epoch begins asynchronous calls; it commits what has completed",
+    )
+    wait_ms: int = Field(
+        1000,
+        ge=0,
+        description="how long an epoch waits for open asynchronous calls while none completes; "
+        "they go on in the next",
+    )
+    max_waiting: int = Field(
+        100_000,
+        ge=0,
+        description="messages that may wait for asynchronous calls from one epoch to the next; "
+        "while more do, no input is read",
     )
     tick_ms: int = Field(
         100, ge=1, description="how often an idle job looks for new input and for due deadlines"

@@ -425,7 +425,9 @@ class Coordinator:
         check_ends(self._plan, state, ends)
         added = self._inputs.added(self._plan, state, ends)
         state = with_positions(state, added)
-        ranges = plan_ranges(self._plan, state, ends, self._max_rows, self._limits.order)
+        is_full = sum(task.waiting for task in state.tasks.values()) > self._limits.max_waiting
+        order = self._limits.order
+        ranges = [] if is_full else plan_ranges(self._plan, state, ends, self._max_rows, order)
         check_kept(ranges, self._inputs.by_operator(self._plan))
         ended = not ranges and at_end(self._plan, state)
         due = self.wall_deadline()

@@ -92,6 +92,7 @@ class Deployment:
                 read_start(settings.job.start, "job.start"),
                 settings.epoch.order,
                 settings.standby.wanted,
+                settings.epoch.max_waiting,
             ),
             copier=self.copier,
             planner=self.planner,
@@ -229,7 +230,14 @@ def make_plan(
         tasks=settings.job.tasks,
         files={path: file.bound for path, file in files.items()},
         dead_letters=dead,
-        limits=CallLimits(settings.job.call_timeout_s, settings.job.rows_per_message),
+        limits=CallLimits(
+            settings.job.call_timeout_s,
+            settings.job.rows_per_message,
+            settings.job.max_concurrency,
+            settings.job.threads,
+            settings.epoch.calls_ms / 1000,
+            settings.epoch.wait_ms / 1000,
+        ),
         semantics=Wanted(settings.job.state_semantics, settings.job.output_semantics),
     )
     counts: dict[str, int] = {}

@@ -32,6 +32,7 @@ from headrace.coordinator.watermarks import (
     Positions,
     keyed_watermark,
     next_wake,
+    passed_on,
     source_watermarks,
 )
 from headrace.errors import InternalError, UnavailableError
@@ -216,7 +217,7 @@ class EpochRun:
                 tasks += [TaskOrder(stage.name, t) for t in range(stage.tasks) if t not in there]
             return tasks
         inputs = self._positions() if stage.feeds else {}
-        bound = self._bound(stage, self.watermarks)
+        bound = self._bound(stage, self._passed_on)
         self.watermarks[stage.name] = self._watermark_before(stage, bound, inputs)
         watermark = self.watermarks[stage.name]
         rows = [0] * stage.tasks
@@ -240,7 +241,7 @@ class EpochRun:
 
     def _with_passed(self, stage: Stage, due: list[TaskOrder]) -> list[TaskOrder]:
         """Tell tasks how far they had come by the last epoch, each by its own partitions."""
-        bound = self._bound(stage, self.state.watermarks)
+        bound = self._bound(stage, passed_on(self.state.watermarks, self.state.tasks))
         return [
             replace(order, passed=min([bound, *(wanted.max_time for wanted in order.ranges)]))
             for order in due
@@ -265,7 +266,7 @@ class EpochRun:
         for stage in self.plan.levels[level]:
             if stage.feeds:
                 reached = min(
-                    self._bound(stage, self.watermarks), feed_watermark(stage, self._positions())
+                    self._bound(stage, self._passed_on), feed_watermark(stage, self._positions())
                 )
                 self.watermarks[stage.name] = max(self.watermarks[stage.name], reached)
         if level:
@@ -278,6 +279,11 @@ class EpochRun:
             found = self.known.get(stage.name, found)
             before = self.state.watermarks.get(stage.name, NO_WATERMARK)
             self.watermarks[stage.name] = max(found, before)
+
+    @property
+    def _passed_on(self) -> dict[str, int]:
+        """The watermark of what each stage sends on: what waits for calls holds it back."""
+        return passed_on(self.watermarks, {**self.state.tasks, **self.tasks})
 
     @property
     def _now(self) -> Now:
@@ -384,6 +390,8 @@ class EpochRun:
             event_deadline=task.event_deadline,
             wall_deadline=task.wall_deadline,
             host=report.host,
+            held=task.held,
+            waiting=task.waiting,
         )
 
     def _segment(self, task: TaskReport, report: SlotReport) -> SegmentRef | None:

@@ -17,7 +17,7 @@ from headrace.bus.bus import Bus
 from headrace.bus.spec import StreamSpec
 from headrace.coordinator.manifest import InputPosition, JobState
 from headrace.coordinator.publishing import producer_of, publish_outputs, sequence_of
-from headrace.coordinator.watermarks import Positions
+from headrace.coordinator.watermarks import Positions, passed_on
 from headrace.errors import PartsError, UnavailableError
 from headrace.faults import fault
 from headrace.plan.stages import GROUP, MARK, Exchange, JobPlan, Stage
@@ -130,8 +130,9 @@ def publish_epoch(state: JobState, plan: JobPlan, bus: Bus, root: Path) -> int:
 
 def publish_marks(state: JobState, plan: JobPlan, bus: Bus) -> None:
     """Append the marks of the last epoch, after its rows; any number of times the same."""
+    marks = passed_on(state.watermarks, state.tasks)
     for stage in plan.stages:
-        watermark = state.watermarks.get(stage.name, NO_WATERMARK)
+        watermark = marks.get(stage.name, NO_WATERMARK)
         for exchange in stage.sends:
             if exchange.stream:
                 _publish_mark(state, exchange, watermark, bus, is_timed=stage.timed)

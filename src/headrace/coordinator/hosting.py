@@ -24,6 +24,7 @@ from headrace.state.position import Position
 from headrace.state.registry import Registry
 from headrace.state.rocksdb import RocksDBBackend
 from headrace.state.task_state import BACKENDS, BackendFactory
+from headrace.task.asynchronous.loop import CallLoop
 from headrace.task.background import Background, ThreadBackground
 from headrace.task.merges import Merges
 from headrace.task.orders import SlotOrder
@@ -168,6 +169,7 @@ def open_host(  # noqa: PLR0913 - each is a part of its own, by name
         standbys=StandbyStores(background_of_standbys or ThreadBackground(), clock, standby_share),
         should_stop=lambda generation: stop_file(storage, generation).exists(),
         mend=lambda order, path: segments(order).mend(path),
+        loop=CallLoop(clock),
         adopt_bytes=adopt_bytes,
     )
 

@@ -225,8 +225,11 @@ def keyed_tasks(  # noqa: PLR0913 - each is a fact of its own, by name
             size = held.snapshot_bytes + held.segment_bytes
             target = StateTarget(held.epoch, held.attempt, held.shape, size)
             passed = state.watermarks.get(stage.name, NO_WATERMARK)
+            if held.held is not None:
+                passed = min(passed, held.held)
             merge = merge_order(held, state.time_ms, passed)
-            orders.append(TaskOrder(stage.name, task, groups, ranges, target, merge, bound))
+            order = TaskOrder(stage.name, task, groups, ranges, target, merge, bound)
+            orders.append(msgspec.structs.replace(order, held=held.held))
     return orders
 
 

@@ -31,6 +31,7 @@ class EpochLimits:
         standby_copies: how many standbys each task has.
         start: where a new job begins to read inputs that do not say so themselves.
         order: in which inputs of one priority are read.
+        max_waiting: messages that may wait for asynchronous calls before nothing new is read.
     """
 
     max_rows: int = 8_000_000
@@ -44,6 +45,7 @@ class EpochLimits:
     start: Start = EARLIEST
     order: str = "even"
     standby_copies: int = 0
+    max_waiting: int = 100_000
 
     def adapt(self, bound: int, rows: int, overlay_bytes: int) -> int:
         """Return how many rows the next epoch may read, from what this one needed.

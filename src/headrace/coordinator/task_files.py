@@ -20,8 +20,9 @@ class TaskState(msgspec.Struct, frozen=True, omit_defaults=True):
     a store begins with, to be applied one after the other by key groups: none, one, or after
     a change of task count several, which may hold deletions and be of another lineage. After
     them it stands at ``snapshot_epoch`` and ``snapshot_attempt``; ``segments`` are the changes
-    since, in epoch order. ``shape`` changes whenever a merge took effect; ``expires`` says that
-    some entries live for a time only.
+    since, in epoch order. ``waiting`` messages wait for asynchronous calls, and have held what
+    follows these at the watermark ``held``. ``shape`` changes whenever a merge took effect;
+    ``expires`` says that some entries live for a time only.
     """
 
     epoch: int = -1
@@ -36,6 +37,8 @@ class TaskState(msgspec.Struct, frozen=True, omit_defaults=True):
     event_deadline: int | None = None
     wall_deadline: int | None = None
     host: str = ""
+    held: int | None = None
+    waiting: int = 0
 
     @property
     def files(self) -> tuple[SegmentRef, ...]:
@@ -54,7 +57,7 @@ class TaskState(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TaskChange(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an epoch changed of one task; deadlines and host are always the new ones.
+    """What an epoch changed of one task; from the deadlines on, all is always as it is now.
 
     ``segment`` holds the epoch's changes, ``merged`` what stands for earlier files.
     """
@@ -66,6 +69,8 @@ class TaskChange(msgspec.Struct, frozen=True, omit_defaults=True):
     event_deadline: int | None = None
     wall_deadline: int | None = None
     host: str = ""
+    held: int | None = None
+    waiting: int = 0
 
 
 def merge_order(task: TaskState, now_ms: int, watermark: int = NO_WATERMARK) -> MergeOrder | None:
@@ -133,6 +138,8 @@ def changed(task: TaskState, change: TaskChange) -> TaskState:
         event_deadline=change.event_deadline,
         wall_deadline=change.wall_deadline,
         host=change.host,
+        held=change.held,
+        waiting=change.waiting,
     )
 
 

@@ -179,6 +179,28 @@ def _meeting(plan: JobPlan) -> list[set[str]]:
     return [sources[stage.index] for stage in plan.stages if stage.keyed]
 
 
+class Held(Protocol):
+    """What is known of a task whose messages may wait for asynchronous calls."""
+
+    @property
+    def held(self) -> int | None: ...  # noqa: D102 - as in ``TaskState``
+
+
+def passed_on(watermarks: Mapping[str, int], tasks: Mapping[str, Held]) -> dict[str, int]:
+    """Return the watermark of what each stage sends on.
+
+    Args:
+        watermarks: of the stages.
+        tasks: by "stage/task".
+    """
+    found = dict(watermarks)
+    for name, task in tasks.items():
+        stage = name.rpartition("/")[0]
+        if task.held is not None and stage in found:
+            found[stage] = min(found[stage], task.held)
+    return found
+
+
 def keyed_watermark(stage: Stage, names: Mapping[int, str], watermarks: Mapping[str, int]) -> int:
     """Return the watermark of a keyed stage from those of the stages that send it files."""
     lowest = END_WATERMARK

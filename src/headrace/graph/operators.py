@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from headrace.config.starts import Start
 from headrace.graph.aggregates import Aggregate
+from headrace.graph.calls import Calls
 from headrace.graph.remote import Remote
 from headrace.graph.semantics import Semantics
 from headrace.graph.sinks import Sink
@@ -310,7 +311,10 @@ class WindowAggregate(Operator):
 
 @dataclass(frozen=True)
 class Process(Operator):
-    """``process``: the user's class, one instance for each task."""
+    """``process``: the user's class, one instance for each task.
+
+    ``calls`` says how calls are made that need not end before the next begins.
+    """
 
     factory: Callable[[], Any] | None = field(default=None, compare=False)
     returns: pa.Schema | None = None
@@ -318,6 +322,7 @@ class Process(Operator):
     stores: tuple[StoreSpec, ...] = ()
     tables: tuple[BroadcastSpec, ...] = ()
     sides: Sides = ()
+    calls: Calls | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)

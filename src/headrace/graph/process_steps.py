@@ -11,6 +11,8 @@ from headrace.graph.arguments import (
     checked_uses,
     shown,
 )
+from headrace.graph.asynchronous import check_local, checked_calls
+from headrace.graph.durations import Duration
 from headrace.graph.joins import keys_mistake
 from headrace.graph.operators import (
     FAIL,
@@ -32,7 +34,7 @@ from headrace.graph.types import to_schema
 class ProcessSteps(Steps):
     """``process``."""
 
-    def process(
+    def process(  # noqa: PLR0913 - each is a knob of its own, by name
         self,
         factory: Callable[[], Any],
         stores: Mapping[str, Any] | Sequence[StoreSpec | BroadcastSpec] = (),
@@ -41,12 +43,19 @@ class ProcessSteps(Steps):
         name: str | None = None,
         on_error: str = FAIL,
         sides: Mapping[str, Any] | None = None,
+        *,
+        max_concurrency: int | None = None,
+        order: str | None = None,
+        timeout: Duration | None = None,
+        callback_timeout: Duration | None = None,
+        threads: int | None = None,
     ) -> Self:
         """Run a class of your own, one instance for each task.
 
         The class has ``process(message, context)`` and may have ``open(context)``,
         ``on_timer(timer, context)`` and ``close()``; it sends with ``context.emit``. Or it is made
-        of ``hr.StatelessProcessor`` or ``hr.StatefulProcessor``, which return what is sent.
+        of ``hr.StatelessProcessor`` or ``hr.StatefulProcessor``, which return what is sent. Where
+        ``process`` is ``async def``, many calls are under way at a time: see the guide.
 
         Args:
             factory: the class, or a function without arguments that makes an instance.
@@ -58,6 +67,15 @@ class ProcessSteps(Steps):
             name: of the operator; its timers are kept by it.
             on_error: ``fail``, ``drop`` or ``dead_letter``: of a message it raises on.
             sides: columns of each side that it may send to with ``context.emit(..., to=...)``.
+            max_concurrency: calls of ``async def process``, of ``process_async(message, context,
+                callback)``, or of threads, that may be open in a task. Default: that of the
+                settings, or as many as there are threads.
+            order: in which such calls take effect: ``in``: of the messages; ``out``: as they end;
+                ``key``: as they end, those of one key one after the other. Default: ``in``.
+            timeout: of one call of ``async def process`` or of a thread. Default: that of the
+                settings.
+            callback_timeout: how long the callback of ``process_async`` may take to come.
+            threads: run a plain ``process`` in a pool of so many threads.
         """
         site = user_site()
 
@@ -76,7 +94,22 @@ class ProcessSteps(Steps):
             if returns is not None:
                 schema = attempt(wrong, lambda: to_schema(returns), None)
             columns = checked_uses(wrong, uses)
-            return Process(chosen, (self.name,), site, factory, schema, columns, specs, tables)
+            calls = checked_calls(
+                wrong,
+                factory,
+                self.keys,
+                max_concurrency=max_concurrency,
+                order=order,
+                timeout=timeout,
+                callback_timeout=callback_timeout,
+                threads=threads,
+            )
+            if calls is not None:
+                check_local(wrong, specs)
+            before = (self.name,)
+            return Process(
+                chosen, before, site, factory, schema, columns, specs, tables, calls=calls
+            )
 
         return self._add("process", name, make, self.keys, on_error, sides)
 

@@ -7,15 +7,21 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from headrace.graph.calls import call_style
 
-def call_mistake(function: Callable[..., Any], arguments: tuple[str, ...]) -> str | None:
+
+def call_mistake(
+    function: Callable[..., Any], arguments: tuple[str, ...], *, may_wait: bool = False
+) -> str | None:
     """Say why a function cannot be called with these positional arguments, or ``None``.
 
-    Functions without a signature, as some builtins are, pass.
+    Functions without a signature, as some builtins are, pass. One that ``may_wait`` may be a
+    coroutine function.
     """
     unbound = inspect.unwrap(function)
     target = unbound if inspect.isroutine(unbound) else getattr(unbound, "__call__", unbound)  # noqa: B004
-    if inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target):
+    is_async = inspect.iscoroutinefunction(target) and not may_wait
+    if is_async or inspect.isasyncgenfunction(target):
         return "is async; give a plain function"
     try:
         signature = inspect.signature(function)
@@ -45,10 +51,12 @@ def process_mistakes(factory: Any) -> list[str]:
         mistakes.append(
             f"class {factory.__name__} {wrong}; wrap it: process(lambda: {factory.__name__}(...))"
         )
-    if not callable(getattr(factory, "process", None)):
+    style = call_style(factory)
+    if style is None and not callable(getattr(factory, "process", None)):
         mistakes.append(f"class {factory.__name__} has no method process(self, message, context)")
-    methods = {
+    methods: dict[str, tuple[str, ...]] = {
         "process": ("message", "context"),
+        "process_async": ("message", "context", "callback"),
         "open": ("context",),
         "on_timer": ("timer", "context"),
         "close": (),
@@ -58,12 +66,12 @@ def process_mistakes(factory: Any) -> list[str]:
         if not callable(getattr(factory, method, None)):
             continue
         is_plain = not isinstance(function, staticmethod | classmethod)
-        wrong = call_mistake(
-            getattr(factory, method), (*(("self",) if is_plain else ()), *arguments)
-        )
+        may_wait = style is not None and method in ("process", "open", "close")
+        own = ("self",) if is_plain else ()
+        wrong = call_mistake(getattr(factory, method), (*own, *arguments), may_wait=may_wait)
         if wrong is not None:
             mistakes.append(f"method {factory.__name__}.{method} {wrong}")
-        if runs_later(getattr(factory, method)):
+        if runs_later(getattr(factory, method), may_wait=may_wait):
             mistakes.append(
                 f"method {factory.__name__}.{method} is a generator or async, so calling it runs "
                 "nothing: make it a plain method and send with context.emit"
@@ -87,14 +95,11 @@ def returns_nothing(function: Any) -> bool:
     return bool(found) and all(value is None for value in found)
 
 
-def runs_later(function: Any) -> bool:
-    """Say whether a call of a function runs nothing yet."""
-    tests = (
-        inspect.isgeneratorfunction,
-        inspect.iscoroutinefunction,
-        inspect.isasyncgenfunction,
-    )
-    return any(test(function) for test in tests)
+def runs_later(function: Any, *, may_wait: bool = False) -> bool:
+    """Say whether a call of a function runs nothing yet, unless it may wait for itself."""
+    if inspect.iscoroutinefunction(function):
+        return not may_wait
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
 def name_of(function: Any) -> str:

@@ -18,6 +18,8 @@ from headrace.graph.operators import (
     Input,
     JobGraph,
     Operator,
+    PartitionBy,
+    Process,
     RunningAggregate,
     WindowAggregate,
 )
@@ -66,15 +68,27 @@ def has_dead_letters(operators: Iterable[Operator]) -> bool:
 def traced_operators(operators: Mapping[str, Operator]) -> set[str]:
     """Return the operators whose rows have to know the record that they were made of."""
     traced: set[str] = set()
+    keyed = _keyed(operators)
     for operator in reversed(list(operators.values())):
         is_source = isinstance(operator, Input)
         if isinstance(operator, InOrder):  # rows of one time go by the record they were made of
             traced |= set(operator.inputs)
         if operator.on_error == DEAD_LETTER:
             traced |= {operator.name} if is_source else set(operator.inputs)
+        if isinstance(operator, Process) and operator.calls and operator.name not in keyed:
+            traced |= set(operator.inputs)  # calls are known by the offset of their record
         if operator.name in traced and not isinstance(operator, _OF_MANY):
             traced |= set(operator.inputs)
     return traced
+
+
+def _keyed(operators: Mapping[str, Operator]) -> set[str]:
+    """The operators of stages that are partitioned by key."""
+    found: set[str] = set()
+    for operator in operators.values():
+        if isinstance(operator, PartitionBy) or not found.isdisjoint(operator.inputs):
+            found.add(operator.name)
+    return found
 
 
 def dead_binding(

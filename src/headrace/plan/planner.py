@@ -43,6 +43,7 @@ from headrace.graph.operators import (
 )
 from headrace.graph.ordering import InOrder
 from headrace.graph.table_operators import JoinKept, KeepTable, kept_stores
+from headrace.plan.asynchronous import check_calls, with_threads
 from headrace.plan.counts import wanted_tasks
 from headrace.plan.combining import combining
 from headrace.plan.cutting import Cut, cut
@@ -111,8 +112,10 @@ def plan(
         raise InvalidInputError(f"found {key_groups} key groups, expected 1 to 65536")
     if tasks is not None and not 1 <= tasks <= key_groups:
         raise InvalidInputError(f"found {tasks} tasks, expected 1 to {key_groups}, the key groups")
+    graph = with_threads(graph, (limits or CallLimits()).threads)
     inference = Inference(graph, streams, files or {})
     inference.run()
+    check_calls(inference.operators, inference.report)
     found = cut(inference.operators, inference.report)
     counts: dict[int, int] = {}
     if found is not None:

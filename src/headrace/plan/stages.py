@@ -298,10 +298,18 @@ class CallLimits:
     Args:
         timeout_s: how long it may take; ``None``: for ever.
         rows: how many messages it may make of one.
+        concurrency: how many calls of an asynchronous processor may be open in a task.
+        threads: in how many threads plain processors run; 0: in none.
+        begin_s: how long an epoch begins asynchronous calls.
+        wait_s: how long it waits for open ones while nothing happens.
     """
 
     timeout_s: float | None = None
     rows: int | None = None
+    concurrency: int = 1
+    threads: int = 0
+    begin_s: float = 10.0
+    wait_s: float = 1.0
 
 
 PART = "@"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
 from headrace.bus.bus import Bus
-from headrace.errors import InternalError
+from headrace.errors import InternalError, InvalidInputError
 from headrace.graph.joins import JoinStreams
 from headrace.graph.operators import (
     FAIL,
@@ -41,6 +42,10 @@ from headrace.state.broadcast import BroadcastStore, BroadcastTable
 from headrace.state.objects import ObjectStore
 from headrace.state.remote import RemoteStore
 from headrace.state.task_state import TaskState
+from headrace.task.asynchronous.loop import CallLoop
+from headrace.task.asynchronous.node import AsyncNode
+from headrace.task.asynchronous.pending import PendingRows, has_pending
+from headrace.task.asynchronous.source import AnswerNode, AskNode
 from headrace.task.deduplicate import DeduplicateNode
 from headrace.task.generate import GenerateNode
 from headrace.task.in_order import InOrderNode
@@ -78,12 +83,14 @@ class Surroundings:
         key_groups: of the job.
         limits: of calls of the user's functions.
         bus: where records are read again that become dead letters.
+        loop: of the process, for asynchronous calls.
     """
 
     job: str
     key_groups: int
     limits: CallLimits
     bus: Bus
+    loop: CallLoop
 
 
 @dataclass(frozen=True)
@@ -99,6 +106,7 @@ class Build:
         remotes: opens its remote stores.
         tables: the broadcast stores of the process, at the epoch's offsets.
         keys: the columns that the stage is partitioned by.
+        asks: in a stage that reads by offset, what makes its asynchronous calls; else empty.
     """
 
     stage: Stage
@@ -109,6 +117,7 @@ class Build:
     remotes: RemoteStores
     tables: Mapping[str, BroadcastTable]
     keys: tuple[str, ...]
+    asks: Mapping[str, AskNode] = field(default_factory=dict)
 
     def source_schema(self, operator: Operator) -> pa.Schema:
         """Return the columns that reach an operator by its first input."""
@@ -203,15 +212,39 @@ def _process_node(operator: Process, build: Build) -> Node:
     whole = build.stage.keys_of(operator)
     keys = [key for key in whole if key in source.names]
     assert operator.factory is not None
-    return ProcessNode(
-        operator.name,
-        runner_of(operator.factory),
-        _turn(operator, build, has_key=len(keys) == len(whole)),
-        source=source,
-        uses=operator.uses,
-        keys=keys,
-        takes=operator.takes,
-    )
+    if operator.name in build.asks:
+        return AnswerNode(build.asks[operator.name], _parcels(operator))
+    turn = _turn(operator, build, has_key=len(keys) == len(whole))
+    factory = runner_of(operator.factory)
+    named = {"source": source, "uses": operator.uses, "keys": keys, "takes": operator.takes}
+    if operator.calls is not None:
+        return _calling_node(operator, build, turn, named)
+    state = build.state
+    if state is not None and has_pending(state.store(timer_store(operator)), build.groups):
+        raise InvalidInputError(
+            f"messages wait for asynchronous calls of operator {operator.name!r}, which is called "
+            "one message after the other now: run it as it was until none waits, or begin anew: "
+            f"headrace jobs reset {build.around.job}",
+            operator=operator.name,
+        )
+    return ProcessNode(operator.name, factory, turn, **named)
+
+
+def _calling_node(
+    operator: Process, build: Build, turn: Turn, named: Mapping[str, Any]
+) -> AsyncNode | AskNode:
+    around = build.around
+    assert operator.factory is not None
+    factory = runner_of(operator.factory)
+    calling = {
+        "spec": operator.calls,
+        "loop": around.loop,
+        "owner": (around.job, build.stage.name, build.task, operator.name),
+    }
+    if build.state is None:
+        return AskNode(operator.name, factory, turn, **calling, **named)
+    pending = PendingRows(build.state.store(timer_store(operator)), build.groups)
+    return AsyncNode(operator.name, factory, turn, pending=pending, **calling, **named)
 
 
 def _several_node(operator: ProcessSeveral, build: Build) -> Node:
@@ -241,9 +274,12 @@ def _turn(operator: Process, build: Build, *, has_key: bool) -> Turn:
     }
     own = _short_names(operator, stores)
     undo = None if operator.on_error == FAIL else Undo(own, timers)
+    return Turn(build.task, own, timers, tables, build.around.limits, undo, _parcels(operator))
+
+
+def _parcels(operator: Process) -> Parcels:
     site = function_site(getattr(operator.factory, "process", None))
-    parcels = Parcels(operator.name, operator.returns, operator.sides, site)
-    return Turn(build.task, own, timers, tables, build.around.limits, undo, parcels)
+    return Parcels(operator.name, operator.returns, operator.sides, site)
 
 
 def _short_names(

@@ -87,7 +87,8 @@ class TaskOrder(msgspec.Struct, frozen=True):
 
     ``bound`` is the watermark of what a task receives beside internal streams; of each partition
     of these that it reads there is a range, empty where there is no news. ``passed`` is the
-    watermark that these alone had brought the task to, ahead of others of its stage.
+    watermark that these alone had brought the task to, ahead of others of its stage. ``held`` is
+    that behind its asynchronous calls, where messages waited for these; ``None``: as the stage's.
     """
 
     stage: str
@@ -98,6 +99,7 @@ class TaskOrder(msgspec.Struct, frozen=True):
     merge: MergeOrder | None = None
     bound: int = END_WATERMARK
     passed: int = NO_WATERMARK
+    held: int | None = None
 
 
 class StandbyOrder(msgspec.Struct, frozen=True, array_like=True):
@@ -232,8 +234,9 @@ class TaskReport(msgspec.Struct, frozen=True):
 
     ``operators`` has what each operator counted. ``event_deadline`` is the watermark at which
     the task has something to emit, and ``wall_deadline`` the wall clock; ``None``: nothing
-    waits. ``merged`` is a merge that was asked for earlier, ``merge_problem`` why the last one
-    failed.
+    waits. ``waiting`` messages wait for asynchronous calls, which held what follows them at the
+    watermark ``held``. ``merged`` is a merge that was asked for earlier, ``merge_problem`` why the
+    last one failed.
     """
 
     stage: str
@@ -252,6 +255,8 @@ class TaskReport(msgspec.Struct, frozen=True):
     state_bytes: int = 0
     expires: bool = False
     overlay_bytes: int = 0
+    held: int | None = None
+    waiting: int = 0
 
 
 class SlotReport(msgspec.Struct, frozen=True):

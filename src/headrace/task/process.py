@@ -175,14 +175,14 @@ class Context:
             name: tells timers of one key apart.
             wall: by the wall clock instead of event time.
         """
-        turn, moment, key = self._turn, _moment(at), self._key_values()
+        turn, moment, key = self._turn, moment_of(at), self._key_values()
         self._timers().set(turn.group, moment, name, key, wall=wall, passed=turn.now)
 
     def cancel_timer(
         self, at: int | datetime.datetime, name: str = "", *, wall: bool = False
     ) -> None:
         """Take back a timer set for the same key, time and name."""
-        moment, key = _moment(at), self._key_values()
+        moment, key = moment_of(at), self._key_values()
         self._timers().cancel(self._turn.group, moment, name, key, wall=wall)
 
     def _timers(self) -> Timers | LaterTimers:
@@ -255,7 +255,7 @@ class ProcessNode(Node):
         """Let the user take what it needs; nothing can be kept or sent before a message."""
         if self._turn.timers is not None:
             self._turn.enter(NO_GROUP)
-        self._call(lambda: self._user.open(self._context))
+        self._call(lambda: self._settled(self._user.open(self._context)))
         if self._turn.undo is not None:
             self._turn.undo.keep()
         if self._turn.take()[0]:
@@ -484,10 +484,15 @@ class ProcessNode(Node):
     def close(self) -> None:
         """Give the user's class its chance to release what ``open`` took."""
         if hasattr(self._user, "close"):
-            self._call(self._user.close)
+            self._call(lambda: self._settled(self._user.close()))
+
+    def _settled(self, result: Any) -> Any:
+        """Return what ``open`` or ``close`` comes to."""
+        return result
 
 
-def _moment(at: int | datetime.datetime) -> int:
+def moment_of(at: int | datetime.datetime) -> int:
+    """Return a time as ms since the epoch."""
     if isinstance(at, datetime.datetime):
         if at.tzinfo is None:
             raise InvalidInputError(f"timer at {at} has no time zone; use an aware time or ms")

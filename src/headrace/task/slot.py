@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from headrace.errors import (
     CallTimeoutError,
     CorruptDataError,
@@ -29,6 +31,8 @@ from headrace.state.recovery import FOLDER as RECOVERY
 from headrace.state.recovery import RecoveryLog
 from headrace.state.segment import CHANGELOG, header_at
 from headrace.state.task_state import TaskState
+from headrace.task.asynchronous.calls import Calls
+from headrace.task.asynchronous.driving import Asking, Stops, run_calls
 from headrace.task.building import Surroundings
 from headrace.task.changelog import Changed, Size, TaskId, write_changes
 from headrace.task.chunk import Chunk
@@ -69,6 +73,13 @@ class _Ready(NamedTuple):
     stage: Stage
     state: TaskState | None
     runtime: StageTask
+
+
+class _Fed(NamedTuple):
+    """What a task has read, and where that brings its watermark."""
+
+    reached: list[Reached]
+    watermark: int
 
 
 class _After(NamedTuple):
@@ -166,7 +177,7 @@ class _Attempt:
         ready = self._prepare()
         fault("slot.caught_up")
         began = self._timed("catch up", began)
-        reached = [self._run_task(*entry) for entry in ready]
+        reached = self._run_tasks(ready)
         # Before the stores are sealed: timers look for their next in what the epoch wrote.
         after = [_After.of(entry) for entry in ready]
         fault("slot.ran")
@@ -279,6 +290,8 @@ class _Attempt:
             state_bytes=0 if state is None else state.live_bytes,
             expires=any(spec.ttl_ms is not None for spec in entry.stage.stores),
             overlay_bytes=after.overlay_bytes,
+            held=runtime.holds.reached,
+            waiting=runtime.holds.waiting,
         )
 
     def _runtime(self, stage: Stage, task: TaskOrder, state: TaskState | None) -> StageTask:
@@ -290,34 +303,76 @@ class _Attempt:
             if kept is not None:
                 kept.task.close()
             plan, job = self._plan, self._plan.graph.name
-            around = Surroundings(job, plan.key_groups, plan.limits, self._host.bus)
+            host = self._host
+            around = Surroundings(job, plan.key_groups, plan.limits, host.bus, host.loop)
             remotes = RemoteStores(job, self._host.clock)
             runtime = StageTask(stage, task.task, task.groups, around, state, remotes, self._tables)
         self._built.append(runtime)
         before = self._order.watermarks_before.get(stage.name, NO_WATERMARK)
-        runtime.begin(self._order.epoch, self._order.time_ms, max(before, task.passed))
+        before = max(before, task.passed)
+        runtime.begin(self._order.epoch, self._order.time_ms, before, task.held)
         return runtime
 
-    def _run_task(
-        self, task: TaskOrder, stage: Stage, state: TaskState | None, runtime: StageTask
-    ) -> list[Reached]:
+    def _run_tasks(self, ready: list[_Ready]) -> list[list[Reached]]:
+        """Run the tasks one after the other, but their asynchronous calls all together."""
+        if not any(entry.runtime.asking or entry.runtime.holds.calling for entry in ready):
+            return [self._run_task(entry) for entry in ready]
+        asking = {n: self._asking(entry) for n, entry in enumerate(ready) if entry.runtime.asking}
+        fed = {n: self._feed(entry) for n, entry in enumerate(ready) if n not in asking}
+        calls = [ask.calls for one in asking.values() for ask in one.asks]
+        calls += [node.calls for entry in ready for node in entry.runtime.holds.calling]
+        self._run_calls(calls)
+        fed |= {n: self._feed(ready[n], one.stops()) for n, one in asking.items()}
+        time_ms = self._order.time_ms
+        ends = [e.runtime.ends(fed[n].watermark, time_ms) for n, e in enumerate(ready)]
+        while waiting := [node for end in ends if (node := next(end, None)) is not None]:
+            self._run_calls([node.calls for node in waiting])
+        return [fed[n].reached for n in range(len(ready))]
+
+    def _run_calls(self, calls: list[Calls]) -> None:
+        order, loop, limits = self._order, self._host.loop, self._plan.limits
+        run_calls(loop, calls, limits, should_stop=self._should_stop, to_the_end=order.ended)
+
+    def _asking(self, entry: _Ready) -> Asking:
+        """Prepare the calls of a task that reads by offset, ahead of what it really reads."""
+        asking = entry.runtime.asking
+        assert asking is not None
+        readers = [self._reader(entry.stage, wanted, asking) for wanted in entry.order.ranges]
+        return Asking(list(asking.asks), asking.push, readers)
+
+    def _reader(self, stage: Stage, wanted: InputRange, runtime: StageTask) -> SourceReader:
+        binding = next(one for one in stage.inputs if one.operator == wanted.operator)
+        return SourceReader(
+            self._host.bus.stream(binding.stream),
+            binding,
+            wanted,
+            timed=stage.timed,
+            max_bytes=self._order.range_bytes,
+            wall_ms=self._order.time_ms,
+            limits=self._plan.limits,
+            guard=runtime.input_guards.get(wanted.operator),
+        )
+
+    def _run_task(self, entry: _Ready) -> list[Reached]:
+        fed = self._feed(entry)
+        entry.runtime.advance(fed.watermark, self._order.time_ms)
+        return fed.reached
+
+    def _feed(self, entry: _Ready, stops: Stops | None = None) -> _Fed:
+        """Bring a task its rows, no further than ``stops`` say."""
+        task, stage, runtime = entry.order, entry.stage, entry.runtime
         reached: list[Reached] = []
-        bindings = {binding.operator: binding for binding in stage.inputs}
-        for wanted in task.ranges:
-            if wanted.operator not in bindings:
+        inputs = {binding.operator for binding in stage.inputs}
+        for ordered in task.ranges:
+            if ordered.operator not in inputs:
                 continue
-            binding = bindings[wanted.operator]
-            stream = self._host.bus.stream(binding.stream)
-            reader = SourceReader(
-                stream,
-                binding,
-                wanted,
-                timed=stage.timed,
-                max_bytes=self._order.range_bytes,
-                wall_ms=self._order.time_ms,
-                limits=self._plan.limits,
-                guard=runtime.input_guards.get(wanted.operator),
-            )
+            wanted = ordered
+            if stops is not None:
+                stop = stops[wanted.operator, wanted.partition]
+                if stop <= wanted.start:
+                    continue
+                wanted = replace(wanted, stop=min(stop, wanted.stop))
+            reader = self._reader(stage, wanted, runtime)
             for chunk in reader.chunks(self._should_stop):
                 runtime.push(wanted.operator, chunk)
             reached.append(reader.reached())
@@ -332,8 +387,7 @@ class _Attempt:
                     runtime.push(exchange.operator, chunk)
         if marks:  # no other task has anything of its partitions
             watermark = max(watermark, min(task.bound, *marks))
-        runtime.advance(watermark, self._order.time_ms)
-        return reached
+        return _Fed(reached, watermark)
 
     def _read_feeds(
         self,

@@ -15,6 +15,7 @@ from headrace.plan.stages import JobPlan
 from headrace.state.chain import SegmentSource
 from headrace.state.registry import Registry
 from headrace.state.task_state import TaskState
+from headrace.task.asynchronous.loop import CallLoop
 from headrace.task.merges import Merges
 from headrace.task.orders import SlotOrder, StateTarget, TaskOrder
 from headrace.task.stage_task import StageTask
@@ -62,6 +63,7 @@ class SlotHost:
         tables: the broadcast stores that this process holds.
         should_stop: says that the driver of a generation wants its epoch to end early.
         standbys: the standbys that this process keeps.
+        loop: runs the asynchronous calls of all its tasks.
         mend: puts a good copy in the place of a damaged committed file, where there is one.
         adopt_bytes: from this size on an output part gets a file of its own.
     """
@@ -81,6 +83,7 @@ class SlotHost:
     should_stop: Callable[[int], bool]
     standbys: StandbyStores
     mend: Callable[[SlotOrder, Path], bool]
+    loop: CallLoop
     adopt_bytes: int = 4 << 20
 
 
@@ -91,5 +94,6 @@ def release(host: SlotHost) -> None:
             kept.task.close()
     host.runtimes.clear()
     host.standbys.close()
+    host.loop.close()
     host.merges.close()
     host.registry.close_all()

@@ -53,6 +53,8 @@ class SlotStores:
         self._recovery.task(stage.name, task.task)
         state.catch_up(self._target(task.state), self._committed, self._recovery)
         before = order.watermarks_before.get(stage.name, NO_WATERMARK)
+        if task.held is not None:  # what follows calls that were waited for is not further
+            before = min(before, task.held)
         state.begin(order.epoch, self._id, order.time_ms, before)
         return state
 

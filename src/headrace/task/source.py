@@ -64,6 +64,16 @@ class SourceReader:
         if binding.event is not None and not binding.is_clock:
             self._made = EventTimes(binding, limits)
 
+    @property
+    def wanted(self) -> InputRange:
+        """The range that is read."""
+        return self._range
+
+    @property
+    def binding(self) -> InputBinding:
+        """The input."""
+        return self._binding
+
     def chunks(self, should_stop: Callable[[], bool]) -> Iterator[Chunk]:
         """Yield the rows in offset order, small appends joined; stops early when asked.
 

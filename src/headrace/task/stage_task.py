@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from headrace.errors import InternalError
 from headrace.graph.operators import (
     DEAD_LETTER,
     FAIL,
@@ -21,6 +22,9 @@ from headrace.plan.stages import Exchange, Stage
 from headrace.records.layout import TableLayout
 from headrace.state.broadcast import BroadcastTable
 from headrace.state.task_state import TaskState
+from headrace.task.asynchronous.holding import Holds, asking_stage
+from headrace.task.asynchronous.node import AsyncNode
+from headrace.task.asynchronous.source import AskNode
 from headrace.task.building import Build, Surroundings, made_node, timer_store
 from headrace.task.chunk import Chunk
 from headrace.task.dead_letters import DeadLetters, Guard
@@ -65,6 +69,8 @@ class StageTask:
         state: its stores, caught up; ``None`` where the stage has none.
         remotes: opens its remote stores.
         tables: the broadcast stores of the process, at the epoch's offsets.
+        asks: what makes the calls of operators, where that is not this task's; empty: this one
+            makes them, ahead of another.
     """
 
     def __init__(
@@ -76,12 +82,20 @@ class StageTask:
         state: TaskState | None,
         remotes: RemoteStores,
         tables: Mapping[str, BroadcastTable] | None = None,
+        asks: Mapping[str, AskNode] | None = None,
     ) -> None:
         self._stage, self.task, self._groups = stage, task, groups
         self._around, self._key_groups = around, around.key_groups
         self._state, self._remotes = state, remotes
         self._keys = stage.receives[0].keys if stage.receives else ()
-        build = Build(stage, task, groups, around, state, remotes, dict(tables or {}), self._keys)
+        own = dict(tables or {})
+        first = asking_stage(stage) if asks is None else None
+        self.asking: StageTask | None = None
+        if first is not None:
+            self.asking = StageTask(first, task, groups, around, state, remotes, own, asks={})
+            asks = {node.name: node for node in self.asking.asks}
+        keys = self._keys
+        build = Build(stage, task, groups, around, state, remotes, own, keys, asks or {})
         self._dead, self._letters = self._dead_letters()
         self.nodes: dict[str, Node] = {}
         self._input_counts: dict[str, Counter[str]] = {}
@@ -96,6 +110,7 @@ class StageTask:
         for exchange in stage.sends:
             self.nodes[exchange.operator] = self._sender(exchange)
         self._entries = self._connect()
+        self.holds = Holds(self.nodes, stage.delays)
 
     def _sender(self, exchange: Exchange) -> Node:
         if exchange.stream:
@@ -145,14 +160,24 @@ class StageTask:
             node.guard = self._guard(operator, node.counts)
         return node
 
-    def begin(self, epoch: int, wall_ms: int, watermark: int = NO_WATERMARK) -> None:
+    def begin(
+        self,
+        epoch: int,
+        wall_ms: int,
+        watermark: int = NO_WATERMARK,
+        held: int | None = None,
+    ) -> None:
         """Turn to an epoch.
 
         Args:
             epoch: its number.
             wall_ms: its wall clock, the same when Spark runs the slot again.
             watermark: of the stage, at the end of the last epoch.
+            held: that behind its asynchronous calls, where these held it back.
         """
+        if self.asking is not None:
+            self.asking.begin(epoch, wall_ms, watermark)
+        self.holds.begin(watermark if held is None else held)
         self._remotes.begin()
         for counts in self._input_counts.values():
             counts.clear()
@@ -161,7 +186,8 @@ class StageTask:
             self._letters.begin(epoch, wall_ms)
         for name, node in self.nodes.items():
             node.clear_counts()
-            node.begin(epoch, wall_ms, watermark - self._stage.delays.get(name, 0))
+            mark = self.holds.before if self.holds.holds(name) else watermark
+            node.begin(epoch, wall_ms, mark - self._stage.delays.get(name, 0))
 
     @property
     def rings(self) -> bool:
@@ -171,7 +197,8 @@ class StageTask:
     def expect(self, watermark: int) -> None:
         """Say, before the epoch's rows, where it will bring the stage's watermark at least."""
         for name, node in self.nodes.items():
-            node.expect(self._behind(name, watermark))
+            mark = self.holds.before if self.holds.holds(name) else watermark
+            node.expect(self._behind(name, mark))
 
     def _behind(self, name: str, watermark: int) -> int:
         """The watermark of what reaches an operator."""
@@ -187,12 +214,26 @@ class StageTask:
                 node.push(chunk)
 
     def advance(self, watermark: int, wall_ms: int) -> None:
+        """End the epoch's rows, where nothing is to be waited for."""
+        for _ in self.ends(watermark, wall_ms):
+            raise InternalError("calls are open that only a slot waits for")
+
+    def ends(self, watermark: int, wall_ms: int) -> Iterator[AsyncNode]:
         """End the epoch's rows: windows close, timers fire, in the order of the graph.
 
-        What reaches an operator through windows with grace lags, and so does its watermark.
+        What reaches an operator through windows with grace lags, and so does its watermark. At
+        the end of the inputs yields what has calls to wait for, and goes on when they have ended.
         """
         for name, node in self.nodes.items():
-            node.advance(self._behind(name, watermark), wall_ms)
+            while watermark >= END_WATERMARK and isinstance(node, AsyncNode) and node.is_busy:
+                node.calls.rules.resume()  # timers come last
+                yield node
+            node.advance(self._behind(name, self.holds.passed(node, watermark)), wall_ms)
+
+    @property
+    def asks(self) -> list[AskNode]:
+        """Return what makes calls ahead of another task's reading."""
+        return [node for node in self.nodes.values() if isinstance(node, AskNode)]
 
     def exchanges(self) -> list[ExchangeNode]:
         """Return the sending sides."""
@@ -254,6 +295,8 @@ class StageTask:
         """Close the user's processors and connections."""
         for node in self.nodes.values():
             node.close()
+        if self.asking is not None:
+            self.asking.close()
         self.hang_up()
 
     def hang_up(self) -> None:

@@ -85,6 +85,7 @@ class LocalRunner:
         if host is not None:
             for kept in host.runtimes.values():
                 kept.task.hang_up()
+            host.loop.close()
             host.registry.close_all()
             host.standbys.close()
 

@@ -183,6 +183,8 @@ def _moved(
         event_deadline=min(events, default=None),
         wall_deadline=min(walls, default=None),
         host=largest.host,
+        held=min((task.held for task, _ in parts if task.held is not None), default=None),
+        waiting=sum(task.waiting for task, _ in parts),
     )
 
 

@@ -1,0 +1,264 @@
+"""The event loop of a process: all asynchronous calls of all its tasks make progress on it.
+
+It runs in the slot's own thread, and only while the slot lets it: between two runs no line of a
+user's coroutine is executed, so stores, timers, windows and commits need no lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, Protocol
+
+from headrace.clock import Clock, SystemClock
+from headrace.task.messages.calls import time_limit
+
+_REAL_WAIT_S = 0.02
+Owner = tuple[str, str, int, str]
+"""Job, stage, task and operator."""
+
+
+class Pumped(Protocol):
+    """What makes progress on the loop: the calls of one operator of one task."""
+
+    progress: int
+    """Goes up with each call that begins or takes effect."""
+
+    def pump(self, now_s: float, *, may_begin: bool) -> bool:
+        """Do what is to be done now; says whether there is anything left to wait for."""
+        ...
+
+    def deadline(self) -> float | None:
+        """Return when ``pump`` has something to do although no call has ended."""
+        ...
+
+
+class _Selector(selectors.DefaultSelector):
+    """Waits as the clock does: one that stands still is moved on while nothing else can happen."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock, self._is_real = clock, isinstance(clock, SystemClock)
+        self.is_idle = False
+        self.outside = self.turns = 0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.is_idle = True
+        self.turns += 1
+        try:
+            return self._waited(timeout)
+        finally:
+            self.is_idle = False
+
+    def _waited(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        if self._is_real or timeout == 0:
+            return super().select(timeout)
+        has_others = self.outside > 0 or len(self.get_map()) > 1
+        real = _REAL_WAIT_S if has_others or timeout is None else 0.0
+        found = super().select(real if timeout is None else min(real, timeout))
+        if not found and timeout:
+            self._clock.sleep(max(0.001, min(real, timeout) if has_others else timeout))
+        return found
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop in which time is that of a clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.waits = _Selector(clock)
+        self._clock, self._zero = clock, clock.monotonic()
+        super().__init__(self.waits)
+
+    def time(self) -> float:  # from 0 on, for timers are compared to a billionth of a second
+        return self._clock.monotonic() - self._zero
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+        self.waits.outside += 1
+        future = super().run_in_executor(executor, func, *args)
+        future.add_done_callback(self._came_back)
+        return future
+
+    def _came_back(self, _: object) -> None:
+        self.waits.outside -= 1
+
+
+class CallLoop:
+    """One event loop and its thread pools; made when the first call needs them.
+
+    Args:
+        clock: of the process.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._loop: _Loop | None = None
+        self._woken: asyncio.Event | None = None
+        self._pools: dict[str, ThreadPoolExecutor] = {}
+        self._posted: deque[Callable[[], object]] = deque()
+        self._lock = threading.Lock()
+        self._thread = 0
+        self.strays: dict[Owner, Counter[str]] = {}
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop."""
+        return self._made()
+
+    def _made(self) -> _Loop:
+        if self._loop is None:
+            self._loop = _Loop(self._clock)
+            self._woken = asyncio.Event()
+            self._thread = threading.get_ident()
+        return self._loop
+
+    @property
+    def is_here(self) -> bool:
+        """Say whether the caller is in the thread of the loop."""
+        return threading.get_ident() == self._thread
+
+    def settle(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine to its end, as ``open`` and ``close`` of the user's may be."""
+        loop = self._made()
+        self._thread = threading.get_ident()
+        return loop.run_until_complete(coroutine)
+
+    def begin(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Let a coroutine run while the loop does."""
+        return self._made().create_task(coroutine)
+
+    def submit(self, operator: str, size: int, call: Callable[[], object]) -> None:
+        """Run a call in a thread of the operator's pool."""
+        pool = self._pools.get(operator)
+        if pool is None:
+            pool = self._pools[operator] = ThreadPoolExecutor(size, f"headrace-{operator}")
+        pool.submit(call)
+
+    def outside(self, change: int) -> None:
+        """Count calls that go on outside of the loop, so that a clock of a test waits for them."""
+        self._made().waits.outside += change
+
+    def post(self, act: Callable[[], object]) -> None:
+        """Have something done in the thread of the loop, when it runs next; from any thread."""
+        with self._lock:
+            self._posted.append(act)
+            loop = self._loop
+            if len(self._posted) == 1 and loop is not None:
+                with suppress(RuntimeError):  # it was closed: nobody waits any more
+                    loop.call_soon_threadsafe(self._serve)
+
+    def _serve(self) -> None:
+        with self._lock:
+            acts, self._posted = self._posted, deque()
+        for act in acts:
+            act()
+        self.wake()
+
+    def wake(self) -> None:
+        """Have the pumps look again."""
+        if self._woken is not None:
+            self._woken.set()
+
+    def run(
+        self,
+        pumped: Iterable[Pumped],
+        *,
+        begin_s: float | None,
+        wait_s: float | None,
+        limit_s: float | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Run until all calls have taken effect, or a bound is reached.
+
+        Args:
+            pumped: what makes progress.
+            begin_s: how long calls begin; ``None``: as long as there are any.
+            wait_s: how long nothing may happen; ``None``: as long as it takes.
+            limit_s: how long one step of the user's may hold the loop up.
+            should_stop: asked now and then: no call begins any more, and nothing is waited for.
+        """
+        known = list(pumped)
+        if not known:
+            return
+        loop = self._made()
+        self._thread = threading.get_ident()
+
+        def progress() -> object:
+            return object() if loop.waits.is_idle else loop.waits.turns
+
+        with self._lock:
+            if self._posted:
+                loop.call_soon(self._serve)
+        with time_limit(limit_s, progress):
+            loop.run_until_complete(self._driven(known, begin_s, wait_s, should_stop))
+
+    async def _driven(
+        self,
+        known: list[Pumped],
+        begin_s: float | None,
+        wait_s: float | None,
+        should_stop: Callable[[], bool],
+    ) -> None:
+        assert self._woken is not None
+        loop, woken = self._made(), self._woken
+        began = last = loop.time()
+        seen = -1
+        while True:
+            now = loop.time()
+            woken.clear()
+            stops = should_stop()
+            may_begin = not stops and (begin_s is None or now - began < begin_s)
+            # All of them: what one lets go of may be what another waits for.
+            waiting = [one for one in known if one.pump(now, may_begin=may_begin)]
+            if not waiting or stops:
+                return
+            progress = sum(one.progress for one in known)
+            if progress != seen:
+                seen, last = progress, now
+            if wait_s is not None:
+                over = last + wait_s
+                if begin_s is not None:
+                    over = min(over, began + begin_s + wait_s)
+                if now >= over:
+                    return
+            else:
+                over = None
+            await self._sleep_until(woken, _earliest(over, waiting))
+
+    async def _sleep_until(self, woken: asyncio.Event, at: float | None) -> None:
+        loop = self._made()
+        timer = None if at is None else loop.call_at(at, woken.set)
+        try:
+            await woken.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def stray(self, owner: Owner, what: str) -> None:
+        """Count what came for calls that nobody waits for, by operator."""
+        self.strays.setdefault(owner, Counter())[what] += 1
+
+    def close(self) -> None:
+        """End what still runs; threads of the user's that do not end are left alone."""
+        for pool in self._pools.values():
+            pool.shutdown(wait=False, cancel_futures=True)
+        self._pools.clear()
+        loop, self._loop = self._loop, None
+        if loop is None or loop.is_closed():
+            return
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+def _earliest(over: float | None, waiting: Iterable[Pumped]) -> float | None:
+    known = [at for one in waiting if (at := one.deadline()) is not None]
+    return min(known if over is None else [over, *known], default=None)
