@@ -49,7 +49,7 @@ def test_types_see_the_same_names_from_the_same_places() -> None:
 
 
 def test_a_name_that_is_not_there_is_told_with_those_that_are() -> None:
-    with pytest.raises(AttributeError, match=r"no attribute 'Strem'; it has \['Context',"):
+    with pytest.raises(AttributeError, match=r"no attribute 'Strem'; it has \['AsyncProcessor',"):
         _ = headrace.Strem
 
 

@@ -236,7 +236,7 @@ def _calling_node(
     around = build.around
     assert operator.factory is not None
     factory = runner_of(operator.factory)
-    calling = {
+    calling: dict[str, Any] = {
         "spec": operator.calls,
         "loop": around.loop,
         "owner": (around.job, build.stage.name, build.task, operator.name),

@@ -25,9 +25,6 @@ T = TypeVar("T")
 class CallOverError(InvalidInputError):
     """A call went on after it had ended: after its result, its time, or its epoch."""
 
-    code = "HR102"
-    move = "end what a call begins before it ends"
-
 
 class TimerAct(NamedTuple):
     """A timer that is set, or taken back, once the call has ended."""
@@ -119,7 +116,9 @@ class Ask:
 
 
 def _over() -> CallOverError:
-    return CallOverError("this call is over: its context is no longer valid")
+    return CallOverError(
+        "this call is over, and its context no longer valid: end what it begins before it ends"
+    )
 
 
 class CallStore:

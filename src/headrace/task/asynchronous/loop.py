@@ -77,9 +77,11 @@ class _Loop(asyncio.SelectorEventLoop):
     def time(self) -> float:  # from 0 on, for timers are compared to a billionth of a second
         return self._clock.monotonic() - self._zero
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Any, *args: Any
+    ) -> asyncio.Future[Any]:
         self.waits.outside += 1
-        future = super().run_in_executor(executor, func, *args)
+        future: asyncio.Future[Any] = super().run_in_executor(executor, func, *args)
         future.add_done_callback(self._came_back)
         return future
 
