@@ -44,8 +44,8 @@ from headrace.graph.operators import (
 from headrace.graph.ordering import InOrder
 from headrace.graph.table_operators import JoinKept, KeepTable, kept_stores
 from headrace.plan.asynchronous import check_calls, with_threads
-from headrace.plan.counts import wanted_tasks
 from headrace.plan.combining import combining
+from headrace.plan.counts import wanted_tasks
 from headrace.plan.cutting import Cut, cut
 from headrace.plan.dead_letters import (
     ORIGINS,
