@@ -175,14 +175,14 @@ class Context:
             name: tells timers of one key apart.
             wall: by the wall clock instead of event time.
         """
-        turn, moment, key = self._turn, moment_of(at), self._key_values()
+        turn, moment, key = self._turn, _moment(at), self._key_values()
         self._timers().set(turn.group, moment, name, key, wall=wall, passed=turn.now)
 
     def cancel_timer(
         self, at: int | datetime.datetime, name: str = "", *, wall: bool = False
     ) -> None:
         """Take back a timer set for the same key, time and name."""
-        moment, key = moment_of(at), self._key_values()
+        moment, key = _moment(at), self._key_values()
         self._timers().cancel(self._turn.group, moment, name, key, wall=wall)
 
     def _timers(self) -> Timers | LaterTimers:
@@ -197,6 +197,9 @@ class Context:
         if self._turn.group == NO_GROUP:
             raise InvalidInputError("timers belong to a message: open() has none to set them for")
         return timers
+
+    def _when(self, at: int | datetime.datetime) -> int:
+        return _moment(at)
 
     def _key_values(self) -> tuple[Any, ...]:
         key = self.key
@@ -264,6 +267,10 @@ class ProcessNode(Node):
                 "restart; emit in process or on_timer",
                 operator=self.name,
             )
+
+    def _settled(self, result: Any) -> Any:
+        """Return what ``open`` or ``close`` comes to."""
+        return result
 
     def begin(self, epoch: int, wall_ms: int, watermark: int) -> None:
         """Turn to an epoch: its wall clock, and the watermark at the end of the last one."""
@@ -486,13 +493,8 @@ class ProcessNode(Node):
         if hasattr(self._user, "close"):
             self._call(lambda: self._settled(self._user.close()))
 
-    def _settled(self, result: Any) -> Any:
-        """Return what ``open`` or ``close`` comes to."""
-        return result
 
-
-def moment_of(at: int | datetime.datetime) -> int:
-    """Return a time as ms since the epoch."""
+def _moment(at: int | datetime.datetime) -> int:
     if isinstance(at, datetime.datetime):
         if at.tzinfo is None:
             raise InvalidInputError(f"timer at {at} has no time zone; use an aware time or ms")

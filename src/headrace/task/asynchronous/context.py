@@ -14,7 +14,7 @@ from headrace.state.objects import ObjectStore
 from headrace.task.asynchronous.loop import CallLoop
 from headrace.task.asynchronous.rules import Call
 from headrace.task.messages.mapped import too_many
-from headrace.task.process import Context, moment_of
+from headrace.task.process import Context
 from headrace.task.turn import Turn
 
 _FIXED = frozenset((int, str, bytes, float, bool, type(None)))
@@ -263,4 +263,4 @@ class CallContext(Context):
     def _timer(self, at: Any, name: str, *, wall: bool, is_set: bool) -> None:
         self._timers()
         key = self._key if isinstance(self._key, tuple) else (self._key,)
-        self._effects.timers.append(TimerAct(moment_of(at), name, key, wall, is_set))
+        self._effects.timers.append(TimerAct(self._when(at), name, key, wall, is_set))
