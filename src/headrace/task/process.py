@@ -198,9 +198,6 @@ class Context:
             raise InvalidInputError("timers belong to a message: open() has none to set them for")
         return timers
 
-    def _when(self, at: int | datetime.datetime) -> int:
-        return _moment(at)
-
     def _key_values(self) -> tuple[Any, ...]:
         key = self.key
         return key if isinstance(key, tuple) else (key,)

@@ -46,6 +46,18 @@ class Effects:
         self.writes: dict[str, dict[bytes, tuple[Any, Any]]] = {}
         self.timers: list[TimerAct] = []
 
+    def set(
+        self, group: int, at: int, name: str, key: tuple[Any, ...], *, wall: bool, passed: int = 0
+    ) -> None:
+        """Set a timer, once the call has ended well."""
+        del group, passed  # known then
+        self.timers.append(TimerAct(at, name, key, wall, True))
+
+    def cancel(self, group: int, at: int, name: str, key: tuple[Any, ...], *, wall: bool) -> None:
+        """Take a timer back, once the call has ended well."""
+        del group
+        self.timers.append(TimerAct(at, name, key, wall, False))
+
     def apply(self, turn: Turn, passed: int) -> None:
         """Write to the stores, and set the timers, of the key group that was entered.
 
@@ -252,15 +264,6 @@ class CallContext(Context):
         if turn.limits.rows is not None and len(messages) > turn.limits.rows:
             raise too_many(turn.operator, turn.limits.rows)
 
-    def set_timer(self, at: Any, name: str = "", *, wall: bool = False) -> None:
-        """Set a timer, once the call has ended well."""
-        self._timer(at, name, wall=wall, is_set=True)
-
-    def cancel_timer(self, at: Any, name: str = "", *, wall: bool = False) -> None:
-        """Take a timer back, once the call has ended well."""
-        self._timer(at, name, wall=wall, is_set=False)
-
-    def _timer(self, at: Any, name: str, *, wall: bool, is_set: bool) -> None:
-        self._timers()
-        key = self._key if isinstance(self._key, tuple) else (self._key,)
-        self._effects.timers.append(TimerAct(self._when(at), name, key, wall, is_set))
+    def _timers(self) -> Any:
+        super()._timers()  # refuses where there can be none
+        return self._effects
