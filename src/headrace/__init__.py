@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         sliding,
         tumbling,
     )
-    from headrace.task.process import Context
+    from headrace.task.context import Context
     from headrace.task.timers import Timer
 
 __all__ = [
@@ -82,7 +82,7 @@ __all__ = [
 _HOMES = {
     "AsyncProcessor": "headrace.graph.asynchronous",
     "Callback": "headrace.graph.asynchronous",
-    "Context": "headrace.task.process",
+    "Context": "headrace.task.context",
     "Graph": "headrace.graph.builder",
     "GraphError": "headrace.errors",
     "HeadraceError": "headrace.errors",

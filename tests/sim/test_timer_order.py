@@ -139,3 +139,49 @@ def test_a_timer_fires_before_the_first_row_that_is_past_it(cuts: list[int]) -> 
     found, _ = run(rows, cuts)
     assert found[1][:4] == [("row", 100, 1), ("row", 200, 2), ("first", 110, 2), ("again", 150, 2)]
     assert found[1][4] == ("row", 210, 3)
+
+
+@given(
+    logs=st.tuples(ROWS, ROWS),
+    steps=st.lists(st.tuples(st.integers(0, 1), st.integers(1, 5)), max_size=5),
+)
+@settings(max_examples=30)
+def test_a_timer_comes_after_all_rows_before_its_time(
+    logs: tuple[list[Row], list[Row]], steps: list[tuple[int, int]]
+) -> None:
+    """Also those of another partition, however far each was read; but not late ones."""
+    VIA[0] = "exchange"
+    with TestDriver(told, tasks=2, key_groups=4) as driver:
+        columns = {"k": pa.int64(), "at": pa.int64(), "after": pa.int64()}
+        driver.create("in", columns, partitions=2, time="at")
+        fed = [0, 0]
+        for partition, count in [*steps, (0, 99), (1, 99)]:
+            begin = fed[partition]
+            rows = logs[partition][begin : begin + count]
+            fed[partition] += len(rows)
+            if rows:
+                names = ("k", "at", "after")
+                fed_rows = [dict(zip(names, row, strict=True)) for row in rows]
+                driver.feed("in", fed_rows, partition)
+            if (partition, count) != (0, 99):
+                driver.run()
+        driver.finish()
+        found: dict[int, list[tuple[str, int]]] = defaultdict(list)
+        for row in driver.output("out"):
+            found[row["k"]].append((row["what"], row["due"]))
+    late = {(k, at) for log in logs for k, at in late_rows(log)}
+    assert sum(what == "row" for told in found.values() for what, _ in told) == sum(map(len, logs))
+    for k, history in found.items():
+        for place, (what, due) in enumerate(history):
+            after = [at for kind, at in history[place + 1 :] if kind == "row"]
+            if what == "first":
+                assert [at for at in after if at < due and (k, at) not in late] == []
+
+
+def late_rows(log: list[Row]) -> list[tuple[int, int]]:
+    found, highest = [], None
+    for k, at, _ in log:
+        if highest is not None and at < highest - LATENESS:
+            found.append((k, at))
+        highest = at if highest is None else max(highest, at)
+    return found

@@ -124,6 +124,7 @@ class InOrderNode(Node):
     def _rows(self, chunk: Chunk) -> pa.RecordBatch:
         """Return rows as the table has them, by hash."""
         layout, rows = self._table.layout, chunk.rows
+        assert chunk.times is not None
         origins = chunk.origins or Origins(
             np.full(rows, UNKNOWN, np.int32), np.full(rows, UNKNOWN, np.int64)
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -10,14 +9,12 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.errors import CallTimeoutError, HeadraceError, InvalidInputError
-from headrace.graph.sides import To
 from headrace.graph.sites import function_site
 from headrace.records.keys import encode_columns
 from headrace.records.messages import columns_to_lists
-from headrace.state.broadcast.lookup import BroadcastStore
-from headrace.state.objects import ObjectStore
 from headrace.state.remote import RemoteStore
-from headrace.task.chunk import Chunk, Groups, split_groups
+from headrace.task.chunk import Chunk, Groups, Ints, split_groups
+from headrace.task.context import NO_GROUP, Context
 from headrace.task.dead_letters import Refused
 from headrace.task.messages.calls import (
     Overdue,
@@ -28,179 +25,12 @@ from headrace.task.messages.calls import (
 )
 from headrace.task.messages.maker import MessageMaker
 from headrace.task.node import Node
-from headrace.task.ringing import Ringer, sent, stamped
-from headrace.task.timers import Timer, Timers
-from headrace.task.turn import Later, Turn
-from headrace.task.undo import LaterTimers, UndoStore
+from headrace.task.ringing import Ringer, passed, sent, stamped
+from headrace.task.timers import Timer
+from headrace.task.turn import Turn
 
-NO_GROUP = -1
 LATER_LIMIT = 2_000
 """From so many ``get_later`` on they are waited for before the next messages."""
-
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-
-
-class Context:
-    """What a processor may do while it handles a message or a timer.
-
-    One instance for each task; valid only during the call it is given to. ``store``
-    entries and timers belong to the key group of the message at hand: the same store key
-    used under two partition keys of different groups names two entries.
-    """
-
-    def __init__(self, turn: Turn) -> None:
-        stores = turn.stores if turn.undo is None else turn.undo.stores
-        self._turn, self._stores = turn, {**stores, **turn.tables}
-
-    @property
-    def task(self) -> int:
-        """Number of the task."""
-        return self._turn.task
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that is running."""
-        return self._turn.epoch
-
-    @property
-    def wall_ms(self) -> int:
-        """The epoch's wall clock, ms; the same when Spark runs a slot again."""
-        return self._turn.wall_ms
-
-    @property
-    def watermark(self) -> int:
-        """The watermark of what reaches the operator, as of the end of the last epoch, ms."""
-        return self._turn.watermark
-
-    @property
-    def key(self) -> Any:
-        """The partition key of the message or timer: a value, or a tuple of several."""
-        turn = self._turn
-        if turn.timer is not None:
-            return turn.timer.key
-        return turn.keys[turn.row] if len(turn.keys) else None
-
-    @property
-    def input(self) -> str | None:
-        """The name of the stream that the message is of, where there are several."""
-        turn = self._turn
-        return turn.inputs[turn.row] if turn.timer is None and turn.inputs else None
-
-    @property
-    def time(self) -> int | None:
-        """The event time of the message, ms, or the due time of the timer."""
-        turn = self._turn
-        if turn.timer is not None:
-            return turn.timer.at
-        return turn.times[turn.row] if turn.times is not None else None
-
-    def store(self, name: str) -> ObjectStore:
-        """Return a store that the operator declared.
-
-        One of kind ``remote`` has the same ``get``, ``put``, ``delete`` and ``in``, with other
-        promises: see ``headrace.state.remote.store``. A broadcast store has ``get``, ``in`` and
-        ``scan``, over the whole table whatever the message's key.
-
-        Raises:
-            InvalidInputError: no such store; names those declared.
-        """
-        try:  # not by way of _found: asked for by every message
-            return self._stores[name]  # type: ignore[return-value]
-        except KeyError:
-            raise self._unknown(name) from None
-
-    def get_later(
-        self, name: str, key: Any, then: Callable[[Any], object], default: Any = None
-    ) -> None:
-        """Ask a remote store for a value, go on, and have ``then(value)`` called with it.
-
-        Many requests of many messages are under way at the same time. Calls come in the order
-        in which they were asked for, each as if its message were at hand, so ``emit``, ``key``
-        and timers are those of its message; but after ``process`` has seen later messages,
-        before the epoch ends.
-
-        Args:
-            name: of a store of kind ``remote``.
-            key: of the value.
-            then: called with the value; may ask again.
-            default: where there is no value.
-
-        Raises:
-            InvalidInputError: no such store, or one that is local.
-        """
-        turn, store = self._turn, self._found(name)
-        if not isinstance(store, RemoteStore):
-            raise InvalidInputError(f"store {name!r} is local: use get, which does not wait")
-        turn.later.append(Later(store, key, then, default, turn.row, turn.group))
-
-    def _found(self, name: str) -> ObjectStore | UndoStore | RemoteStore | BroadcastStore:
-        try:
-            return self._stores[name]
-        except KeyError:
-            raise self._unknown(name) from None
-
-    def _unknown(self, name: str) -> InvalidInputError:
-        return InvalidInputError(
-            f"no store {name!r}; declared: {sorted(self._stores)}; add it to process(stores=...)"
-        )
-
-    def emit(self, message: Any, *, to: str | None = None) -> None:
-        """Send a message on; its event time is that of the message or timer at hand.
-
-        A timer whose time lies behind the watermark sends as of the watermark, so that no
-        window which has closed opens again.
-
-        Args:
-            message: with the columns of ``returns=``, or of the side.
-            to: a side that the operator declares with ``sides=``.
-
-        Raises:
-            FunctionResultError: no such side; names those declared.
-        """
-        turn = self._turn
-        if to is not None:
-            if to not in turn.parcels.sides:
-                raise turn.parcels.unknown(to)
-            message = To(to, message)
-        turn.messages.append(message)
-        turn.rows.append(turn.row)
-        if len(turn.rows) > turn.ceiling:
-            turn.count(turn.operator)
-
-    def set_timer(self, at: int | datetime.datetime, name: str = "", *, wall: bool = False) -> None:
-        """Have ``on_timer`` called once the watermark (or the wall clock) reaches ``at``.
-
-        Args:
-            at: milliseconds since the epoch, or an aware time.
-            name: tells timers of one key apart.
-            wall: by the wall clock instead of event time.
-        """
-        turn, moment, key = self._turn, _moment(at), self._key_values()
-        self._timers().set(turn.group, moment, name, key, wall=wall, passed=turn.now)
-
-    def cancel_timer(
-        self, at: int | datetime.datetime, name: str = "", *, wall: bool = False
-    ) -> None:
-        """Take back a timer set for the same key, time and name."""
-        moment, key = _moment(at), self._key_values()
-        self._timers().cancel(self._turn.group, moment, name, key, wall=wall)
-
-    def _timers(self) -> Timers | LaterTimers:
-        turn = self._turn
-        timers = turn.timers if turn.undo is None else turn.undo.timers
-        if timers is None:
-            raise InvalidInputError(
-                "timers need a key: put partition_by before process, and keep its columns"
-            )
-        if not self._turn.has_on_timer:
-            raise InvalidInputError("timers need a method on_timer(timer, context) to fire in")
-        if self._turn.group == NO_GROUP:
-            raise InvalidInputError("timers belong to a message: open() has none to set them for")
-        return timers
-
-    def _key_values(self) -> tuple[Any, ...]:
-        key = self.key
-        return key if isinstance(key, tuple) else (key,)
 
 
 class ProcessNode(Node):
@@ -238,6 +68,7 @@ class ProcessNode(Node):
         self._on_timer = getattr(self._user, "on_timer", None)
         turn.has_on_timer = self._on_timer is not None
         self._ringer: Ringer | None = None
+        self._waiting: list[Chunk] = []
         if turn.timers is not None and turn.has_on_timer:
             self._ringer = Ringer(turn, turn.timers, self._heard, self._answer)
         turn.operator = name
@@ -285,6 +116,22 @@ class ProcessNode(Node):
             self._ringer.timers.expect(watermark)
 
     def push(self, chunk: Chunk) -> None:
+        """Handle rows; where timers may fire between them, once those of the epoch are there."""
+        if self._ringer is None or chunk.times is None:
+            self._handle_rows(chunk, None)
+            return
+        if self.guard is not None:
+            chunk, _ = self._maker.of(chunk, self.guard)
+        if chunk.rows:
+            self._waiting.append(chunk)
+
+    def _handle_waiting(self) -> None:
+        chunks, self._waiting = self._waiting, []
+        marks = passed(chunks)
+        for at, chunk in enumerate(chunks):
+            self._handle_rows(chunk, None if marks is None else marks[at])
+
+    def _handle_rows(self, chunk: Chunk, marks: Ints | None) -> None:
         """Call ``process`` for each row, grouped by key group where there are groups."""
         chunk, messages = self._maker.of(chunk, self.guard)
         columns = chunk.batch.select(self._keys)
@@ -293,7 +140,8 @@ class ProcessNode(Node):
         self._load_remote(chunk.batch)
         if chunk.groups is not None:
             self._prefetch(columns, chunk.groups, keys)
-        self._take(chunk, messages, keys, lambda: encode_columns(columns.columns).to_list())
+        encode = partial(_encoded, columns)
+        self._take(chunk, messages, keys, encode, marks)
 
     def _take(
         self,
@@ -301,13 +149,14 @@ class ProcessNode(Node):
         messages: list[Any],
         keys: Sequence[Any],
         encode: Callable[[], Sequence[bytes]],
+        marks: Ints | None,
     ) -> None:
         """Handle rows whose messages and keys are at hand; ``encode`` returns these as bytes."""
         turn = self._turn
         turn.keys = keys
         turn.times = None if chunk.times is None else chunk.times.tolist()
         if self._ringer is not None:
-            self._ringer.turn_to(chunk, encode)
+            self._ringer.turn_to(marks, encode)
         if chunk.groups is None:
             starts = range(0, len(messages), LATER_LIMIT)
             runs = [(0, at, min(at + LATER_LIMIT, len(messages))) for at in starts]
@@ -433,6 +282,7 @@ class ProcessNode(Node):
         """Fire the timers that are due, and those that they set and that are due as well."""
         if self._ringer is None:
             return
+        self._handle_waiting()
         turn = self._turn
         for _ in self._ringer.at_end(watermark, wall_ms):
             messages, _ = turn.take()
@@ -491,9 +341,5 @@ class ProcessNode(Node):
             self._call(lambda: self._settled(self._user.close()))
 
 
-def _moment(at: int | datetime.datetime) -> int:
-    if isinstance(at, datetime.datetime):
-        if at.tzinfo is None:
-            raise InvalidInputError(f"timer at {at} has no time zone; use an aware time or ms")
-        return (at - _EPOCH) // datetime.timedelta(milliseconds=1)
-    return int(at)
+def _encoded(columns: pa.RecordBatch) -> list[bytes]:
+    return encode_columns(columns.columns).to_list()

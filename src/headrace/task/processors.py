@@ -14,7 +14,7 @@ from headrace.graph.processors import (
 )
 from headrace.graph.signatures import name_of
 from headrace.graph.states import STATE
-from headrace.task.process import Context
+from headrace.task.context import Context
 from headrace.task.timers import Timer
 
 _MISSING: Any = object()

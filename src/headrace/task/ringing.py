@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 
 from headrace.records.schema import MAX_EVENT_TIME_MS
-from headrace.task.chunk import UNKNOWN, Chunk, Origins
+from headrace.task.chunk import UNKNOWN, Chunk, Groups, Ints, Origins
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK
 from headrace.task.parcels import Parcel
 from headrace.task.timers import Timer, Timers
@@ -20,6 +21,9 @@ from headrace.task.turn import Stamp, Turn
 
 BATCH = 4_096
 """About so many messages of timers are sent on at a time."""
+
+
+_FAR = 1 << 62
 
 
 class Ringer:
@@ -44,9 +48,14 @@ class Ringer:
         self._encode: Callable[[], Sequence[bytes]] = list
         self._owners: Sequence[bytes] | None = None
 
-    def turn_to(self, chunk: Chunk, encode: Callable[[], Sequence[bytes]]) -> None:
-        """Turn to the rows of a chunk; ``encode`` returns the canonical encoding of their keys."""
-        self._turn.marks = _marks(chunk)
+    def turn_to(self, marks: Ints | None, encode: Callable[[], Sequence[bytes]]) -> None:
+        """Turn to some rows.
+
+        Args:
+            marks: what has passed for each, see ``passed``; ``None``: that is not known.
+            encode: returns the canonical encoding of their keys.
+        """
+        self._turn.marks = None if marks is None else marks.tolist()
         self._encode, self._owners = encode, None
 
     def is_due(self, row: int) -> bool:
@@ -95,16 +104,45 @@ class Ringer:
         turn.stamp(turn.first, timer)
 
 
-def _marks(chunk: Chunk) -> list[int] | None:
-    """What has passed for each row: of its own partition, or its own time where it has none."""
-    if chunk.times is None or chunk.watermarks is None:
-        return None
-    is_known = chunk.watermarks > NO_WATERMARK // 2
-    passed = (
-        chunk.watermarks if is_known.all() else np.where(is_known, chunk.watermarks, chunk.times)
+def passed(chunks: Sequence[Chunk]) -> list[Ints] | None:
+    """Return what has passed for each row, before which timers that were due by then fire.
+
+    That is the watermark of its own partition, or its own time where it has none; but nothing
+    beyond the time of a row that comes later in its key group and is not late: rows of a slower
+    partition come before the timers that are after them. ``None`` where rows have no event time.
+
+    Args:
+        chunks: all rows of an epoch, in the order in which they are handled.
+    """
+    found: list[Ints] = []
+    later = np.full(1 << 16, _FAR, np.int64)
+    for chunk in reversed(chunks):
+        if chunk.times is None or chunk.watermarks is None or chunk.groups is None:
+            return None
+        groups, marks = chunk.groups, chunk.watermarks
+        is_known = marks > NO_WATERMARK // 2
+        if not is_known.all():
+            marks = np.where(is_known, marks, chunk.times)
+        on_time = np.where(chunk.times >= marks, chunk.times, _FAR)
+        firsts = np.flatnonzero(np.diff(groups.astype(np.int32), prepend=-1))
+        bound = later[groups]
+        later[groups[firsts]] = np.minimum(
+            later[groups[firsts]], np.minimum.reduceat(on_time, firsts)
+        )
+        falls = (np.diff(marks) < 0) & (groups[1:] == groups[:-1])
+        if falls.any():  # rows of several partitions
+            bound = np.minimum(bound, _least_from(on_time, groups))
+        found.append(np.minimum(marks, bound))
+    return found[::-1]
+
+
+def _least_from(times: Ints, groups: Groups) -> Ints:
+    """Return for each row the least time from it on, of its key group."""
+    frame = pl.DataFrame({"group": groups, "time": times})
+    least: Ints = (
+        frame.select(pl.col("time").cum_min(reverse=True).over("group")).to_series().to_numpy()
     )
-    marks: list[int] = passed.tolist()
-    return marks
+    return least
 
 
 def stamped(chunk: Chunk, places: Sequence[int], stamps: Sequence[Stamp], earliest: int) -> Chunk:

@@ -21,6 +21,7 @@ from headrace.task.dead_letters import Refused
 from headrace.task.messages.maker import MessageMaker
 from headrace.task.node import Inlet, Node
 from headrace.task.process import ProcessNode
+from headrace.task.ringing import passed
 from headrace.task.turn import Turn
 
 BLOCK_ROWS = 1 << 15
@@ -55,7 +56,7 @@ class SeveralNode(ProcessNode):
         first = kinds[0]
         super().__init__(name, factory, turn, source=first.schema, uses=(), keys=first.source.keys)
         self._kinds = list(kinds)
-        self._waiting: list[list[Chunk]] = [[] for _ in kinds]
+        self._kept: list[list[Chunk]] = [[] for _ in kinds]
         self._methods = [self._method(kind.source.name) for kind in kinds]
         self._makers = [
             MessageMaker(
@@ -91,7 +92,7 @@ class SeveralNode(ProcessNode):
         if self.guard is not None:
             chunk, _ = self._makers[at].of(chunk, self.guard)
         if chunk.rows:
-            self._waiting[at].append(chunk)
+            self._kept[at].append(chunk)
 
     def push(self, chunk: Chunk) -> None:
         """Rows enter by an inlet."""
@@ -99,19 +100,23 @@ class SeveralNode(ProcessNode):
 
     def advance(self, watermark: int, wall_ms: int) -> None:
         """Handle the rows of the epoch, then the timers that are due."""
-        taken, self._waiting = self._waiting, [[] for _ in self._kinds]
+        taken, self._kept = self._kept, [[] for _ in self._kinds]
         found = [(at, concatenated(chunks)) for at, chunks in enumerate(taken) if chunks]
-        for which, parts in _blocks(found, [list(kind.source.keys) for kind in self._kinds]):
-            self._handle(which, parts)
+        keys = [list(kind.source.keys) for kind in self._kinds]
+        for which, parts, marks in _blocks(found, keys):
+            self._handle(which, parts, marks)
         self._calls, self._parts = [], []
         super().advance(watermark, wall_ms)
 
-    def _handle(self, which: npt.NDArray[np.uint8], parts: dict[int, Chunk]) -> None:
+    def _handle(
+        self, which: npt.NDArray[np.uint8], parts: dict[int, Chunk], marks: Ints | None
+    ) -> None:
         """Handle some rows.
 
         Args:
             which: stream of each.
             parts: by stream, its rows in that order.
+            marks: what has passed for each.
         """
         places = {at: np.flatnonzero(which == at) for at in parts}
         columns = {at: part.batch.select(self._kinds[at].source.keys) for at, part in parts.items()}
@@ -138,6 +143,7 @@ class SeveralNode(ProcessNode):
             _merged(len(which), places, messages),
             _merged(len(which), places, keys),
             owners,
+            marks,
         )
         self._turn.inputs = ()
 
@@ -163,8 +169,8 @@ Found = list[tuple[int, Chunk]]
 
 def _blocks(
     found: Found, keys: Sequence[list[str]]
-) -> Iterator[tuple[npt.NDArray[np.uint8], dict[int, Chunk]]]:
-    """Yield the rows of all streams in their order, some at a time."""
+) -> Iterator[tuple[npt.NDArray[np.uint8], dict[int, Chunk], Ints | None]]:
+    """Yield the rows of all streams in their order, some at a time, and what passed for each."""
     if not found:
         return
     which = np.concatenate([np.full(chunk.rows, at, np.uint8) for at, chunk in found])
@@ -173,6 +179,8 @@ def _blocks(
     begins = dict(zip((at for at, _ in found), _starts(found), strict=True))
     sorted_parts = {at: chunk.take(order[ordered == at] - begins[at]) for at, chunk in found}
     taken = dict.fromkeys(sorted_parts, 0)
+    places = {at: np.flatnonzero(ordered == at) for at in sorted_parts}
+    marks = passed([_chunk(len(order), places, sorted_parts)])
     for begin in range(0, len(order), BLOCK_ROWS):
         block = ordered[begin : begin + BLOCK_ROWS]
         parts = {}
@@ -181,7 +189,7 @@ def _blocks(
             if rows:
                 parts[at] = part.part(taken[at], taken[at] + rows)
                 taken[at] += rows
-        yield block, parts
+        yield block, parts, None if marks is None else marks[0][begin : begin + BLOCK_ROWS]
 
 
 def _starts(found: Found) -> list[int]:
