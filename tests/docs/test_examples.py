@@ -104,3 +104,19 @@ def test_exchange_rates() -> None:
         unknown = [row["currency"] for row in driver.output("unknown")]
     assert euros == {1: 5.0, 3: 2.5, 4: 20.0}
     assert unknown == ["DM"]
+
+
+def test_ad_clicks() -> None:
+    views = {"view": pa.int64(), "ad": pa.string(), "at": pa.int64()}
+    with example("ad_clicks.py") as driver:
+        driver.create("views", views, time="at")
+        driver.create("clicks", {"view": pa.int64(), "at": pa.int64()}, time="at")
+        ads = [(1, "shoes", 1), (2, "shoes", 2), (3, "hats", 50)]
+        driver.feed("clicks", [{"view": 1, "at": 5 * MINUTE}, {"view": 1, "at": 6 * MINUTE}])
+        driver.feed("clicks", [{"view": 2, "at": 20 * MINUTE}])  # not of this view any more
+        driver.feed("views", [{"view": n, "ad": ad, "at": at * MINUTE} for n, ad, at in ads])
+        driver.finish()
+        seen = {row["view"]: row["clicked_at"] for row in driver.output("seen")}
+        hours = [(row["ad"], row["views"], row["clicks"]) for row in driver.output("ad_hours")]
+    assert seen == {1: 5 * MINUTE, 2: None, 3: None}
+    assert sorted(hours) == [("hats", 1, 0), ("shoes", 2, 1)]

@@ -111,22 +111,31 @@ def output(driver: TestDriver) -> Pairs:
     return Counter((row["k"], row["n"], row["other"]) for row in driver.output("out"))
 
 
-KEYS = st.sampled_from([None, 0, 1, 2])
-ROWS = st.builds(Row, st.integers(0, 1), st.integers(0, PARTITIONS - 1), KEYS, st.integers(0, 60))
-SPANS = st.integers(0, 25)
+SPANS = st.integers(0, 20)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[Row]:
+    """Rows whose times rise by and large, of one or two partitions in each stream."""
+    partitions = draw(st.integers(1, PARTITIONS))
+    pace = draw(st.integers(0, 3))
+    places = st.tuples(st.integers(0, 1), st.integers(0, partitions - 1))
+    keys = st.sampled_from([None, 0, 0, 1])
+    drawn = draw(st.lists(st.tuples(places, keys, st.integers(0, 20)), max_size=50))
+    return [Row(*place, key, pace * n + at) for n, (place, key, at) in enumerate(drawn)]
 
 
 @given(
-    log=st.lists(ROWS, max_size=50),
-    cuts=st.lists(st.integers(0, 50), max_size=4),
-    near=st.builds(Near, SPANS, SPANS, st.integers(0, 8)),
+    log=logs(),
+    cuts=st.lists(st.integers(0, 50), max_size=5),
+    near=st.builds(Near, SPANS, SPANS, st.integers(0, 12)),
     how=st.sampled_from(WAYS),
 )
 def test_the_logs_alone_say_which_rows_are_pairs(
     log: list[Row], cuts: list[int], near: Near, how: str
 ) -> None:
     with TestDriver(job(how, near), tasks=2, key_groups=8) as driver:
-        create(driver)
+        create(driver, max((row.partition for row in log), default=0) + 1)
         bounds = [0, *sorted(min(cut, len(log)) for cut in cuts), len(log)]
         for begin, end in itertools.pairwise(bounds):
             feed(driver, log, begin, end)
@@ -135,6 +144,25 @@ def test_the_logs_alone_say_which_rows_are_pairs(
         pairs, late = expected(log, how, near)
         assert pairs == output(driver)
         assert late == driver.coordinator.state.counts.get("late", 0)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("how", WAYS)
+def test_a_row_within_the_grace_still_finds_its_partners(side: int, how: str) -> None:
+    """Also where the watermark was past these when it came, and an epoch has ended since."""
+    near, other = Near(2, 2, grace=8), 1 - side
+    before = [Row(other, 0, 1, 10), Row(side, 0, 2, 20), Row(other, 0, 2, 20)]
+    log = [*before, Row(side, 0, 1, 12), Row(side, 0, 1, 8), Row(side, 0, 1, 7)]
+    with TestDriver(job(how, near), tasks=2) as driver:
+        create(driver, partitions=1)
+        for begin, end in ((0, 3), (3, 4), (4, 5), (5, 6)):
+            feed(driver, log, begin, end)
+            driver.run()
+        driver.finish()
+        pairs, late = expected(log, how, near)
+        assert late == 1
+        assert pairs == output(driver)
+        assert sum(None not in pair for pair in pairs) == 3
 
 
 def rising(size: int, seed: int, keys: int = 30) -> list[Row]:
@@ -234,3 +262,31 @@ def test_what_is_kept_goes_with_the_watermark() -> None:
         left, right = (sorted(r["n"] for r in driver.table(f"j.{side}")) for side in STREAMS)
         assert left == [188, 192, 196]
         assert right == [184, 188, 192, 196]
+
+
+def test_rows_of_one_key_and_time_stay_apart_when_files_are_merged() -> None:
+    near = Near(1000, 1000)
+    log = [Row(0, 0, number % 3, 7) for number in range(120)] + [Row(1, 0, 1, 9)]
+    with TestDriver(job("left", near), tasks=1, slots=1) as driver:
+        create(driver, partitions=1)
+        for begin in range(0, 120, 3):
+            feed(driver, log, begin, begin + 3)
+            driver.run()
+        [task] = [task for task in driver.coordinator.state.tasks.values() if task.files]
+        assert any(ref.epoch > ref.first_epoch >= 0 for ref in task.files)
+        feed(driver, log, 120, 121)
+        driver.finish()
+        pairs, _ = expected(log, "left", near)
+        assert pairs == output(driver)
+
+
+def test_merges_of_files_leave_out_what_is_over() -> None:
+    """The files of a task do not grow with all rows that ever were."""
+    with TestDriver(job("inner", Near(5, 5)), tasks=1, slots=1) as driver:
+        create(driver, partitions=1)
+        for epoch in range(60):
+            log = [Row(number % 2, 0, number, 20 * epoch + number % 3) for number in range(60)]
+            feed(driver, log, 0, 60)
+            driver.run()
+        [task] = [task for task in driver.coordinator.state.tasks.values() if task.files]
+        assert sum(ref.rows for ref in task.files) < 60 * 20

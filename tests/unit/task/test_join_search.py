@@ -32,10 +32,10 @@ class Row(NamedTuple):
     at: int
 
 
-def piece(rows: list[Row], codes: Codes, step: int) -> Piece:
+def piece(rows: list[Row], codes: Codes, step: int, base: int = 0) -> Piece:
     """Sort rows as a side does; two keys each have the same half of a hash."""
     keys = np.array([row.key for row in rows], np.int64)
-    times = np.array([row.at * step for row in rows], np.int64)
+    times = np.array([base + row.at * step for row in rows], np.int64)
     hashes = (keys // 2 + 1).astype(np.uint64) << np.uint64(32)
     found = codes.of(hashes, times)
     order = np.argsort(found)
@@ -46,7 +46,7 @@ def piece(rows: list[Row], codes: Codes, step: int) -> Piece:
 
 ROWS = st.lists(st.builds(Row, st.integers(0, 3), st.integers(0, 40)), min_size=1, max_size=25)
 STEPS = st.sampled_from([1, 7, 1 << 20, (1 << 32) - 1, 1 << 32, 3 << 33])
-"""From one moment to the next, ms: with the longest, times go round, or differ beyond a unit."""
+"""From one moment to the next, ms: with the longest, moments differ by less than a unit."""
 
 
 @given(
@@ -55,23 +55,34 @@ STEPS = st.sampled_from([1, 7, 1 << 20, (1 << 32) - 1, 1 << 32, 3 << 33])
     before=st.integers(0, 12),
     after=st.integers(0, 12),
     step=STEPS,
-    block=st.sampled_from([1, 3, 1 << 19]),
+    goes_round=st.booleans(),
+    bounds=st.sampled_from([(1, 1 << 27), (3, 1 << 27), (1 << 19, 200), (1 << 19, 1 << 27)]),
 )
 def test_pairs_are_those_of_one_key_that_are_near(
-    left: list[Row], right: list[Row], before: int, after: int, step: int, block: int
+    left: list[Row],
+    right: list[Row],
+    before: int,
+    after: int,
+    step: int,
+    goes_round: bool,
+    bounds: tuple[int, int],
 ) -> None:
-    codes = Codes((before + after) * step)
+    span = (before + after) * step
+    codes = Codes(span)
+    a_round = 1 << 32 + max(0, span.bit_length() - 31)
+    base = a_round - 20 * step % a_round if goes_round else 0
     matcher = Matcher(codes, before * step, after * step)
-    one, other = piece(left, codes, step), piece(right, codes, step)
+    one, other = (piece(rows, codes, step, base) for rows in (left, right))
     wanted = [
         (mine, theirs)
         for (mine, a), (theirs, b) in itertools.product(enumerate(left), enumerate(right))
         if a.key == b.key and -before <= b.at - a.at <= after
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "BLOCK", block)
+        patch.setattr(search, "BLOCK", bounds[0])
+        patch.setattr(search, "BLOCK_BYTES", bounds[1])
         blocks = list(matcher.pairs(one, other))
-        assert all(0 < len(rows) <= block for rows, _ in blocks)
+        assert all(0 < len(rows) <= bounds[0] for rows, _ in blocks)
         found = [
             pair
             for rows, others in blocks

@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.graph.joins import JoinStreams
-from headrace.records.keys import UInt64s, key_groups
+from headrace.records.keys import key_groups
 from headrace.records.layout import TableLayout
 from headrace.state.columnar.columns import Rows, gather
 from headrace.state.columnar.run import Piece
-from headrace.task.chunk import Chunk, Ints
+from headrace.task.chunk import Chunk
 from headrace.task.orders import NO_WATERMARK
 
-SEND_ROWS = 1 << 16
-"""Rows that are sent together, at least, unless there are no more."""
+SEND_ROWS, SEND_BYTES = 1 << 16, 64 << 20
+"""Rows that are sent together, at least, or their bytes, unless there are no more."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Results:
         self._schema, self._groups, self._send = schema, groups, send
         self._places = _places(schema, operator, layouts)
         self._chunks: list[Chunk] = []
-        self._rows = 0
+        self._rows = self._size = 0
 
     def add(self, left: Own | None, right: Own | None) -> None:
         """Add pairs, or rows of one side that have no partner.
@@ -70,18 +70,17 @@ class Results:
             for places, field in zip(self._places, self._schema, strict=True)
         ]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        self.add_chunk(made_chunk(batch, times, hashes, self._groups))
-
-    def add_chunk(self, chunk: Chunk) -> None:
-        """Add rows that are whole."""
-        self._chunks.append(chunk)
-        self._rows += chunk.rows
-        if self._rows >= SEND_ROWS:
+        unknown = np.full(count, NO_WATERMARK, np.int64)
+        groups = key_groups(hashes, self._groups).astype(np.uint16)
+        self._chunks.append(Chunk(batch, times, unknown, groups))
+        self._rows += count
+        self._size += batch.nbytes
+        if self._rows >= SEND_ROWS or self._size >= SEND_BYTES:
             self.flush()
 
     def flush(self) -> None:
         """Send what was gathered."""
-        chunks, self._chunks, self._rows = self._chunks, [], 0
+        chunks, self._chunks, self._rows, self._size = self._chunks, [], 0, 0
         if len(chunks) == 1:
             self._send(chunks[0])
         elif chunks:
@@ -119,12 +118,6 @@ def _places(
             own = right.get_field_index(key[name]) if name in key else -1
             places.append((left.get_field_index(name), own))
     return places
-
-
-def made_chunk(batch: pa.RecordBatch, times: Ints, hashes: UInt64s, groups: int) -> Chunk:
-    """Return rows that are of no one record, with the key groups of their hashes."""
-    unknown = np.full(len(times), NO_WATERMARK, np.int64)
-    return Chunk(batch, times, unknown, key_groups(hashes, groups).astype(np.uint16))
 
 
 def _together(chunks: list[Chunk]) -> Chunk:

@@ -19,7 +19,8 @@ from headrace.state.columnar.run import Piece
 from headrace.task.chunk import Ints
 
 BLOCK = 1 << 19
-"""Pairs that are looked at together."""
+BLOCK_BYTES = 128 << 20
+"""Pairs that are looked at together, and about how many bytes of columns they have."""
 
 _KEY, _TIME = np.uint64(0xFFFFFFFF_00000000), np.uint64(0xFFFFFFFF)
 
@@ -81,7 +82,7 @@ class Matcher:
         found[asked[sure]] = True
         if not sure.all():
             left = np.flatnonzero(~sure)
-            for own, others in _expanded(first[left], counts[left]):
+            for own, others in _expanded(first[left], counts[left], BLOCK):
                 places = asked[left[own]]
                 is_pair = self._is_pair(piece, rows[places], other, others, side)
                 found[places[is_pair]] = True
@@ -121,7 +122,9 @@ class Matcher:
     ) -> Iterator[tuple[Rows, Rows]]:
         places, first, counts = self._ranges(piece, rows, other, side)
         asked = rows[places]
-        for own, theirs in _expanded(first, counts):
+        each = sum(held.batch.nbytes // held.info.rows for held in (piece, other))
+        block = max(1, min(BLOCK, BLOCK_BYTES // max(1, each)))
+        for own, theirs in _expanded(first, counts, block):
             mine = asked[own]
             is_pair = self._is_pair(piece, mine, other, theirs, side)
             if is_pair.all():
@@ -136,12 +139,12 @@ class Matcher:
         return near & equal_rows(piece.keys, rows, other.keys, others)
 
 
-def _expanded(first: Rows, counts: Rows) -> Iterator[tuple[Rows, Rows]]:
+def _expanded(first: Rows, counts: Rows, block: int) -> Iterator[tuple[Rows, Rows]]:
     """Yield each element of ranges with the place of its range, a block at a time."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
-    for begin in range(0, total, BLOCK):
-        end = min(begin + BLOCK, total)
+    for begin in range(0, total, block):
+        end = min(begin + block, total)
         start = int(np.searchsorted(ends, begin, side="right"))
         stop = int(np.searchsorted(ends, end)) + 1
         own, low = counts[start:stop].copy(), first[start:stop].copy()
