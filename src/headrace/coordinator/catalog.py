@@ -27,6 +27,7 @@ from headrace.graph.operators import (
     WindowAggregate,
 )
 from headrace.graph.ordering import InOrder
+from headrace.graph.table_operators import JoinKept, KeepTable, kept_stores
 from headrace.graph.windows import GlobalWindow, Hopping, Session, Sliding, Tumbling
 from headrace.plan.explain import describe as describe_operator
 from headrace.plan.joins import join_layouts
@@ -38,6 +39,8 @@ from headrace.state.value_types import JSON, describe
 from headrace.task.building import timer_store
 from headrace.task.deduplicate import id_layout
 from headrace.task.in_order import in_order_layout
+from headrace.task.kept.layouts import kept_layouts
+from headrace.task.kept.waiting import without_hidden
 from headrace.task.remotes import REMOTE
 from headrace.task.windows.aggregate_nodes import kept_aggregates
 from headrace.task.windows.clusters import clusters_of
@@ -47,11 +50,21 @@ KEPT = 20
 FORMAT = 1
 
 Form = Literal[
-    "values", "timers", "totals", "windows", "periodic", "ids", "panes", "slices", "whole", "rows"
+    "values",
+    "timers",
+    "totals",
+    "windows",
+    "periodic",
+    "ids",
+    "panes",
+    "slices",
+    "whole",
+    "rows",
+    "latest",
 ]
 """``panes``: of windows that overlap; ``slices``: of sessions; ``whole``: one window a key.
 
-``rows``: any number for a key, in their own columns."""
+``rows``: any number for a key, in their own columns; ``latest``: one for a key, in them."""
 
 
 class AggregateEntry(msgspec.Struct, frozen=True):
@@ -256,6 +269,8 @@ def _stores(stage: Stage) -> list[StoreEntry]:
             entries.append(_rows(stage, operator, operator.store, layout))
         elif isinstance(operator, JoinStreams):
             entries += _joined(stage, operator)
+        elif isinstance(operator, KeepTable | JoinKept):
+            entries += _tables(stage, operator)
         elif isinstance(operator, Process):
             local = [spec for spec in operator.stores if spec.kind != "remote"]
             entries += [_values(spec, stage, operator, keys) for spec in local]
@@ -316,6 +331,15 @@ def _ids(stage: Stage, operator: Deduplicate, shared: int) -> StoreEntry:
 def _joined(stage: Stage, operator: JoinStreams) -> Iterator[StoreEntry]:
     for spec, layout in zip(operator.stores, join_layouts(stage, operator), strict=True):
         yield _rows(stage, operator, spec, layout)
+
+
+def _tables(stage: Stage, operator: KeepTable | JoinKept) -> Iterator[StoreEntry]:
+    """A table's rows by key, and rows that wait for their versions."""
+    layouts = kept_layouts(stage)
+    for spec in kept_stores(operator):
+        entry = _rows(stage, operator, spec, without_hidden(layouts[spec.name]))
+        is_table = isinstance(operator, KeepTable)
+        yield msgspec.structs.replace(entry, form="latest") if is_table else entry
 
 
 def _rows(stage: Stage, operator: Operator, spec: StoreSpec, layout: TableLayout) -> StoreEntry:

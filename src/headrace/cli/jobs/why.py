@@ -54,6 +54,9 @@ def show_why(found: Why) -> None:
     rows = [_operator_row(one) for one in found.operators]
     show_table(("operator", *numbers, "others", "what"), rows, right=numbers)
     typer.echo()
+    for one in found.first:
+        at = f"partition {one.partition} is at {one.next_offset:,} of {one.end:,}"
+        typer.echo(f"{one.operator} is read first, {at}; other inputs wait")
     for end in found.ends:
         typer.echo(_end_line(end))
 

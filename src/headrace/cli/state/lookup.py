@@ -66,7 +66,7 @@ def key_range(
     """
     if not (prefix or low or high):
         return EVERYTHING
-    if view.entry.form not in ("values", "totals", "ids", "rows"):
+    if view.entry.form not in ("values", "totals", "ids", "rows", "latest"):
         raise InvalidInputError(
             f"store {view.entry.name!r} holds {view.entry.form}, which are ordered by time: use "
             "--where instead of --prefix, --low and --high"

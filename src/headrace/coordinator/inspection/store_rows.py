@@ -142,9 +142,10 @@ class StoreRows:
             taken = {name for name, _ in heads}
             keys = [(f"key.{f.name}" if f.name in taken else f.name, f.type) for f in self._keys]
             fields = [pa.field(name, kind) for name, kind in (*heads, *keys)]
-        elif entry.form == "rows":
+        elif entry.form in ("rows", "latest"):
             self._columns = schema_from_text(entry.columns)
-            fields = [pa.field(TIME, _MOMENT), *self._keys, *self._columns]
+            times = [pa.field(TIME, _MOMENT)] if entry.form == "rows" else []
+            fields = [*times, *self._keys, *self._columns]
         else:
             fields = [*self._moment_fields(), *self._keys, *self._shown.schema]
         self.schema = pa.schema(fields)
@@ -194,10 +195,10 @@ class StoreRows:
             batch: key columns and partial columns, among others.
         """
         keys = [batch.column(name) for name in self._keys.names]
-        if self.entry.form == "rows":
-            columns = [batch.column(name) for name in self._columns.names]
-            written = _moment_array(batch.column(WRITTEN))
-            return pa.RecordBatch.from_arrays([written, *keys, *columns], schema=self.schema)
+        if self.entry.form in ("rows", "latest"):
+            keys += [batch.column(name) for name in self._columns.names]
+            times = [_moment_array(batch.column(WRITTEN))] if self.entry.form == "rows" else []
+            return pa.RecordBatch.from_arrays([*times, *keys], schema=self.schema)
         heads = [] if ends is None else bucket_moments(self.entry, ends)
         partials = pl.from_arrow(batch.select(self._shown.names))
         assert isinstance(partials, pl.DataFrame)

@@ -123,6 +123,11 @@ class TableView(StoreView):
                 f"store {self.entry.name!r} holds any number of rows of a key, which are added and "
                 "go, but never change: see what there is with headrace state scan"
             )
+        if self.entry.form == "latest":
+            raise InvalidInputError(
+                f"store {self.entry.name!r} holds rows in columns of their own, which have no form "
+                "as entries: see what there is with headrace state scan"
+            )
         for batch in self._table.batches():
             hashes = batch.column(HASH).to_numpy()
             groups = key_groups(hashes, self.key_groups).tolist()

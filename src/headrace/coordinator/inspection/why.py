@@ -13,6 +13,7 @@ from headrace.bus.bus import Bus
 from headrace.coordinator.catalog import Catalog, OperatorEntry, StageEntry, TimeEntry
 from headrace.coordinator.inspection.inspection import JobReader
 from headrace.coordinator.manifest import InputPosition, JobState, OperatorState
+from headrace.coordinator.reading import unread_first
 from headrace.coordinator.watermarks import Now, holding, is_idle, resting
 from headrace.errors import InvalidInputError
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK
@@ -80,6 +81,16 @@ class EndView:
 
 
 @dataclass(frozen=True)
+class FirstView:
+    """A partition that is read to an end before inputs that are not."""
+
+    operator: str
+    partition: int
+    next_offset: int
+    end: int
+
+
+@dataclass(frozen=True)
 class Why:
     """All of it, as of one epoch."""
 
@@ -90,6 +101,7 @@ class Why:
     stages: tuple[WatermarkView, ...]
     operators: tuple[OperatorView, ...]
     ends: tuple[EndView, ...]
+    first: tuple[FirstView, ...] = ()
 
 
 def ask_why(reader: JobReader, bus: Bus) -> Why:
@@ -119,6 +131,7 @@ class _Inquiry:
         streams = {name: bus.stream(name) for name in names}
         ends = {name: stream.ends() for name, stream in streams.items()}
         self._now = Now(state.time_ms, ends, resting(streams, ends))
+        self._first = tuple(FirstView(*one) for one in unread_first(state, catalog.inputs))
 
     def answer(self) -> Why:
         state = self._state
@@ -130,6 +143,7 @@ class _Inquiry:
             tuple(map(self._watermark, self._stages.values())),
             tuple(map(self._operator, self._operators.values())),
             tuple(self._ends()),
+            self._first,
         )
 
     def _partitions(self, stage: StageEntry) -> Iterator[PartitionView]:
@@ -234,13 +248,17 @@ class _Inquiry:
         """The operator that got rows since any came to the end; else the input."""
         operator = end
         while operator.inputs:
-            befores = [self._operators[name] for name in operator.inputs]
+            # What is looked up in a table brings no rows.
+            names = operator.inputs[:1] if operator.kind == "JoinKept" else operator.inputs
+            befores = [self._operators[name] for name in names]
             operator = max(befores, key=self._arrival)
             if self._arrival(operator) > self._arrival(end):
                 return operator
         return operator
 
     def _reason(self, stop: OperatorEntry) -> tuple[str, WatermarkView | None]:
+        if not stop.inputs and self._first and stop.name not in {o.operator for o in self._first}:
+            return f"it waits until {self._first[0].operator} has been read", None
         if not stop.inputs:
             return "it brought no rows since", None
         counts = self._held(stop.name).counts
@@ -255,7 +273,7 @@ class _Inquiry:
         return "it sent none of the rows that it got since", None
 
 
-_WAITING = ("WindowAggregate", "RunningAggregate", "Process", "ProcessSeveral")
+_WAITING = ("JoinKept", "WindowAggregate", "RunningAggregate", "Process", "ProcessSeveral")
 """Operators that send what they got once a watermark has passed it."""
 
 _ENTRIES = ("Input", "PartitionBy")

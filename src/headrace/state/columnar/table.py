@@ -227,10 +227,11 @@ class ColumnarTable:
     def first_cluster(self, at_least: int) -> int | None:
         """Return the first cluster from ``at_least`` on; rows of others may lie there."""
         pieces = [piece for run in (*self._committed, *self._changes) for piece in run.pieces]
-        found = []
-        for piece in pieces:
-            if piece.info.last[0] >= at_least and piece.clusters is not None:
-                found.append(int(piece.clusters[np.searchsorted(piece.clusters, at_least)]))
+        found = (
+            int(piece.clusters[np.searchsorted(piece.clusters, at_least)])
+            for piece in pieces
+            if piece.info.last[0] >= at_least and piece.clusters is not None
+        )
         return min(found, default=None)
 
     def seal(self) -> TableChanges | None:

@@ -8,6 +8,7 @@ It leaves once the watermark is past it: what holds there is final then, see ``v
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -53,6 +54,16 @@ def _layout(stage: Stage, operator: JoinKept) -> TableLayout:
         ttl_ms=1 + stage.delays.get(operator.name, 0),
         by_event=True,
     )
+
+
+def without_hidden(layout: TableLayout) -> TableLayout:
+    """Return the layout with the columns that users know, to show rows of."""
+    hidden = (NUMBER, TIME, WATERMARK)
+    keys, values = (
+        pa.schema([field for field in schema if field.name not in hidden])
+        for schema in (layout.keys, layout.values)
+    )
+    return replace(layout, keys=keys, values=values)
 
 
 class JoinVersionsNode(Node):
