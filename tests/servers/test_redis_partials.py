@@ -74,7 +74,7 @@ class Fed:
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.sinks.redis_receiver.BATCH_ROWS", 3)
+    monkeypatch.setattr("headrace.sinks.redis_appending.BATCH_ROWS", 3)
     monkeypatch.setattr("headrace.sinks.redis_receiver.IN_FLIGHT", 2)
 
 

@@ -17,7 +17,7 @@ from headrace.graph.sinks import (
 from headrace.sinks.files import FileSink, csv, json_lines, parquet
 from headrace.sinks.folder import committed_files
 from headrace.sinks.postgres import PostgresSink, postgres
-from headrace.sinks.redis_partials import RedisPartials, redis_partials
+from headrace.sinks.redis_appending import RedisPartials, redis_partials
 from headrace.sinks.redis_totals import RedisTotals
 
 __all__ = [

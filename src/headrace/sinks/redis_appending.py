@@ -27,7 +27,8 @@ from headrace.sinks.postgres import real_url
 from headrace.sinks.redis_totals import Merge, RedisTotals
 
 Factory = Callable[[], MonoidProcessor[Any, Any]]
-ROWS = pa.schema([("key", pa.binary()), (PARTIAL, pa.binary())])
+BATCH_ROWS = 1024
+BATCHES = pa.schema([("rows", pa.int64()), ("data", pa.binary())])
 _SCHEME = re.compile(r"(redis|rediss|unix)://")
 
 
@@ -89,15 +90,23 @@ class RedisPartials(PartialSink):
         return replace(self, merge=Merge(factory, state))
 
     def prepare(self, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> list[Bytes]:
-        """Return encoded keys and partial results as an Arrow file."""
+        """Return names and partial results, packed as the server takes them."""
+        prefix = self.namespace.encode()
+        counts, data = [], []
+        for batch in batches:
+            keys = [batch.column(name) for name in schema.names if name != PARTIAL]
+            names = [prefix + key for key in encode_columns(keys).to_list()]
+            partials = batch.column(PARTIAL).to_pylist()
+            for begin in range(0, batch.num_rows, BATCH_ROWS):
+                some = slice(begin, begin + BATCH_ROWS)
+                pairs = zip(names[some], partials[some], strict=True)
+                rows = [part for pair in pairs for part in pair]
+                counts.append(len(rows) // 2)
+                data.append(packed(rows))
+        table = pa.Table.from_pydict({"rows": counts, "data": data}, BATCHES)
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, ROWS) as writer:
-            for batch in batches:
-                keys = [batch.column(name) for name in schema.names if name != PARTIAL]
-                encoded = pa.array(encode_columns(keys).to_list(), pa.binary())
-                writer.write_batch(
-                    pa.RecordBatch.from_arrays([encoded, batch.column(PARTIAL)], schema=ROWS)
-                )
+        with pa.ipc.new_file(sink, BATCHES) as writer:
+            writer.write_table(table)
         return [sink.getvalue()]
 
     def open(self, site: SinkSite) -> Receiver:
@@ -119,6 +128,19 @@ class RedisPartials(PartialSink):
         """
         merge = Merge.of(factory)
         return RedisTotals(real_url(self.url, os.environ), self.namespace, merge)
+
+
+def packed(rows: Sequence[bytes]) -> bytes:
+    """Return byte strings as MessagePack of before it had a type for them: the server's."""
+    parts = [b"\xdd", len(rows).to_bytes(4, "big")]
+    for row in rows:
+        size = len(row)
+        parts.append(_HEADS[size] if size < len(_HEADS) else b"\xdb" + size.to_bytes(4, "big"))
+        parts.append(row)
+    return b"".join(parts)
+
+
+_HEADS = [bytes((0xA0 | size,)) for size in range(32)]
 
 
 def redis_partials(url: str, namespace: str, *, compact_at: int = 64) -> RedisPartials:

@@ -20,7 +20,6 @@ from headrace.graph.remote import shown_url
 from headrace.graph.sinks import Receiver, ReceiverAwayError, SinkEpoch, SinkSite
 from headrace.sinks.redis_totals import PROGRESS, Merge, compact, library
 
-BATCH_ROWS = 1024
 IN_FLIGHT = 32
 TIMEOUT_S = 10.0
 
@@ -29,26 +28,29 @@ TIMEOUT_S = 10.0
 _APPEND = """
 local at = redis.call('HGET', KEYS[1], ARGV[1]) or ''
 if at ~= ARGV[2] then return {-1} end
-local long, limit = {0}, tonumber(ARGV[5])
-for i = 2, #KEYS do
-  local length = redis.pcall('RPUSH', KEYS[i], ARGV[i + 4])
+local done, limit = tonumber(ARGV[4]), tonumber(ARGV[5])
+local rows = cmsgpack.unpack(ARGV[6])
+local long = {0}
+for i = 1 + 2 * tonumber(ARGV[7]), #rows, 2 do
+  local length = redis.pcall('RPUSH', rows[i], rows[i + 1])
   if type(length) == 'table' then
-    redis.call('HSET', KEYS[1], ARGV[1], ARGV[3] .. ':' .. (tonumber(ARGV[4]) + i - 2))
-    return {-2, i - 2}
+    redis.call('HSET', KEYS[1], ARGV[1], ARGV[3] .. ':' .. done)
+    return {-2, rows[i]}
   end
-  if length >= limit then long[#long + 1] = i - 2 end
+  if length >= limit then long[#long + 1] = rows[i] end
+  done = done + 1
 end
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[3] .. ':' .. (tonumber(ARGV[4]) + #KEYS - 1))
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[3] .. ':' .. done)
 return long
 """
 
 
 class _Batch(NamedTuple):
-    """Some rows of an epoch: which is the first, names and partial results."""
+    """Some rows of an epoch: how many are before them, and they themselves as MessagePack."""
 
     first: int
-    names: list[bytes]
-    partials: list[bytes]
+    rows: int
+    data: bytes
 
 
 @dataclass(frozen=True)
@@ -134,16 +136,18 @@ class RedisReceiver(Receiver):
             nonlocal at
             with redis.pipeline(transaction=False) as pipe:
                 for batch in waiting:
-                    head = [sender, at, epoch.epoch, batch.first, self._place.compact_at]
-                    self._script([progress, *batch.names], [*head, *batch.partials], client=pipe)
-                    at = f"{epoch.epoch}:{batch.first + len(batch.names)}"
+                    skipped = max(0, done - batch.first)
+                    told = [sender, at, epoch.epoch, batch.first + skipped]
+                    more = [self._place.compact_at, batch.data, skipped]
+                    self._script([progress], [*told, *more], client=pipe)
+                    at = f"{epoch.epoch}:{batch.first + batch.rows}"
                 answers = pipe.execute()
-            for batch, answer in zip(waiting, answers, strict=True):
+            for answer in answers:
                 if answer[0] == -2:
-                    raise self._no_list(batch.names[answer[1]])
+                    raise self._no_list(answer[1])
                 if answer[0] < 0:
                     return False
-                long.update(dict.fromkeys(batch.names[place] for place in answer[1:]))
+                long.update(dict.fromkeys(answer[1:]))
             waiting.clear()
             fault("sink.part_sent")
             return True
@@ -155,16 +159,15 @@ class RedisReceiver(Receiver):
         return flush() if waiting else True
 
     def _batches(self, epoch: SinkEpoch, done: int) -> Iterator[_Batch]:
-        """Yield the rows of an epoch behind those that are out."""
+        """Yield the batches of an epoch that are not all out."""
         rows = 0
         for prepared in epoch.files:
             with pa.memory_map(str(prepared.path)) as file:
                 table = pa.ipc.open_file(file).read_all()
-            for begin in range(max(0, done - rows), table.num_rows, BATCH_ROWS):
-                part = table.slice(begin, BATCH_ROWS)
-                names = [self._prefix + key for key in part.column(0).to_pylist()]
-                yield _Batch(rows + begin, names, part.column(1).to_pylist())
-            rows += table.num_rows
+            for count, data in zip(*table.to_pydict().values(), strict=True):
+                if rows + count > done:
+                    yield _Batch(rows, count, data)
+                rows += count
 
     def _no_list(self, name: bytes) -> InvalidInputError:
         return InvalidInputError(
