@@ -55,6 +55,26 @@ def test_click_counts() -> None:
     assert totals == {"/": 5, "/a": 1}
 
 
+def test_order_values() -> None:
+    with example("order_values.py") as driver:
+        named = {"customer": pa.string(), "name": pa.string()}
+        driver.create("customers", named, compact=True, key=["customer"])
+        driver.create("rates", {"currency": pa.string(), "rate": pa.float64(), "at": pa.int64()})
+        columns = {"customer": pa.string(), "currency": pa.string(), "amount": pa.float64()}
+        driver.create("orders", {**columns, "at": pa.int64()})
+        driver.feed("customers", [{"customer": "c1", "name": "Ada"}])
+        rates = [(2.0, 0), (3.0, 50_000)]
+        driver.feed("rates", [{"currency": "X", "rate": rate, "at": at} for rate, at in rates])
+        for at in (90_000, 20_000, 60_000):
+            order = {"customer": "c1", "currency": "X", "amount": 1.0, "at": at}
+            driver.feed("orders", [order])
+        driver.finish()
+        valued = {row["at"]: (row["euros"], row["name"]) for row in driver.output("valued")}
+        last = driver.output("per_customer")[-1]
+    assert valued == {20_000: (2.0, "Ada"), 60_000: (3.0, "Ada"), 90_000: (3.0, "Ada")}
+    assert (last["customer"], last["name"], last["spent"]) == ("c1", "Ada", 8.0)
+
+
 def test_alerting() -> None:
     columns = {"machine": pa.string(), "degrees": pa.float64(), "at": pa.int64()}
 

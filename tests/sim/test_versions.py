@@ -78,7 +78,8 @@ def expected(log: Sequence[Item], how: str) -> dict[int, int | None]:
             versions.setdefault(item.money, {})[max(item.at, watermark)] = item.rate
     found = {}
     for number, moment in moments.items():
-        own = versions.get(log[number].money, {}) if log[number].money is not None else {}
+        money = log[number].money
+        own = {} if money is None else versions.get(money, {})
         held = max((begin for begin in own if begin <= moment), default=None)
         rate = None if held is None else own[held]
         if rate is not None or how == "left":

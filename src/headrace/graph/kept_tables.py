@@ -84,7 +84,8 @@ class Table(Generic[S]):
         site = user_site()
         mine = self.kept()
         wrong_other = table_mistake(mine, other)
-        theirs = other.kept().name if wrong_other is None else mine.name
+        is_ours = _is_of(other, mine._ledger)  # noqa: SLF001 - its stream
+        theirs = other.kept().name if is_ours else mine.name
 
         def make(chosen: str, wrong: list[str]) -> Operator:
             if how not in TABLE_WAYS:
@@ -136,6 +137,11 @@ def table_mistake(rows: Steps, other: object) -> str | None:
     return None
 
 
+def _is_of(table: object, ledger: object) -> bool:
+    """Say whether something is a table of a graph."""
+    return isinstance(table, Table) and table.kept()._ledger is ledger  # noqa: SLF001 - its stream
+
+
 def join_kept(
     rows: S,
     table: Table[S],
@@ -161,7 +167,7 @@ def join_kept(
     """
     site, ledger = user_site(), rows._ledger  # noqa: SLF001 - its stream
     mistake = table_mistake(rows, table)
-    kept = rows.name if mistake is not None else table.kept().name
+    kept = table.kept().name if _is_of(table, ledger) else rows.name
 
     def make(chosen: str, wrong: list[str]) -> Operator:
         if how not in JOIN_WAYS:
