@@ -235,6 +235,19 @@ def hops(way: str) -> hr.Job:
         sums.send_to(g.output("windows"))
         early = by_user.window(hr.tumbling("10s", early="2s"), name="e", n=hr.agg.sum("n"))
         early.map("user", "n", "window_start").send_to(g.output("early"))
+        quiet = hr.session("7s", early_idle="3s", updates="retract")
+        by_user.window(quiet, name="q", n=hr.agg.sum("n")).send_to(g.output("quiet"))
+
+    return job
+
+
+def updated() -> hr.Job:
+    @hr.job("hops")
+    def job(g: hr.Graph) -> None:
+        by_user = g.input("clicks", time="at").partition_by("user", via="bus", name="by")
+        minutes = hr.tumbling("10s", grace="1m", late="update")
+        sums = by_user.window(minutes, name="w", n=hr.agg.sum("n"))
+        sums.send_to(g.output("windows"))
 
     return job
 
@@ -248,7 +261,7 @@ def hopping_rows(way: str, max_rows: int) -> list[Counter[str]]:
             driver.feed("clicks", rows)
             driver.advance(part=0)
         driver.finish()
-        return [Counter(map(str, driver.output(name))) for name in ("windows", "early")]
+        return [Counter(map(str, driver.output(name))) for name in ("windows", "early", "quiet")]
 
 
 @pytest.mark.parametrize("max_rows", [5, 7])
@@ -257,8 +270,9 @@ def test_windows_that_share_rows_come_out_once_where_tasks_are_apart(max_rows: i
     assert hopping_rows("bus", max_rows) == hopping_rows("exchange", 1000)
 
 
-def test_tasks_that_have_sent_other_windows_do_not_become_one() -> None:
-    with TestDriver(hops("bus"), tasks=4, max_rows=5) as driver:
+@pytest.mark.parametrize("job", [hops("bus"), updated()], ids=["shared", "updated"])
+def test_tasks_that_have_sent_other_windows_do_not_become_one(job: hr.Job) -> None:
+    with TestDriver(job, tasks=4, max_rows=5) as driver:
         driver.create("clicks", CLICKS, time="at", partitions=1)
         for second in range(0, 40, 2):
             driver.feed("clicks", [{"user": "a", "n": 1, "at": second * 1000}] * 3)

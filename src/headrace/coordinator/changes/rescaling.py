@@ -87,20 +87,24 @@ def _check_feeds(state: JobState, wanted: Mapping[str, int]) -> None:
 def _check_marks(state: JobState, operator: str, stage: str) -> None:
     """Tasks that become one, or come from one, must have sent the same windows.
 
-    Only of windows that share rows is this not known from the rows that are kept; nor of rows of a
-    join that found no partner.
+    Only of windows that share rows, or that late records change, is this not known from the rows
+    that are kept; nor of rows of a join that found no partner.
     """
     held = state.inputs.get(operator, {}).values()
     others = [json.loads(text) for text in state.fingerprint.values()]
     is_shared = any(
         one.get("stage") == stage
-        and (one.get("windows") in SHARING or "early" in one or one.get(HOW, INNER) != INNER)
+        and (
+            one.get("windows") in SHARING
+            or not {"early", "late"}.isdisjoint(one)
+            or one.get(HOW, INNER) != INNER
+        )
         for one in others
     )
     if is_shared and len({position.max_time for position in held}) > 1:
         raise PartsError(
-            f"stage {stage!r} has windows that share rows or a join that keeps rows without a "
-            "partner, and has read the partitions of the "
+            f"stage {stage!r} has windows that share rows or that late records change, or a join "
+            "that keeps rows without a partner, and has read the partitions of the "
             f"internal stream of {operator!r} up to different watermarks; ask again when it has "
             "read what waits there",
             job=job_of(state.job),
