@@ -34,11 +34,11 @@ import pyarrow as pa
 
 import headrace as hr
 from headrace.bench.redis import RedisServer
+from headrace.coordinator.receivers import Receivers
 from headrace.files import Bytes
 from headrace.graph.sinks import Receiver, SinkEpoch, SinkSite
 from headrace.records.keys import encode_columns
 from headrace.sinks.redis_appending import RedisPartials
-from headrace.sinks.redis_receiver import RedisReceiver
 from headrace.sinks.redis_totals import library
 from headrace.task.exchange import ExchangeWriter
 from headrace.testing import TestDriver
@@ -119,35 +119,35 @@ def server_s(server: RedisServer) -> float:
 
 
 class Timed:
-    """How long the flushes of a receiver took, and how many keys they had."""
+    """How long flushes took, and how many keys they had."""
 
-    def __init__(self, kind: type[Receiver]) -> None:
-        self.kind, self.commit = kind, kind.commit
+    def __init__(self) -> None:
+        self.commit = Receivers.commit
         self.took, self.keys = 0.0, 0
 
     def __enter__(self) -> Timed:
-        def commit(receiver: Receiver, epoch: SinkEpoch) -> None:
+        def commit(receivers: Receivers, state: Any) -> int:
             began = time.perf_counter()
-            self.commit(receiver, epoch)
+            keys = self.commit(receivers, state)
             self.took += time.perf_counter() - began
-            self.keys += epoch.rows
+            self.keys += keys
+            return keys
 
-        self.kind.commit = commit  # type: ignore[method-assign]
+        Receivers.commit = commit  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.kind.commit = self.commit  # type: ignore[method-assign]
+        Receivers.commit = self.commit  # type: ignore[method-assign]
 
 
 def flushes(arguments: argparse.Namespace, kind: str, flush_rows: int) -> dict[str, Any]:
     """Run one job and return its rates."""
     factory = partial(Dimensions, arguments.dimensions, arguments.keys)
     timed = used = 0.0
-    receiver: type[Receiver] = RedisReceiver if kind == "append" else _ReadAndWrite
     with (
         tempfile.TemporaryDirectory() as folder,
         RedisServer(Path(folder)) as server,
-        Timed(receiver) as flush,
+        Timed() as flush,
     ):
         maker = RedisPartials if kind == "append" else ReadAndWrite
         sink = maker(server.url, "totals:")

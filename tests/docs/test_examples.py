@@ -140,3 +140,64 @@ def test_ad_clicks() -> None:
         hours = [(row["ad"], row["views"], row["clicks"]) for row in driver.output("ad_hours")]
     assert seen == {1: 5 * MINUTE, 2: None, 3: None}
     assert sorted(hours) == [("hats", 1, 0), ("shoes", 2, 1)]
+
+
+def test_trending() -> None:
+    columns = {"type": pa.string(), "event": pa.string(), "dimension": pa.string()}
+
+    def post(event: str, text: str, minute: int, dimension: str = "de") -> dict[str, Any]:
+        at = minute * MINUTE + 1
+        return {"type": "post", "event": event, "dimension": dimension, "text": text, "at": at}
+
+    with example("trending.py") as driver:
+        driver.create("dimensions", {"dimension": pa.string(), "language": pa.string()})
+        driver.create("events", {**columns, "text": pa.string(), "at": pa.int64()}, time="at")
+        driver.feed("dimensions", [{"dimension": "de", "language": "German"}])
+        driver.feed(
+            "events", [post("final", "a goal", 0), {**post("x", "a goal", 0), "type": "ad"}]
+        )
+        driver.feed("events", [post("final", "goal", 1)] * 3 + [post("cup", "goal", 1)] * 2)
+        driver.feed("events", [post("cup", "goal", 1, "fr"), post("hit", "a song", 2)])
+        driver.run()
+        driver.crash(lose_hosts=[0])
+        driver.feed("events", [post("late", "nothing", 20)])
+        driver.finish()
+        top = {
+            row["topic"]: [(one["event"], round(one["score"], 2)) for one in row["top"]]
+            for row in driver.output("trending")
+        }
+    assert top["sports in German"][:2] == [("final", 2.73), ("cup", 2.0)]
+    assert top["music in German"][0] == ("hit", 1.0)
+
+
+def test_counter_node() -> None:
+    with example("counter_node.py") as driver:
+        driver.create("events", {"event": pa.string(), "at": pa.int64()}, time="at")
+        for at in (1_000, 2_000, 7_000, 61_000, 130_000):
+            driver.feed("events", [{"event": "A", "at": at}])
+            driver.advance_with_crash("epoch.before_commit")
+            driver.run()
+        driver.finish()
+        told = [(row["minute"], row["counter"]) for row in driver.output("counters")]
+    first = [counter for minute, counter in told if minute == 0]
+    assert first == [3] * 12
+    assert [counter for minute, counter in told if minute == 1] == [1] * 12
+
+
+def test_dimension_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = {"country": pa.string(), "app": pa.string(), "error": pa.string()}
+    monkeypatch.delenv("REDIS_URL", raising=False)
+    with example("dimension_counts.py") as driver:
+        driver.create("calls", {**columns, "took_ms": pa.int64(), "at": pa.int64()}, time="at")
+        call = {"country": "de", "app": "web", "error": None, "took_ms": 5, "at": 1}
+        driver.feed("calls", [call, {**call, "app": "ios", "took_ms": 9, "error": "late"}])
+        driver.run()
+        driver.feed("calls", [{**call, "at": 2 * MINUTE}])
+        driver.finish()
+        totals = {(r["dimension"], r["of"]): tuple(r["value"]) for r in driver.output("totals")}
+    assert totals == {
+        ("country", "de"): (3, 9),
+        ("app", "web"): (2, 5),
+        ("app", "ios"): (1, 9),
+        ("error", "late"): (1, 9),
+    }

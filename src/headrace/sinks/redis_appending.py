@@ -29,7 +29,7 @@ from headrace.sinks.redis_totals import Merge, RedisTotals
 Factory = Callable[[], MonoidProcessor[Any, Any]]
 BATCH_ROWS = 1024
 BATCHES = pa.schema([("rows", pa.int64()), ("data", pa.binary())])
-_SCHEME = re.compile(r"(redis|rediss|unix)://")
+_SCHEME = re.compile(r"(redis|rediss|unix)://|\$\{\w+\}$")
 
 
 @dataclass(frozen=True)
