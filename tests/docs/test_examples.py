@@ -126,6 +126,34 @@ def test_exchange_rates() -> None:
     assert unknown == ["DM"]
 
 
+def test_email_digest() -> None:
+    """A mail has what came in four hours, the views of a slow stream too, and nothing twice."""
+    hour = 60 * MINUTE
+    with example("email_digest.py") as driver:
+        number, text = pa.int64(), pa.string()
+        driver.create("invites", {"user": text, "sender": text, "at": number}, time="at")
+        driver.create("views", {"viewed": text, "by": text, "at": number}, time="at", partitions=2)
+        driver.create("news", {"user": text, "title": text, "at": number}, time="at")
+        driver.feed("invites", [{"user": "ada", "sender": "bob", "at": hour}])
+        driver.feed("news", [{"user": "ada", "title": "a job", "at": 2 * hour}])
+        driver.feed("news", [{"user": "ada", "title": "tomorrow", "at": 20 * hour}])
+        driver.run()
+        assert driver.output("mails") == []
+        for partition in (0, 1):
+            views = [{"viewed": "ada", "by": "cy", "at": at * hour} for at in (3 + partition, 20)]
+            driver.feed("views", views, partition)
+        driver.run()
+        driver.crash(lose_hosts=[0])
+        driver.feed("invites", [{"user": "bob", "sender": "ada", "at": 21 * hour}])
+        driver.finish()
+        mails = driver.output("mails")
+    assert [(m["user"], m["by"], m["views"], m["news"]) for m in mails] == [
+        ("ada", ["bob"], 2, ["a job"]),
+        ("ada", [], 2, ["tomorrow"]),
+        ("bob", ["ada"], 0, []),
+    ]
+
+
 def test_ad_clicks() -> None:
     views = {"view": pa.int64(), "ad": pa.string(), "at": pa.int64()}
     with example("ad_clicks.py") as driver:
