@@ -21,6 +21,8 @@ def job(kind: str) -> Any:
         "hops": hr.hopping("3m", every="1m"),
         "visits": hr.session("2m"),
         "hundreds": hr.count_window(100),
+        "so-far": hr.hopping("4m", every="2m", early="1m"),
+        "changing": hr.session("2m", "1h", late="update"),
     }
 
     @hr.job("open")
@@ -62,3 +64,17 @@ def test_what_is_kept_of_open_windows(kind: str, tmp_path: Path) -> None:
         assert (row["slice_start"], row["n"]) == (f"{day}:10:00+00:00", 2)
         assert (row["__first"], row["__last"]) == (10 * MINUTE, 11 * MINUTE)
         assert get("hundreds") == [{"k": "a", "n": 2, "__n": 2}]
+        found = [(r["window_start"][14:16], r["is_sent"], r["n"]) for r in get("so-far")]
+        assert sorted(found) == [
+            (start, is_sent, 1) for start in ("08", "10") for is_sent in (False, True)
+        ]
+        [waiting] = get("changing")
+        assert (waiting["slice_start"], waiting["is_sent"], waiting["n"]) == (
+            f"{day}:10:00+00:00",
+            False,
+            2,
+        )
+        driver.feed("in", [{"k": "b", "at": 20 * MINUTE}])
+        driver.run()
+        [sent] = get("changing")
+        assert (sent["is_sent"], sent["n"]) == (True, 2)

@@ -178,3 +178,15 @@ def test_windows_that_wait_for_their_grace_cannot_begin_to_update() -> None:
     aside = windowed(hr.tumbling("1m", "1h", late="side_output"), "late").fingerprint
     assert "late was" in changes(waiting, updating)[0]
     assert changes(updating, retracting) == changes(waiting, aside) == []
+
+
+def test_explain_says_what_is_kept_of_messages() -> None:
+    @hr.job("messages")
+    def messages(g: hr.Graph) -> None:
+        keyed = g.input("events").partition_by("id")
+        window = hr.session("30m", "1h", late="update")
+        made = keyed.fold(window, {"n": 0}, lambda state, message: state, {"n": int}, name="w")
+        made.send_to(g.output("out"))
+
+    text = explain(plan(messages.build(), STREAMS), width=200)
+    assert "keeps all messages (24 B and name each) for each key and session sent, until 1h" in text
