@@ -11,7 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from headrace.coordinator.catalog import describe_plan
+from headrace.coordinator.deploy import make_plan
 from headrace.errors import GraphError
+from headrace.records.schema import schema_from_text
 from headrace.testing.driver import TestDriver
 
 LATENESS, AFTER = 6, 25
@@ -203,3 +206,17 @@ def test_what_cannot_be_in_order_is_refused(build: Any, text: str) -> None:
         driver.create("b", {"k": pa.int64(), "at": pa.int64()})
         with pytest.raises(GraphError, match=text):
             driver.start()
+
+
+def test_a_command_shows_the_rows_that_wait() -> None:
+    with TestDriver(job_of("exchange"), tasks=2, key_groups=8) as driver:
+        number = pa.int64()
+        driver.create("a", {"k": number, "at": number, "place": number})
+        driver.create("b", {"key": number, "at": number, "place": number})
+        driver.feed("a", [{"k": 1, "at": 100, "place": 7}])
+        driver.run()
+        plan = make_plan(driver._job.build(), driver.bus, driver.settings)
+        stores = {entry.name: entry for entry in describe_plan(plan).stores}
+        entry = stores["a.by_k.in_order"]
+        assert entry.form == "rows"
+        assert schema_from_text(entry.columns).names == ["at", "place"]

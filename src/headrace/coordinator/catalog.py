@@ -343,6 +343,7 @@ def _tables(stage: Stage, operator: KeepTable | JoinKept) -> Iterator[StoreEntry
 
 
 def _rows(stage: Stage, operator: Operator, spec: StoreSpec, layout: TableLayout) -> StoreEntry:
+    shown = [column for column in layout.values if not column.name.startswith("__")]
     return StoreEntry(
         spec.name,
         stage.name,
@@ -352,7 +353,7 @@ def _rows(stage: Stage, operator: Operator, spec: StoreSpec, layout: TableLayout
         schema_to_text(layout.keys),
         ttl_ms=layout.ttl_ms,
         by_event=layout.by_event,
-        columns=schema_to_text(layout.values),
+        columns=schema_to_text(pa.schema(shown)),
     )
 
 

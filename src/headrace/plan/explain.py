@@ -174,7 +174,7 @@ def _exchange_rows(stage: Stage, exchange: Exchange) -> list[str]:
     if TIME in exchange.schema.names:
         rows[0] += "; event time and watermark"
     if ORIGIN in exchange.schema.names:
-        rows[0] += "; origin, for dead letters"
+        rows[0] += "; origin, for dead letters or order"
     dropped = [name for name in stage.schemas[exchange.upstream].names if name not in users]
     if dropped:
         rows.append(f"drops {_listed(dropped)}")

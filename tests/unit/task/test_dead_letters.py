@@ -318,4 +318,4 @@ def test_the_plan_tells_where_letters_go_and_what_carries_offsets() -> None:
     assert "-. refused .->" in drawn
     assert "__offset" not in drawn
     assert "on error: dead letter to divided.dead" in text
-    assert "event time and watermark; origin, for dead letters" in text
+    assert "event time and watermark; origin, for dead letters or order" in text
