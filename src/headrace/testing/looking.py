@@ -15,7 +15,7 @@ from headrace.coordinator.changes.redriving import read_letters
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.history import load_state
 from headrace.coordinator.inspection.inspection import JobReader, committed_entries
-from headrace.coordinator.inspection.part_readers import part_readers, reader_of
+from headrace.coordinator.inspection.part_readers import reader_of
 from headrace.coordinator.inspection.table_rows import table_rows
 from headrace.coordinator.inspection.why import Why, ask_why
 from headrace.coordinator.joined import joined_state
@@ -198,10 +198,14 @@ class Looking(ABC):
                 yield root, state
 
     def _readers(self) -> list[JobReader]:
-        return part_readers(self.settings, self._job.name, self.clock)
+        committed = self._committed()  # of a replay one part may be all that there is
+        return [JobReader(root, root.name, self._files, self.clock) for root, _ in committed]
 
     def _reader(self, store: str) -> JobReader:
-        return reader_of(self._readers(), store)
+        readers = self._readers()
+        if not readers:
+            raise InvalidInputError("the job has not been started; advance it first")
+        return reader_of(readers, store)
 
     def _entry(self, name: str, forms: tuple[str, ...], what: str) -> None:
         reader = self._reader(name)

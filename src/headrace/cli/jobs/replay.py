@@ -70,9 +70,10 @@ def replay(
     from headrace.plan.stages import job_of
 
     settings, clock = settings_of(home, config, overrides), SystemClock()
-    reader = _part(part_readers(settings, job_of(job), clock), job)
+    parts = part_readers(settings, job_of(job), clock)
+    reader = _part(parts, job)
     with open_home_bus(settings) as bus:
-        recorder = Recorder(reader, bus, settings, clock)
+        recorder = Recorder(reader, bus, settings, clock, parts)
         number = reader.state().epoch + 1 if epoch is None else epoch
         path = out or Path(f"{reader.job}-{number}.replay")
         recording, size = recorder.record(path, number, tasks or ())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
-from headrace.bus.bus import Bus, Stream
+from headrace.bus.bus import Bus
 from headrace.clock import Clock
 from headrace.coordinator.catalog import Catalog
 from headrace.coordinator.epoch_plan import EpochPlan, load_failed
@@ -24,13 +24,17 @@ from headrace.task.orders import NO_WATERMARK, InputRange
 
 @dataclass(frozen=True)
 class Facts:
-    """One epoch: what it is, the state before it, its plan, and the job's description."""
+    """One epoch: what it is, the state before it, its plan, and the job's description.
+
+    ``read`` says how many rows each input brought, where it is over.
+    """
 
     kind: Kind
     state: JobState
     plan: EpochPlan
     catalog: Catalog
     failure: Failure | None = None
+    read: Mapping[str, int] = field(default_factory=dict)
 
 
 def facts_of(
@@ -111,7 +115,14 @@ def _committed(reader: JobReader, epoch: int, newest: JobState) -> Facts:
         added=added,
         watermarks={name: at for name, at in after.watermarks.items() if name in sources},
     )
-    return Facts("committed", before, plan, catalog)
+    read = {name: _rows_of(after, name) - _rows_of(before, name) for name in catalog.inputs}
+    return Facts("committed", before, plan, catalog, read=read)
+
+
+def _rows_of(state: JobState, operator: str) -> int:
+    """How many rows an input has read, whatever became of them."""
+    held = state.operators.get(operator)
+    return 0 if held is None else sum(held.counts.values())
 
 
 def _manifests(reader: JobReader, epoch: int, newest: int) -> tuple[int, int]:
@@ -233,89 +244,3 @@ def _narrowed(facts: Facts, tasks: Collection[str]) -> Facts:
     kept = {name: task for name, task in state.tasks.items() if name in only}
     plan = structs.replace(facts.plan, ranges=ranges, only=only)
     return replace(facts, state=structs.replace(state, tasks=kept), plan=plan)
-
-
-def check_recordable(facts: Facts) -> list[str]:
-    """Make sure that the epoch needs nothing but files and streams.
-
-    Returns:
-        The stores that begin empty when it runs again, for no file holds them.
-
-    Raises:
-        InvalidInputError: a task that is wanted has a remote store.
-    """
-    wanted = _wanted_stages(facts)
-    remote = [name for stage, name in facts.catalog.remotes if stage in wanted]
-    if remote:
-        raise InvalidInputError(
-            f"epoch {facts.plan.epoch} of job {facts.state.job!r} cannot be recorded: what its "
-            f"remote stores {', '.join(remote)} held is on a server, which also goes on; name "
-            "tasks of other stages with --task"
-        )
-    return [one.name for one in facts.catalog.stores if not one.in_files and one.stage in wanted]
-
-
-def _wanted_stages(facts: Facts) -> set[str]:
-    only = facts.plan.only
-    if only is None:
-        return {stage.name for stage in facts.catalog.stages}
-    return {name.rpartition("/")[0] for name in only}
-
-
-def offsets_needed(facts: Facts) -> dict[str, list[tuple[int, int]]]:
-    """Return the offsets that the epoch needs of each partition of each stream it reads.
-
-    All operators that read a stream stand somewhere in it, and tables need it from its beginning.
-    """
-    found: dict[str, dict[int, tuple[int, int]]] = {}
-    stops = {(one.operator, one.partition): one.stop for one in facts.plan.ranges}
-    for operator, stream in facts.catalog.inputs.items():
-        held = {**facts.plan.added.get(operator, {}), **facts.state.inputs.get(operator, {})}
-        for partition, at in held.items():
-            start = at.next_offset
-            stop = stops.get((operator, partition), start)
-            _widen(found.setdefault(stream, {}), partition, start, stop)
-    for table in facts.catalog.tables:
-        for partition, stop in enumerate(facts.plan.tables.get(table.name, ())):
-            _widen(found.setdefault(table.stream, {}), partition, 0, stop)
-    return {
-        stream: [parts.get(p, (0, 0)) for p in range(max(parts, default=-1) + 1)]
-        for stream, parts in found.items()
-    }
-
-
-def _widen(parts: dict[int, tuple[int, int]], partition: int, start: int, stop: int) -> None:
-    low, high = parts.get(partition, (start, stop))
-    parts[partition] = min(low, start), max(high, stop)
-
-
-def check_offsets(
-    facts: Facts, needed: Mapping[str, Sequence[tuple[int, int]]], streams: Mapping[str, Stream]
-) -> None:
-    """Make sure that streams still have what the epoch read, and as it was.
-
-    Raises:
-        InvalidInputError: rows were dropped, or compacted since.
-    """
-    tables = {table.stream: facts.plan.tables.get(table.name, []) for table in facts.catalog.tables}
-    for name, parts in needed.items():
-        stream = streams[name]
-        begins, compacted = stream.begins(), stream.compacted()
-        for partition, (start, stop) in enumerate(parts):
-            if start < stop and start < begins[partition]:
-                raise _gone(facts, name, partition, f"begins at offset {begins[partition]}", start)
-            # Of a table only the last row of each key up to its offset counts.
-            whole = tables[name][partition] if tables.get(name) else start
-            if stream.spec.compact and start < stop and compacted[partition] > whole:
-                what = f"is compacted up to offset {compacted[partition]} since"
-                raise _gone(facts, name, partition, what, start)
-
-
-def _gone(facts: Facts, stream: str, partition: int, what: str, start: int) -> InvalidInputError:
-    return InvalidInputError(
-        f"epoch {facts.plan.epoch} of job {facts.state.job!r} cannot be recorded: it read stream "
-        f"{stream!r} partition {partition} from offset {start}, which {what}; record a later "
-        "epoch, or let the stream keep its rows for longer: headrace bus configure",
-        stream=stream,
-        partition=partition,
-    )

@@ -21,7 +21,7 @@ from headrace.coordinator.table_files import LoadedFile
 from headrace.errors import CorruptDataError
 from headrace.plan.tables import TableFile
 
-_STATE = re.compile(r"state/((?:segment|snapshot)/[A-Za-z0-9._-]+)")
+_STATE = re.compile(r"state/((?:segment|snapshot)/(?!\.)[^/]+)")
 
 
 def restore_streams(archive: ArchiveReader, bus: MemoryBus) -> None:

@@ -21,13 +21,7 @@ from headrace.config import Settings
 from headrace.coordinator.inspection.inspection import TRIES, JobReader
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.recording.archive import ArchiveWriter
-from headrace.coordinator.recording.collecting import (
-    Facts,
-    check_offsets,
-    check_recordable,
-    facts_of,
-    offsets_needed,
-)
+from headrace.coordinator.recording.collecting import Facts, facts_of
 from headrace.coordinator.recording.form import (
     FORMAT,
     VERSION,
@@ -35,6 +29,12 @@ from headrace.coordinator.recording.form import (
     RecordedPartition,
     RecordedStream,
     Recording,
+)
+from headrace.coordinator.recording.needs import (
+    check_offsets,
+    check_recordable,
+    check_rows,
+    offsets_needed,
 )
 from headrace.errors import InvalidInputError
 from headrace.files import Files
@@ -57,12 +57,16 @@ class Recorder:
         bus: its streams.
         settings: of the run; of them only those go to a file that results depend on.
         clock: for an epoch that has not run, and for names.
+        parts: readers of all parts of a job that has several: streams of others are described,
+            too, for a graph is planned as a whole.
+        files: the file system.
     """
 
     reader: JobReader
     bus: Bus
     settings: Settings
     clock: Clock
+    parts: Sequence[JobReader] = ()
     files: Files = field(default_factory=lambda: Files(sync=False))
 
     def record(
@@ -109,6 +113,8 @@ class Recorder:
                 for number, (name, parts) in enumerate(needed.items())
             ]
             check_offsets(facts, needed, streams)  # still nothing was compacted meanwhile
+            sparse = [stream for stream in recorded if stream.compact]
+            check_rows(facts, {one.name: sum(p.rows for p in one.parts) for one in sparse})
             recording = Recording(
                 FORMAT,
                 VERSION,
@@ -118,7 +124,7 @@ class Recorder:
                 bare_state(facts.state),
                 facts.plan,
                 _kept(self.settings),
-                (*recorded, *self._targets(facts, set(needed))),
+                (*recorded, *self._others(needed)),
                 tuple(self._files(archive, facts)),
                 archive.members,
                 facts.failure,
@@ -126,10 +132,21 @@ class Recorder:
             )
             return recording, archive.finish(recording)
 
-    def _targets(self, facts: Facts, read: set[str]) -> Iterator[RecordedStream]:
-        """Describe the streams that the job only sends to."""
+    def _others(self, read: Collection[str]) -> Iterator[RecordedStream]:
+        """Describe the streams of the job that this epoch does not read."""
+        catalogs = [part.catalog(part.state()) for part in self.parts or (self.reader,)]
+        names = [
+            name
+            for one in catalogs
+            for name in (
+                *one.outputs,
+                *one.sends,
+                *one.inputs.values(),
+                *(table.stream for table in one.tables),
+            )
+        ]
         there = {*self.bus.names(), *self.bus.aliases()}
-        for name in (*facts.catalog.outputs, *facts.catalog.sends):
+        for name in dict.fromkeys(names):
             if name in there and name not in read:
                 spec = self.bus.stream(name).spec
                 yield RecordedStream.of(name, spec, spec.partitions)
