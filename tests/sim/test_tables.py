@@ -348,3 +348,52 @@ def test_a_job_goes_on_only_with_the_columns_that_its_tables_hold() -> None:
         driver._job = job("member", "name", "age")
         with pytest.raises(hr.InvalidInputError, match=r"columns was .* is now .*with a map"):
             driver.start()
+
+
+def test_a_stream_that_comes_to_the_pattern_of_a_table_is_read_first() -> None:
+    @hr.job("pattern")
+    def job(g: hr.Graph) -> None:
+        names = g.table("names.*", key="member")
+        clicks = g.input("clicks").partition_by("member")
+        clicks.join(names, columns=["name"]).send_to(g.output("out"))
+
+    with TestDriver(job, tasks=2, max_rows=20) as driver:
+        driver.create("names.a", NAMES)
+        driver.create("clicks", CLICKS)
+        driver.feed("names.a", [{"member": 0, "name": "first"}])
+        driver.feed("clicks", [{"member": 0, "n": 0}])
+        driver.run()
+        driver.create("names.b", NAMES)
+        driver.feed("names.b", [{"member": n, "name": f"n{n}"} for n in range(100)])
+        driver.feed("clicks", [{"member": n, "n": n} for n in range(1, 100)])
+        driver.run()
+        found = {row["n"]: row["name"] for row in driver.output("out")}
+        assert {0: "first"} | {n: f"n{n}" for n in range(1, 100)} == found
+
+
+def test_a_bounded_run_fills_tables_up_to_its_own_end() -> None:
+    with opened(joining("inner"), max_rows=20, job_settings={"bounded": True}) as driver:
+        driver.feed("names", [{"member": n, "name": "a"} for n in range(50)])
+        driver.feed("clicks", [{"member": n, "n": n} for n in range(50)])
+        driver.run()
+        assert driver.coordinator.state.ended
+        assert len(driver.output("out")) == 50
+
+
+@pytest.mark.parametrize("order", ["even", "lagging"])
+def test_the_setting_says_in_which_order_inputs_are_read(order: str) -> None:
+    @hr.job("ordered")
+    def job(g: hr.Graph) -> None:
+        first, second = g.input("names"), g.input("plans")
+        first.send_to(g.output("first"))
+        second.send_to(g.output("second"))
+
+    with opened(job, max_rows=10) as driver:
+        epoch = driver.settings.epoch.model_copy(update={"order": order})
+        driver.settings = driver.settings.model_copy(update={"epoch": epoch})
+        driver.feed("names", [{"member": n} for n in range(20)])
+        driver.feed("plans", [{"id": n} for n in range(50)])
+        driver.advance()
+        read = {name: len(driver.output(name)) for name in ("first", "second")}
+        assert sum(read.values()) == 10
+        assert (read["first"] == 0) == (order == "lagging")
