@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 COROUTINE, CALLBACK, THREAD = "coroutine", "callback", "thread"
-ORDERS = ("in", "out", "key")
+IN, OUT, KEY = "in", "out", "key"
+ORDERS = (IN, OUT, KEY)
 
 
 @dataclass(frozen=True)

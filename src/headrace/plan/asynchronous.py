@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from headrace.graph.calls import THREAD, Calls
+from headrace.graph.calls import IN, KEY, OUT, THREAD, Calls
+from headrace.graph.durations import duration_text
 from headrace.graph.operators import JobGraph, Operator, PartitionBy, Process
 from headrace.graph.processors import contract_of
 
@@ -35,6 +36,21 @@ def with_threads(graph: JobGraph, threads: int) -> JobGraph:
             plain.add(operator.name)
         made.append(operator)
     return replace(graph, operators=tuple(made))
+
+
+def calls_text(calls: Calls) -> str:
+    """Return how calls are made, in words."""
+    how = f"in {calls.threads} threads" if calls.style == THREAD else f"by {calls.style}"
+    most = "as many open as the settings say" if calls.most is None else f"up to {calls.most} open"
+    orders = {
+        IN: "take effect in the order of messages",
+        OUT: "take effect as they end",
+        KEY: "one after the other for each key",
+    }
+    timeout = ""
+    if calls.timeout_ms is not None:
+        timeout = f", timeout {duration_text(calls.timeout_ms)}"
+    return f"calls {how}, {most} in a task, {orders[calls.order]}{timeout}"
 
 
 def _may_run_in_threads(operator: Process) -> bool:

@@ -49,6 +49,7 @@ from headrace.graph.table_operators import (
     KeepTable,
     kept_stores,
 )
+from headrace.plan.asynchronous import calls_text
 from headrace.plan.dead_letters import DEAD
 from headrace.plan.joins import describe_join, kept_rows
 from headrace.plan.kept import kept_row, late_rows
@@ -240,7 +241,8 @@ def describe(operator: Operator) -> list[str]:
         case Process():
             used = "" if operator.uses is None else f", uses {_listed(operator.uses)}"
             head = f"{words_of(operator.factory)} {name_of(operator.factory)}{used}"
-            return [head, *map(_store, operator.stores), *_tables(operator)]
+            calls = [] if operator.calls is None else [calls_text(operator.calls)]
+            return [head, *calls, *map(_store, operator.stores), *_tables(operator)]
         case JoinTable():
             return _join(operator)
         case KeepTable() | Changes() | JoinKept() | JoinTables():

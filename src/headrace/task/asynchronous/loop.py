@@ -19,6 +19,7 @@ from headrace.clock import Clock, SystemClock
 from headrace.task.messages.calls import time_limit
 
 _REAL_WAIT_S = 0.02
+_ASK_S = 0.05
 Owner = tuple[str, str, int, str]
 """Job, stage, task and operator."""
 
@@ -208,11 +209,12 @@ class CallLoop:
         assert self._woken is not None
         loop, woken = self._made(), self._woken
         began = last = loop.time()
-        seen = -1
+        seen, stops, asked = -1, False, began - _ASK_S
         while True:
             now = loop.time()
             woken.clear()
-            stops = should_stop()
+            if now - asked >= _ASK_S:
+                stops, asked = should_stop(), now
             may_begin = not stops and (begin_s is None or now - began < begin_s)
             # All of them: what one lets go of may be what another waits for.
             waiting = [one for one in known if one.pump(now, may_begin=may_begin)]

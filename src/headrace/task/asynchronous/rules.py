@@ -21,8 +21,7 @@ from enum import Enum
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-IN, OUT, KEY = "in", "out", "key"
-ORDERS = (IN, OUT, KEY)
+from headrace.graph.calls import IN, KEY
 
 MOST_AHEAD = 100_000
 """How far the call that begins may be ahead of the first that has not taken effect."""
