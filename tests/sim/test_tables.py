@@ -397,3 +397,28 @@ def test_the_setting_says_in_which_order_inputs_are_read(order: str) -> None:
         read = {name: len(driver.output(name)) for name in ("first", "second")}
         assert sum(read.values()) == 10
         assert (read["first"] == 0) == (order == "lagging")
+
+
+def test_a_stream_by_way_of_the_bus_waits_for_tables_too() -> None:
+    """And a table of its part holds none of its windows back."""
+
+    @hr.job("bus")
+    def job(g: hr.Graph) -> None:
+        names = g.table("names", key="member")
+        clicks = g.input("clicks", time="at").partition_by("member", via="bus")
+        named = clicks.join(names, columns=["name"])
+        named.send_to(g.output("out"))
+        named.window(hr.tumbling("10ms"), n=hr.agg.count()).send_to(g.output("windows"))
+
+    with opened(job, max_rows=20) as driver:
+        for partition in (0, 1):
+            clicks = [{"member": n, "n": n, "at": n} for n in range(50)]
+            driver.feed("clicks", clicks, partition=partition)
+        driver.feed("names", [{"member": n, "name": f"n{n}"} for n in range(100)])
+        driver.run()
+        assert sorted(values(row, "n", "name") for row in driver.output("out")) == sorted(
+            (n, f"n{n}") for n in [*range(50)] * 2
+        )
+        assert {row["n"] for row in driver.output("windows")} == {2}
+        assert len(driver.output("windows")) == 40  # those up to the watermark, 49
+        assert "late" not in driver.parts[1].state.counts

@@ -29,14 +29,14 @@ class Item(NamedTuple):
     at: int
 
 
-def valued(how: str = "left", grace: str = "0s") -> hr.Job:
+def valued(how: str = "left", via: str = "exchange") -> hr.Job:
     @hr.job("valued")
     def made(g: hr.Graph) -> None:
         rates = g.table("rates", "money", time="at", lateness="3ms", history="5ms", name="held")
-        orders = g.input("orders", time="at", lateness="3ms").partition_by("money")
+        orders = g.input("orders", time="at", lateness="3ms").partition_by("money", via=via)
         joined = orders.join(rates, how=how, columns=["rate"], as_of="event", name="valued")
         joined.send_to(g.output("out"))
-        joined.window(hr.tumbling("10ms", grace=grace), n=hr.agg.sum("n")).send_to(g.output("win"))
+        joined.window(hr.tumbling("10ms"), n=hr.agg.sum("n")).send_to(g.output("win"))
 
     return made
 
@@ -100,7 +100,7 @@ CRASHES = ["slot.ran", "slot.segment_written", "epoch.before_commit", "commit.pu
 
 def run(log: Sequence[Item], cuts: Sequence[int], how: str, **more: Any) -> dict[str, Any]:
     crash, tasks = more.pop("crash", None), more.pop("rescale", None)
-    with opened(job=valued(how), **more) as driver:
+    with opened(job=valued(how, more.pop("via", "exchange")), **more) as driver:
         driver.start()
         bounds = [0, *sorted(min(cut, len(log)) for cut in cuts), len(log)]
         for begin, end in itertools.pairwise(bounds):
@@ -131,6 +131,19 @@ def test_each_order_takes_the_rate_of_its_time(
 ) -> None:
     found = run(log, cuts, how, crash=crash, rescale=rescale)
     assert expected(log, how) == found["rates"]
+
+
+@settings(deadline=None)
+@given(
+    log=LOG,
+    cuts=st.lists(st.integers(0, 40), max_size=4),
+    crash=st.sampled_from([None, None, *CRASHES]),
+)
+def test_rows_that_come_by_way_of_the_bus_take_the_same(
+    log: list[Item], cuts: list[int], crash: str | None
+) -> None:
+    found = run(log, cuts, "left", via="bus", crash=crash)
+    assert expected(log, "left") == found["rates"]
 
 
 @settings(deadline=None)
