@@ -256,3 +256,104 @@ def test_rows_that_were_compacted_since_are_told(tmp_path: Path) -> None:
         driver.bus.stream("names").compact(0)
         with pytest.raises(InvalidInputError, match="'names' is compacted further than it was"):
             record(driver, "latest", tmp_path / "x", newest)
+
+
+def test_files_of_broadcast_stores_are_those_of_then(tmp_path: Path) -> None:
+    file = tmp_path / "names.jsonl"
+    file.write_text('{"k": "a", "name": "then"}\n')
+
+    @hr.job("filed")
+    def filed(g: hr.Graph) -> None:
+        names = hr.broadcast("names", file=str(file), key="k")
+        g.input("events", time="at").join_table(names, columns=["name"]).send_to(g.output("named"))
+
+    with TestDriver(filed) as driver:
+        create(driver)
+        driver.feed("events", [{"k": "a", "n": 1, "at": 5}])
+        driver.run()
+        record(driver, "filed", tmp_path / "x", 1)
+    for change in (lambda: file.write_text('{"k": "a", "name": "now"}\n'), file.unlink):
+        change()
+        with TestDriver.replay(filed, tmp_path / "x") as replay:
+            replay.advance()
+            assert [row["name"] for row in replay.output("named")] == ["then"]
+
+
+class Counting:
+    def process(self, message: Any, context: hr.Context) -> None:
+        seen = context.store("seen")
+        seen.put(message.k, (seen.get(message.k) or 0) + 1)
+        context.emit({"k": message.k, "n": seen.get(message.k)})
+
+
+def counting(**store: Any) -> hr.Job:
+    @hr.job("counting")
+    def made(g: hr.Graph) -> None:
+        by_key = g.input("events", time="at").partition_by("k")
+        by_key.process(
+            Counting,
+            stores=[hr.store("seen", int, **store)],
+            returns={"k": str, "n": int},
+            name="count",
+        ).send_to(g.output("counts"))
+        by_key.aggregate(n=hr.agg.sum("n"), name="sums")
+
+    return made
+
+
+def test_stores_that_no_file_holds_are_told(tmp_path: Path) -> None:
+    job = counting(kind="memory", changelog=False)
+    with TestDriver(job) as driver:
+        create(driver)
+        for _ in range(2):
+            driver.feed("events", [{"k": "a", "n": 1, "at": 5}])
+            driver.run()
+        parts = readers_of(driver, "counting")
+        recorder = Recorder(parts[0], driver.bus, driver.settings, driver.clock)
+        assert recorder.record(tmp_path / "x", 2)[0].unlogged == ("seen",)
+    with TestDriver.replay(job, tmp_path / "x") as replay:
+        replay.advance()
+        assert [row["n"] for row in replay.output("counts")] == [1]
+
+
+def test_a_remote_store_cannot_be_recorded_and_is_not_written_to(tmp_path: Path) -> None:
+    job = counting(kind="remote", url="redis://localhost:1/0")
+    with TestDriver(job, tasks=2) as driver:
+        create(driver)
+        driver.start()
+        driver.feed("events", [{"k": "a", "n": 1, "at": 5}])
+        with pytest.raises(InvalidInputError, match="its remote stores seen held is on a server"):
+            record(driver, "counting", tmp_path / "x", 1)
+
+
+def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
+    with TestDriver(counting(kind="memory")) as driver:
+        create(driver)
+        for _ in range(2):
+            driver.feed("events", [{"k": "a", "n": 1, "at": 5}])
+            driver.run()
+        gone = next(ref.path for task in driver.state.tasks.values() for ref in task.files)
+        (driver.storage / gone).unlink()
+        with pytest.raises(InvalidInputError, match=f"{Path(gone).name} is gone"):
+            record(driver, "counting", tmp_path / "x", 3)
+        assert not list(tmp_path.iterdir())
+
+
+def test_one_partition_of_a_source(tmp_path: Path) -> None:
+    with TestDriver(grown, tasks=2) as driver:
+        driver.create("events", EVENTS, partitions=2, time="at")
+        for partition in range(2):
+            rows = [{"k": k, "n": 1, "at": 5} for k in "abcd"]
+            driver.feed("events", rows, partition=partition)
+        driver.run()
+        parts = readers_of(driver, "grown")
+        recorder = Recorder(parts[0], driver.bus, driver.settings, driver.clock)
+        every = [
+            f"{name}/{task}" for name, n in driver.state.task_counts.items() for task in range(n)
+        ]
+        found, _ = recorder.record(tmp_path / "x", 1, ["events/1", *every])
+        assert found.rows == 4
+    with TestDriver.replay(grown, tmp_path / "x") as replay:
+        replay.advance()
+        assert sorted(row["k"] for row in replay.output("sums")) == list("abcd")
+        assert all(row["n"] == 1 for row in replay.output("sums"))
