@@ -18,6 +18,7 @@ import pytest
 from headrace.bus.address import open_bus
 from headrace.bus.spec import StreamSpec
 from headrace.clock import Deadline, SystemClock
+from headrace.errors import InvalidInputError
 from headrace.testing.processes import end_group, wait_until
 
 pytestmark = pytest.mark.spark
@@ -224,3 +225,36 @@ def test_a_second_driver_is_refused(start: Start) -> None:
 
     assert (code, out) == (4, "")
     assert f"is already driven by process {process.pid}" in err
+
+
+def test_a_running_job_is_watched_paused_and_resumed(start: Start, folder: Path) -> None:
+    def has(rows: int) -> bool:
+        try:
+            return sum(counted(folder).values()) == rows
+        except InvalidInputError:  # there is no such stream yet
+            return False
+
+    running = run(start, "counts", "--json")
+    wait_until(lambda: has(ROWS), Deadline(SystemClock(), 120), "the first rows")
+
+    (found,) = objects(ended(start("jobs", "top", "counts", "--json"))[1])
+    assert (found["status"], found["counts"]["in"]) == ("running", ROWS)
+    assert found["epochs"][-1]["steps_ms"]["level 0"] > 0
+    code, out, _ = ended(start("jobs", "pause", "counts"))
+    assert (code, out) == (0, "counts is paused\n")
+    with open_bus(folder / ".headrace" / "bus") as bus:
+        rows = pa.RecordBatch.from_pydict(
+            {"customer": [1], "price": [1]}, schema=bus.stream("orders").spec.schema
+        )
+        bus.stream("orders").append(0, rows)
+    code, out, _ = ended(start("jobs", "top", "counts"))
+    assert (code, out.splitlines()[0][:17]) == (0, "counts is paused:")
+    assert has(ROWS)
+
+    assert ended(start("jobs", "resume", "counts"))[1] == "counts is running\n"
+    wait_until(lambda: has(ROWS + 1), Deadline(SystemClock(), 60), "the last row")
+    assert ended(start("jobs", "stop", "counts"))[0] == 0
+    assert ended(running)[0] == 130
+    code, _, err = ended(start("jobs", "top", "counts"))
+    assert code == 1
+    assert "no driver of job 'counts' answers" in err

@@ -251,6 +251,14 @@ class StandbySettings(Section):
         return self.copies if self.enabled else 0
 
 
+class ControlSettings(Section):
+    """The HTTP API of a running driver."""
+
+    enabled: bool = Field(True, description="serve the HTTP API while `headrace run` runs a job")
+    host: str = Field("127.0.0.1", min_length=1, description="address that it is bound to")
+    port: int = Field(0, ge=0, le=65535, description="port that it listens on; 0: any that is free")
+
+
 class BusSettings(Section):
     """How streams are written."""
 
@@ -325,6 +333,7 @@ class Settings(Section):
     epoch: EpochSettings = EpochSettings()
     state: StateSettings = StateSettings()
     standby: StandbySettings = StandbySettings()
+    control: ControlSettings = ControlSettings()
     bus: BusSettings = BusSettings()
     remote: RemoteSettings = RemoteSettings()
     spark: SparkSettings = SparkSettings()

@@ -20,11 +20,13 @@ class Control:
     """What others may ask of a running job, from any thread or signal handler.
 
     ``stop`` ends it after the epoch under way; ``finish`` makes it read its inputs to the ends
-    they have at that moment, close all windows, and end for good.
+    they have at that moment, close all windows, and end for good; while ``paused`` is set, no
+    epoch begins.
     """
 
     stop: threading.Event = field(default_factory=threading.Event)
     finish: threading.Event = field(default_factory=threading.Event)
+    paused: threading.Event = field(default_factory=threading.Event)
 
 
 def begin(coordinator: Coordinator, patience: Patience) -> bool:
@@ -78,6 +80,10 @@ def drive(
     """
     patience = patience or Patience(clock, control.stop, 0)
     while not control.stop.is_set():
+        if control.paused.is_set():
+            patience.until_room(coordinator.serve_requests)
+            control.stop.wait(tick_ms / 1000)
+            continue
         if control.finish.is_set():
             patience.until_room(coordinator.end_at_present)
         began = clock.monotonic()

@@ -48,7 +48,8 @@ class _Epochs:
         """Run an epoch; called by Spark for each batch."""
         del batch, number
         with self.busy:
-            if self._control.stop.is_set() or self.failure is not None:
+            control = self._control
+            if control.stop.is_set() or control.paused.is_set() or self.failure is not None:
                 return
             try:
                 summary = self._patience.until_room(self._coordinator.advance)

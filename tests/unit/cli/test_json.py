@@ -49,7 +49,7 @@ CASES: dict[str, list[str]] = {
     "doctor": [],
     "version": [],
 }
-REFUSED = {"jobs stop": ["shop"]}
+REFUSED = {name: ["shop"] for name in ("jobs stop", "jobs top", "jobs pause", "jobs resume")}
 """What cannot be done to a job that does not run."""
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from headrace.cli.running.reporters import Reporter
     from headrace.clock import Clock
     from headrace.config import Settings
+    from headrace.control.board import Board
+    from headrace.control.server import ControlServer
     from headrace.coordinator.joined import JoinedParts
     from headrace.coordinator.loop import Control
     from headrace.coordinator.summary import EpochSummary
@@ -92,12 +94,16 @@ def show_run(job: Job, settings: Settings, bus: Bus, reporter: Reporter, clock: 
     lateness = {operator.name: operator.lateness_ms for operator in inputs}
     idle = {operator.name: operator.idle_ms for operator in inputs if operator.idle_ms is not None}
     running: list[tuple[JoinedParts, Progress]] = []
+    board, server = _served(job, settings, control, clock)
 
     def on_parts(parts: JoinedParts) -> None:
         state, streams = parts.state, parts.input_streams()
         began = clock.monotonic()
         progress = Progress(job.name, streams, lateness, state, began, idle_ms=idle)
         running.append((parts, progress))
+        board.ready(parts)
+        if settings.control.enabled:
+            server.start()
         if (told := setting_notice(state, settings.job.tasks)) is not None:
             typer.echo(told, err=True)
         reporter.started(progress, parts.ends)
@@ -105,6 +111,7 @@ def show_run(job: Job, settings: Settings, bus: Bus, reporter: Reporter, clock: 
     def on_epoch(summary: EpochSummary) -> None:
         parts, progress = running[0]
         progress.observe(summary, parts.state, clock.monotonic())
+        board.observe(summary)
         reporter.epoch(summary)
 
     with _ends_like_ctrl_c(), _telling(control, reporter):
@@ -124,6 +131,7 @@ def show_run(job: Job, settings: Settings, bus: Bus, reporter: Reporter, clock: 
             _tell_of_replay(job.name, error, settings, clock)
             raise
         finally:
+            server.stop()
             reporter.close()
     seconds = clock.monotonic() - running[0][1].began if running else 0.0
     reporter.finished(seconds, interrupted=result.interrupted)
@@ -144,6 +152,21 @@ def _tell_of_replay(job: str, error: HeadraceError, settings: Settings, clock: C
                 number = found.plan.epoch
                 command = f"headrace jobs replay {reader.job}"
                 typer.echo(f"epoch {number} failed; for a test that runs it: {command}", err=True)
+
+
+def _served(
+    job: Job, settings: Settings, control: Control, clock: Clock
+) -> tuple[Board, ControlServer]:
+    """Return what the driver writes of itself, and the API over it, not started yet."""
+    from headrace.control.board import Board
+    from headrace.control.server import ControlServer
+    from headrace.coordinator.backup.places import places
+    from headrace.files import Files
+
+    board = Board(job.name, settings, control, clock)
+    wanted, storage = settings.control, places(settings, job.name).storage
+    files = Files(sync=False)
+    return board, ControlServer(board, storage, wanted.host, wanted.port, files, clock)
 
 
 @contextmanager

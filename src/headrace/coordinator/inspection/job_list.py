@@ -186,7 +186,7 @@ def _view(root: Path, job: str, driver: Driver | None, bus: Bus, clock: Clock) -
         state,
         oldest,
         tuple(_inputs(state, catalog, bus)),
-        tuple(_stages(state)),
+        tuple(stage_views(state)),
         catalog.outputs if catalog is not None else (),
         tuple(_sinks(state, catalog, root)) if catalog is not None else (),
     )
@@ -228,7 +228,8 @@ def _inputs(state: JobState, catalog: Catalog | None, bus: Bus) -> Iterable[Inpu
         )
 
 
-def _stages(state: JobState) -> Iterable[StageView]:
+def stage_views(state: JobState) -> Iterable[StageView]:
+    """Yield the keyed stages of a job."""
     for stage, count in state.task_counts.items():
         tasks = [task for name, task in state.tasks.items() if name.rpartition("/")[0] == stage]
         hosts = sorted({task.host for task in tasks if task.host})

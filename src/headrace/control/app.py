@@ -1,0 +1,193 @@
+"""The HTTP API of a running driver: what it is doing, and what it may be asked to do."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from headrace.control.board import EPOCHS, Board
+from headrace.control.metrics import metrics_text
+from headrace.control.models import (
+    Done,
+    EpochInfo,
+    InputInfo,
+    JobInfo,
+    Problem,
+    RescaleAsk,
+    RescaleDone,
+    SettingInfo,
+    StageInfo,
+    TaskInfo,
+)
+from headrace.control.views import (
+    epoch_info,
+    input_infos,
+    job_info,
+    setting_infos,
+    stage_infos,
+    task_infos,
+)
+from headrace.coordinator.changes.requests import RescaleAnswer, RescaleRequest
+from headrace.errors import HeadraceError, InvalidInputError, NotOwnerError, UnavailableError
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+ASK_S = 30.0
+
+Ask = Callable[[RescaleRequest, float], RescaleAnswer]
+
+_BEARER = HTTPBearer(auto_error=False, description="the token in control.json of the job")
+_STATUS: tuple[tuple[type[HeadraceError], int], ...] = (
+    (InvalidInputError, 409),  # as the job is; what is wrong by itself is 422
+    (NotOwnerError, 409),
+    (UnavailableError, 503),
+)
+
+
+class _Refused(Exception):
+    """The token is not the driver's."""
+
+
+def make_app(board: Board, token: str, ask: Ask) -> FastAPI:
+    """Return the API over a board.
+
+    Args:
+        board: of the driver.
+        token: what requests have to bring.
+        ask: asks the driver for another number of tasks, and waits.
+    """
+
+    def check(sent: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]) -> None:
+        if sent is None or not secrets.compare_digest(sent.credentials.encode(), token.encode()):
+            raise _Refused
+
+    problems: dict[int | str, dict[str, Any]] = {
+        code: {"model": Problem} for code in (401, 409, 422, 503)
+    }
+    app = FastAPI(
+        title="Headrace",
+        description=f"The driver of job {board.job}.",
+        dependencies=[Depends(check)],
+        responses=problems,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.exception_handler(HeadraceError)(_told)
+    app.exception_handler(_Refused)(_refused)
+    app.exception_handler(RequestValidationError)(_malformed)
+    _observe(app, board)
+    _steer(app, board, ask)
+    return app
+
+
+def _told(request: Request, error: Exception) -> JSONResponse:
+    del request
+    assert isinstance(error, HeadraceError)
+    status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
+    told = Problem(code=error.code, message=error.message, next=error.move)
+    return JSONResponse(told.model_dump(), status)
+
+
+def _refused(request: Request, error: Exception) -> JSONResponse:
+    del request, error
+    told = Problem(
+        code="HR100",
+        message="the token is missing, or not that of this driver",
+        next="send 'Authorization: Bearer TOKEN' with the token in control.json of the job",
+    )
+    return JSONResponse(told.model_dump(), 401, {"WWW-Authenticate": "Bearer"})
+
+
+def _malformed(request: Request, error: Exception) -> JSONResponse:
+    del request
+    assert isinstance(error, RequestValidationError)
+    found = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+    told = Problem(code="HR100", message=found, next="send what /openapi.json describes")
+    return JSONResponse(told.model_dump(), 422)
+
+
+def _observe(app: FastAPI, board: Board) -> None:
+    @app.get("/v1/job")
+    def job() -> JobInfo:
+        """The job as a whole."""
+        return job_info(board)
+
+    @app.get("/v1/stages")
+    def stages() -> list[StageInfo]:
+        """Its keyed stages."""
+        return stage_infos(board)
+
+    @app.get("/v1/tasks")
+    def tasks() -> list[TaskInfo]:
+        """The tasks of these."""
+        return task_infos(board)
+
+    @app.get("/v1/inputs")
+    def inputs() -> list[InputInfo]:
+        """How far each partition of its inputs has been read."""
+        return input_infos(board)
+
+    @app.get("/v1/epochs")
+    def epochs(last: Annotated[int, Query(ge=1, le=EPOCHS)] = 100) -> list[EpochInfo]:
+        """The last epochs of this driver, oldest first, with what each step took."""
+        return [epoch_info(summary) for summary in board.epochs(last)]
+
+    @app.get("/v1/config")
+    def config() -> list[SettingInfo]:
+        """Its settings; secrets are hidden."""
+        return setting_infos(board)
+
+    @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+    def metrics() -> Response:
+        """Metrics for Prometheus."""
+        return Response(metrics_text(board), media_type=METRICS_TYPE)
+
+
+def _steer(app: FastAPI, board: Board, ask: Ask) -> None:
+    @app.post("/v1/pause")
+    def pause() -> Done:
+        """Commit the epoch under way, and begin none until it is resumed."""
+        board.control.paused.set()
+        return Done(status=board.status)
+
+    @app.post("/v1/resume")
+    def resume() -> Done:
+        """Go on after a pause."""
+        board.control.paused.clear()
+        return Done(status=board.status)
+
+    @app.post("/v1/stop")
+    def stop() -> Done:
+        """End the epoch under way, and the driver; nothing is lost."""
+        board.control.stop.set()
+        return Done(status=board.status)
+
+    @app.post("/v1/finish")
+    def finish() -> Done:
+        """Read the inputs to the ends that they have now, close all windows, and end for good."""
+        board.control.paused.clear()
+        board.control.finish.set()
+        return Done(status=board.status)
+
+    @app.post("/v1/rescale")
+    def rescale(wanted: RescaleAsk) -> RescaleDone:
+        """Give the job another number of tasks, between two epochs."""
+        clock = board.clock
+        request = RescaleRequest(
+            clock.new_id(),
+            wanted.tasks,
+            wanted.stage or "",
+            os.getpid(),
+            os.uname().nodename,
+            clock.now_ms(),
+        )
+        answer = ask(request, ASK_S)
+        if answer.error:
+            raise InvalidInputError(answer.error)
+        return RescaleDone(epoch=answer.epoch, tasks=answer.counts)

@@ -1,0 +1,72 @@
+"""Asks a running driver by its API; for commands of this host."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headrace.control.server import PLACE, Place
+from headrace.errors import InvalidInputError, UnavailableError
+
+TIMEOUT_S = 40.0
+
+
+class Client:
+    """The API of the driver of a job.
+
+    Args:
+        storage: of the job.
+        job: its name.
+
+    Raises:
+        InvalidInputError: no driver of it serves the API.
+    """
+
+    def __init__(self, storage: Path, job: str) -> None:
+        self.job = job
+        try:
+            data = (storage / PLACE).read_bytes()
+        except FileNotFoundError:
+            raise InvalidInputError(
+                f"no driver of job {job!r} answers: it does not run, or has control.enabled=false; "
+                "headrace jobs ls tells which jobs run",
+                job=job,
+            ) from None
+        self.place = msgspec.json.decode(data, type=Place)
+
+    def get(self, path: str) -> Any:
+        """Return the answer to a GET.
+
+        Raises:
+            UnavailableError: the driver does not answer.
+            InvalidInputError: it refuses.
+        """
+        return self._asked(path, None)
+
+    def post(self, path: str, **body: Any) -> Any:
+        """Return the answer to a POST; raises as ``get`` does."""
+        return self._asked(path, json.dumps(body).encode())
+
+    def _asked(self, path: str, body: bytes | None) -> Any:
+        request = urllib.request.Request(
+            f"{self.place.url}{path}",
+            body,
+            {"Authorization": f"Bearer {self.place.token}", "Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+                return json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            told = json.loads(error.read() or b"{}")
+            raise InvalidInputError(str(told.get("message", error.reason))) from error
+        except OSError as error:
+            raise UnavailableError(
+                f"the driver of job {self.job!r}, process {self.place.process}, does not answer "
+                f"at {self.place.url}: {error}; headrace jobs ls tells whether it runs",
+                job=self.job,
+            ) from error

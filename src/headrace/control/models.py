@@ -1,0 +1,122 @@
+"""What the HTTP API takes and answers. Times are in ms since the epoch, UTC."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Model(BaseModel):
+    """What all have: closed to unknown names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Problem(Model):
+    """Why a request was not done: the error's code, what was found, and the next move."""
+
+    code: str
+    message: str
+    next: str
+
+
+class JobInfo(Model):
+    """A running job."""
+
+    job: str
+    status: str = Field(description="starting, running, paused, stopping or ended")
+    process: int
+    host: str
+    began_ms: int
+    epoch: int | None
+    epoch_ms: int | None = Field(description="wall clock of the last epoch")
+    generation: int | None
+    lineage: str | None
+    durability: str
+    lag: int | None = Field(description="rows that the last epoch left unread")
+    counts: dict[str, int] = Field(description="of all its epochs, by name")
+    watermarks: dict[str, int] = Field(description="of each stage that has one")
+
+
+class StageInfo(Model):
+    """One keyed stage."""
+
+    stage: str
+    tasks: int
+    state_bytes: int
+    hosts: list[str]
+    standbys: int
+    standbys_filled: int
+    standby_epochs_behind: int
+    standby_bytes_behind: int
+
+
+class StandbyInfo(Model):
+    """A copy of a task's stores on another host, and the epoch that it holds; -1: none yet."""
+
+    host: str
+    epoch: int
+
+
+class TaskInfo(Model):
+    """One task of a keyed stage."""
+
+    task: str
+    host: str
+    epoch: int = Field(description="the last one that changed it; -1: none did")
+    state_bytes: int
+    changelog_bytes: int
+    event_deadline_ms: int | None
+    wall_deadline_ms: int | None
+    standbys: list[StandbyInfo]
+
+
+class InputInfo(Model):
+    """One partition of an input."""
+
+    input: str
+    partition: int
+    next_offset: int
+    max_time_ms: int | None
+
+
+class EpochInfo(Model):
+    """One committed epoch; what each step of it took, ms."""
+
+    part: str
+    epoch: int
+    rows: int
+    output_rows: int
+    took_ms: float
+    steps_ms: dict[str, float]
+    slots_ms: dict[str, float]
+    lag: int
+    state_bytes: int
+    changelog_bytes: int
+
+
+class SettingInfo(Model):
+    """One setting; the values of secrets are not shown."""
+
+    key: str
+    value: str
+    source: str
+
+
+class RescaleAsk(Model):
+    """Another number of tasks, of one keyed stage or of all."""
+
+    tasks: int = Field(ge=1, le=1 << 15)
+    stage: str | None = None
+
+
+class RescaleDone(Model):
+    """What became of it."""
+
+    epoch: int
+    tasks: dict[str, int]
+
+
+class Done(Model):
+    """The status that a job has since."""
+
+    status: str

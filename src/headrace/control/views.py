@@ -1,0 +1,138 @@
+"""The models of the API, made of a driver's board."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from headrace.config.settings import setting_keys
+from headrace.control.board import Board
+from headrace.control.models import (
+    EpochInfo,
+    InputInfo,
+    JobInfo,
+    SettingInfo,
+    StageInfo,
+    StandbyInfo,
+    TaskInfo,
+)
+from headrace.coordinator.inspection.job_list import stage_views
+from headrace.coordinator.summary import EpochSummary
+from headrace.coordinator.task_files import state_bytes
+from headrace.errors import UnavailableError
+from headrace.task.orders import END_WATERMARK, NO_WATERMARK
+
+HIDDEN = "***"
+_SECRET = re.compile(r"passw|secret|token|credential|://[^/@\s]*@", re.IGNORECASE)
+
+
+def job_info(board: Board) -> JobInfo:
+    """Return what is true of the job as a whole."""
+    try:
+        state = board.state
+    except UnavailableError:
+        state = None
+    return JobInfo(
+        job=board.job,
+        status=board.status,
+        process=os.getpid(),
+        host=os.uname().nodename,
+        began_ms=board.began_ms,
+        epoch=state and state.epoch,
+        epoch_ms=state and state.time_ms,
+        generation=state and state.generation,
+        lineage=state and state.lineage,
+        durability=board.settings.state.durability,
+        lag=board.lag,
+        counts={} if state is None else dict(state.counts),
+        watermarks={} if state is None else {n: t for n, t in state.watermarks.items() if _is(t)},
+    )
+
+
+def _is(time_ms: int) -> bool:
+    return NO_WATERMARK < time_ms < END_WATERMARK
+
+
+def stage_infos(board: Board) -> list[StageInfo]:
+    """Return the keyed stages."""
+    found = []
+    for view in stage_views(board.state):
+        standby = view.standby
+        found.append(
+            StageInfo(
+                stage=view.stage,
+                tasks=view.tasks,
+                state_bytes=view.state_bytes,
+                hosts=list(view.hosts),
+                standbys=standby.standbys if standby else 0,
+                standbys_filled=standby.filled if standby else 0,
+                standby_epochs_behind=standby.epochs if standby else 0,
+                standby_bytes_behind=standby.size if standby else 0,
+            )
+        )
+    return found
+
+
+def task_infos(board: Board) -> list[TaskInfo]:
+    """Return the tasks of keyed stages, as of the last epoch."""
+    state = board.state
+    return [
+        TaskInfo(
+            task=name,
+            host=task.host,
+            epoch=task.epoch,
+            state_bytes=state_bytes(task),
+            changelog_bytes=task.segment_bytes,
+            event_deadline_ms=task.event_deadline,
+            wall_deadline_ms=task.wall_deadline,
+            standbys=[
+                StandbyInfo(host=s.host, epoch=s.epoch) for s in state.standbys.get(name, ())
+            ],
+        )
+        for name, task in state.tasks.items()
+    ]
+
+
+def input_infos(board: Board) -> list[InputInfo]:
+    """Return how far each partition of the inputs has been read."""
+    return [
+        InputInfo(
+            input=name,
+            partition=partition,
+            next_offset=held.next_offset,
+            max_time_ms=held.max_time if _is(held.max_time) else None,
+        )
+        for name, positions in board.state.inputs.items()
+        for partition, held in sorted(positions.items())
+    ]
+
+
+def epoch_info(summary: EpochSummary) -> EpochInfo:
+    """Return one epoch."""
+    return EpochInfo(
+        part=summary.job,
+        epoch=summary.epoch,
+        rows=summary.rows,
+        output_rows=summary.output_rows,
+        took_ms=summary.took_ms,
+        steps_ms=summary.timings_ms,
+        slots_ms=summary.slot_timings_ms,
+        lag=summary.lag,
+        state_bytes=summary.state_bytes,
+        changelog_bytes=summary.changelog_bytes,
+    )
+
+
+def setting_infos(board: Board) -> list[SettingInfo]:
+    """Return every setting with its value; what may hold a secret is hidden."""
+    settings = board.settings
+    keys = [*setting_keys(), *(f"spark.conf.{name}" for name in settings.spark.conf)]
+    told = [settings.explain(key) for key in keys if key != "spark.conf"]
+    return [
+        SettingInfo(key=one.key, value=_shown(one.key, one.value), source=one.source)
+        for one in told
+    ]
+
+
+def _shown(key: str, value: str) -> str:
+    return HIDDEN if _SECRET.search(key) or _SECRET.search(value) else value

@@ -1,0 +1,278 @@
+"""The HTTP API of a driver: what it tells, what it does, and whom it refuses."""
+
+from __future__ import annotations
+
+import stat
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import schemathesis
+from prometheus_client.parser import text_string_to_metric_families
+
+import headrace as hr
+from headrace.clock import SystemClock
+from headrace.config import Settings
+from headrace.control.app import make_app
+from headrace.control.board import Board
+from headrace.control.client import Client
+from headrace.control.server import PLACE, ControlServer, Place
+from headrace.control.views import HIDDEN, setting_infos
+from headrace.coordinator.changes.requests import Requests
+from headrace.coordinator.joined import JoinedParts
+from headrace.coordinator.loop import Control, drive
+from headrace.errors import InvalidInputError, UnavailableError
+from headrace.files import Files
+from headrace.testing import TestDriver
+
+FILES = Files(sync=False)
+
+
+@hr.job("shop")
+def shop(g: hr.Graph) -> None:
+    orders = g.input("orders", time="at").partition_by("user")
+    orders.aggregate(spent=hr.agg.sum("n")).send_to(g.output("totals"))
+
+
+@pytest.fixture
+def driver() -> Iterator[TestDriver]:
+    """A job that has run two epochs."""
+    with TestDriver(shop) as made:
+        columns = {"user": pa.string(), "n": pa.int64(), "at": pa.int64()}
+        made.create("orders", columns, time="at")
+        yield made
+
+
+@pytest.fixture
+def board(driver: TestDriver) -> Board:
+    made = Board("shop", driver.settings, Control(), SystemClock())
+    for n in range(2):
+        driver.feed("orders", [{"user": "ann", "n": n, "at": 1_000 + n}])
+        summary = driver.advance()
+        assert summary is not None
+        made.ready(JoinedParts(driver.parts))
+        made.observe(summary)
+    return made
+
+
+@pytest.fixture
+def client(driver: TestDriver, board: Board) -> Iterator[Client]:
+    server = ControlServer(board, driver.storage, "127.0.0.1", 0, FILES, SystemClock())
+    server.start()
+    yield Client(driver.storage, "shop")
+    server.stop()
+    assert not (driver.storage / PLACE).exists()
+
+
+def test_it_tells_of_job_stages_tasks_inputs_and_epochs(client: Client) -> None:
+    info = client.get("/v1/job")
+    assert (info["job"], info["status"], info["epoch"], info["lag"]) == ("shop", "running", 2, 0)
+    assert info["counts"]["in"] == 2
+    (stage,) = client.get("/v1/stages")
+    assert (stage["stage"], stage["tasks"], stage["standbys"]) == ("orders.by_user", 4, 0)
+    assert [one["task"] for one in client.get("/v1/tasks")][:1] == ["orders.by_user/0"]
+    (read,) = client.get("/v1/inputs")
+    assert read == {"input": "orders", "partition": 0, "next_offset": 2, "max_time_ms": None}
+    first, second = client.get("/v1/epochs")
+    assert (first["epoch"], second["epoch"]) == (1, 2)
+    assert {"plan", "commit", "publish"} <= set(second["steps_ms"])
+    assert [one["epoch"] for one in client.get("/v1/epochs?last=1")] == [2]
+
+
+def test_word_of_it_is_for_its_owner_alone(client: Client, driver: TestDriver) -> None:
+    assert stat.S_IMODE((driver.storage / PLACE).stat().st_mode) == 0o600
+    assert client.place.url.startswith("http://127.0.0.1:")
+
+
+@pytest.mark.parametrize("header", [None, "Bearer wrong", "Basic x", "Bearer \u00e9"])
+@pytest.mark.parametrize(
+    ("verb", "path"), [("GET", "/v1/job"), ("POST", "/v1/stop"), ("GET", "/metrics")]
+)
+def test_who_has_no_token_is_refused(
+    client: Client, board: Board, verb: str, path: str, header: str | None
+) -> None:
+    request = urllib.request.Request(f"{client.place.url}{path}", method=verb)
+    if header is not None:
+        request.add_header("Authorization", header.encode().decode("latin-1"))
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=20)
+    assert refused.value.code == 401
+    assert b"Bearer TOKEN" in refused.value.read()
+    refused.value.close()
+    assert not board.control.stop.is_set()
+
+
+def test_pause_resume_finish_and_stop_reach_the_driver(client: Client, board: Board) -> None:
+    assert client.post("/v1/pause") == {"status": "paused"}
+    assert board.control.paused.is_set()
+    assert client.post("/v1/resume") == {"status": "running"}
+    assert not board.control.paused.is_set()
+    client.post("/v1/pause")
+    client.post("/v1/finish")
+    assert board.control.finish.is_set()
+    assert not board.control.paused.is_set()
+    assert client.post("/v1/stop") == {"status": "stopping"}
+    assert board.control.stop.is_set()
+
+
+def test_a_rescale_is_done_between_two_epochs(client: Client, driver: TestDriver) -> None:
+    answers: list[Any] = []
+    asking = threading.Thread(target=lambda: answers.append(client.post("/v1/rescale", tasks=2)))
+    asking.start()
+    while asking.is_alive():
+        driver.parts[0].serve_requests()
+        asking.join(0.01)
+    assert answers == [{"epoch": 3, "tasks": {"orders.by_user": 2}}]
+
+
+def test_a_mistake_is_told_with_its_reason(client: Client, driver: TestDriver) -> None:
+    with pytest.raises(InvalidInputError, match=r"body\.tasks: .* greater than or equal to 1"):
+        client.post("/v1/rescale", tasks=0)
+    errors: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            client.post("/v1/rescale", tasks=2, stage="none")
+        except InvalidInputError as error:
+            errors.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    while asking.is_alive():
+        driver.parts[0].serve_requests()
+        asking.join(0.01)
+    assert "'none'" in str(errors[0])
+
+
+def test_metrics_are_what_the_manifest_says(client: Client) -> None:
+    request = urllib.request.Request(
+        f"{client.place.url}/metrics", headers={"Authorization": f"Bearer {client.place.token}"}
+    )
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        text = answer.read().decode()
+    found = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    job = ("job", "shop")
+    assert found["headrace_rows_total", job, ("what", "in")] == 2
+    assert found["headrace_epoch", job] == 2
+    assert found["headrace_lag_rows", job] == 0
+    assert found["headrace_job_status", job, ("status", "running")] == 1
+    assert found["headrace_driver_epochs_total", job] == 2
+    offset = ("headrace_input_next_offset", ("input", "orders"), job, ("partition", "0"))
+    assert found[offset] == 2
+
+
+def test_a_driver_that_is_not_there_is_told(tmp_path: Path, client: Client) -> None:
+    with pytest.raises(InvalidInputError, match="no driver of job 'shop' answers"):
+        Client(tmp_path, "shop")
+    client.place = Place("http://127.0.0.1:9", "x", 1)
+    with pytest.raises(UnavailableError, match="does not answer"):
+        client.get("/v1/job")
+
+
+def test_a_port_that_is_taken_is_told(client: Client, board: Board, tmp_path: Path) -> None:
+    port = int(client.place.url.rpartition(":")[2])
+    other = ControlServer(board, tmp_path, "127.0.0.1", port, FILES, SystemClock())
+    with pytest.raises(InvalidInputError, match="cannot be listened on"):
+        other.start()
+    other.stop()
+    assert not (tmp_path / PLACE).exists()
+
+
+def test_secrets_are_hidden(board: Board) -> None:
+    settings = Settings.model_validate(
+        {
+            "remote": {"url": "redis://user:hunter2@cache:6379/0"},
+            "spark": {"conf": {"spark.ssl.keyPassword": "hunter2", "spark.x": "1"}},
+        }
+    )
+    told = {
+        one.key: one.value
+        for one in setting_infos(Board("shop", settings, Control(), SystemClock()))
+    }
+    assert told["remote.url"] == told["spark.conf.spark.ssl.keyPassword"] == HIDDEN
+    assert told["spark.conf.spark.x"] == "1"
+    assert told["job.tasks"] == "4"
+    assert "hunter2" not in str(told)
+
+
+def test_a_paused_driver_begins_no_epoch(driver: TestDriver, board: Board) -> None:
+    control = board.control
+    seen: list[Any] = []
+    driver.feed("orders", [{"user": "bob", "n": 1, "at": 2_000}])
+    control.paused.set()
+    part = driver.parts[0]
+    running = threading.Thread(
+        target=drive,
+        args=(part, driver.bus, SystemClock(), control, seen.append),
+        kwargs={"tick_ms": 1},
+    )
+    running.start()
+    running.join(0.2)
+    assert not seen
+    control.paused.clear()
+    while not seen:
+        running.join(0.01)
+    control.stop.set()
+    driver.feed("orders", [{"user": "bob", "n": 1, "at": 3_000}])  # wakes it, for its clock stands
+    running.join()
+    assert [summary.rows for summary in seen] == [1]
+
+
+def test_every_route_keeps_to_its_description(driver: TestDriver, board: Board) -> None:
+    """Whatever is sent, the answer is one that OpenAPI declares, and never a fault."""
+    files, clock = FILES, SystemClock()
+
+    def ask(request: Any, wait_s: float) -> Any:
+        del wait_s
+        requests = Requests(driver.storage, files, clock)
+        done = threading.Event()
+
+        def serve() -> None:
+            while not done.is_set():
+                driver.parts[0].serve_requests()
+                done.wait(0.005)
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        try:
+            return requests.ask(request, 10.0)
+        finally:
+            done.set()
+            serving.join()
+
+    schema = schemathesis.openapi.from_asgi("/openapi.json", make_app(board, "t", ask))
+    tried = 0
+    for result in schema.get_all_operations():
+        for case in _cases(result.ok(), 20):  # type: ignore[union-attr]  # an error raises
+            case.call_and_validate(headers={"Authorization": "Bearer t"})
+            tried += 1
+    assert tried >= 12
+
+
+def _cases(operation: Any, count: int) -> list[Any]:
+    from hypothesis import HealthCheck, Phase, given, settings
+
+    found: list[Any] = []
+
+    @given(case=operation.as_strategy())
+    @settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    def collect(case: Any) -> None:
+        found.append(case)
+
+    collect()
+    return found
