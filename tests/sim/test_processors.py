@@ -9,6 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.testing.driver import TestDriver
@@ -178,3 +180,49 @@ def test_an_epoch_sends_one_partial_result_of_each_key_and_instant() -> None:
         summary = driver.advance()
         assert summary is not None
         assert summary.counts["partials"] == 2 * 2
+
+
+def test_rescales_among_crashes_change_nothing() -> None:
+    rng, fed = random.Random(6), []
+    with TestDriver(contracts, tasks=2, max_rows=15) as driver:
+        driver.create("events", COLUMNS, time="at")
+        for number, (_, rows) in enumerate(batches(4)):
+            fed += rows
+            driver.feed("events", rows)
+            if number % 3 == 2:
+                driver.start()
+                driver.coordinator.rescale(rng.choice([1, 3, 5]))
+            if rng.random() < 0.4:
+                driver.advance_with_crash("slot.segment_written")
+            driver.run()
+        driver.finish()
+        check(driver, fed)
+
+
+PIECES = st.lists(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.integers(-2, 30), st.integers(0, 6_000)),
+        min_size=1,
+        max_size=8,
+    ),
+    max_size=5,
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(pieces=PIECES, max_rows=st.integers(1, 20), point=st.sampled_from(["", *POINTS]))
+def test_any_rows_in_any_epochs(
+    pieces: list[list[tuple[str, int, int]]], max_rows: int, point: str
+) -> None:
+    fed: list[Row] = []
+    with TestDriver(contracts, tasks=2, max_rows=max_rows) as driver:
+        driver.create("events", COLUMNS, time="at")
+        for piece in pieces:
+            rows = [{"user": user, "n": n, "at": 10_000 + at} for user, n, at in piece]
+            fed += rows
+            driver.feed("events", rows)
+            if point:
+                driver.advance_with_crash(point)
+            driver.run()
+        driver.finish()
+        check(driver, fed)
