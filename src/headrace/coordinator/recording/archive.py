@@ -72,9 +72,13 @@ class ArchiveWriter:
     def add_batches(self, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
         """Add batches as an Arrow stream; returns the rows."""
         rows = 0
-        with self._zip.open(_info(name), "w", force_zip64=True) as target:
+        info = _info(name)
+        info.compress_type = zipfile.ZIP_STORED  # Arrow does it better
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with self._zip.open(info, "w", force_zip64=True) as target:
             counted = _Counted(target)
-            with pa.ipc.new_stream(pa.PythonFile(counted, "w"), schema) as writer:
+            sink = pa.PythonFile(counted, "w")
+            with pa.ipc.new_stream(sink, schema, options=options) as writer:
                 for batch in batches:
                     writer.write_batch(batch)
                     rows += batch.num_rows
