@@ -2,12 +2,15 @@
 
 python bench/semantics.py curves [--out docs/images/semantics.svg]
 python bench/semantics.py delay [--epochs 200] [--rows 1000]
+python bench/semantics.py reading [--rows 8000000]
 python bench/semantics.py overlap [--megabytes 300] [--receive 20 40 80] [--times 1]
 
 ``curves`` runs the Counter Node through one failure under each state semantics and draws what
 readers of its output see. ``delay`` tells how long after the results of an epoch are durable its
-rows are visible, on a disk that is synced. ``overlap`` lets a processor whose bottleneck is
-decoding receive at a bounded rate, and handle what it has between checkpoints or only at them.
+rows are visible, on a disk that is synced. ``reading`` tells what reading and decoding take of an
+epoch, and whether a thread that reads ahead is worth it. ``overlap`` lets a processor whose
+bottleneck is decoding receive at a bounded rate, and decode what it has between checkpoints or only
+at them.
 """
 
 from __future__ import annotations
@@ -21,10 +24,11 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
@@ -39,6 +43,7 @@ from headrace.coordinator.deploy import deploy
 from headrace.coordinator.hosting import open_host
 from headrace.files import Files
 from headrace.graph.jobs import Job
+from headrace.task.source import SourceReader
 from headrace.testing import TestDriver
 from headrace.testing.local_runner import LocalRunner
 
@@ -361,6 +366,72 @@ def measure_overlap(count: int, rates: list[float], times: int) -> None:
             print(f"received at {rate:5.0f} MB/s, {name:20} {speed:6.1f} MB/s, busy {busy:4.0%}")
 
 
+# --- Reading ahead ----------------------------------------------------------------------------
+
+
+@hr.job("halving", output_semantics=MOST)
+def halving(g: hr.Graph) -> None:
+    even = g.input("events").filter(hr.col("v") % 2 == 0)
+    even.map("id", (hr.col("v") * 3).alias("w")).send_to(g.output("out"))
+
+
+@hr.job("summing")
+def summing(g: hr.Graph) -> None:
+    keyed = g.input("events").partition_by("id")
+    keyed.aggregate(store="columnar", n=hr.agg.count(), s=hr.agg.sum("v"))
+
+
+def measure_reading(rows: int) -> None:
+    """Print what reading and decoding take of a job's processor time, and with a thread for it."""
+    plain, spent = SourceReader.chunks, [0.0]
+
+    def timed(self: SourceReader, should_stop: Any) -> Iterator[Any]:
+        found = plain(self, should_stop)
+        while True:
+            began = time.thread_time()
+            chunk = next(found, None)
+            spent[0] += time.thread_time() - began
+            if chunk is None:
+                return
+            yield chunk
+
+    def ahead(self: SourceReader, should_stop: Any) -> Iterator[Any]:
+        chunks: queue.Queue[Any] = queue.Queue(2)
+
+        def read() -> None:
+            for chunk in plain(self, should_stop):
+                chunks.put(chunk)
+            chunks.put(None)
+
+        reading = threading.Thread(target=read)
+        reading.start()
+        while (chunk := chunks.get()) is not None:
+            yield chunk
+        reading.join()
+
+    numbers = np.random.default_rng(1)
+    text = [f"some text of a message {n % 999}" for n in range(rows)]
+    columns = {"id": numbers.integers(0, 100_000, rows), "v": numbers.integers(0, 1000, rows)}
+    table = pa.table({**columns, "text": text})
+    kinds = dict(zip(table.schema.names, table.schema.types, strict=True))
+    for job in (halving, summing):
+        for name, way in (("in turn", timed), ("ahead, by a thread", ahead)):
+            runs = []
+            for _ in range(3):
+                rig, spent[0] = Rig(job, kinds, **{"epoch.max_rows": 1_000_000}), 0.0
+                for number, begin in enumerate(range(0, rows, 100_000)):
+                    rig.bus.stream("events").append(number % 2, table.slice(begin, 100_000))
+                SourceReader.chunks = way  # type: ignore[method-assign]
+                clock, busy = time.monotonic(), time.process_time()
+                while rig.coordinator.advance() is not None:
+                    pass
+                runs.append((time.process_time() - busy, time.monotonic() - clock, spent[0]))
+                rig.close()
+            busy, took, reading = min(runs)
+            told = f", reading {reading:.3f} s of it" if way is timed else ""
+            print(f"{job.name}, read {name}: {took:.2f} s, processor {busy:.2f} s{told}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     verbs = parser.add_subparsers(dest="what", required=True)
@@ -373,11 +444,15 @@ def main() -> None:
     overlap.add_argument("--megabytes", type=int, default=300)
     overlap.add_argument("--receive", type=float, nargs="+", default=[20, 40, 80])
     overlap.add_argument("--times", type=int, default=1)
+    reading = verbs.add_parser("reading")
+    reading.add_argument("--rows", type=int, default=8_000_000)
     given = parser.parse_args()
     if given.what == "curves":
         draw_curves(given.out)
     elif given.what == "delay":
         measure_delays(given.epochs, given.rows)
+    elif given.what == "reading":
+        measure_reading(given.rows)
     else:
         measure_overlap(given.megabytes, given.receive, given.times)
 

@@ -195,6 +195,30 @@ def test_outputs_of_all_semantics_in_one_job(point: str, memory_bus: bool) -> No
         assert bool(most.lost) == (point != "commit.written")
 
 
+@pytest.mark.parametrize("point", [BEGINS, DONE, "output.emitted"])
+def test_parts_have_outputs_of_their_own_semantics(point: str) -> None:
+    """What goes from part to part is there once, whatever becomes of the outputs."""
+
+    @hr.job("counter")
+    def made(g: hr.Graph) -> None:
+        rows = g.input("in")
+        rows.send_to(g.output("sent", semantics=LEAST))
+        keyed = rows.partition_by("key", via="bus", name="in.by_key")
+        counts = keyed.process(Count, {"n": int}, returns=RETURNS)
+        counts.send_to(g.output(MOST, semantics=MOST))
+
+    with running(made) as run:
+        for nth in (1, 2, 3):
+            run.feed(20)
+            for _ in run.driver.parts:
+                run.driver.advance_with_crash(point, nth)
+            run.driver.run()
+        run.driver.finish()
+        assert run.state() == (0, 0)
+        assert run.output(MOST).doubled == run.output("sent").lost == 0
+        assert run.output(MOST).lost + run.output("sent").doubled > 0
+
+
 @pytest.mark.parametrize("point", [BEGINS, DONE])
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_a_job_without_state_has_semantics_of_output_only(point: str, nth: int) -> None:
