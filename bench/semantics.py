@@ -3,7 +3,7 @@
 python bench/semantics.py curves [--out docs/images/semantics.svg]
 python bench/semantics.py delay [--epochs 200] [--rows 1000]
 python bench/semantics.py reading [--rows 8000000]
-python bench/semantics.py overlap [--megabytes 300] [--receive 20 40 80] [--times 1]
+python bench/semantics.py overlap [--pieces 200] [--receive 20 40 80] [--times 1]
 
 ``curves`` runs the Counter Node through one failure under each state semantics and draws what
 readers of its output see. ``delay`` tells how long after the results of an epoch are durable its
@@ -197,11 +197,11 @@ def measure_delays(epochs: int, rows: int) -> None:
 
 # --- Figure 9 ---------------------------------------------------------------------------------
 
-CHECKPOINT_S, PIECE = 2.0, 1 << 20
+CHECKPOINT_S, PIECE = 0.5, 1 << 18
 
 
 def lines(pieces: int) -> list[bytes]:
-    """Return pieces of about a MiB of JSON lines, whole lines each."""
+    """Return pieces of a quarter of a MiB of JSON lines, whole lines each."""
     one = [
         json.dumps(
             {"id": n, "user": f"user {n % 9973}", "page": f"/a/path/{n % 131}", "took": n / 7}
@@ -423,13 +423,20 @@ def measure_reading(rows: int) -> None:
                     rig.bus.stream("events").append(number % 2, table.slice(begin, 100_000))
                 SourceReader.chunks = way  # type: ignore[method-assign]
                 clock, busy = time.monotonic(), time.process_time()
-                while rig.coordinator.advance() is not None:
-                    pass
-                runs.append((time.process_time() - busy, time.monotonic() - clock, spent[0]))
+                commit = epochs = 0.0
+                while (told := rig.coordinator.advance()) is not None:
+                    steps = ("commit", "publish", "emit")
+                    commit += sum(told.timings_ms.get(step, 0.0) for step in steps)
+                    epochs += told.took_ms
+                used = time.process_time() - busy
+                runs.append((used, time.monotonic() - clock, spent[0], commit / epochs))
                 rig.close()
-            busy, took, reading = min(runs)
-            told = f", reading {reading:.3f} s of it" if way is timed else ""
-            print(f"{job.name}, read {name}: {took:.2f} s, processor {busy:.2f} s{told}")
+            busy, took, reading, share = min(runs)
+            reads = f", reading {reading:.3f} s of it" if way is timed else ""
+            print(
+                f"{job.name}, read {name}: {took:.2f} s, {share:.0%} of it commits, processor "
+                f"{busy:.2f} s{reads}"
+            )
 
 
 def main() -> None:
@@ -441,7 +448,7 @@ def main() -> None:
     delay.add_argument("--epochs", type=int, default=200)
     delay.add_argument("--rows", type=int, default=1000)
     overlap = verbs.add_parser("overlap")
-    overlap.add_argument("--megabytes", type=int, default=300)
+    overlap.add_argument("--pieces", type=int, default=200)
     overlap.add_argument("--receive", type=float, nargs="+", default=[20, 40, 80])
     overlap.add_argument("--times", type=int, default=1)
     reading = verbs.add_parser("reading")
@@ -454,7 +461,7 @@ def main() -> None:
     elif given.what == "reading":
         measure_reading(given.rows)
     else:
-        measure_overlap(given.megabytes, given.receive, given.times)
+        measure_overlap(given.pieces, given.receive, given.times)
 
 
 if __name__ == "__main__":
