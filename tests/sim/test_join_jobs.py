@@ -54,7 +54,10 @@ def windowed(how: str, via: str = "exchange") -> hr.Job:
             )
             for stream in STREAMS
         )
-        pairs = left.join(right, before="20ms", after="10ms", how=how, suffix="_r", name="j")
+        spans: dict[str, Any] = {"before": "20ms", "after": "10ms"}
+        if how == "right":
+            spans = {"window": hr.tumbling("30ms")}
+        pairs = left.join(right, how=how, suffix="_r", name="j", **spans)
         pairs.send_to(g.output("pairs"))
         windows = pairs.window(hr.tumbling("50ms"), name="w", n=hr.agg.count())
         windows.map("k", "window_start", "n").send_to(g.output("windows"))

@@ -35,11 +35,30 @@ class Row:
 
 @dataclass(frozen=True)
 class Near:
-    """The arguments of a join, ms."""
+    """The arguments of a join, ms; with a window it is in the place of both directions."""
 
     before: int
     after: int
     grace: int = 0
+    window: int = 0
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """As the join takes them."""
+        if self.window:
+            return {"window": hr.tumbling(f"{self.window}ms")}
+        return {"before": f"{self.before}ms", "after": f"{self.after}ms"}
+
+    def holds(self, left: int, right: int) -> bool:
+        """Say whether rows of two times are near."""
+        if self.window:
+            return left // self.window == right // self.window
+        return -self.before <= right - left <= self.after
+
+    def timely_until(self, at: int) -> int:
+        """The last watermark with which a row is not late."""
+        end = at // self.window * self.window + self.window - 1 if self.window else at
+        return end + self.grace
 
 
 def job(how: str, near: Near, **more: Any) -> hr.Job:
@@ -51,8 +70,7 @@ def job(how: str, near: Near, **more: Any) -> hr.Job:
         ]
         joined = sides[0].join(
             sides[1],
-            before=f"{near.before}ms",
-            after=f"{near.after}ms",
+            **near.arguments,
             grace=f"{near.grace}ms",
             how=how,
             columns={"other": "n"},
@@ -75,13 +93,12 @@ def expected(log: Sequence[Row], how: str, near: Near) -> tuple[Pairs, int]:
         place = (row.side, row.partition)
         before = highest.get(place)
         highest[place] = max(row.at, row.at if before is None else before)
-        if before is None or row.at + near.grace >= before - LATENESS:
+        if before is None or near.timely_until(row.at) >= before - LATENESS:
             timely[row.side].append((number, row))
     found: Pairs = Counter()
     paired: set[int] = set()
     for (left, one), (right, other) in itertools.product(*timely):
-        is_near = -near.before <= other.at - one.at <= near.after
-        if is_near and one.key is not None and one.key == other.key:
+        if near.holds(one.at, other.at) and one.key is not None and one.key == other.key:
             found[one.key, left, right] += 1
             paired |= {left, right}
     if how in ("left", "full"):
@@ -128,7 +145,10 @@ def logs(draw: st.DrawFn) -> list[Row]:
 @given(
     log=logs(),
     cuts=st.lists(st.integers(0, 50), max_size=5),
-    near=st.builds(Near, SPANS, SPANS, st.integers(0, 12)),
+    near=st.one_of(
+        st.builds(Near, SPANS, SPANS, st.integers(0, 12)),
+        st.builds(Near, st.just(0), st.just(0), st.integers(0, 12), st.integers(1, 30)),
+    ),
     how=st.sampled_from(WAYS),
 )
 def test_the_logs_alone_say_which_rows_are_pairs(
@@ -179,6 +199,10 @@ def rising(size: int, seed: int, keys: int = 30) -> list[Row]:
     ]
 
 
+def near_of(how: str) -> Near:
+    return Near(0, 0, window=20) if how == "right" else Near(7, 12)
+
+
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize(
     "point",
@@ -192,7 +216,7 @@ def rising(size: int, seed: int, keys: int = 30) -> list[Row]:
     ],
 )
 def test_a_crash_doubles_and_loses_no_pair(how: str, point: str) -> None:
-    near, log = Near(7, 12), rising(600, 3)
+    near, log = near_of(how), rising(600, 3)
     with TestDriver(job(how, near), tasks=3, hosts=2) as driver:
         create(driver)
         for begin in range(0, 600, 120):

@@ -13,7 +13,7 @@ from headrace.graph.joins import (
     LATE_SIDES,
     LATE_WAYS,
     JoinStreams,
-    checked_near,
+    Spans,
     checked_ways,
     joined_stores,
     keys_mistake,
@@ -32,6 +32,7 @@ from headrace.graph.tables import (
     join_columns,
     taken_columns,
 )
+from headrace.graph.windows import Window
 
 
 class JoinSteps(Steps):
@@ -44,6 +45,7 @@ class JoinSteps(Steps):
         within: Duration | None = None,
         before: Duration | None = None,
         after: Duration | None = None,
+        window: Window | None = None,
         how: str = "inner",
         columns: Sequence[str] | Mapping[str, str] | None = None,
         suffix: str | None = None,
@@ -66,6 +68,7 @@ class JoinSteps(Steps):
             within: how far apart rows of a pair may be, either way; both ends count.
             before: how much earlier the right row may be; alone, it is never later.
             after: how much later the right row may be; alone, it is never earlier.
+            window: in place of these: rows of a pair are in one window, as ``hr.tumbling("1h")``.
             how: ``inner``: only pairs. ``left``, ``right``, ``full``: rows of that side, or of
                 both, that no partner came for are sent, too, once none can come any more; the
                 columns of the other side are null in them.
@@ -81,7 +84,8 @@ class JoinSteps(Steps):
             name: of the operator; the rows of both sides are kept by it.
         """
         if isinstance(other, Table):
-            is_plain = (within, before, after, grace, late) == (None, None, None, "0s", "drop")
+            spans = (within, before, after, window)
+            is_plain = spans == (None,) * 4 and (grace, late) == ("0s", "drop")
             return join_kept(
                 self,
                 other,
@@ -105,13 +109,13 @@ class JoinSteps(Steps):
                 wrong.append(mistake)
             if as_of != NOW:
                 wrong.append("as_of= is for tables; give the other stream .table()")
-            near = checked_near(wrong, within, before, after, grace)
+            reach = Spans(within, before, after, window, grace).checked(wrong)
             checked_ways(wrong, how, late, suffix)
-            stores = joined_stores(chosen, near)
+            stores = joined_stores(chosen, reach)
             self._ledger.claim_stores(wrong, chosen, [spec.name for spec in stores])
             taken = taken_columns(columns)
             inputs = (self.name, other.name)
-            return JoinStreams(chosen, inputs, site, near, how, late, taken, suffix, stores)
+            return JoinStreams(chosen, inputs, site, reach, how, late, taken, suffix, stores)
 
         made = self._add("join", name, make, self.keys)
         if late == LATE_WAYS[1]:

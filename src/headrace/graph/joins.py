@@ -6,28 +6,17 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from headrace.graph.arguments import Keys, attempt
+from headrace.graph.arguments import Keys, attempt, shown
 from headrace.graph.durations import Duration, duration_ms
 from headrace.graph.operators import COLUMNAR, Operator, StoreSpec
+from headrace.graph.reaches import Near, Reach, SameWindow
+from headrace.graph.windows import Tumbling, Window
 
 INNER, LEFT, RIGHT, FULL = "inner", "left", "right", "full"
 WAYS = (INNER, LEFT, RIGHT, FULL)
 LATE_WAYS = ("drop", "side_output")
 LATE_SIDES = ("late_left", "late_right")
 """The sides of a join that late rows of either input are sent to, as they came."""
-
-
-@dataclass(frozen=True)
-class Near:
-    """Which rows of the other side a row may be paired with, by event time.
-
-    A right row is at most ``before_ms`` earlier and ``after_ms`` later than its left one. A row
-    takes part while it is not more than ``grace_ms`` behind the watermark that it came with.
-    """
-
-    before_ms: int
-    after_ms: int
-    grace_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -39,7 +28,7 @@ class JoinStreams(Operator):
     the key columns of each side ``by``, and their common types ``kinds``.
     """
 
-    near: Near = field(default_factory=lambda: Near(0, 0))
+    reach: Reach = field(default_factory=lambda: Near(0, 0))
     how: str = INNER
     late: str = "drop"
     columns: tuple[tuple[str, str], ...] | None = None
@@ -49,63 +38,62 @@ class JoinStreams(Operator):
     kinds: tuple[pa.DataType, ...] = field(default=(), compare=False)
 
     @property
-    def keeps_left(self) -> bool:
-        """Whether left rows that found no partner are sent on."""
-        return self.how in (LEFT, FULL)
-
-    @property
-    def keeps_right(self) -> bool:
-        """Whether right rows that found no partner are sent on."""
-        return self.how in (RIGHT, FULL)
-
-    @property
-    def kept_ms(self) -> tuple[int, int]:
-        """How long after its event time, by the watermark, a row of either side is kept.
-
-        As long as a partner may come; and as long as a row of the other side may need it to know
-        that it had one.
-        """
-        near = self.near
-        left = near.after_ms + (near.before_ms if self.keeps_right else 0)
-        right = near.before_ms + (near.after_ms if self.keeps_left else 0)
-        return left + near.grace_ms, right + near.grace_ms
-
-    @property
-    def lag_ms(self) -> int:
-        """How far what is sent may be behind the watermark that reaches the join.
-
-        A pair has the event time of its later row, which came last or is kept because the other
-        did; a row without a partner waits until none can come.
-        """
-        near = self.near
-        left = near.after_ms if self.keeps_left else 0
-        right = near.before_ms if self.keeps_right else 0
-        return near.grace_ms + max(left, right)
+    def alone(self) -> tuple[bool, bool]:
+        """Whether rows of the left and of the right side that found no partner are sent on."""
+        return self.how in (LEFT, FULL), self.how in (RIGHT, FULL)
 
 
-def checked_near(
-    wrong: list[str],
-    within: Duration | None,
-    before: Duration | None,
-    after: Duration | None,
-    grace: Duration,
-) -> Near:
-    """Return how near rows of a pair have to be."""
-    if within is before is after is None:
-        wrong.append(
-            "join of two streams keeps rows for a time: say how far apart in event time rows of a "
-            'pair may be, as within="10m", or before= and after='
+@dataclass(frozen=True)
+class Spans:
+    """What a user says of how near rows have to be."""
+
+    within: Duration | None
+    before: Duration | None
+    after: Duration | None
+    window: Window | None
+    grace: Duration
+
+    def checked(self, wrong: list[str]) -> Reach:
+        """Return it in ms; what is wrong is noted."""
+        given = [self.within, self.before, self.after, self.window]
+        if given == [None] * 4:
+            wrong.append(
+                "join of two streams keeps rows for a time: say how far apart in event time rows "
+                'of a pair may be, as within="10m", or before= and after=, or that they are in one '
+                'window, as window=hr.tumbling("1h")'
+            )
+        if self.within is not None and (self.before is not None or self.after is not None):
+            wrong.append("within= is for both directions: give it, or before= and after=")
+        grace_ms = _span(wrong, self.grace, "grace", 0)
+        if self.window is not None:
+            if given[:3] != [None] * 3:
+                wrong.append("window= says which rows are near: leave out within=, before=, after=")
+            return _same_window(wrong, self.window, grace_ms)
+        both = _span(wrong, self.within, "within", 0)
+        before, after = (
+            _span(wrong, span, what, both)
+            for span, what in ((self.before, "before"), (self.after, "after"))
         )
-    if within is not None and (before is not None or after is not None):
-        wrong.append("within= is for both directions: give it, or before= and after=")
+        return Near(before, after, grace_ms=grace_ms)
 
-    def span(value: Duration | None, what: str, otherwise: int) -> int:
-        if value is None:
-            return otherwise
-        return attempt(wrong, lambda: duration_ms(value, what, least=0), 0)
 
-    both = span(within, "within", 0)
-    return Near(span(before, "before", both), span(after, "after", both), span(grace, "grace", 0))
+def _span(wrong: list[str], value: Duration | None, what: str, otherwise: int) -> int:
+    if value is None:
+        return otherwise
+    return attempt(wrong, lambda: duration_ms(value, what, least=0), 0)
+
+
+def _same_window(wrong: list[str], window: object, grace_ms: int) -> Reach:
+    if not isinstance(window, Tumbling):
+        wrong.append(f'window= of a join takes hr.tumbling("1h"); found {shown(window)}')
+        return Near(0, 0)
+    wrong += window.mistakes
+    if window != Tumbling(window.size_ms):
+        wrong.append(
+            "the window of a join has a size alone: give grace= and late= to the join; it has no "
+            "early results"
+        )
+    return SameWindow(window.size_ms, grace_ms=grace_ms)
 
 
 def checked_ways(wrong: list[str], how: object, late: object, suffix: object) -> None:
@@ -118,10 +106,13 @@ def checked_ways(wrong: list[str], how: object, late: object, suffix: object) ->
         wrong.append(f"suffix= is what a name ends in, such as '_right'; found {suffix!r}")
 
 
-def joined_stores(name: str, near: Near) -> tuple[StoreSpec, StoreSpec]:
+def joined_stores(name: str, reach: Reach) -> tuple[StoreSpec, StoreSpec]:
     """Return the stores of both sides."""
-    ttl_ms = near.before_ms + near.after_ms + near.grace_ms + 1
-    left, right = (StoreSpec(f"{name}.{side}", COLUMNAR, ttl_ms=ttl_ms) for side in (LEFT, RIGHT))
+    kept = reach.kept_ms((True, True))
+    left, right = (
+        StoreSpec(f"{name}.{side}", COLUMNAR, ttl_ms=kept_ms + 1)
+        for side, kept_ms in zip((LEFT, RIGHT), kept, strict=True)
+    )
     return left, right
 
 

@@ -120,15 +120,13 @@ def _describe(operator: Operator) -> dict[str, Any] | None:
 
 def _joined(operator: JoinStreams, stage: Stage) -> dict[str, Any]:
     """What is kept of both sides, and for how long: rows that went do not come back."""
-    near = operator.near
     left, right = join_layouts(stage, operator)
     return {
         "left columns": _kept(left),
         "right columns": _kept(right),
         HOW: operator.how,
-        "before": duration_text(near.before_ms),
-        "after": duration_text(near.after_ms),
-        GRACE: duration_text(near.grace_ms),
+        GRACE: duration_text(operator.reach.grace_ms),
+        **operator.reach.describe(),
     }
 
 

@@ -26,7 +26,7 @@ def join_layouts(stage: Stage, operator: JoinStreams) -> tuple[TableLayout, Tabl
         pa.schema([f for f in right if f.name in sources and f.name not in operator.by[1]]),
     )
     delay_ms = stage.delays.get(operator.name, 0)
-    kept = operator.kept_ms
+    kept = operator.reach.kept_ms(operator.alone)
     first, second = (
         TableLayout(
             pa.schema(list(zip(operator.by[side], operator.kinds, strict=True))),
@@ -55,8 +55,9 @@ def kept_rows(stage: Stage, operator: Operator) -> Iterator[str]:
     if not isinstance(operator, JoinStreams):
         return
     layouts = join_layouts(stage, operator)
+    kept_ms = operator.reach.kept_ms(operator.alone)
     for side, layout, spec, kept in zip(
-        (LEFT, RIGHT), layouts, operator.stores, operator.kept_ms, strict=True
+        (LEFT, RIGHT), layouts, operator.stores, kept_ms, strict=True
     ):
         columns = ", ".join([*layout.keys.names, *layout.values.names])
         yield (
@@ -67,21 +68,17 @@ def kept_rows(stage: Stage, operator: Operator) -> Iterator[str]:
 
 def describe_join(operator: JoinStreams) -> list[str]:
     """Return what a join does, one row for each part."""
-    near = operator.near
-    span = f"within {duration_text(near.before_ms)}"
-    if near.before_ms != near.after_ms:
-        before, after = duration_text(near.before_ms), duration_text(near.after_ms)
-        span = f"from {before} before to {after} after"
+    reach = operator.reach
     pairs = zip(*operator.by, strict=True)  # known once it is planned
     keys = ", ".join(one if one == other else f"{one} = {other}" for one, other in pairs)
     on = f" on {keys}" if keys else ""
     left, right = operator.inputs
-    rows = [f"{operator.how} join of {left} with {right}{on}, {span} in event time"]
-    if near.grace_ms:
-        rows[0] += f", grace {duration_text(near.grace_ms)}"
+    rows = [f"{operator.how} join of {left} with {right}{on}, {reach.text()} in event time"]
+    if reach.grace_ms:
+        rows[0] += f", grace {duration_text(reach.grace_ms)}"
     if operator.late == "side_output":
         rows.append("late rows go to sides late_left and late_right")
-    if operator.lag_ms > near.grace_ms:
-        lag = duration_text(operator.lag_ms)
+    if any(operator.alone):
+        lag = duration_text(reach.lag_ms(operator.alone))
         rows.append(f"rows without a partner are sent when none can come: up to {lag} behind")
     return rows

@@ -385,7 +385,7 @@ class _Draft:
 def _own_lag(operator: Operator) -> int:
     """How much further than what reaches an operator what leaves it may be behind, ms."""
     if isinstance(operator, JoinStreams):
-        return operator.lag_ms
+        return operator.reach.lag_ms(operator.alone)
     return operator.window.grace_ms if isinstance(operator, WindowAggregate) else 0
 
 

@@ -51,6 +51,10 @@ def mistake(**arguments: Any) -> str:
     [
         ({}, 'as within="10m", or before= and after='),
         ({"within": "1m", "after": "1m"}, "within= is for both directions"),
+        ({"within": "1m", "window": hr.tumbling("1h")}, "window= says which rows are near"),
+        ({"window": hr.session("1h")}, "window= of a join takes hr.tumbling"),
+        ({"window": hr.tumbling("1h", grace="1m")}, "the window of a join has a size alone"),
+        ({"window": hr.tumbling("soon")}, "expected a duration such as"),
         ({"within": "soon"}, "within is 'soon'; expected a duration"),
         ({"within": "1m", "how": "outer"}, "join\\(how='outer'\\); expected one of"),
         ({"within": "1m", "late": "update"}, "join\\(late='update'\\); expected one of"),
@@ -126,6 +130,15 @@ def test_windows_behind_a_join_wait_for_rows_without_a_partner(
     assert stage.delays["j.window"] == lag
 
 
+def test_a_join_in_windows_keeps_rows_for_as_long_as_these() -> None:
+    made = joined(window=hr.tumbling("1h"), how="full", suffix="_r", grace="1m")
+    text = explain(made, width=200)
+    assert "full join of views.by_ad with clicks.by_of on ad = of, in one window of 1h" in text
+    assert "keeps left rows (ad) until the watermark is 1h59s999ms past them" in text
+    [stage] = [stage for stage in made.stages if stage.keyed]
+    assert stage.delays["j.window"] == 3_600_000 + 60_000 - 1
+
+
 @pytest.mark.parametrize(
     ("how", "left", "right"),
     [("inner", "1m", "20s"), ("left", "1m", "1m20s"), ("right", "1m20s", "20s")],
@@ -155,6 +168,7 @@ def test_the_diagram_shows_both_inputs() -> None:
         ({"within": "2m"}, "after was 1m, is now 2m"),
         ({"within": "1m", "how": "left"}, "how was inner, is now left"),
         ({"within": "1m", "grace": "1s"}, "grace was 0s, is now 1s"),
+        ({"window": hr.tumbling("1m")}, "window was none, is now 1m"),
     ],
 )
 def test_state_of_another_join_is_refused(arguments: dict[str, Any], text: str) -> None:

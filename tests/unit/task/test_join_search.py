@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.graph.reaches import Near
 from headrace.records.layout import TableLayout
 from headrace.state.columnar.run import Piece
 from headrace.task.joins import search
@@ -71,7 +72,7 @@ def test_pairs_are_those_of_one_key_that_are_near(
     codes = Codes(span)
     a_round = 1 << 32 + max(0, span.bit_length() - 31)
     base = a_round - 20 * step % a_round if goes_round else 0
-    matcher = Matcher(codes, before * step, after * step)
+    matcher = Matcher(codes, Near(before * step, after * step))
     one, other = (piece(rows, codes, step, base) for rows in (left, right))
     wanted = [
         (mine, theirs)
@@ -104,5 +105,5 @@ def test_many_rows_of_one_key_are_not_looked_at_one_by_one() -> None:
     codes = Codes(0)
     rows = [Row(0, at) for at in range(count)]
     one, other = piece(rows, codes, 1), piece(rows, codes, 1)
-    found = list(Matcher(codes, 0, 0).pairs(one, other))
+    found = list(Matcher(codes, Near(0, 0)).pairs(one, other))
     assert sum(len(mine) for mine, _ in found) == count

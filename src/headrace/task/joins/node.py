@@ -1,14 +1,14 @@
 """``join`` of two streams: pairs of rows with one key that are near each other in event time.
 
-**What counts.** A row takes part unless it is more than the grace behind the watermark of its own
-partition at its own offset: so the log alone says which rows do, and every pair of them that is
-near enough is sent, once, when the second one comes. The stage's watermark is behind those of all
-rows to come. So a left row of time t is not needed for pairs once that watermark is past t +
-``after`` + grace, and a right one past t + ``before`` + grace; their tables forget them then.
+**What counts.** A row takes part unless it is late by the watermark of its own partition at its own
+offset: so the log alone says which rows do, and every pair of them that is near enough is sent,
+once, when the second one comes. The stage's watermark is behind those of all rows to come. So a row
+is not needed for pairs once that watermark is past the latest partner and the grace
+(``graph.reaches``); its table forgets it then.
 
-**Rows without a partner.** When the watermark passes that point of a row whose side is kept, its
-partners are looked for: if any ever came, it is still there, for rows of the other side are then
-kept for ``before`` + ``after``. So nothing is written about rows that were paired.
+**Rows without a partner.** When the watermark passes that point of a row that is to be sent alone,
+its partners are looked for: if any ever came, it is still there, for then rows of the other side
+are kept for as long. So nothing is written about rows that were paired.
 """
 
 from __future__ import annotations
@@ -45,21 +45,20 @@ class JoinStreamsNode(Node):
         self, operator: JoinStreams, stage: Stage, state: TaskState, key_groups: int
     ) -> None:
         super().__init__(operator.name)
-        near = operator.near
+        self._reach = reach = operator.reach
         tables = [state.table(spec.name) for spec in operator.stores]
-        codes = Codes(near.before_ms + near.after_ms)
-        self._matcher = Matcher(codes, near.before_ms, near.after_ms)
+        codes = Codes(reach.span_ms)
+        self._matcher = Matcher(codes, reach)
+        self._alone = operator.alone
+        kept_ms = reach.kept_ms(operator.alone)
         self._sides = [
             Side(table, keys, codes, kept)
-            for table, keys, kept in zip(tables, operator.by, operator.kept_ms, strict=True)
+            for table, keys, kept in zip(tables, operator.by, kept_ms, strict=True)
         ]
         left, right = (table.layout for table in tables)
         schema = stage.schemas[operator.name]
         self._results = Results(schema, operator, (left, right), key_groups, self.emit)
-        self._keeps = (operator.keeps_left, operator.keeps_right)
-        # How far past a row without a partner the watermark is when none can come any more.
-        self._waits = (near.after_ms + near.grace_ms, near.before_ms + near.grace_ms)
-        self._grace, self._delay = near.grace_ms, stage.delays.get(operator.name, 0)
+        self._delay = stage.delays.get(operator.name, 0)
         self._watermark = NO_WATERMARK
         self._free = list(enumerate(operator.inputs))
 
@@ -81,7 +80,7 @@ class JoinStreamsNode(Node):
         assert chunk.watermarks is not None
         side = self._sides[number]
         seen = np.maximum(chunk.watermarks - self._delay, self._watermark)
-        is_late = chunk.times + self._grace < seen
+        is_late = self._reach.late_after(chunk.times, number) < seen
         if is_late.any():
             self.counts["late"] += int(np.count_nonzero(is_late))
             self.emit(chunk.filter(is_late), LATE_SIDES[number])
@@ -89,7 +88,7 @@ class JoinStreamsNode(Node):
         is_loose = side.without_key(chunk)
         if is_loose.any():
             self.counts["without_key"] += int(np.count_nonzero(is_loose))
-            if self._keeps[number]:
+            if self._alone[number]:
                 self._send_loose(number, chunk.filter(is_loose))
             chunk = chunk.filter(~is_loose)
         if chunk.rows:
@@ -128,15 +127,16 @@ class JoinStreamsNode(Node):
         self._match()
         before, self._watermark = self._watermark, max(watermark, self._watermark)
         for number in (0, 1):
-            if self._keeps[number]:
+            if self._alone[number]:
                 self._send_lonely(number, before, self._watermark)
         self._results.flush()
-        for side, wait in zip(self._sides, self._waits, strict=True):
-            side.store(self._watermark, self._watermark - wait)
+        for number, side in enumerate(self._sides):
+            side.store(self._watermark, self._reach.due_below(self._watermark, number))
 
     def _send_lonely(self, number: int, before: int, upto: int) -> None:
-        wait, others = self._waits[number], self._sides[1 - number]
-        for piece, rows in self._sides[number].between(before - wait, upto - wait):
+        others, reach = self._sides[1 - number], self._reach
+        begin, end = reach.due_below(before, number), reach.due_below(upto, number)
+        for piece, rows in self._sides[number].between(begin, end):
             left = rows
             for other in others.pieces():
                 if not len(left):
@@ -147,9 +147,11 @@ class JoinStreamsNode(Node):
 
     def deadlines(self) -> tuple[int | None, int | None]:
         """Return when the next row is sent that has no partner, if it has none."""
+        reach = self._reach
         due = [
-            first + wait + 1
-            for side, wait, keeps in zip(self._sides, self._waits, self._keeps, strict=True)
-            if keeps and (first := side.first_from(self._watermark - wait)) < NEVER
+            reach.last(first, number) + reach.grace_ms + 1
+            for number, side in enumerate(self._sides)
+            if self._alone[number]
+            and (first := side.first_from(reach.due_below(self._watermark, number))) < NEVER
         ]
         return min(due, default=None), None

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from headrace.graph.reaches import Reach
 from headrace.records.keys import UInt64s
 from headrace.state.columnar.columns import Mask, Rows, equal_rows
 from headrace.state.columnar.run import Piece
@@ -47,13 +48,11 @@ class Matcher:
 
     Args:
         codes: that the pieces are sorted by.
-        before_ms: how much earlier than the left row the right one may be.
-        after_ms: how much later.
+        reach: which rows are near each other.
     """
 
-    def __init__(self, codes: Codes, before_ms: int, after_ms: int) -> None:
-        self._codes = codes
-        self._reach = (before_ms, after_ms)
+    def __init__(self, codes: Codes, reach: Reach) -> None:
+        self._codes, self._reach = codes, reach
 
     def pairs(self, left: Piece, right: Piece) -> Iterator[tuple[Rows, Rows]]:
         """Yield the rows of pairs side by side, a block at a time."""
@@ -90,18 +89,19 @@ class Matcher:
 
     def _near(self, piece: Piece, other: Piece, side: int) -> Rows:
         """The rows that are near any row of another piece, by the times of all."""
-        earlier, later = self._reach if side == 0 else self._reach[::-1]
+        reach, times = self._reach, piece.written
         (first, last), (begin, end) = piece.written_span, other.written_span
-        if first + later >= begin and last - earlier <= end:
+        if reach.last(first, side) >= begin and reach.first(last, side) <= end:
             return np.arange(piece.info.rows)
-        times = piece.written
-        return np.flatnonzero((times + later >= begin) & (times - earlier <= end))
+        return np.flatnonzero(
+            (reach.last(times, side) >= begin) & (reach.first(times, side) <= end)
+        )
 
     def _ranges(self, piece: Piece, rows: Rows, other: Piece, side: int) -> tuple[Rows, Rows, Rows]:
         """Where the partners of rows are: places in ``rows``, first row there, how many."""
-        earlier, later = self._reach if side == 0 else self._reach[::-1]
         hashes, times = piece.hashes[rows], piece.written[rows]
-        low, high = self._codes.of(hashes, times - earlier), self._codes.of(hashes, times + later)
+        low = self._codes.of(hashes, self._reach.first(times, side))
+        high = self._codes.of(hashes, self._reach.last(times, side))
         places = np.arange(len(rows))
         goes_round = low > high
         if goes_round.any():
@@ -133,9 +133,9 @@ class Matcher:
                 yield mine[is_pair], theirs[is_pair]
 
     def _is_pair(self, piece: Piece, rows: Rows, other: Piece, others: Rows, side: int) -> Mask:
-        earlier, later = self._reach if side == 0 else self._reach[::-1]
-        apart = other.written[others] - piece.written[rows]
-        near: Mask = (apart >= -earlier) & (apart <= later)
+        times, theirs = piece.written[rows], other.written[others]
+        near: Mask = theirs >= self._reach.first(times, side)
+        near &= theirs <= self._reach.last(times, side)
         return near & equal_rows(piece.keys, rows, other.keys, others)
 
 
