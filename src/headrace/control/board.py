@@ -87,6 +87,22 @@ class Board:
         with self._lock:
             return sum(self._lags.values()) if self._lags else None
 
+    def lag_now(self) -> int:
+        """Return how many rows lie before the job now, by the streams themselves.
+
+        Raises:
+            UnavailableError: it has not begun yet, or a stream does not answer.
+        """
+        state, parts = self.state, self._parts
+        assert parts is not None
+        ends, lag = parts.ends(), 0
+        for operator, stream in parts.input_streams().items():
+            held = state.inputs.get(operator, {})
+            for partition, end in enumerate(ends[stream]):
+                at = held.get(partition)
+                lag += max(0, end - (0 if at is None else at.next_offset))
+        return lag
+
     def epochs(self, last: int) -> Sequence[EpochSummary]:
         """Return the last epochs, oldest first."""
         with self._lock:

@@ -36,6 +36,7 @@ CASES: dict[str, list[str]] = {
     "jobs ls": [],
     "jobs describe": ["shop"],
     "jobs why": ["shop"],
+    "jobs history": ["shop"],
     "jobs replay": ["shop", "--epoch", "1"],
     "jobs reset": ["shop"],
     "jobs rewind": ["shop", "--to", "1"],

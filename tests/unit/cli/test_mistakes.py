@@ -28,6 +28,8 @@ MISTAKES = [
     ("jobs top shop", "no driver of job 'shop' answers"),
     ("jobs pause shop", "no driver of job 'shop' answers"),
     ("jobs resume shop", "no driver of job 'shop' answers"),
+    ("jobs history shp", "no committed epoch of job 'shp'"),
+    ("jobs history shop --last soon", "--last is 'soon'; expected a duration"),
     ("cluster ls", "start one with: headrace cluster up --workers 3"),
     ("cluster kill 0", "no cluster in"),
     ("cluster start 0", "no cluster in"),

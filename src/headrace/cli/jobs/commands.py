@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.jobs import changes, steering
+from headrace.cli.jobs import changes, past, steering
 from headrace.cli.jobs.finding import find_job, refuse_driven, tell_notice
 from headrace.cli.jobs.replay import replay
 from headrace.cli.jobs.why import why
@@ -64,6 +64,7 @@ def describe(job: JobName, as_json: Json = False, home: Home = None) -> None:
 app.command()(why)
 app.command()(replay)
 app.command()(steering.top)
+app.command()(past.history)
 app.command()(steering.pause)
 app.command()(steering.resume)
 app.command()(changes.stop)

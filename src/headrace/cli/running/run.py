@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headrace.clock import Clock
     from headrace.config import Settings
     from headrace.control.board import Board
+    from headrace.control.samples import Sampler
     from headrace.control.server import ControlServer
     from headrace.coordinator.joined import JoinedParts
     from headrace.coordinator.loop import Control
@@ -94,7 +95,7 @@ def show_run(job: Job, settings: Settings, bus: Bus, reporter: Reporter, clock: 
     lateness = {operator.name: operator.lateness_ms for operator in inputs}
     idle = {operator.name: operator.idle_ms for operator in inputs if operator.idle_ms is not None}
     running: list[tuple[JoinedParts, Progress]] = []
-    board, server = _served(job, settings, control, clock)
+    board, server, sampler = _served(job, settings, control, clock)
 
     def on_parts(parts: JoinedParts) -> None:
         state, streams = parts.state, parts.input_streams()
@@ -104,6 +105,7 @@ def show_run(job: Job, settings: Settings, bus: Bus, reporter: Reporter, clock: 
         board.ready(parts)
         if settings.control.enabled:
             server.start()
+        sampler.start()
         if (told := setting_notice(state, settings.job.tasks)) is not None:
             typer.echo(told, err=True)
         reporter.started(progress, parts.ends)
@@ -131,6 +133,7 @@ def show_run(job: Job, settings: Settings, bus: Bus, reporter: Reporter, clock: 
             _tell_of_replay(job.name, error, settings, clock)
             raise
         finally:
+            sampler.stop()
             server.stop()
             reporter.close()
     seconds = clock.monotonic() - running[0][1].began if running else 0.0
@@ -156,9 +159,10 @@ def _tell_of_replay(job: str, error: HeadraceError, settings: Settings, clock: C
 
 def _served(
     job: Job, settings: Settings, control: Control, clock: Clock
-) -> tuple[Board, ControlServer]:
-    """Return what the driver writes of itself, and the API over it, not started yet."""
+) -> tuple[Board, ControlServer, Sampler]:
+    """Return what the driver writes of itself, and API and samples of it, not started yet."""
     from headrace.control.board import Board
+    from headrace.control.samples import SampleLog, Sampler
     from headrace.control.server import ControlServer
     from headrace.coordinator.backup.places import places
     from headrace.files import Files
@@ -166,7 +170,8 @@ def _served(
     board = Board(job.name, settings, control, clock)
     wanted, storage = settings.control, places(settings, job.name).storage
     files = Files(sync=False)
-    return board, ControlServer(board, storage, wanted.host, wanted.port, files, clock)
+    server = ControlServer(board, storage, wanted.host, wanted.port, files, clock)
+    return board, server, Sampler(board, SampleLog(storage), clock)
 
 
 @contextmanager
