@@ -55,6 +55,7 @@ def visits(g: hr.Graph) -> None:
     parts = source.map(to_visit).flat_map(to_visits).filter(hr.col("seconds") > 1)
     pages = parts.partition_by("page")
     pages.window(hr.tumbling("1h", grace="1m"), n=hr.agg.count()).send_to(g.output("hourly"))
+    assert_type(pages.join(pages, within="1m", suffix="_next"), hr.Stream)
     pages.aggregate(every="1d", store="memory", top=hr.agg.top_k("seconds", keep=("page",)))
     pages.process(Counter, {"seen": int}, returns=Visit).send_to(g.output("seen", partitions=2))
     pages.process(lambda: Counter(), (hr.store("more", list[int], "memory"),))  # noqa: PLW0108
@@ -85,6 +86,8 @@ def wrong(g: hr.Graph) -> None:
     source.send_to("hourly")  # type: ignore[arg-type]
     source.merge("other")  # type: ignore[arg-type]
     source.union("other")  # type: ignore[arg-type]
+    source.join("other", within="1m")  # type: ignore[arg-type]
+    source.join(source, within=60)  # type: ignore[arg-type]
     source.split(short=7)  # type: ignore[arg-type]
     source.deduplicate(7)  # type: ignore[arg-type]
     source.deduplicate(within=60)  # type: ignore[arg-type]
