@@ -9,7 +9,8 @@ warms up and is left out. What every kind counts is checked at the end.
 
 With ``--spark`` rows are read from a file bus, windows kept in segments, and results appended to
 the bus, on Spark's local[2]: tumbling windows of a minute on columns, and sessions with a function
-over their messages, for a tenth of the rows. Rates are of the epochs after the first.
+over their messages, for a tenth of the rows. Rates are of the epochs after the first; those by
+second of processor time count all processes: workers, JVM and driver.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import pyarrow.compute as pc
 
 import headrace as hr
 from headrace.bench.readwrite import bench_settings
+from headrace.bench.stores.usage import Snapshot, snapshot
 from headrace.bus.address import open_bus
 from headrace.bus.bus import Bus
 from headrace.bus.spec import StreamSpec
@@ -71,6 +73,15 @@ KINDS: dict[str, Windowed] = {
     "session, gap 2s, fold": lambda keyed: keyed.fold(
         hr.session("2s"), {"n": 0, "s": 0}, add, {"n": int, "s": int}
     ),
+    "tumbling 10s, early every 2s": totals(hr.tumbling("10s", early="2s")),
+    "tumbling 10s, early every 3 messages": totals(hr.tumbling("10s", early_rows=3)),
+    "tumbling 10s, early when idle for 2s": totals(hr.tumbling("10s", early_idle="2s")),
+    "hopping 10s every 2s, changed by late rows": totals(
+        hr.hopping("10s", "2s", "10s", late="update")
+    ),
+    "sliding 5s, changed by late rows": totals(hr.sliding("5s", "5s", late="update")),
+    "session, gap 2s, early every 1s": totals(hr.session("2s", early="1s")),
+    "session, gap 2s, changed by late rows": totals(hr.session("2s", "10s", late="update")),
     "100 messages": totals(hr.count_window(100)),
     "all messages": totals(hr.global_window()),
 }
@@ -139,11 +150,11 @@ def measure_spark(windowed: Windowed, rows: int, epoch_rows: int, keys: int) -> 
     """Run one kind from the file bus to the file bus on Spark, and return its figures."""
     home = Path(tempfile.mkdtemp(prefix="windows-"))
     settings = bench_settings(home, tasks=2, max_rows=epoch_rows, bounded=True)
-    ends: list[tuple[float, EpochSummary]] = []
+    ends: list[tuple[float, EpochSummary, Snapshot]] = []
 
     def note(epoch: EpochSummary) -> None:
         if epoch.rows:
-            ends.append((time.perf_counter(), epoch))
+            ends.append((time.perf_counter(), epoch, snapshot()))
 
     try:
         with open_bus(settings.bus_dir) as bus:
@@ -152,9 +163,11 @@ def measure_spark(windowed: Windowed, rows: int, epoch_rows: int, keys: int) -> 
             results, counted = told(bus)
     finally:
         shutil.rmtree(home, ignore_errors=True)
-    measured = sum(epoch.rows for _, epoch in ends[1:])
+    measured = sum(epoch.rows for _, epoch, _ in ends[1:])
+    used = {part: use.cpu_s for part, use in ends[-1][2].since(ends[0][2]).items()}
     return {
         "rows_per_s": round(measured / (ends[-1][0] - ends[0][0])),
+        "rows_per_core_s": round(measured / sum(used.values())),
         "epochs": len(ends),
         "results": results,
         "counted": counted,

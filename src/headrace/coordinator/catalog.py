@@ -43,7 +43,8 @@ from headrace.task.kept.layouts import kept_layouts
 from headrace.task.kept.waiting import without_hidden
 from headrace.task.remotes import REMOTE
 from headrace.task.windows.aggregate_nodes import kept_aggregates
-from headrace.task.windows.clusters import clusters_of
+from headrace.task.windows.clusters import Clusters, clusters_of
+from headrace.task.windows.count_steps import steps_of
 
 FOLDER = "catalog"
 KEPT = 20
@@ -290,6 +291,8 @@ def _keys(stage: Stage, operator: Operator) -> str:
 def _waits(operator: RunningAggregate | WindowAggregate) -> tuple[int, ...]:
     """How rows that wait are told from those that were sent, if they are kept apart."""
     window = operator.window if isinstance(operator, WindowAggregate) else None
+    if window is not None and steps_of(window) is not None:
+        return dataclasses.astuple(Clusters())
     if window is None or not (window.is_triggered and window.is_timed):
         return ()
     return dataclasses.astuple(clusters_of(window))

@@ -164,8 +164,14 @@ def session(
     read = _Reader()
     gap_ms, grace_ms = read(gap, "gap"), read.grace(grace)
     triggers = read.triggers(early, early_rows, early_idle, gap_ms, "the gap", is_session=True)
-    if "early_ms" in triggers and gap_ms + grace_ms > MAX_STEPS * triggers["early_ms"]:
-        read.wrong.append(f"early is {early!r}; expected at least gap and grace by {MAX_STEPS:,}")
+    for field, name, value in (
+        ("early_ms", "early", early),
+        ("early_idle_ms", "early_idle", early_idle),
+    ):
+        if field in triggers and gap_ms + grace_ms > MAX_STEPS * triggers[field]:
+            read.wrong.append(
+                f"{name} is {value!r}; expected at least gap and grace by {MAX_STEPS:,}"
+            )
     read.late(late, grace_ms, LATE)
     read.updates(updates, late, triggers)
     return Session(

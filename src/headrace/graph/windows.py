@@ -261,7 +261,9 @@ class GlobalWindow(Window):
 
     def own(self) -> dict[str, str]:
         """Return the kind, and when results are sent."""
-        return {"windows": "global"} | ({"sent": when} if (when := self._when()) else {})
+        sent = {"sent": when} if (when := self._when()) else {}
+        changed = {} if self.updates == "replace" else {"updates": self.updates}
+        return {"windows": "global"} | sent | changed
 
     def own_text(self) -> str:
         """Return ``window over all messages``, and when results are sent."""

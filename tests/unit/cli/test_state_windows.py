@@ -21,6 +21,7 @@ def job(kind: str) -> Any:
         "hops": hr.hopping("3m", every="1m"),
         "visits": hr.session("2m"),
         "hundreds": hr.count_window(100),
+        "tens": hr.count_window(10, early_rows=1),
         "so-far": hr.hopping("4m", every="2m", early="1m"),
         "changing": hr.session("2m", "1h", late="update"),
     }
@@ -64,6 +65,7 @@ def test_what_is_kept_of_open_windows(kind: str, tmp_path: Path) -> None:
         assert (row["slice_start"], row["n"]) == (f"{day}:10:00+00:00", 2)
         assert (row["__first"], row["__last"]) == (10 * MINUTE, 11 * MINUTE)
         assert get("hundreds") == [{"k": "a", "n": 2, "__n": 2}]
+        assert get("tens") == [{"is_sent": True, "k": "a", "n": 2, "__n": 2}]
         found = [(r["window_start"][14:16], r["is_sent"], r["n"]) for r in get("so-far")]
         assert sorted(found) == [
             (start, is_sent, 1) for start in ("08", "10") for is_sent in (False, True)

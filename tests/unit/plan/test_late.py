@@ -132,6 +132,7 @@ def test_explain_says_what_is_kept_and_for_how_long(window: Any, lines: list[str
         (hr.hopping("1h", "5m", early="1h"), "early is '1h'; expected less than the size"),
         (hr.tumbling("1h", early="1ms"), "early is '1ms'; expected at least the size by 10,000"),
         (hr.session("5m", "1h", early="1ms"), "expected at least gap and grace by 10,000"),
+        (hr.session("5m", "30d", early_idle="1s"), "expected at least gap and grace by 10,000"),
         (hr.session("5m", early_idle="5m"), "early_idle is '5m'; expected less than the gap"),
         (hr.tumbling("1h", early_idle="1ms"), "expected at least the size of the window by 10,000"),
         (hr.tumbling("1h", early="1m", early_rows=3), "takes one of early, early_rows, early_idle"),
@@ -190,3 +191,23 @@ def test_explain_says_what_is_kept_of_messages() -> None:
 
     text = explain(plan(messages.build(), STREAMS), width=200)
     assert "keeps all messages (24 B and name each) for each key and session sent, until 1h" in text
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (hr.tumbling("1h", early_rows=3), hr.tumbling("1h", early_rows=4), "early_rows was 3"),
+        (hr.session("1h"), hr.session("1h", early_idle="1m"), "early_idle"),
+        (hr.session("1h", "1h"), hr.session("1h", "1h", late="update"), "late"),
+        (hr.global_window(rows=3), hr.global_window(rows=3, updates="add"), "updates"),
+        (
+            hr.hopping("1h", "30m", early="5m"),
+            hr.hopping("1h", "30m", early="5m", updates="add"),
+            "updates",
+        ),
+    ],
+)
+def test_triggers_may_not_change_under_old_state(before: Any, after: Any, said: str) -> None:
+    old, new = windowed(before).fingerprint, windowed(after).fingerprint
+    assert said in changes(old, new)[0]
+    assert changes(old, old) == []

@@ -233,6 +233,8 @@ def bucket_moments(entry: StoreEntry, ends: pa.Array) -> list[pa.Array]:
     if entry.waits:
         kept, numbers = Clusters(*entry.waits), ends.to_numpy()
         ends, is_sent = pa.array(kept.read(numbers)[0]), pa.array(kept.is_sent(numbers))
+        if entry.form == "whole":
+            return [is_sent]
         starts = pc.subtract(ends, entry.width_ms)
         return [_moment_array(starts), _moment_array(ends), is_sent]
     if entry.form == "panes":

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from headrace.graph.windows import RETRACTION
+from headrace.graph.windows import RETRACTION, CountWindow, GlobalWindow, Window
 from headrace.task.chunk import Chunk, Ints
 from headrace.task.orders import END_WATERMARK
 from headrace.task.windows.counting import COUNT_COLUMN, WholeNode, ordinals
@@ -184,6 +184,15 @@ class CountStepsNode(WholeNode):
         keys, groups = self._key_columns(rows)
         batch = self._results(self._flagged(keys, np.full(rows.height, is_back)), rows)
         self._send_last(batch, groups)
+
+
+def steps_of(window: Window) -> int | None:
+    """Return with each how many messages a window sends results, if what was sent is kept apart."""
+    if isinstance(window, CountWindow):
+        return window.early_rows
+    if isinstance(window, GlobalWindow) and window.updates != "replace":
+        return window.rows
+    return None
 
 
 def _in(heads: pl.DataFrame, bucket: int) -> pl.DataFrame:
