@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
+from headrace.task.joins import node, results
 from headrace.testing import TestDriver
 
 PARTITIONS, LATENESS = 2, 4
@@ -225,6 +226,25 @@ def test_a_crash_doubles_and_loses_no_pair(how: str, point: str) -> None:
             if begin == 240:
                 driver.crash(lose_hosts=[0])
             driver.run()
+        driver.finish()
+        pairs, _ = expected(log, how, near)
+        assert pairs == output(driver)
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_what_does_not_fit_at_once_is_matched_within_the_epoch(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "FLUSH_ROWS", 7)
+    monkeypatch.setattr(results, "SEND_ROWS", 5)
+    near, log = near_of(how), rising(300, 8)
+    with TestDriver(job(how, near), tasks=2) as driver:
+        create(driver)
+        for begin in range(0, 300, 10):
+            for one in range(begin, begin + 10):
+                feed(driver, log, one, one + 1)
+            if begin % 100 == 90:
+                driver.run()
         driver.finish()
         pairs, _ = expected(log, how, near)
         assert pairs == output(driver)
