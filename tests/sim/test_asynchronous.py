@@ -508,3 +508,61 @@ def test_while_too_many_messages_wait_no_input_is_read() -> None:
         World.held.clear()
         driver.run()
         assert counted(driver) == expected_counts()
+
+
+@pytest.mark.parametrize("via", ["exchange", "bus"])
+def test_calls_follow_windows_and_other_calls_and_the_bus(via: str) -> None:
+    class Tells:
+        async def process(self, message: Any, context: hr.Context) -> None:
+            await asked(message.n % 7)
+            context.emit({"k": message.k, "n": message.n, "at": message.at})
+
+    @hr.job("chain")
+    def job(g: hr.Graph) -> None:
+        columns = {"k": pa.string(), "n": pa.int64(), "at": pa.int64()}
+        rows = g.input("in", time="at").partition_by("k", via=via)
+        first = rows.process(Tells, returns=columns, max_concurrency=4, order="out", name="first")
+        sums = first.window(hr.tumbling("5s"), n=hr.agg.count())
+        told = sums.map(
+            lambda m: {"k": m.k, "n": m.n, "at": int(m.window_start.timestamp() * 1000)},
+            returns=columns,
+            name="as_rows",
+        )
+        second = told.process(Tells, returns=columns, max_concurrency=4, order="key", name="second")
+        apart = second.partition_by("at", via=via).window(hr.tumbling("10s"), n=hr.agg.sum("n"))
+        apart.send_to(g.output("out"))
+
+    def run(rows: int, held: set[int]) -> list[tuple[int, int]]:
+        with opened(job, max_rows=rows) as driver:
+            World.held.clear()
+            World.held.update(held)
+            feed(driver)
+            for _ in range(6):
+                driver.advance()
+            World.held.clear()
+            driver.finish()
+            return sorted((row["at"] // 10_000, row["n"]) for row in driver.output("out"))
+
+    found = run(4, {2, 3})
+    assert found == run(1000, set())
+    assert sum(n for _, n in found) == 30
+
+
+def test_code_that_holds_the_loop_up_is_ended() -> None:
+    class Blocks:
+        async def process(self, message: Any, context: hr.Context) -> None:
+            if message.n == 3:
+                threading.Event().wait(30)
+            context.emit({"n": message.n})
+
+    @hr.job("blocks")
+    def job(g: hr.Graph) -> None:
+        rows = g.input("in").partition_by("k")
+        made = rows.process(Blocks, returns={"n": int}, on_error="drop", timeout="1h", name="b")
+        made.send_to(g.output("out"))
+
+    with opened(job, job_settings={"call_timeout_s": 0.4}) as driver:
+        feed(driver)
+        driver.run()
+        assert sorted(numbers(driver)) == [n for n in range(30) if n != 3]
+        assert counts_of(driver, "b")["dropped"] == 1

@@ -322,6 +322,9 @@ class _Attempt:
         calls = [ask.calls for one in asking.values() for ask in one.asks]
         calls += [node.calls for entry in ready for node in entry.runtime.holds.calling]
         self._run_calls(calls)
+        for entry in ready:
+            for node in entry.runtime.holds.calling:
+                node.is_fresh = False
         fed |= {n: self._feed(ready[n], one.stops()) for n, one in asking.items()}
         time_ms = self._order.time_ms
         ends = [e.runtime.ends(fed[n].watermark, time_ms) for n, e in enumerate(ready)]

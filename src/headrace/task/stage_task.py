@@ -110,7 +110,7 @@ class StageTask:
         for exchange in stage.sends:
             self.nodes[exchange.operator] = self._sender(exchange)
         self._entries = self._connect()
-        self.holds = Holds(self.nodes, stage.delays)
+        self.holds = Holds(self.nodes, stage)
 
     def _sender(self, exchange: Exchange) -> Node:
         if exchange.stream:
@@ -221,14 +221,24 @@ class StageTask:
     def ends(self, watermark: int, wall_ms: int) -> Iterator[AsyncNode]:
         """End the epoch's rows: windows close, timers fire, in the order of the graph.
 
-        What reaches an operator through windows with grace lags, and so does its watermark. At
-        the end of the inputs yields what has calls to wait for, and goes on when they have ended.
+        What reaches an operator through windows with grace lags, and so does its watermark.
+        Yields what got rows meanwhile that are to be called, and at the end of the inputs what
+        has calls to wait for until they have ended.
         """
         for name, node in self.nodes.items():
-            while watermark >= END_WATERMARK and isinstance(node, AsyncNode) and node.is_busy:
+            if isinstance(node, AsyncNode):
+                yield from self._calls_of(node, ended=watermark >= END_WATERMARK)
+            node.advance(self._behind(name, self.holds.passed(node, watermark)), wall_ms)
+
+    def _calls_of(self, node: AsyncNode, *, ended: bool) -> Iterator[AsyncNode]:
+        """Yield a node that has calls to wait for before it ends the epoch."""
+        if ended:
+            while node.is_busy:
                 node.calls.rules.resume()  # timers come last
                 yield node
-            node.advance(self._behind(name, self.holds.passed(node, watermark)), wall_ms)
+        elif node.is_fresh:
+            node.is_fresh = False
+            yield node
 
     @property
     def asks(self) -> list[AskNode]:

@@ -187,9 +187,14 @@ class _Inquiry:
             if name.rpartition("/")[0] == stage.name and task.event_deadline is not None
         ]
         mark = self._state.watermarks.get(stage.name, NO_WATERMARK)
-        return WatermarkView(
-            stage.name, _known(mark), min(due, default=None), self.behind(stage.name)
-        )
+        behind, waiting = self.behind(stage.name), self._waiting(stage.name)
+        if waiting:
+            behind += f"; {waiting:,} messages wait for calls, and hold back what follows these"
+        return WatermarkView(stage.name, _known(mark), min(due, default=None), behind)
+
+    def _waiting(self, stage: str) -> int:
+        tasks = self._state.tasks.items()
+        return sum(task.waiting for name, task in tasks if name.rpartition("/")[0] == stage)
 
     def behind(self, name: str) -> str:
         """Say who holds a stage's watermark back: the partitions at the head of its way."""

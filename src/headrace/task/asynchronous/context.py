@@ -13,8 +13,8 @@ from headrace.records.keys import encode_key
 from headrace.state.objects import ObjectStore
 from headrace.task.asynchronous.loop import CallLoop
 from headrace.task.asynchronous.rules import Call
+from headrace.task.context import Context
 from headrace.task.messages.mapped import too_many
-from headrace.task.process import Context
 from headrace.task.turn import Turn
 
 _FIXED = frozenset((int, str, bytes, float, bool, type(None)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from headrace.graph.operators import Process
@@ -21,17 +21,16 @@ class Holds:
 
     Args:
         nodes: of the task, in the order of the graph.
-        delays: how far each is behind the stage.
+        stage: that they are of.
     """
 
-    def __init__(self, nodes: Mapping[str, Node], delays: Mapping[str, int]) -> None:
+    def __init__(self, nodes: Mapping[str, Node], stage: Stage) -> None:
         self.calling = [node for node in nodes.values() if isinstance(node, AsyncNode)]
-        self._delays = delays
-        self._behind = _behind(self.calling)
+        self._delays = stage.delays
+        names = {node.name for node in self.calling}
+        self._behind = _behind(stage, names)
         for node in self.calling:
-            node.is_chained = any(
-                one is not node and one.name in _behind([node]) for one in self.calling
-            )
+            node.is_chained = len(_behind(stage, {node.name}) & names) > 1
         self.before = NO_WATERMARK
         self.reached: int | None = None
         self._bound: int | None = None
@@ -61,14 +60,14 @@ class Holds:
         return sum(node.waiting for node in self.calling)
 
 
-def _behind(calling: Iterable[Node]) -> set[str]:
-    found: set[str] = set()
-    todo = list(calling)
-    while todo:
-        node = todo.pop()
-        if node.name not in found:
-            found.add(node.name)
-            todo += [*node.targets, *(one for side in node.sides.values() for one in side)]
+def _behind(stage: Stage, calling: set[str]) -> set[str]:
+    """Return calls, and the operators of a stage that follow them."""
+    found = set(calling)
+    if found:
+        for operator in stage.operators:
+            if not found.isdisjoint(operator.inputs):
+                found.add(operator.name)
+        found |= {sent.operator for sent in stage.sends if sent.upstream in found}
     return found
 
 

@@ -100,7 +100,7 @@ class AsyncNode(ProcessNode):
         self._gone: list[Place] = []
         self._stored: set[Place] = set()
         self._count = 0
-        self.is_chained = False
+        self.is_chained = self.is_fresh = False
         for kept in pending.read():
             flags = np.ones(kept.chunk.rows, np.bool_)
             self._backlog.append(_Waiting(kept.chunk, kept.epochs, kept.numbers, flags))
@@ -128,6 +128,7 @@ class AsyncNode(ProcessNode):
         epochs = np.full(rows, self._turn.epoch, np.int64)
         self._backlog.append(_Waiting(chunk, epochs, numbers, np.zeros(rows, np.bool_)))
         self._count += rows
+        self.is_fresh = True
 
     def _refill(self) -> bool:
         """Make messages of the rows that came first."""

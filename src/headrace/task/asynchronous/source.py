@@ -22,10 +22,11 @@ from headrace.task.asynchronous.calls import Calls, Row
 from headrace.task.asynchronous.loop import CallLoop, Owner
 from headrace.task.asynchronous.node import BLOCK_ROWS, Refusals, emitted
 from headrace.task.chunk import Chunk
+from headrace.task.context import NO_GROUP
 from headrace.task.dead_letters import Refused
 from headrace.task.node import Node
 from headrace.task.parcels import Parcels
-from headrace.task.process import NO_GROUP, ProcessNode
+from headrace.task.process import ProcessNode
 
 
 class Identity(NamedTuple):
