@@ -56,7 +56,11 @@ def job_of(kind: type, via: str, **named: Any) -> hr.Job:
     @hr.job("job")
     def job(g: hr.Graph) -> None:
         rows = g.input("in", time="at", lateness="2s").partition_by("k", via=via)
-        options = {"stores": {"seen": list[int]}, "returns": COLUMNS, "on_error": "drop"}
+        options: dict[str, Any] = {
+            "stores": {"seen": list[int]},
+            "returns": COLUMNS,
+            "on_error": "drop",
+        }
         made = rows.process(kind, name="p", **options, **named)
         made.send_to(g.output("out"))
         window = hr.tumbling("4s", grace="1s")

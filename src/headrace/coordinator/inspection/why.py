@@ -278,7 +278,14 @@ class _Inquiry:
         return "it sent none of the rows that it got since", None
 
 
-_WAITING = ("JoinKept", "WindowAggregate", "RunningAggregate", "Process", "ProcessSeveral", "InOrder")
+_WAITING = (
+    "JoinKept",
+    "WindowAggregate",
+    "RunningAggregate",
+    "Process",
+    "ProcessSeveral",
+    "InOrder",
+)
 """Operators that send what they got once a watermark has passed it."""
 
 _ENTRIES = ("Input", "PartitionBy")
