@@ -64,7 +64,8 @@ class JobSettings(Section):
     tasks: int = Field(
         4,
         ge=1,
-        description="tasks of each keyed stage of a new job; `jobs rescale` changes them later",
+        description="tasks of each keyed stage of a new job whose `partition_by` does not say; "
+        "`jobs rescale` changes them later",
     )
     key_groups: int = Field(
         512, ge=1, le=1 << 15, description="hash ranges of keys, fixed when a job is created"
