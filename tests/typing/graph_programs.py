@@ -56,6 +56,11 @@ def visits(g: hr.Graph) -> None:
     pages = parts.partition_by("page")
     pages.window(hr.tumbling("1h", grace="1m"), n=hr.agg.count()).send_to(g.output("hourly"))
     assert_type(pages.join(pages, within="1m", suffix="_next"), hr.Stream)
+    last = pages.table(name="last")
+    assert_type(last, hr.Table[hr.Stream])
+    assert_type(pages.join(last, how="left", columns=["seconds"], suffix="_last"), hr.Stream)
+    users = g.table("users", key=("page",), priority=1)
+    assert_type(last.join(users, how="full").changes(), hr.Stream)
     pages.aggregate(every="1d", store="memory", top=hr.agg.top_k("seconds", keep=("page",)))
     pages.process(Counter, {"seen": int}, returns=Visit).send_to(g.output("seen", partitions=2))
     pages.process(lambda: Counter(), (hr.store("more", list[int], "memory"),))  # noqa: PLW0108
@@ -88,6 +93,8 @@ def wrong(g: hr.Graph) -> None:
     source.union("other")  # type: ignore[arg-type]
     source.join("other", within="1m")  # type: ignore[arg-type]
     source.join(source, within=60)  # type: ignore[arg-type]
+    source.table(history=60)  # type: ignore[arg-type]
+    source.table().join(source)  # type: ignore[arg-type]
     source.split(short=7)  # type: ignore[arg-type]
     source.deduplicate(7)  # type: ignore[arg-type]
     source.deduplicate(within=60)  # type: ignore[arg-type]
