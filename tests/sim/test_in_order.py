@@ -81,7 +81,7 @@ def model(logs: dict[str, list[Log]]) -> Told:
     ]
     told: Told = defaultdict(list)
     for k in {row[0] for row in rows}:
-        n, timers = 0, set()
+        n, timers = 0, set[int]()
         for _, at, stream, _, place in sorted(row for row in rows if row[0] == k):
             for due in sorted(due for due in timers if due <= at):
                 told[k].append(("timer", due, n))

@@ -90,7 +90,8 @@ def test_a_chain_is_the_same_in_one_epoch_and_in_many(spark: SparkSession, world
 
     @hr.job("again")
     def again(g: hr.Graph) -> None:
-        levels.function(Renamed(g))
+        renamed: Any = Renamed(g)
+        levels.function(renamed)
 
     run_job(again, world.settings("job.bounded=true"))
     assert found == [sorted(map(str, world.rows(s))) for s in ("again-told", "again-most")]
