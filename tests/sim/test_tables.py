@@ -371,6 +371,17 @@ def test_a_stream_that_comes_to_the_pattern_of_a_table_is_read_first() -> None:
         assert {0: "first"} | {n: f"n{n}" for n in range(1, 100)} == found
 
 
+def test_tables_are_whole_where_jobs_begin_at_the_latest_rows() -> None:
+    with opened(joining("inner"), start="latest") as driver:
+        driver.feed("names", [{"member": n, "name": f"n{n}"} for n in range(20)])
+        driver.feed("clicks", [{"member": n, "n": n} for n in range(10)])
+        driver.run()
+        driver.feed("clicks", [{"member": n, "n": n} for n in range(10, 20)])
+        driver.run()
+        found = {row["n"]: row["name"] for row in driver.output("out")}
+        assert {n: f"n{n}" for n in range(10, 20)} == found
+
+
 def test_a_bounded_run_fills_tables_up_to_its_own_end() -> None:
     with opened(joining("inner"), max_rows=20, job_settings={"bounded": True}) as driver:
         driver.feed("names", [{"member": n, "name": "a"} for n in range(50)])

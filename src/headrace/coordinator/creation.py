@@ -9,7 +9,7 @@ import msgspec
 from headrace.bus.bus import Bus
 from headrace.bus.spec import StreamSpec
 from headrace.bus.starts import start_offsets
-from headrace.config.starts import Start
+from headrace.config.starts import EARLIEST, Start
 from headrace.coordinator.catalog import Catalog, describe_plan
 from headrace.coordinator.feeds import create_feeds
 from headrace.coordinator.manifest import InputPosition, JobState
@@ -44,13 +44,14 @@ def first_positions(plan: JobPlan, bus: Bus, default: Start, now_ms: int) -> Pos
     Args:
         plan: of the job.
         bus: the streams.
-        default: of inputs that do not say.
+        default: of inputs that do not say; those that fill tables begin at the earliest row.
         now_ms: the wall clock.
     """
     starts = first_starts(plan.graph)
     begins = {
         binding.operator: start_offsets(
-            bus.stream(binding.stream), starts.get(binding.operator, default)
+            bus.stream(binding.stream),
+            starts.get(binding.operator, EARLIEST if binding.bootstrap else default),
         )
         for stage in plan.stages
         for binding in stage.inputs
