@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pyarrow as pa
@@ -229,3 +232,33 @@ def test_dimension_counts(monkeypatch: pytest.MonkeyPatch) -> None:
         ("app", "ios"): (1, 9),
         ("error", "late"): (1, 9),
     }
+
+
+class _Profiles(BaseHTTPRequestHandler):
+    """Knows members whose names do not begin with x; those with an m have a mail."""
+
+    def do_GET(self) -> None:
+        name = self.path.strip("/")
+        self.send_response(404 if name.startswith("x") else 200)
+        self.end_headers()
+        mail = f"{name}@example.org" if "m" in name else None
+        self.wfile.write(json.dumps({"mail": mail}).encode())
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+def test_notify(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Profiles) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("PROFILES", f"127.0.0.1:{server.server_address[1]}")
+        with example("notify.py") as driver:
+            driver.create("updates", {"member": pa.string(), "text": pa.string()}, key=["member"])
+            names = ["mia", "tom", "eve", "xan", *["mia"] * 5]
+            driver.feed("updates", [{"member": n, "text": str(i)} for i, n in enumerate(names)])
+            driver.run()
+            notes = sorted((row["member"], row["text"]) for row in driver.output("notes"))
+            letters = [row["key"] for row in driver.output("notify.dead")]
+        server.shutdown()
+    assert notes == [("mia", "0"), ("mia", "4"), ("mia", "5"), ("tom", "1")]
+    assert letters == ['"xan"']

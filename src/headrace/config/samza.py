@@ -47,6 +47,7 @@ ELSEWHERE: tuple[Elsewhere, ...] = (
     Elsewhere("task.inputs", 'read streams in the job\'s code: g.input("stream")'),
     Elsewhere("task.window.ms", 'make windows in the job\'s code: .window(hr.tumbling("10s"))'),
     Elsewhere("task.checkpoint.*", "leave it out: every epoch is a checkpoint"),
+    Elsewhere("task.callback.timeout.ms", 'say it of the operator: callback_timeout="30s"'),
     Elsewhere("task.drop.*", 'say it of the operator: on_error="drop"'),
     Elsewhere("job.host-affinity.enabled", "leave it out: tasks stay on their hosts by themselves"),
     Elsewhere("stores.*.rocksdb.ttl.ms", 'say it of the store: hr.store("name", ttl="1h")'),

@@ -328,8 +328,8 @@ class _Attempt:
         fed |= {n: self._feed(ready[n], one.stops()) for n, one in asking.items()}
         time_ms = self._order.time_ms
         ends = [e.runtime.ends(fed[n].watermark, time_ms) for n, e in enumerate(ready)]
-        while waiting := [node for end in ends if (node := next(end, None)) is not None]:
-            self._run_calls([node.calls for node in waiting])
+        while waiting := [one for end in ends if (one := next(end, None)) is not None]:
+            self._run_calls([one.calls for one in waiting])
         return [fed[n].reached for n in range(len(ready))]
 
     def _run_calls(self, calls: list[Calls]) -> None:
