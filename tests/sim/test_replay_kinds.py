@@ -357,3 +357,24 @@ def test_one_partition_of_a_source(tmp_path: Path) -> None:
         replay.advance()
         assert sorted(row["k"] for row in replay.output("sums")) == list("abcd")
         assert all(row["n"] == 1 for row in replay.output("sums"))
+
+
+@hr.job("patterned")
+def patterned(g: hr.Graph) -> None:
+    by_key = g.input("shop.*", time="at").merge(g.input("old", time="at")).partition_by("k")
+    by_key.aggregate(n=hr.agg.sum("n"), name="sums").send_to(g.output("sums"))
+
+
+def feed_shops(driver: TestDriver, rng: random.Random, number: int) -> None:
+    if number in (0, 3):
+        driver.create(f"shop.{number}", EVENTS, partitions=2, time="at")
+    for name in ("shop.0", "old", *(("shop.3",) if number >= 3 else ())):
+        driver.feed(name, [{"k": rng.choice("abc"), "n": number, "at": number * 1_000}])
+
+
+def test_streams_of_a_pattern_and_of_an_alias(tmp_path: Path) -> None:
+    with TestDriver(patterned, tasks=2) as driver:
+        driver.create("orders", EVENTS, time="at")
+        driver.bus.alias("old", "orders")
+        found = check(driver, patterned, feed_shops, ("sums",), tmp_path / "x", steps=5)
+    assert found[-1].counts["in"] == 12

@@ -96,8 +96,8 @@ class Failure(msgspec.Struct, frozen=True):
 class Recording(msgspec.Struct, frozen=True):
     """One epoch of one part of a job: the state before it, its plan, and what it read.
 
-    ``settings`` are those that can change results, by section. ``partial`` says that only some
-    tasks are recorded, ``unlogged`` names stores that begin empty, for no file holds them.
+    ``settings`` are those that can change results, by section; ``unlogged`` names stores that
+    begin empty, for no file holds them; ``aliases`` other names of streams.
     """
 
     format: str
@@ -113,6 +113,7 @@ class Recording(msgspec.Struct, frozen=True):
     members: dict[str, Member]
     failure: Failure | None = None
     unlogged: tuple[str, ...] = ()
+    aliases: dict[str, str] = {}
 
     @property
     def rows(self) -> int:

@@ -33,6 +33,8 @@ def restore_streams(archive: ArchiveReader, bus: MemoryBus) -> None:
     for stream in archive.recording.streams:
         parts = [_restored(archive, stream, part) for part in stream.parts]
         bus.restore(stream.spec, stream.schema, stream.added, parts)
+    for alias, name in archive.recording.aliases.items():
+        bus.alias(alias, name)
 
 
 def _restored(archive: ArchiveReader, stream: RecordedStream, part: RecordedPartition) -> Restored:

@@ -115,20 +115,24 @@ class Recorder:
             check_offsets(facts, needed, streams)  # still nothing was compacted meanwhile
             sparse = [stream for stream in recorded if stream.compact]
             check_rows(facts, {one.name: sum(p.rows for p in one.parts) for one in sparse})
+            described = (*recorded, *self._others(needed))
+            names = {stream.name for stream in described}
+            aliases = self.bus.aliases().items()
             recording = Recording(
-                FORMAT,
-                VERSION,
-                facts.state.job,
-                facts.plan.epoch,
-                facts.kind,
-                bare_state(facts.state),
-                facts.plan,
-                _kept(self.settings),
-                (*recorded, *self._others(needed)),
-                tuple(self._files(archive, facts)),
-                archive.members,
-                facts.failure,
-                tuple(unlogged),
+                format=FORMAT,
+                version=VERSION,
+                job=facts.state.job,
+                epoch=facts.plan.epoch,
+                kind=facts.kind,
+                state=bare_state(facts.state),
+                plan=facts.plan,
+                settings=_kept(self.settings),
+                streams=described,
+                files=tuple(self._files(archive, facts)),
+                members=archive.members,
+                failure=facts.failure,
+                unlogged=tuple(unlogged),
+                aliases={alias: name for alias, name in aliases if name in names},
             )
             return recording, archive.finish(recording)
 
