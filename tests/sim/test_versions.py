@@ -200,3 +200,29 @@ def test_late_orders_find_versions_that_newer_ones_followed() -> None:
         assert driver.coordinator.state.watermarks["rates.by_money+orders.by_money"] == 37
         found = {row["at"]: row["rate"] for row in driver.output("out")}
         assert found == {12: 2, 7: 1}
+
+
+def test_a_table_that_is_idle_holds_no_order_back() -> None:
+    @hr.job("valued")
+    def job(g: hr.Graph) -> None:
+        rates = g.table("rates", "money", time="at", idle="1m", history="5ms")
+        orders = g.input("orders", time="at").partition_by("money")
+        orders.join(rates, columns=["rate"], as_of="event").send_to(g.output("out"))
+
+    with opened(job=job) as driver:
+        feed(driver, [Item(True, 0, 5, 0), Item(True, 1, 6, 0)], 0, 2)
+        feed(driver, [Item(False, money, None, at) for at in (50, 60) for money in (0, 1)], 0, 4)
+        driver.run()
+        assert driver.output("out") == []
+        driver.clock.advance(61_000)
+        driver.run()
+        found = sorted((row["at"], row["rate"]) for row in driver.output("out"))
+        assert found == [(50, 5), (50, 6)]
+        feed(driver, [Item(True, 0, 9, 40)], 0, 1)  # behind what was passed without it
+        feed(driver, [Item(False, money, None, 90) for money in (0, 1)], 0, 2)
+        driver.run()
+        driver.clock.advance(61_000)
+        driver.finish()
+        found = sorted((row["at"], row["rate"]) for row in driver.output("out"))
+        assert found[2:] == [(60, 6), (60, 9), (90, 6), (90, 9)]
+        assert driver.coordinator.state.counts["late"] == 1
