@@ -22,7 +22,8 @@ def run(data: Any, window: Window) -> tuple[list[Any], list[Any], Case]:
     """Run a log in any order through any epochs, with crashes; return it and the results."""
     log = data.draw(st.lists(records, max_size=40))
     store = data.draw(st.sampled_from(["columnar", "columnar", "memory"]))
-    case = Case(window, store, data.draw(st.sampled_from([0, 6])))
+    keyed = data.draw(st.sampled_from([True, True, False]))
+    case = Case(window, store, data.draw(st.sampled_from([0, 6])), keyed)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=6)))
     max_rows = data.draw(st.sampled_from([1, 4, 1000]))
     with (

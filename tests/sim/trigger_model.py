@@ -32,7 +32,7 @@ def sent(rows: Iterable[dict[str, Any]]) -> list[Row]:
 
     return [
         (
-            row["k"],
+            row.get("k", ""),
             moment(row["window_start"]),
             moment(row["window_end"]),
             *stats(row["bag"]),
@@ -70,10 +70,10 @@ def expect_early(log: Sequence[Record], case: Case) -> Counter[Row]:
     window, results = case.window, Counter[Row]()
     timely: dict[Any, list[Seen]] = defaultdict(list)
     for record, watermark in marked(log, case.lateness):
-        seen = max(record.at, watermark)
+        seen, key = max(record.at, watermark), record.key if case.keyed else ""
         if isinstance(window, Session):
             if record.at + window.grace_ms >= watermark:
-                timely[record.key].append((seen, record))
+                timely[key].append((seen, record))
             continue
         assert isinstance(window, Tumbling | Hopping)
         every = window.every_ms if isinstance(window, Hopping) else window.size_ms
@@ -81,7 +81,7 @@ def expect_early(log: Sequence[Record], case: Case) -> Counter[Row]:
         for begin in range(first, record.at + 1, every):
             end = begin + window.size_ms
             if begin <= record.at < end and end + window.grace_ms > watermark:
-                timely[record.key, begin, end].append((seen, record))
+                timely[key, begin, end].append((seen, record))
     for head, records in timely.items():
         if isinstance(window, Session):
             instants = _session_instants(records, window)

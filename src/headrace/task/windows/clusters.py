@@ -17,8 +17,8 @@ from headrace.task.chunk import Ints
 
 WAITING = 1 << 62
 NEVER = 1 << 62
-_MOST = 1 << 50
-"""Later than any event time in ms, and small enough to be doubled."""
+_MOST = 1 << 48
+"""Later than any event time in ms."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Clusters:
         found = [(0, 2 * min(last_place, _MOST) + 1)]
         if self.step_ms:
             number = min(last_step, _MOST) // self.step_ms + 1
-            found.append((WAITING, WAITING + min(number * self._span, WAITING - 1)))
+            found.append((WAITING, WAITING + min(number * self._span, WAITING - 2)))
         return [(low, high) for low, high in found if low <= high]
 
 
