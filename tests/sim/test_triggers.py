@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from tests.sim.test_window_kinds import LIMITS, records, rough_step
 from tests.sim.trigger_model import expect_early, held, sent, window_of
 from tests.sim.window_model import Case, create, expect, feed, make_job
 
+import headrace as hr
 from headrace.graph.windows import Session, Window
 from headrace.testing import TestDriver
 
@@ -92,3 +94,27 @@ def test_early_results_and_late_records_go_together(
 ) -> None:
     updates = data.draw(st.sampled_from(UPDATES))
     run(data, window_of(kind, grace="15ms", late="update", updates=updates, **early))
+
+
+def test_by_processing_time_a_quiet_key_is_sent_although_nothing_comes() -> None:
+    """The clock of epochs goes on by itself, and an epoch runs when something is due."""
+
+    @hr.job("quiet")
+    def quiet(g: hr.Graph) -> None:
+        keyed = g.input("in", time=hr.processing_time()).partition_by("k")
+        visits = hr.session("30m", early_idle="5m")
+        keyed.window(visits, n=hr.agg.count()).send_to(g.output("out"))
+
+    with TestDriver(quiet, tasks=1) as driver:
+        driver.create("in", {"k": pa.string()})
+        driver.feed("in", [{"k": "a"}, {"k": "a"}])
+        driver.run()
+        assert driver.output("out") == []
+        driver.clock.advance(5 * 60_000)
+        driver.run()
+        assert [row["n"] for row in driver.output("out")] == [2]
+        driver.feed("in", [{"k": "a"}])
+        driver.run()
+        driver.clock.advance(40 * 60_000)
+        driver.run()
+        assert [row["n"] for row in driver.output("out")] == [2, 3]
