@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -34,13 +33,13 @@ from headrace.control.views import (
     stage_infos,
     task_infos,
 )
-from headrace.coordinator.changes.requests import RescaleAnswer, RescaleRequest
+from headrace.coordinator.changes.requests import RescaleAnswer
 from headrace.errors import HeadraceError, InvalidInputError, NotOwnerError, UnavailableError
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 ASK_S = 30.0
 
-Ask = Callable[[RescaleRequest, float], RescaleAnswer]
+Ask = Callable[[int, str | None, float], RescaleAnswer]
 
 _BEARER = HTTPBearer(auto_error=False, description="the token in control.json of the job")
 _STATUS: tuple[tuple[type[HeadraceError], int], ...] = (
@@ -178,16 +177,7 @@ def _steer(app: FastAPI, board: Board, ask: Ask) -> None:
     @app.post("/v1/rescale")
     def rescale(wanted: RescaleAsk) -> RescaleDone:
         """Give the job another number of tasks, between two epochs."""
-        clock = board.clock
-        request = RescaleRequest(
-            clock.new_id(),
-            wanted.tasks,
-            wanted.stage or "",
-            os.getpid(),
-            os.uname().nodename,
-            clock.now_ms(),
-        )
-        answer = ask(request, ASK_S)
+        answer = ask(wanted.tasks, wanted.stage or None, ASK_S)
         if answer.error:
             raise InvalidInputError(answer.error)
         return RescaleDone(epoch=answer.epoch, tasks=answer.counts)

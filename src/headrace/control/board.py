@@ -66,9 +66,18 @@ class Board:
         Raises:
             UnavailableError: it has not begun yet.
         """
+        return self._begun.state
+
+    @property
+    def states(self) -> list[JobState]:
+        """The states of its parts, senders first; raises as ``state`` does."""
+        return self._begun.states
+
+    @property
+    def _begun(self) -> JoinedParts:
         if self._parts is None:
             raise UnavailableError(f"job {self.job!r} is about to start; ask again in a moment")
-        return self._parts.state
+        return self._parts
 
     @property
     def status(self) -> str:

@@ -10,14 +10,15 @@ import os
 import secrets
 import socket
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from headrace.clock import Clock
+from headrace.control.asking import PartsRequests
 from headrace.control.board import Board
-from headrace.coordinator.changes.requests import Requests
 from headrace.errors import InvalidInputError
 from headrace.files import Files
 
@@ -82,7 +83,7 @@ class ControlServer:
 
         assert self.place is not None
         assert self._listener is not None
-        ask = Requests(self._storage, self._files, self._clock).ask
+        ask = PartsRequests(self._storage, self._board, self._files, self._clock).ask
         app = make_app(self._board, self.place.token, ask)
         config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")
         server = uvicorn.Server(config)
@@ -98,10 +99,17 @@ class ControlServer:
         """Serve no more, and take the word back; without a start nothing happens."""
         if self._thread is None or self._listener is None:
             return
-        (self._storage / PLACE).unlink(missing_ok=True)
+        self._take_word_back()
         self._over.set()
         self._thread.join(STOP_S)
         self._listener.close()
+
+    def _take_word_back(self) -> None:
+        """Remove the word, unless a driver that took over has left its own there."""
+        path = self._storage / PLACE
+        with suppress(OSError, msgspec.DecodeError):
+            if msgspec.json.decode(path.read_bytes(), type=Place) == self.place:
+                path.unlink()
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -23,7 +23,11 @@ from headrace.errors import UnavailableError
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK
 
 HIDDEN = "***"
-_SECRET = re.compile(r"passw|secret|token|credential|://[^/@\s]*@", re.IGNORECASE)
+_SECRET = re.compile(
+    r"passw|pwd|secret|token|credential|signature|://[^/@\s]*@"
+    r"|(access|account|api|encryption|private|shared|storage)[._-]?key",
+    re.IGNORECASE,
+)
 
 
 def job_info(board: Board) -> JobInfo:

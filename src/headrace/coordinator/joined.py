@@ -26,7 +26,12 @@ class JoinedParts:
     @property
     def state(self) -> JobState:
         """The state of the first part, with inputs, tasks and counts of all."""
-        return joined_state([part.state for part in self._parts])
+        return joined_state(self.states)
+
+    @property
+    def states(self) -> list[JobState]:
+        """The state of each part, senders first."""
+        return [part.state for part in self._parts]
 
     def input_streams(self) -> dict[str, str]:
         """Return the stream of each input operator, and of what goes from part to part."""

@@ -7,6 +7,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,11 @@ import headrace as hr
 from headrace.clock import SystemClock
 from headrace.config import Settings
 from headrace.control.app import make_app
+from headrace.control.asking import PartsRequests
 from headrace.control.board import Board
 from headrace.control.client import Client
 from headrace.control.server import PLACE, ControlServer, Place
 from headrace.control.views import HIDDEN, setting_infos
-from headrace.coordinator.changes.requests import Requests
 from headrace.coordinator.joined import JoinedParts
 from headrace.coordinator.loop import Control, drive
 from headrace.errors import InvalidInputError, UnavailableError
@@ -187,6 +188,43 @@ def test_a_port_that_is_taken_is_told(client: Client, board: Board, tmp_path: Pa
     assert not (tmp_path / PLACE).exists()
 
 
+def test_a_driver_that_was_taken_over_leaves_the_word_of_the_next(
+    client: Client, board: Board, driver: TestDriver
+) -> None:
+    other = ControlServer(board, driver.storage, "127.0.0.1", 0, FILES, SystemClock())
+    other.start()
+    mine = Client(driver.storage, "shop")
+    last = ControlServer(board, driver.storage, "127.0.0.1", 0, FILES, SystemClock())
+    last.start()
+    other.stop()
+    assert Client(driver.storage, "shop").place == last.place != mine.place
+    last.stop()
+    with pytest.raises(InvalidInputError, match="no driver of job 'shop' answers"):
+        Client(driver.storage, "shop")
+
+
+def test_the_token_goes_past_proxies(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    assert client.get("/v1/job")["job"] == "shop"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("spark.hadoop.fs.azure.account.key.shop.dfs.core.windows.net", "hunter2"),
+        ("spark.hadoop.fs.s3a.access.key", "hunter2"),
+        ("spark.hadoop.google.cloud.auth.service.account.private.key", "hunter2"),
+        ("spark.hadoop.store", "Endpoint=x;AccountKey=hunter2"),
+        ("spark.driver.extraJavaOptions", "-Djavax.net.ssl.keyStorePwd=hunter2"),
+    ],
+)
+def test_keys_of_clouds_are_hidden(key: str, value: str) -> None:
+    settings = Settings.model_validate({"spark": {"conf": {key: value}}})
+    told = setting_infos(Board("shop", settings, Control(), SystemClock()))
+    assert "hunter2" not in str(told)
+
+
 def test_secrets_are_hidden(board: Board) -> None:
     settings = Settings.model_validate(
         {
@@ -200,7 +238,7 @@ def test_secrets_are_hidden(board: Board) -> None:
     }
     assert told["remote.url"] == told["spark.conf.spark.ssl.keyPassword"] == HIDDEN
     assert told["spark.conf.spark.x"] == "1"
-    assert told["job.tasks"] == "4"
+    assert (told["job.tasks"], told["job.key_groups"]) == ("4", "512")
     assert "hunter2" not in str(told)
 
 
@@ -231,23 +269,10 @@ def test_every_route_keeps_to_its_description(driver: TestDriver, board: Board) 
     """Whatever is sent, the answer is one that OpenAPI declares, and never a fault."""
     files, clock = FILES, SystemClock()
 
-    def ask(request: Any, wait_s: float) -> Any:
+    def ask(tasks: int, stage: str | None, wait_s: float) -> Any:
         del wait_s
-        requests = Requests(driver.storage, files, clock)
-        done = threading.Event()
-
-        def serve() -> None:
-            while not done.is_set():
-                driver.parts[0].serve_requests()
-                done.wait(0.005)
-
-        serving = threading.Thread(target=serve)
-        serving.start()
-        try:
-            return requests.ask(request, 10.0)
-        finally:
-            done.set()
-            serving.join()
+        with served(driver):
+            return PartsRequests(driver.storage, board, files, clock).ask(tasks, stage, 10.0)
 
     schema = schemathesis.openapi.from_asgi("/openapi.json", make_app(board, "t", ask))
     tried = 0
@@ -256,6 +281,57 @@ def test_every_route_keeps_to_its_description(driver: TestDriver, board: Board) 
             case.call_and_validate(headers={"Authorization": "Bearer t"})
             tried += 1
     assert tried >= 12
+
+
+@contextmanager
+def served(driver: TestDriver) -> Iterator[None]:
+    """Let the driver of each part do what it is asked, in another thread."""
+    done = threading.Event()
+
+    def serve() -> None:
+        while not done.is_set():
+            for part in driver.parts:
+                part.serve_requests()
+            done.wait(0.005)
+
+    serving = threading.Thread(target=serve)
+    serving.start()
+    try:
+        yield
+    finally:
+        done.set()
+        serving.join()
+
+
+@hr.job("parted")
+def parted(g: hr.Graph) -> None:
+    """The first part has no keyed stage; the others have one each."""
+    orders = g.input("orders").partition_by("user", via="bus", name="by_user")
+    spent = orders.aggregate(spent=hr.agg.sum("n"), name="spent")
+    spent.partition_by("spent", via="bus", name="by_sum").aggregate(n=hr.agg.count(), name="users")
+
+
+def test_a_rescale_reaches_the_parts_that_it_concerns(tmp_path: Path) -> None:
+    with TestDriver(parted, home=tmp_path) as driver:
+        driver.create("orders", {"user": pa.string(), "n": pa.int64()})
+        first, second, third = driver.parts
+        board = Board("parted", driver.settings, Control(), SystemClock())
+        asks = PartsRequests(driver.storage, board, FILES, SystemClock())
+        with pytest.raises(UnavailableError, match="about to start"):
+            asks.ask(2, None, 10.0)
+        board.ready(JoinedParts(driver.parts))
+        (last,) = third.state.task_counts
+        with served(driver):
+            assert asks.ask(2, last, 10.0).counts == {last: 2}
+            assert set(second.state.task_counts.values()) == {4}
+            assert set(asks.ask(1, None, 10.0).counts.values()) == {1}
+        assert not first.state.task_counts
+        assert {**second.state.task_counts, **third.state.task_counts} == {
+            **dict.fromkeys(second.state.task_counts, 1),
+            last: 1,
+        }
+        with pytest.raises(InvalidInputError, match="no keyed stage 'none'"):
+            asks.ask(2, "none", 10.0)
 
 
 def _cases(operation: Any, count: int) -> list[Any]:

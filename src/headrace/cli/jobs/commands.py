@@ -93,7 +93,7 @@ def rescale(
 ) -> None:
     """Give a job another number of tasks, while it runs or not; no state is rewritten."""
     from headrace.clock import SystemClock
-    from headrace.coordinator.changes.rescaling import wanted_counts
+    from headrace.coordinator.changes.rescaling import concerns, wanted_counts
     from headrace.coordinator.inspection.part_readers import other_parts
     from headrace.coordinator.joined import joined_state
     from headrace.coordinator.storage import DriverLock
@@ -105,7 +105,7 @@ def rescale(
     states |= {one.root: one.state() for one in other_parts(found.settings, job, clock)}
     # What cannot be is refused before anybody is asked.
     wanted_counts(joined_state(list(states.values())), tasks, stage)
-    own = [root for root, state in states.items() if _concerns(state.task_counts, stage)]
+    own = [root for root, state in states.items() if concerns(state.task_counts, stage)]
     if found.storage != found.settings.jobs_dir / job:  # a driver elsewhere cannot be asked
         refuse_driven(found.settings, job, clock, elsewhere=True)
     try:
@@ -122,10 +122,6 @@ def rescale(
         if answer.error:
             raise InvalidInputError(answer.error, job=job)
         _told(states[root].job, states[root].task_counts, answer, as_json=as_json)
-
-
-def _concerns(counts: Mapping[str, int], stage: str | None) -> bool:
-    return bool(counts) if stage is None else stage in counts
 
 
 def _told(job: str, before: Mapping[str, int], answer: RescaleAnswer, *, as_json: bool) -> None:

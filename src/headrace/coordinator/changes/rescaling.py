@@ -67,6 +67,11 @@ def wanted_counts(state: JobState, tasks: int, stage: str | None = None) -> dict
     return wanted
 
 
+def concerns(counts: Mapping[str, int], stage: str | None) -> bool:
+    """Say whether a part with these stages is to be rescaled; ``None``: all are."""
+    return bool(counts) if stage is None else stage in counts
+
+
 def _check_feeds(state: JobState, wanted: Mapping[str, int]) -> None:
     """A partition of an internal stream is read by one task."""
     for operator, text in state.fingerprint.items():

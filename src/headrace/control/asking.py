@@ -1,0 +1,57 @@
+"""Asks the parts of a running job for another number of tasks, through the storage of each."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from headrace.clock import Clock
+from headrace.control.board import Board
+from headrace.coordinator.changes.requests import Requests, RescaleAnswer, RescaleRequest
+from headrace.coordinator.changes.rescaling import concerns, wanted_counts
+from headrace.coordinator.joined import joined_state
+from headrace.files import Files
+
+
+class PartsRequests:
+    """Requests to all parts that one driver runs.
+
+    Args:
+        storage: of the first part; those of the others are beside it.
+        board: of the driver.
+        files: the file system.
+        clock: for names and waiting.
+    """
+
+    def __init__(self, storage: Path, board: Board, files: Files, clock: Clock) -> None:
+        self._storage, self._board = storage, board
+        self._files, self._clock = files, clock
+
+    def ask(self, tasks: int, stage: str | None, wait_s: float) -> RescaleAnswer:
+        """Ask each part that is concerned, one after the other; returns what they answer together.
+
+        Args:
+            tasks: of each keyed stage, or of the one that is named.
+            stage: its name; all when left out.
+            wait_s: for each part.
+
+        Raises:
+            InvalidInputError: it cannot be; nobody was asked.
+            UnavailableError: the job has not begun, or its driver does not answer.
+        """
+        states = self._board.states
+        wanted_counts(joined_state(states), tasks, stage)
+        found = [
+            self._ask(state.job, tasks, stage, wait_s)
+            for state in states
+            if concerns(state.task_counts, stage)
+        ]
+        counts = {name: count for one in found for name, count in one.counts.items()}
+        error = "; ".join(one.error for one in found if one.error)
+        return RescaleAnswer(found[0].epoch, counts, error)
+
+    def _ask(self, part: str, tasks: int, stage: str | None, wait_s: float) -> RescaleAnswer:
+        clock = self._clock
+        host, now = os.uname().nodename, clock.now_ms()
+        request = RescaleRequest(clock.new_id(), tasks, stage or "", os.getpid(), host, now)
+        return Requests(self._storage.with_name(part), self._files, clock).ask(request, wait_s)
