@@ -210,7 +210,8 @@ class CallContext(Context):
     def __init__(
         self, turn: Turn, ask: Ask, group: int, key: Any, time: int | None, effects: Effects
     ) -> None:
-        super().__init__(turn)
+        # Not that of the class before: it would lay all stores out anew for each call.
+        self._turn, self._stores = turn, turn.stores  # type: ignore[assignment]
         self._ask, self._group, self._key, self._time = ask, group, key, time
         self._effects = effects
 
@@ -235,6 +236,7 @@ class CallContext(Context):
             return table
         found = self._turn.stores.get(name)
         if not isinstance(found, ObjectStore):
+            super().__init__(self._turn)  # with all names that are declared
             raise self._unknown(name)
         writes = self._effects.writes.setdefault(name, {})
         return CallStore(name, found, self._group, writes, self._ask)
