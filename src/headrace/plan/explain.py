@@ -217,9 +217,7 @@ def describe(operator: Operator) -> list[str]:
         case Deduplicate():
             return _deduplicate(operator)
         case InOrder():
-            late = "late rows go to side late" if operator.late == "side_output" else ""
-            head = "rows by event time, each kept until the watermark has passed it"
-            return [head, *filter(None, [late]), _store(replace(operator.store, ttl_ms=None))]
+            return _in_order(operator)
         case Merge():
             return [f"merge of {_listed(operator.inputs)}"]
         case WindowAggregate(window=window):
@@ -227,13 +225,7 @@ def describe(operator: Operator) -> list[str]:
             head = f"{window.text()}{grace}"
             return [head, *late_rows(window), *_aggregates(operator), _store(operator.store)]
         case RunningAggregate():
-            every = operator.every_ms
-            head = "totals after each message"
-            if any(isinstance(aggregate, MonoidTotal) for _, aggregate in operator.aggregates):
-                head = "totals, added to once an epoch"
-            if every is not None:
-                head = f"totals every {duration_text(every)}"
-            return [head, *_aggregates(operator), _store(operator.store)]
+            return [_totals(operator), *_aggregates(operator), _store(operator.store)]
         case ProcessSeveral():
             own = ", ".join(map(_source, operator.sources))
             head = f"process of {own} with {name_of(operator.factory)}"
@@ -254,6 +246,20 @@ def describe(operator: Operator) -> list[str]:
         case SendToSink() if operator.sink is not None:
             return [f"sink {operator.sink.identity}", operator.sink.promise]
     return [type(operator).__name__]
+
+
+def _in_order(operator: InOrder) -> list[str]:
+    late = ["late rows go to side late"] if operator.late == "side_output" else []
+    head = "rows by event time, each kept until the watermark has passed it"
+    return [head, *late, _store(replace(operator.store, ttl_ms=None))]
+
+
+def _totals(operator: RunningAggregate) -> str:
+    if operator.every_ms is not None:
+        return f"totals every {duration_text(operator.every_ms)}"
+    if any(isinstance(aggregate, MonoidTotal) for _, aggregate in operator.aggregates):
+        return "totals, added to once an epoch"
+    return "totals after each message"
 
 
 def _source(source: Source) -> str:
