@@ -7,13 +7,16 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from itertools import cycle
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
 
 import headrace as hr
+from headrace.coordinator.inspection.inspection import JobReader
 from headrace.faults import FAULT_POINTS
+from headrace.files import Files
 from headrace.testing import TestDriver
 
 IN = {"n": pa.int64(), "k": pa.string(), "at": pa.int64()}
@@ -566,3 +569,19 @@ def test_code_that_holds_the_loop_up_is_ended() -> None:
         driver.run()
         assert sorted(numbers(driver)) == [n for n in range(30) if n != 3]
         assert counts_of(driver, "b")["dropped"] == 1
+
+
+def test_commands_that_look_at_state_show_what_waits(tmp_path: Path) -> None:
+    with opened(keyed(), home=tmp_path) as driver:
+        feed(driver)
+        World.held.add(5)
+        driver.advance()
+        view = JobReader(driver.storage, "counts", Files(sync=False), driver.clock).view(
+            "count.timers"
+        )
+        shown = [row for batch in view.batches() for row in batch.to_pylist()]
+    waiting = 9  # with 5 those that follow it for its key
+    assert len(shown) == waiting
+    assert {(row["due"], row["clock"], row["name"]) for row in shown} == {
+        (None, "call", "of epoch 1")
+    }

@@ -27,6 +27,8 @@ from headrace.records.keys import decode_key
 from headrace.records.layout import WRITTEN
 from headrace.records.schema import MAX_EVENT_TIME_MS, normalise, schema_from_text
 from headrace.state.value_types import ValueShape, json_text
+from headrace.task.asynchronous.pending import KIND as WAITS
+from headrace.task.timers import WALL
 from headrace.task.windows.clusters import Clusters
 from headrace.task.windows.partials import PartialCodec
 
@@ -215,14 +217,19 @@ class StoreRows:
         return bucket_moments(self.entry, pa.array(ends, pa.int64()))
 
     def _timers(self, decoded: Sequence[tuple[Any, ...]]) -> list[pa.Array]:
-        kinds = ["wall" if key[0] else "event" for key in decoded]
-        due = _moment_array(pa.array([key[1] for key in decoded], pa.int64()))
-        names = pa.array([key[2] for key in decoded], pa.string())
+        """When timers are due; and the messages that wait for calls, which are kept with them."""
+        nothing = (None,) * len(self._keys)
+        rows = [
+            (None, "call", f"of epoch {key[1]}", nothing)
+            if key[0] == WAITS
+            else (key[1], "wall" if key[0] == WALL else "event", key[2], key[3:])
+            for key in decoded
+        ]
         return [
-            due,
-            pa.array(kinds, pa.string()),
-            names,
-            *_typed([k[3:] for k in decoded], self._keys),
+            _moment_array(pa.array([row[0] for row in rows], pa.int64())),
+            pa.array([row[1] for row in rows], pa.string()),
+            pa.array([row[2] for row in rows], pa.string()),
+            *_typed([row[3] for row in rows], self._keys),
         ]
 
 
