@@ -17,7 +17,7 @@ from headrace.testing import TestDriver
 
 
 @pytest.fixture(autouse=True)
-def cheap_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small files have levels too, so a few epochs of small changes are enough."""
     monkeypatch.setattr("headrace.state.snapshots.MINIMUM_GAIN_BYTES", 1)
     monkeypatch.setattr("headrace.state.tiers.FILE_COST_BYTES", 500)
