@@ -31,6 +31,8 @@ class World:
     held: ClassVar[set[int]] = set()
     failing: ClassVar[set[int]] = set()
     calls: ClassVar[Counter[int]] = Counter()
+    waits: ClassVar[int] = 0
+    most_waits: ClassVar[int] = -1
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +40,7 @@ def _fresh_world() -> None:
     World.held.clear()
     World.failing.clear()
     World.calls.clear()
+    World.waits, World.most_waits = 0, -1
 
 
 async def asked(n: int) -> None:
@@ -45,6 +48,9 @@ async def asked(n: int) -> None:
     await asyncio.sleep(0.001 * (n * 7 % 5))
     while n in World.held:
         await asyncio.sleep(0.05)
+        World.waits += 1
+        if World.waits == World.most_waits:
+            World.held.clear()
     if n in World.failing:
         raise ValueError(f"not {n}")
 
@@ -269,7 +275,7 @@ def test_the_end_of_a_bounded_run_waits_for_all() -> None:
         feed(driver)
         driver.coordinator.end_at_present()
         World.held.add(29)
-        threading.Timer(0.3, World.held.clear).start()
+        World.most_waits = 200  # ten seconds, many times what an epoch waits
         driver.run()
         assert counted(driver) == expected_counts()
         assert driver.coordinator.state.ended
@@ -564,7 +570,7 @@ def test_code_that_holds_the_loop_up_is_ended() -> None:
         made = rows.process(Blocks, returns={"n": int}, on_error="drop", timeout="1h", name="b")
         made.send_to(g.output("out"))
 
-    with opened(job, job_settings={"call_timeout_s": 0.4}) as driver:
+    with opened(job, job_settings={"call_timeout_s": 1.0}) as driver:
         feed(driver)
         driver.run()
         assert sorted(numbers(driver)) == [n for n in range(30) if n != 3]
