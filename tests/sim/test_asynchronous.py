@@ -591,3 +591,40 @@ def test_commands_that_look_at_state_show_what_waits(tmp_path: Path) -> None:
     assert {(row["due"], row["clock"], row["name"]) for row in shown} == {
         (None, "call", "of epoch 1")
     }
+
+
+class Doubles:
+    """Sends two messages for each, in threads."""
+
+    def process(self, message: Any, context: hr.Context) -> None:
+        for part in range(2):
+            context.emit({"n": message.n * 10 + part, "at": message.at}, to="odd" if part else None)
+
+
+@pytest.mark.parametrize("max_rows", [4, 1000])
+def test_calls_follow_calls_and_functions_before_any_key(max_rows: int) -> None:
+    @hr.job("chained")
+    def job(g: hr.Graph) -> None:
+        columns = {"n": pa.int64(), "at": pa.int64()}
+        rows = g.input("in", time="at").filter(hr.col("n") % 3 != 1)
+        twice = rows.flat_map(
+            lambda m: [{"n": m.n, "at": m.at}] * (m.n % 3), returns=columns, uses=["n", "at"]
+        )
+        first = twice.process(Asks, returns=columns, max_concurrency=3)
+        second = first.process(
+            Doubles, returns=columns, sides={"odd": columns}, threads=2, name="doubles"
+        )
+        second.send_to(g.output("even"))
+        second.side("odd").send_to(g.output("odd"))
+
+    with opened(job, max_rows=max_rows) as driver:
+        feed(driver)
+        World.held.add(11)
+        for _ in range(3):
+            driver.advance()
+        driver.advance_with_crash("slot.output_written")
+        World.held.clear()
+        driver.run()
+        expected = [n for n in range(30) if n % 3 == 2 for _ in range(2)]
+        assert numbers(driver, "even") == [n * 10 for n in expected]
+        assert numbers(driver, "odd") == [n * 10 + 1 for n in expected]
