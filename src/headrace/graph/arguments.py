@@ -163,6 +163,11 @@ def checked_stores(
     tables: list[BroadcastSpec] = []
     if isinstance(stores, Mapping):
         specs = [StoreSpec(str(name), value=value) for name, value in stores.items()]
+        if any(isinstance(value, StoreSpec | BroadcastSpec) for value in stores.values()):
+            wrong.append(
+                "stores= has hr.store or hr.broadcast as a type in a dict; give them as a list, "
+                "such as stores=[hr.store('seen', int)]"
+            )
     else:
         given = list(stores) if isinstance(stores, Sequence | set) else [stores]
         specs = [spec for spec in given if isinstance(spec, StoreSpec)]

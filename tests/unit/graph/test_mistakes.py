@@ -149,6 +149,10 @@ STEPS: dict[str, tuple[Callable[[hr.Stream], Any], str]] = {
         lambda s: s.partition_by("customer").process(Mine, ["seen"]),  # type: ignore[list-item]
         "stores= takes a dict of names and types, or hr.store; found 'seen' (str)",
     ),
+    "stores declared in a dict": (
+        lambda s: s.partition_by("customer").process(Mine, {"seen": hr.store("seen", int)}),
+        "give them as a list, such as stores=[hr.store('seen', int)]",
+    ),
     "aggregate named like a key": (
         lambda s: s.partition_by("customer").aggregate(customer=hr.agg.count()),
         "aggregate 'customer' has the name of a key column; rename it",
