@@ -1,11 +1,14 @@
 """Standbys: copies of stores on other hosts, which tasks of a lost host go on from."""
 
+import gc
+import os
 import random
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -15,7 +18,10 @@ from headrace.coordinator.inspection.job_list import view_job
 from headrace.coordinator.standby.placing import violations
 from headrace.graph.types import to_schema
 from headrace.state.follower import Counts
+from headrace.task.background import InlineBackground, Ticket, Work
 from headrace.testing.driver import TestDriver
+
+T = TypeVar("T")
 
 COLUMNS = {"id": int, "v": int}
 
@@ -140,6 +146,71 @@ def test_describe_tells_of_standbys_and_of_lost_hosts(
     assert "under 2 tasks (2 to a standby, 0 without one)" in text
     assert "at most behind" in text
     assert "standby.failover" not in text
+
+
+class _AtOnce(InlineBackground):
+    """Standbys are where they were told to go before the next epoch begins."""
+
+    def submit(self, work: Work[T]) -> Ticket[T]:
+        ticket = super().submit(work)
+        self.look(ticket)
+        return ticket
+
+
+def test_standbys_are_known_where_processes_end_between_epochs(tmp_path: Path) -> None:
+    """Spark ends a process that was idle for a minute, so it never tells of its last epoch."""
+    model, rng = Counter[int](), random.Random(5)
+    with TestDriver(
+        sums, tasks=6, slots=6, hosts=3, standby_copies=1, home=tmp_path, background=_AtOnce
+    ) as driver:
+        driver.create("events", to_schema(COLUMNS))
+        for _ in range(6):
+            feed(driver, rng, 60, model)
+            driver.run()
+            driver.runner.kill_all()
+        state = state_of(driver)
+        for name, (standby,) in state.standbys.items():
+            assert 0 <= state.tasks[name].epoch - standby.epoch <= 2, name
+        driver.lose_host(_number(driver, min(homes(driver).values())))
+        feed(driver, rng, 60, model)
+        driver.run()
+        counts = state_of(driver).counts
+        assert counts["standby.failover"] == counts["standby.active_lost"] == 2
+        assert driver.store("n") == model
+
+
+def test_a_task_whose_standbys_host_has_no_room_is_no_failover(tmp_path: Path) -> None:
+    model, rng = Counter[int](), random.Random(6)
+    with TestDriver(sums, tasks=14, slots=9, hosts=3, standby_copies=1, home=tmp_path) as driver:
+        driver.create("events", to_schema(COLUMNS))
+        driver.runner.down |= {5, 8}  # of the third host, which has one slot left
+        for _ in range(4):
+            feed(driver, rng, 200, model)
+            driver.run()
+        before, standbys = homes(driver), dict(state_of(driver).standbys)
+        lost = driver.runner.host(0).host
+        driver.lose_host(0)
+        feed(driver, rng, 200, model)
+        driver.run()
+        after, counts = homes(driver), state_of(driver).counts
+        moved = [name for name, host in before.items() if host == lost]
+        went = [name for name in moved if after[name] == standbys[name][0].host]
+        assert 0 < len(went) < len(moved)
+        assert counts["standby.failover"] == len(went)
+        assert counts["standby.no_failover"] == len(moved) - len(went)
+
+
+def test_a_forked_child_leaves_the_stores_of_standbys_alone(driver: TestDriver) -> None:
+    feed(driver, random.Random(7), 60, Counter())
+    driver.run()
+    stores = driver.runner.host(0).standbys
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # closing would wait for threads that stayed behind
+        stores.close()
+        gc.collect()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_host_that_is_back_gets_tasks_again_and_nothing_is_lost(driver: TestDriver) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -126,6 +127,7 @@ class StandbyStores:
     clock: Clock
     share: float = SHARE
     _held: dict[StandbyKey, _Held] = field(default_factory=dict)
+    _left_behind: list[_Held] = field(default_factory=list)
     _pid: int = field(default_factory=os.getpid)
 
     def follow(
@@ -152,6 +154,7 @@ class StandbyStores:
             held = None
         if held is None:
             held = self._held[key] = _Held(opened(), groups)
+            held.reached = _left_there(held.state, target)
         self._look(held)
         if held.ticket is None and held.reached != target.position:
             work = _Follow(held, target, source, self.clock, self.share)
@@ -197,7 +200,17 @@ class StandbyStores:
         self.background.close()
 
     def _check_process(self) -> None:
-        # After a fork the stores belong to the parent.
+        # After a fork the stores belong to the parent: they are left alone, not closed.
         if self._pid != os.getpid():
+            self._left_behind += self._held.values()
             self._held = {}
             self._pid = os.getpid()
+
+
+def _left_there(state: TaskState, target: Target) -> Position | None:
+    """Return how far an earlier process came, which may have ended before it could tell."""
+    with suppress(HeadraceError, OSError):  # who is to follow meets it again, and tells
+        position = state.position
+        if position is not None and position.lineage == target.position.lineage:
+            return position
+    return None

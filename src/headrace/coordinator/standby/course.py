@@ -63,14 +63,22 @@ class StandbyCourse:
         names = [task_name(stage.name, number) for number in range(stage.tasks)]
         before = {name: self._task(name).host for name in names}
         homes = successors(before, self._state.standbys, hosts)
-        for name, home in before.items():
+        for name in before:
             held = self._state.standbys.get(name, ())
             self.counts[STANDBY_LOST] += sum(standby.host not in hosts for standby in held)
-            if home and home not in hosts:
-                self.counts[ACTIVE_LOST] += 1
-                self.counts[FAILOVER if homes[name] != home else NO_FAILOVER] += 1
         self.counts += Counter()  # without those that are 0
         return homes
+
+    def _count_moves(self, placed: Mapping[str, str]) -> None:
+        """Count the tasks that lost their host; one without room at its standby goes elsewhere."""
+        hosts = {slot.host for slot in self._slots}
+        for name, on in placed.items():
+            home = self._task(name).host
+            if home and home not in hosts:
+                held = self._state.standbys.get(name, ())
+                is_there = any(one.host == on and one.epoch >= 0 for one in held)
+                self.counts[ACTIVE_LOST] += 1
+                self.counts[FAILOVER if is_there else NO_FAILOVER] += 1
 
     def homes(self, stage: Stage) -> Mapping[str, str]:
         """Return the host that each task of a stage is best placed on, where it may fail over."""
@@ -83,7 +91,10 @@ class StandbyCourse:
             stage: the stage.
             placed: the host that each of its tasks is given in this epoch.
         """
-        if stage.name not in self._homes or not self._copies:
+        if stage.name not in self._homes:
+            return {}
+        self._count_moves(placed)
+        if not self._copies:
             return {}
         self._placed.add(stage.name)
         hosts = {slot.host for slot in self._slots}
