@@ -38,6 +38,14 @@ class Budget:
         context.emit({"user": timer.key, "total": -1})
 
 
+class Patient(Budget):
+    """Lets debts be."""
+
+    def process(self, message: Any, context: hr.Context) -> None:
+        if message.amount >= 0:
+            super().process(message, context)
+
+
 def make_job(processor: type[Budget]) -> Any:
     @hr.job("budget")
     def made(g: hr.Graph) -> None:
@@ -139,15 +147,24 @@ def test_an_epoch_that_fails_fails_again_until_the_code_is_right(tmp_path: Path)
         assert "test_replay.py" in again.value.__notes__[0]
         assert replay.store("spent") == {"ann": 3, "bob": 4}
 
-    class Patient(Budget):
-        def process(self, message: Any, context: hr.Context) -> None:
-            if message.amount >= 0:
-                super().process(message, context)
-
     with TestDriver.replay(make_job(Patient), tmp_path / "failed") as replay:
         replay.advance()
         assert replay.store("spent") == {"ann": 3, "bob": 6, "cy": 1}
         assert replay.counts["in"] == 5
+
+
+def test_an_old_failure_does_not_pass_for_the_next_epoch(tmp_path: Path) -> None:
+    home = {"home": tmp_path / "home", "memory_bus": False}
+    with filled(**home) as driver:
+        driver.feed("payments", [pay("ann", -5)])
+        with pytest.raises(UserFunctionError):
+            driver.advance()
+        assert record(driver, tmp_path / "x").kind == "failed"
+    with TestDriver(make_job(Patient), tasks=3, **home) as driver:  # type: ignore[arg-type]
+        driver.run()
+        driver.feed("payments", [pay("zoe", 1)])
+        found = record(driver, tmp_path / "x")
+        assert (found.kind, found.epoch, found.rows) == ("next", 2, 1)
 
 
 def test_the_next_epoch_is_recorded_where_none_has_failed(tmp_path: Path) -> None:
