@@ -107,7 +107,7 @@ class Board:
         ends, lag = parts.ends(), 0
         for operator, stream in parts.input_streams().items():
             held = state.inputs.get(operator, {})
-            for partition, end in enumerate(ends[stream]):
+            for partition, end in enumerate(ends.get(stream, ())):  # one may have come meanwhile
                 at = held.get(partition)
                 lag += max(0, end - (0 if at is None else at.next_offset))
         return lag

@@ -30,7 +30,8 @@ class Sample(msgspec.Struct, frozen=True, array_like=True):
     """What was true of a job at a moment, ms.
 
     ``rows``, ``epochs`` and ``busy_ms`` count up: rows of all its epochs, and epochs of the driver
-    ``process`` and the time in them. ``lag`` is in rows; ``watermark_ms`` is the lowest of a stage.
+    of this ``process`` and ``generation``, and the time in them. ``lag`` is in rows;
+    ``watermark_ms`` is the lowest of a stage.
     """
 
     at_ms: int
@@ -43,6 +44,12 @@ class Sample(msgspec.Struct, frozen=True, array_like=True):
     busy_ms: float
     state_bytes: int
     watermark_ms: int | None = None
+    generation: int = 0
+
+    @property
+    def driver(self) -> tuple[int, int]:
+        """Which driver took it; in containers, all have the same process number."""
+        return self.process, self.generation
 
 
 class SampleLog:
@@ -143,4 +150,5 @@ def sample_of(board: Board, now_ms: int) -> Sample:
         round(board.busy_ms, 1),
         sum(map(state_bytes, state.tasks.values())),
         min(marks, default=None),
+        state.generation,
     )

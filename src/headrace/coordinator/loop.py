@@ -80,7 +80,7 @@ def drive(
     """
     patience = patience or Patience(clock, control.stop, 0)
     while not control.stop.is_set():
-        if control.paused.is_set():
+        if control.paused.is_set() and not coordinator.state.ended:
             patience.until_room(coordinator.serve_requests)
             control.stop.wait(tick_ms / 1000)
             continue

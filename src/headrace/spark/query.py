@@ -47,8 +47,11 @@ class _Epochs:
     def one(self, batch: DataFrame, number: int) -> None:
         """Run an epoch; called by Spark for each batch."""
         del batch, number
+        control = self._control
+        while control.paused.is_set() and self.failure is None:
+            if control.stop.wait(POLL_S):  # one that returned would be called again at once
+                break
         with self.busy:
-            control = self._control
             if control.stop.is_set() or control.paused.is_set() or self.failure is not None:
                 return
             try:

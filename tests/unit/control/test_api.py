@@ -265,6 +265,25 @@ def test_a_paused_driver_begins_no_epoch(driver: TestDriver, board: Board) -> No
     assert [summary.rows for summary in seen] == [1]
 
 
+def test_a_driver_that_is_paused_in_its_last_epoch_ends(driver: TestDriver, board: Board) -> None:
+    control = board.control
+    driver.feed("orders", [{"user": "bob", "n": 1, "at": 2_000}])
+    control.finish.set()
+    part = driver.parts[0]
+
+    def on_epoch(summary: Any) -> None:
+        if part.state.ended:
+            control.paused.set()
+
+    running = threading.Thread(
+        target=drive, args=(part, driver.bus, SystemClock(), control, on_epoch), daemon=True
+    )
+    running.start()
+    running.join(20)
+    assert not running.is_alive()
+    assert control.paused.is_set()
+
+
 def test_every_route_keeps_to_its_description(driver: TestDriver, board: Board) -> None:
     """Whatever is sent, the answer is one that OpenAPI declares, and never a fault."""
     files, clock = FILES, SystemClock()

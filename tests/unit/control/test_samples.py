@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 import headrace as hr
 from headrace.cli.jobs.past import bars, stretches
@@ -21,8 +22,18 @@ def shop(g: hr.Graph) -> None:
     orders.aggregate(n=hr.agg.count()).send_to(g.output("totals"))
 
 
-def sample(at_ms: int, *, process: int = 1, rows: int = 0, lag: int = 0, epochs: int = 0) -> Sample:
-    return Sample(at_ms, process, "running", 1, rows, lag, epochs, epochs * 5.0, 100)
+def sample(
+    at_ms: int,
+    *,
+    process: int = 1,
+    rows: int = 0,
+    lag: int = 0,
+    epochs: int = 0,
+    generation: int = 1,
+) -> Sample:
+    busy_ms = epochs * 5.0
+    counted = (rows, lag, epochs, busy_ms, 100, None, generation)
+    return Sample(at_ms, process, "running", 1, *counted)
 
 
 def test_a_sample_tells_rows_and_what_lies_before_the_job_now(tmp_path: Path) -> None:
@@ -77,6 +88,46 @@ def test_stretches_sum_up_what_one_driver_did_from_sample_to_sample() -> None:
     assert (first.lag, first.busy_ms) == (7, 15.0)
     assert (second.begin_ms, second.rows, second.seconds) == (50_000, 0, 0.0)
     assert (third.begin_ms, third.rows, third.seconds, third.epochs) == (75_000, 50, 10.0, 2)
+
+
+def test_drivers_of_containers_are_told_apart_although_all_are_process_1() -> None:
+    samples = [
+        sample(0, rows=10, epochs=8),
+        sample(10_000, rows=30, epochs=9),
+        sample(70_000, rows=40, epochs=1, generation=2),
+        sample(80_000, rows=90, epochs=3, generation=2),
+    ]
+    (found,) = stretches(samples, 0, 100_000, 1)
+    assert (found.rows, found.seconds, found.epochs, found.busy_ms) == (70, 20.0, 3, 15.0)
+
+
+def test_a_stream_that_comes_while_a_sample_is_taken_is_in_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @hr.job("alarms")
+    def alarms(g: hr.Graph) -> None:
+        g.input("errors.*").send_to(g.output("out"))
+
+    with TestDriver(alarms) as driver:
+        driver.create("errors.a", {"n": pa.int64()})
+        driver.feed("errors.a", [{"n": 1}])
+        parts = JoinedParts(driver.parts)
+        board = Board("alarms", driver.settings, Control(), driver.clock)
+        board.ready(parts)
+        asked = parts.ends
+
+        def meanwhile() -> dict[str, list[int]]:
+            found = asked()
+            driver.create("errors.b", {"n": pa.int64()})
+            driver.feed("errors.b", [{"n": 1}])
+            driver.advance()
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(parts, "ends", meanwhile)
+            assert board.lag_now() == 1
+        driver.feed("errors.b", [{"n": 1}])
+        assert board.lag_now() == 1
 
 
 def test_bars_reach_from_nothing_to_the_most() -> None:

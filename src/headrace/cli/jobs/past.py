@@ -74,7 +74,7 @@ def stretches(samples: Sequence[Sample], begin_ms: int, end_ms: int, count: int)
     for before, sample in zip([None, *samples], samples, strict=False):
         part = sums.setdefault((sample.at_ms - begin_ms) // width, [0, 0.0, 0, 0.0, 0, 0])
         part[4], part[5] = max(part[4], sample.lag), sample.state_bytes
-        if before is None or before.process != sample.process:
+        if before is None or before.driver != sample.driver:
             continue
         part[0] += sample.rows - before.rows
         part[1] += (sample.at_ms - before.at_ms) / 1000
