@@ -220,3 +220,46 @@ def test_a_command_shows_the_rows_that_wait() -> None:
         entry = stores["a.by_k.in_order"]
         assert entry.form == "rows"
         assert schema_from_text(entry.columns).names == ["at", "place"]
+
+
+def lagging_job(name: str) -> Any:
+    """One stream of a class is behind the other one, by the grace of a window or by a join."""
+
+    @hr.job("lagging")
+    def lagging(g: hr.Graph) -> None:
+        a = g.input("a", time="at", lateness=f"{LATENESS}ms").partition_by("k")
+        b = g.input("b", time="at", lateness=f"{LATENESS}ms").partition_by("key")
+        if name == "window":
+            behind = a.window(hr.tumbling("5ms", grace="9ms"), place=hr.agg.sum("place"))
+        else:
+            behind = a.join(b, after="9ms", how="left", columns={"other": "place"})
+        told = g.process(
+            {"a": behind.in_order(), "b": b.in_order().filter(hr.col("place") >= 0)},
+            Teller,
+            stores={"seen": int},
+            returns={"k": int, "what": str, "at": int, "n": int},
+        )
+        told.send_to(g.output("out"))
+
+    return lagging
+
+
+@pytest.mark.parametrize("name", ["window", "join"])
+def test_a_stream_waits_for_one_that_is_further_behind(name: str) -> None:
+    found = []
+    for step in (1, 2, 100):
+        with TestDriver(lagging_job(name), tasks=2, key_groups=8) as driver:
+            number = pa.int64()
+            driver.create("a", {"k": number, "at": number, "place": number})
+            driver.create("b", {"key": number, "at": number, "place": number})
+            rows = [{"at": at, "place": at % 7} for at in range(0, 100, 3)]
+            for begin in range(0, len(rows), step):
+                some = rows[begin : begin + step]
+                driver.feed("a", [row | {"k": 1} for row in some])
+                driver.feed("b", [row | {"key": 1} for row in some])
+                driver.run()
+            driver.finish()
+            found.append([(row["what"], row["at"], row["n"]) for row in driver.output("out")])
+    assert found[0] == found[1] == found[2]
+    times = [at for _, at, _ in found[0]]
+    assert times == sorted(times)

@@ -74,6 +74,8 @@ def fingerprint(
                     if isinstance(operator, InOrder):
                         columns = tuple(stage.schemas[operator.name].names)
                         described["columns"] = _key(flow, columns)
+                        if behind := stage.delays.get(operator.name, 0):
+                            described["behind"] = duration_text(behind)
                     if isinstance(operator, JoinStreams):
                         described |= _joined(operator, stage)
                     if isinstance(operator, KeepTable | JoinKept):

@@ -57,6 +57,7 @@ from headrace.plan.dead_letters import (
 from headrace.plan.fingerprint import fingerprint
 from headrace.plan.flows import Flow
 from headrace.plan.inference import Inference
+from headrace.plan.lags import lags
 from headrace.plan.parts import check_parts, through_bus
 from headrace.plan.pruning import prune
 from headrace.plan.reading import read_first, timeless
@@ -235,7 +236,7 @@ class _Draft:
             inputs = [o for o in self.of_stage(index) if isinstance(o, Input)]
             own = counts.get(index, keyed_tasks)
             tasks.append(max((self.partitions(o) for o in inputs), default=own))
-            delays.append(self._delays(index))
+            delays.append(lags(self.operators, self.cut, index))
         exchanges = [
             self._exchange(operator, delays, tasks[self.cut.stage_of[operator.name]])
             for operator in self.operators.values()
@@ -337,22 +338,6 @@ class _Draft:
             return made if is_traced else combining(made, self.operators)
         return through_bus(made, self.job, self.streams, tasks, tuple(self.origins.values()))
 
-    def _delays(self, index: int) -> dict[str, int]:
-        """The lag of what reaches each operator of a stage, and each ``partition_by`` it feeds."""
-        reaching: dict[str, int] = {}
-        leaving: dict[str, int] = {}
-        for operator in self.operators.values():
-            is_feed = isinstance(operator, PartitionBy)
-            if is_feed and self.cut.stage_of[operator.name] == index:
-                leaving[operator.name] = 0
-            if is_feed and self.cut.stage_of[operator.inputs[0]] == index:
-                reaching[operator.name] = leaving[operator.inputs[0]]
-            elif not is_feed and self.cut.stage_of[operator.name] == index:
-                lag = max((leaving[name] for name in operator.inputs), default=0)
-                reaching[operator.name] = lag
-                leaving[operator.name] = lag + _own_lag(operator)
-        return reaching
-
     def _output_partitions(self, tasks: list[int]) -> dict[str, int]:
         widths: dict[str, int] = {}
         for operator in self.operators.values():
@@ -380,13 +365,6 @@ class _Draft:
             )
         width = widths[operator.stream]
         return OutputBinding(operator.name, operator.stream, width, flow.schema, keys, flow.time)
-
-
-def _own_lag(operator: Operator) -> int:
-    """How much further than what reaches an operator what leaves it may be behind, ms."""
-    if isinstance(operator, JoinStreams):
-        return operator.reach.lag_ms(operator.alone)
-    return operator.window.grace_ms if isinstance(operator, WindowAggregate) else 0
 
 
 def _stores(members: list[Operator]) -> tuple[StoreSpec, ...]:
