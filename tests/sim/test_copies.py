@@ -17,7 +17,10 @@ from tests.sim.copies import (
 )
 from tests.sim.world import World
 
+from headrace.coordinator.backup.places import newest_of
 from headrace.coordinator.inspection.inspection import committed_entries
+from headrace.coordinator.inspection.job_list import view_job
+from headrace.coordinator.storage import DriverLock
 from headrace.errors import (
     InvalidInputError,
 )
@@ -48,6 +51,20 @@ def test_epochs_commit_here_and_the_copy_follows(driver: TestDriver) -> None:
     assert entries == driver.raw_store("n")
     driver.finish()
     world.check()
+
+
+def test_commands_look_where_the_driver_is_also_when_the_copy_is_as_new(
+    driver: TestDriver,
+) -> None:
+    """What a driver leaves of itself, such as its lock, is beside its epochs only."""
+    begun(driver, 3)
+    with DriverLock(driver.storage, "world"):
+        view = view_job(driver.settings, "world", driver.bus, driver.clock)
+    assert newest_of(driver.settings, "world") == driver.storage
+    assert view.driver is not None
+    assert view.driver.is_here
+    lose_host(driver)
+    assert newest_of(driver.settings, "world") == job_dir(driver)
 
 
 def test_old_copies_are_swept(driver: TestDriver) -> None:

@@ -35,11 +35,13 @@ class Places:
 def newest_of(settings: Settings, job: str) -> Path:
     """Return the folder with the newest epoch of a job, whatever it was run with.
 
-    A job that keeps a copy commits to a host's own disk, and a command need not know it.
+    A job that keeps a copy commits to a host's own disk, and a command need not know it. Of a copy
+    that is as new that disk counts: what a driver leaves of itself is there.
     """
     shared = settings.jobs_dir / job
     own = settings.state_dir / STORAGES / job
-    return max((shared, own), key=_newest_epoch)
+    epoch = _newest_epoch(own)
+    return own if epoch >= 0 and epoch >= _newest_epoch(shared) else shared
 
 
 def _newest_epoch(storage: Path) -> int:
