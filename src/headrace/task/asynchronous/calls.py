@@ -17,7 +17,13 @@ from headrace.task.asynchronous.context import Ask, CallContext, Effects
 from headrace.task.asynchronous.loop import CallLoop, Owner
 from headrace.task.asynchronous.rules import Apply, Begin, Call, End, Rules
 from headrace.task.chunk import Chunk
-from headrace.task.messages.calls import Overdue, UserFunctionError, name_operator, overdue_error
+from headrace.task.messages.calls import (
+    Overdue,
+    UserFunctionError,
+    name_operator,
+    overdue_error,
+    told,
+)
 from headrace.task.turn import Turn
 
 LOW_WATER = 1024
@@ -63,7 +69,8 @@ class UserCallback:
 
     def fail(self, error: BaseException) -> None:
         """It cannot be: nothing of the call takes effect, and ``on_error`` decides."""
-        self._tell(error)
+        is_error = isinstance(error, BaseException)
+        self._tell(error if is_error else RuntimeError(f"fail() was given {error!r:.300}"))
 
     def _tell(self, error: BaseException | None) -> None:
         if self._loop.is_here:
@@ -190,6 +197,9 @@ class Calls:
         end = partial(self._outside_ended, row, call, [True])
 
         def run() -> None:
+            if not call.is_open:  # its time was over before a thread was free
+                self._loop.post(partial(self._loop.outside, -1))
+                return
             error: BaseException | None = None
             try:
                 self._user.process(row.message, context)
@@ -240,7 +250,7 @@ class Calls:
             row.task.cancel()
         row.error = CallTimeoutError(
             f"operator {self._turn.operator!r} had not completed after {self._timeout_s:g} s from "
-            f"{row.message!r:.300}: give what it waits for a timeout, or raise timeout=",
+            f"{told(row.message, repr):.300}: give what it waits for a timeout, or raise timeout=",
             operator=self._turn.operator,
         )
         self.counts["timed_out_calls"] += 1

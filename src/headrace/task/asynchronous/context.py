@@ -121,9 +121,17 @@ class Ask:
             raise error
         return found  # type: ignore[no-any-return]
 
-    def _done(self, act: Callable[[], T]) -> T:
+    def check(self) -> None:
+        """Make sure that the call has not ended.
+
+        Raises:
+            CallOverError: it has.
+        """
         if not self._call.is_open:
             raise _over()
+
+    def _done(self, act: Callable[[], T]) -> T:
+        self.check()
         return act()
 
 
@@ -256,7 +264,9 @@ class CallContext(Context):
 
         Raises:
             FunctionResultError: no such side; names those declared.
+            CallOverError: the call has ended.
         """
+        self._ask.check()
         turn, messages = self._turn, self._effects.messages
         if to is not None:
             if to not in turn.parcels.sides:
@@ -267,5 +277,6 @@ class CallContext(Context):
             raise too_many(turn.operator, turn.limits.rows)
 
     def _timers(self) -> Any:
+        self._ask.check()
         super()._timers()  # refuses where there can be none
         return self._effects

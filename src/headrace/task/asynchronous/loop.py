@@ -21,6 +21,7 @@ from headrace.task.messages.calls import time_limit
 
 _REAL_WAIT_S = 0.02
 _ASK_S = 0.05
+_CLOSE_S = 1.0
 _COLLECT_AFTER = 50_000
 Owner = tuple[str, str, int, str]
 """Job, stage, task and operator."""
@@ -199,7 +200,11 @@ class CallLoop:
             if self._posted:
                 loop.call_soon(self._serve)
         with time_limit(limit_s, progress), _collecting_rarely():
-            loop.run_until_complete(self._driven(known, begin_s, wait_s, should_stop))
+            driven = loop.create_task(self._driven(known, begin_s, wait_s, should_stop))
+            try:
+                loop.run_until_complete(driven)
+            finally:
+                driven.cancel()  # where what is no call's ended the loop, it must not go on
 
     async def _driven(
         self,
@@ -259,8 +264,8 @@ class CallLoop:
         left = asyncio.all_tasks(loop)
         for task in left:
             task.cancel()
-        if left:
-            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        if left:  # what does not let itself be cancelled is left alone, too
+            loop.run_until_complete(asyncio.wait(left, timeout=_CLOSE_S))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
 

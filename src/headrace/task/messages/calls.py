@@ -30,15 +30,23 @@ class UserFunctionError(InvalidInputError):
         cls, operator: str, error: Exception, met: object = None, what: str = "message"
     ) -> UserFunctionError:
         """Describe an error of the user's with the operator and the message it met."""
-        on = "" if met is None else f" on {what} {met!r:.300}"
+        on = "" if met is None else f" on {what} {told(met, repr):.300}"
         site = failure_site(error, Site())
         at = f" at {site}" if site.file else ""
-        said = one_line(error) if isinstance(error, pl.exceptions.PolarsError) else str(error)
+        said = one_line(error) if isinstance(error, pl.exceptions.PolarsError) else told(error)
         if isinstance(error, AttributeError) and said.startswith("immutable type"):
             said += "; a message cannot be changed: return a new one"
         raised = type(error).__name__
         text = f"operator {operator!r} raised {raised}: {said}{at}{on}"
         return cls(text, operator=operator, raised=raised)
+
+
+def told(value: object, tell: Callable[[object], str] = str) -> str:
+    """Return the user's words for a value; where these cannot be had, what it is."""
+    try:
+        return tell(value)
+    except Exception as error:  # noqa: BLE001 - the error that is told is another one
+        return f"<{type(value).__name__} that raises {type(error).__name__} when shown>"
 
 
 class Overdue(BaseException):  # not an Exception: the user's own handlers must not end it
@@ -51,8 +59,9 @@ def overdue_error(
     """Return the error of a call that took too long, with the user's line where it was."""
     site = failure_site(error, Site())
     at = f"; it was at {site}" if site.file else ""
+    shown = told(met, repr)
     return CallTimeoutError(
-        f"operator {operator!r} had not returned after {timeout_s:g} s from {met!r:.300}{at}: "
+        f"operator {operator!r} had not returned after {timeout_s:g} s from {shown:.300}{at}: "
         "let it end, give what it waits for a timeout, or raise job.call_timeout_s",
         operator=operator,
     )

@@ -1,0 +1,148 @@
+"""What a user's calls should not do, and what becomes of their messages all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections import Counter
+from contextlib import suppress
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pytest
+
+import headrace as hr
+from headrace.errors import InvalidInputError
+from headrace.testing import TestDriver
+
+
+class UnprintableError(Exception):
+    """Cannot be told."""
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+class Raises:
+    async def process(self, message: Any, context: hr.Context) -> None:
+        context.emit({"n": message.n})
+        await asyncio.sleep(0.01)
+        if message.n == 2:
+            raise UnprintableError
+
+
+class FailsFromThread:
+    """Gives ``fail`` what cannot be told, and what is no error."""
+
+    given: ClassVar[dict[int, Any]] = {1: UnprintableError(), 2: "no", 3: None, 4: ValueError}
+
+    def process_async(self, message: Any, context: hr.Context, callback: hr.Callback) -> None:
+        def run() -> None:
+            context.emit({"n": message.n})
+            if message.n in self.given:
+                callback.fail(self.given[message.n])
+            else:
+                callback.complete()
+
+        threading.Thread(target=run).start()
+
+
+class FailsAtOnce(FailsFromThread):
+    def process_async(self, message: Any, context: hr.Context, callback: hr.Callback) -> None:
+        context.emit({"n": message.n})
+        if message.n in self.given:
+            callback.fail(self.given[message.n])
+        else:
+            callback.complete()
+
+
+class EmitsAfterItsEnd:
+    """Leaves a task behind that goes on while an earlier call holds this one's effects back."""
+
+    async def process(self, message: Any, context: hr.Context) -> None:
+        if message.n == 1:
+            self.left = asyncio.create_task(self.later(context))
+        else:
+            await asyncio.sleep(0.05)
+        context.emit({"n": message.n})
+
+    async def later(self, context: hr.Context) -> None:
+        await asyncio.sleep(0.01)
+        with pytest.raises(InvalidInputError, match="this call is over"):
+            context.emit({"n": 1000})
+
+
+class Stays:
+    """Leaves a task behind that cannot be cancelled."""
+
+    async def process(self, message: Any, context: hr.Context) -> None:
+        self.left = asyncio.create_task(self.stay())
+        context.emit({"n": message.n})
+
+    async def stay(self) -> None:
+        while True:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+
+def run(cls: type, *, keyed: bool = True, rows: int = 6, **named: Any) -> list[int]:
+    @hr.job("misuse")
+    def job(g: hr.Graph) -> None:
+        stream: Any = g.input("in")
+        if keyed:
+            stream = stream.partition_by("k")
+        options = {"returns": {"n": int}, "max_concurrency": 4, "name": "calls"} | named
+        stream.process(cls, **options).send_to(g.output("out"))
+
+    with TestDriver(job, tasks=1, slots=1) as driver:
+        driver.create("in", {"n": pa.int64(), "k": pa.string()})
+        driver.feed("in", [{"n": n, "k": "k"} for n in range(rows)])
+        driver.run()
+        letters = len(driver.dead_letters())
+        assert letters + len(driver.output("out")) >= rows
+        return sorted(row["n"] for row in driver.output("out"))
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+@pytest.mark.parametrize(
+    ("cls", "left"), [(Raises, [0, 1, 3, 4, 5]), (FailsFromThread, [0, 5]), (FailsAtOnce, [0, 5])]
+)
+def test_an_error_that_cannot_be_told_fails_its_message(
+    cls: type, left: list[int], keyed: bool
+) -> None:
+    assert run(cls, keyed=keyed, on_error="dead_letter") == left
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_what_is_sent_after_the_end_of_a_call_is_not_taken(keyed: bool) -> None:
+    assert run(EmitsAfterItsEnd, keyed=keyed, order="in") == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_task_that_cannot_be_cancelled_does_not_hold_up_the_end() -> None:
+    assert run(Stays) == [0, 1, 2, 3, 4, 5]
+    gc.collect()  # which tells of the tasks: here, and not in the midst of another test
+
+
+class Hangs:
+    """The only thread is taken until the test is over, as by a service that does not answer."""
+
+    seen: ClassVar[Counter[int]] = Counter()
+    over: ClassVar[list[threading.Event]] = []
+
+    def process(self, message: Any, context: hr.Context) -> None:
+        Hangs.seen[message.n] += 1
+        if message.n == 0:
+            Hangs.over[0].wait(60)
+        context.emit({"n": message.n})
+
+
+def test_a_call_whose_time_is_over_before_a_thread_is_free_is_not_made() -> None:
+    Hangs.seen.clear()
+    Hangs.over[:] = [threading.Event()]
+    assert run(Hangs, threads=1, timeout="1s", rows=4, on_error="dead_letter") == []
+    workers = [one for one in threading.enumerate() if one.name.startswith("headrace-calls")]
+    Hangs.over[0].set()
+    for one in workers:
+        one.join(10)
+    assert Hangs.seen == {0: 1}
