@@ -12,8 +12,7 @@ from headrace.graph.table_operators import IS_DELETED, JoinKept, JoinTables
 from headrace.state.columnar.columns import Mask, Rows
 from headrace.state.columnar.keys import TableKeys
 from headrace.state.columnar.table import ColumnarTable
-from headrace.task.chunk import Chunk
-from headrace.task.kept.chunks import concatenated
+from headrace.task.chunk import Chunk, concatenated
 from headrace.task.kept.rows import columns_of, last_rows
 from headrace.task.node import Inlet, Node
 

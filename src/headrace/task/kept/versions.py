@@ -22,8 +22,7 @@ from headrace.records.layout import TableLayout
 from headrace.state.columnar.columns import Mask, Rows
 from headrace.state.columnar.keys import TableKeys
 from headrace.state.columnar.table import ColumnarTable
-from headrace.task.chunk import Chunk, Ints
-from headrace.task.kept.chunks import concatenated
+from headrace.task.chunk import Chunk, Ints, concatenated
 from headrace.task.kept.table import deleting, whole_keys
 from headrace.task.node import Node
 from headrace.task.orders import NO_WATERMARK

@@ -20,8 +20,7 @@ from headrace.records.layout import CLUSTER, HASH, TableLayout
 from headrace.state.columnar.columns import numbers
 from headrace.state.columnar.keys import TableKeys
 from headrace.state.columnar.table import ColumnarTable
-from headrace.task.chunk import Chunk, Ints
-from headrace.task.kept.chunks import concatenated
+from headrace.task.chunk import Chunk, Ints, concatenated
 from headrace.task.kept.joins import Ignored, joined_columns
 from headrace.task.kept.rows import columns_of
 from headrace.task.kept.versions import Versions, seen_by
