@@ -263,3 +263,30 @@ def test_a_stream_waits_for_one_that_is_further_behind(name: str) -> None:
     assert found[0] == found[1] == found[2]
     times = [at for _, at, _ in found[0]]
     assert times == sorted(times)
+
+
+class Refusing:
+    def process(self, row: Any, context: hr.Context) -> None:
+        raise ValueError("no")
+
+
+def test_rows_that_wait_know_their_stream_when_a_pattern_matches_another() -> None:
+    @hr.job("growing")
+    def growing(g: hr.Graph) -> None:
+        number = pa.int64()
+        rows = g.input("in.*", time="at", schema={"k": number, "at": number})
+        rows.partition_by("k").in_order().process(
+            Refusing, returns={"k": int}, on_error="dead_letter"
+        ).send_to(g.output("out"))
+
+    with TestDriver(growing, tasks=2, key_groups=8) as driver:
+        driver.create("in.b", {"k": pa.int64(), "at": pa.int64()}, partitions=2)
+        driver.feed("in.b", [{"k": 1, "at": at} for at in (7, 8)], partition=1)
+        driver.run()
+        driver.create("in.a", {"k": pa.int64(), "at": pa.int64()}, partitions=2)
+        driver.feed("in.a", [{"k": 1, "at": at} for at in (5, 6)], partition=1)
+        driver.finish()
+        told = [
+            (one["stream"], one["offset"], one["record"]["at"]) for one in driver.dead_letters()
+        ]
+    assert told == [("in.a", 0, 5), ("in.a", 1, 6), ("in.b", 0, 7), ("in.b", 1, 8)]

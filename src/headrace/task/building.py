@@ -163,8 +163,9 @@ def made_node(operator: Operator, build: Build) -> Node:
                 operator,
                 build.state.table(operator.store.name),
                 schemas[name],
-                build.around.key_groups,
-                build.stage.delays[name],
+                groups=build.around.key_groups,
+                delay_ms=build.stage.delays[name],
+                streams=build.stage.origins,
             )
         case SendTo():
             binding = next(o for o in build.stage.outputs if o.operator == name)

@@ -10,7 +10,7 @@ them. So what goes on, and in which order for each key, follows from the log.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -28,12 +28,13 @@ from headrace.state.columnar.table import ColumnarTable
 from headrace.task.chunk import UNKNOWN, Chunk, Ints, Origins, concatenated
 from headrace.task.node import Node
 from headrace.task.orders import NO_WATERMARK
+from headrace.task.origins import Origin
 
 SEND_ROWS = 1 << 16
 SOURCE, OFFSET, PLACE = "__source", "__offset", "__place"
 """The record that a row was made of, and its place among those of the epoch it came in."""
 
-_OWN = pa.schema([(SOURCE, pa.int32()), (OFFSET, pa.int64()), (PLACE, pa.int64())])
+_OWN = pa.schema([(SOURCE, pa.int64()), (OFFSET, pa.int64()), (PLACE, pa.int64())])
 _NEVER = 1 << 62
 _NO_HASH = (pa.types.is_nested, pa.types.is_decimal, pa.types.is_duration)
 
@@ -67,13 +68,22 @@ class InOrderNode(Node):
         schema: of the rows.
         groups: number of key groups of the job.
         delay_ms: how far the node's watermark lags the one that rows came with.
+        streams: of the job's inputs, by number.
     """
 
     def __init__(
-        self, operator: InOrder, table: ColumnarTable, schema: pa.Schema, groups: int, delay_ms: int
+        self,
+        operator: InOrder,
+        table: ColumnarTable,
+        schema: pa.Schema,
+        *,
+        groups: int,
+        delay_ms: int,
+        streams: Sequence[str],
     ) -> None:
         super().__init__(operator.name)
         self._table, self._schema, self._groups = table, schema, groups
+        self._origin = Origin(streams)
         self._keys, self._delay = list(operator.keys), delay_ms
         self._watermark = NO_WATERMARK
         self._fresh: list[Chunk] = []
@@ -128,7 +138,11 @@ class InOrderNode(Node):
         origins = chunk.origins or Origins(
             np.full(rows, UNKNOWN, np.int32), np.full(rows, UNKNOWN, np.int64)
         )
-        own = {SOURCE: origins.sources, OFFSET: origins.offsets, PLACE: np.arange(rows)}
+        own = {
+            SOURCE: self._origin.kept(origins.sources),
+            OFFSET: origins.offsets,
+            PLACE: np.arange(rows),
+        }
         schema = pa.schema([*layout.keys, *layout.values])
         columns = [
             pa.array(own[field.name]) if field.name in own else chunk.batch.column(field.name)
@@ -167,11 +181,11 @@ class InOrderNode(Node):
     def _send(self, rows: pa.RecordBatch) -> None:
         hashes: UInt64s = rows.column(0).to_numpy()
         times: Ints = rows.column(1).to_numpy()
-        sources = rows.column(SOURCE).to_numpy()
+        sources = self._origin.known(rows.column(SOURCE).to_numpy())
         groups = key_groups(hashes, self._groups).astype(np.uint16)
-        ties = np.where(sources == UNKNOWN, self._content(rows), rows.column(OFFSET).to_numpy())
-        order = np.lexsort((rows.column(PLACE).to_numpy(), ties, sources, times, groups))
         offsets = rows.column(OFFSET).to_numpy()
+        ties = np.where(sources == UNKNOWN, self._content(rows, sources), offsets)
+        order = np.lexsort((rows.column(PLACE).to_numpy(), ties, sources, times, groups))
         for begin in range(0, len(order), SEND_ROWS):
             own = order[begin : begin + SEND_ROWS]
             columns = [
@@ -181,9 +195,11 @@ class InOrderNode(Node):
             origins = Origins(sources[own], offsets[own])
             self.emit(Chunk(batch, times[own], times[own], groups[own], origins))
 
-    def _content(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64] | int:
+    def _content(
+        self, rows: pa.RecordBatch, sources: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.int64] | int:
         """A number for what is in each row, to tell rows apart that are of no one record."""
-        if rows.column(SOURCE).to_numpy().min() != UNKNOWN:
+        if sources.min() != UNKNOWN:
             return 0
         plain = [
             rows.column(column.name)
