@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 import headrace as hr
 from headrace.coordinator.inspection.inspection import JobReader
 from headrace.coordinator.recording.recorder import Recorder
-from headrace.errors import InvalidInputError
+from headrace.errors import InvalidInputError, NotOwnerError
+from headrace.faults import injected
 from headrace.files import Files
 from headrace.graph.jobs import Job
 from headrace.graph.semantics import ORDERS, Semantics, Step
@@ -154,6 +155,34 @@ def test_a_crash_at_every_step_loses_and_doubles_what_the_order_says(
         done = nth - 1 if point == BEGINS else nth
         assert found == expected((state, output), done)
         assert run.state() in {(0, 0), (40, 0), (0, 40)}, "an epoch's records share their fate"
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("nth", [1, 2])
+def test_an_older_driver_may_win_a_manifest_after_another_has_begun(
+    cell: tuple[str, str], nth: int
+) -> None:
+    """What the second of two manifests names is there, although whoever came has swept since."""
+    with running(counter(*cell)) as run:
+        run.feed(50)
+        run.driver.run()
+        run.feed(40)
+        older, passes = run.driver.parts[0], 0
+
+        def taken_over(point: str) -> None:
+            nonlocal passes
+            passes += point == "commit.written"
+            if point == "commit.written" and passes == nth:
+                run.driver.start()
+
+        with injected(taken_over, ("commit.written",)), suppress(NotOwnerError):
+            older.advance()
+        run.feed(30)
+        run.driver.crash()
+        run.driver.finish()
+        for semantics, found in zip(cell, (run.state(), run.output(cell[1])), strict=True):
+            assert semantics == MOST or found.lost == 0
+            assert semantics == LEAST or found.doubled == 0
 
 
 def test_the_orders_lose_and_double_only_where_they_may() -> None:

@@ -486,5 +486,5 @@ class Coordinator:
         if self._reign.is_newest:
             pinned = set() if self._copier is None else self._copier.pinned()
             named = self._kept.files(self.state) | pinned
-            over = self.state.ended
-            self._storage.sweep(self.state.epoch, self.generation, named, is_over=over)
+            over, finished = self.state.ended, self.state.epoch - self._reign.is_half
+            self._storage.sweep(finished, self.generation, named, is_over=over)

@@ -16,6 +16,7 @@ from headrace.coordinator.manifest import (
     JobState,
     Manifest,
     base_manifest,
+    decode_manifest,
     encode_manifest,
     fold,
 )
@@ -150,6 +151,15 @@ class Reign:
             sinks=(),
         )
         return self.publish(base_manifest(after, before.digest))
+
+    @property
+    def is_half(self) -> bool:
+        """Say whether the last manifest is the first of two: an older driver may yet win the other.
+
+        That one names files of this epoch.
+        """
+        epoch = self.state.epoch
+        return decode_manifest(self._log.read(epoch), f"of epoch {epoch}")[0].is_half
 
     @property
     def is_newest(self) -> bool:
