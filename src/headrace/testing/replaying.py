@@ -9,16 +9,22 @@ from typing import Any
 from headrace.bus.bus import Bus
 from headrace.bus.memory import MemoryBus
 from headrace.clock import Clock
-from headrace.config import Settings
+from headrace.config import JobSettings, Settings
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.deploy import Deployment, deploy
 from headrace.coordinator.recording.archive import ArchiveReader
 from headrace.coordinator.recording.form import Recording
-from headrace.coordinator.recording.loading import loaded_files, restore_state, restore_streams
+from headrace.coordinator.recording.loading import (
+    check_names,
+    loaded_files,
+    restore_state,
+    restore_streams,
+)
+from headrace.coordinator.recording.recorder import KEPT_SETTINGS
 from headrace.coordinator.storage import JobStorage
 from headrace.coordinator.table_files import LoadedFile, broadcast_specs
-from headrace.errors import InvalidInputError
+from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.files import Files
 from headrace.graph.jobs import Job
 from headrace.graph.operators import JobGraph
@@ -34,24 +40,45 @@ class Replay:
         path: of the archive.
 
     Raises:
+        CorruptDataError: names in it lead out of the job's folder.
         InvalidInputError: it is of another job.
     """
 
     def __init__(self, archive: ArchiveReader, job: Job, path: Path) -> None:
         self.recording: Recording = archive.recording
         self._tables: Mapping[str, LoadedFile] = {}
+        check_names(self.recording, str(path))
+        self._origin = str(path)
         recorded = job_of(self.recording.job)
         if recorded != job.name:
             raise InvalidInputError(f"{path} was recorded of job {recorded!r}; found {job.name!r}")
 
     def options(self) -> dict[str, Any]:
-        """Return those of the driver that results depend on."""
-        own = dict(self.recording.settings["job"])
-        tasks, _ = own.pop("tasks"), own.pop("key_groups")
-        overlay = self.recording.settings["state"]["overlay_bytes"]
+        """Return those of the driver that results depend on.
+
+        Raises:
+            CorruptDataError: they are not those that a recording has.
+        """
+        settings = self.recording.settings
+        try:
+            own = dict(settings["job"])
+            tasks, _ = own.pop("tasks"), own.pop("key_groups")
+            overlay = settings["state"]["overlay_bytes"]
+            JobSettings(**own, tasks=tasks)
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._foreign(str(error)) from error
+        if foreign := own.keys() - KEPT_SETTINGS["job"]:
+            raise self._foreign(", ".join(sorted(foreign)))
         groups = self.recording.state.key_groups
         named = {"tasks": tasks, "key_groups": groups, "overlay_bytes": overlay}
         return {**named, "job_settings": own}
+
+    def _foreign(self, what: str) -> CorruptDataError:
+        return CorruptDataError(
+            f"recording {self._origin} cannot be used: it has settings that none has ({what}); "
+            "record the epoch again",
+            file=self._origin,
+        )
 
     def load(
         self, archive: ArchiveReader, bus: Bus, settings: Settings, clock: Clock, files: Files

@@ -23,6 +23,8 @@ from headrace.coordinator.recording.form import (
 from headrace.errors import CorruptDataError, InvalidInputError
 
 CHUNK_BYTES = 1 << 20
+MANIFEST_BYTES = 256 << 20
+"""No recording says more; what does was made to fill the memory of its reader."""
 _UNREADABLE = (
     *(zipfile.BadZipFile, zlib.error, struct.error, KeyError, EOFError, OSError, ValueError),
     *(NotImplementedError, RuntimeError),  # a flipped bit asks for a password, or a new version
@@ -154,14 +156,16 @@ class ArchiveReader:
     """
 
     def __init__(self, path: Path) -> None:
-        self._origin = str(path)
+        self.origin = str(path)
         if not path.is_file():
             raise InvalidInputError(
                 f"no recording {path}; record one with: headrace jobs replay JOB --epoch N"
             )
         try:
             self._zip = zipfile.ZipFile(path)
-            self.recording = decode_recording(self._zip.read(MANIFEST), self._origin)
+            with self._zip.open(MANIFEST) as source:
+                data = source.read(MANIFEST_BYTES + 1)
+            self.recording = decode_recording(data, self.origin)
         except _UNREADABLE as error:
             raise self._damaged(f"it is not a whole archive with {MANIFEST} ({error})") from error
 
@@ -189,6 +193,8 @@ class ArchiveReader:
                 while chunk := source.read(CHUNK_BYTES):
                     found.update(chunk)
                     size += len(chunk)
+                    if size > wanted.size:
+                        break
                     yield chunk
         except _UNREADABLE as error:
             raise self._damaged(f"{name} cannot be read ({error})") from error
@@ -197,8 +203,8 @@ class ArchiveReader:
 
     def _damaged(self, what: str) -> CorruptDataError:
         return CorruptDataError(
-            f"recording {self._origin} is damaged: {what}; record the epoch again",
-            file=self._origin,
+            f"recording {self.origin} is damaged: {what}; record the epoch again",
+            file=self.origin,
         )
 
     def __enter__(self) -> ArchiveReader:

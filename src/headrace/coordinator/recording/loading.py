@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import binascii
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
@@ -14,14 +16,50 @@ from headrace.bus.restored import Restored
 from headrace.coordinator.commit_log import CommitLog
 from headrace.coordinator.manifest import base_manifest, encode_manifest
 from headrace.coordinator.recording.archive import ArchiveReader
-from headrace.coordinator.recording.form import RecordedPartition, RecordedStream
-from headrace.coordinator.recording.recorder import OFFSET
+from headrace.coordinator.recording.form import RecordedPartition, RecordedStream, Recording
+from headrace.coordinator.recording.recorder import OFFSET, bare_state
 from headrace.coordinator.storage import JobStorage
 from headrace.coordinator.table_files import LoadedFile
 from headrace.errors import CorruptDataError
 from headrace.plan.tables import TableFile
 
-_STATE = re.compile(r"state/((?:segment|snapshot)/(?!\.)[^/]+)")
+_STATE = re.compile(r"state/((?:segment|snapshot)/(?!\.)[^/\\]+)")
+_JOB = re.compile(r"(?!\.)[^/\\\0]+")
+_UNFIT = (pa.ArrowException, binascii.Error, KeyError, OverflowError, TypeError, ValueError)
+
+
+def check_names(recording: Recording, origin: str) -> None:
+    """Make sure that nothing outside of a job's own folder is written or read.
+
+    A recording may come from anybody, and its digests tell damage only.
+
+    Raises:
+        CorruptDataError: a name leads elsewhere, or is of a file that it does not hold.
+    """
+    state, members = recording.state, recording.members
+    if not _JOB.fullmatch(recording.job) or state.job != recording.job:
+        raise _unfit(origin, f"a job cannot be called {recording.job!r}, its state {state.job!r}")
+    for member in members:
+        if member.startswith("state/") and not _STATE.fullmatch(member):
+            raise _unfit(origin, f"it cannot hold {member!r}")
+    for file in sorted(bare_state(state).files()):
+        if f"state/{file}" not in members:
+            raise _unfit(origin, f"its state names {file!r}, which it does not hold")
+
+
+@contextmanager
+def _told(origin: str, what: str) -> Iterator[None]:
+    """Tell of content that is whole but not what it should be."""
+    try:
+        yield
+    except _UNFIT as error:
+        raise _unfit(origin, f"{what} is not what it should be ({error})") from error
+
+
+def _unfit(origin: str, what: str) -> CorruptDataError:
+    return CorruptDataError(
+        f"recording {origin} cannot be used: {what}; record the epoch again", file=origin
+    )
 
 
 def restore_streams(archive: ArchiveReader, bus: MemoryBus) -> None:
@@ -31,8 +69,9 @@ def restore_streams(archive: ArchiveReader, bus: MemoryBus) -> None:
         CorruptDataError: a member is damaged.
     """
     for stream in archive.recording.streams:
-        parts = [_restored(archive, stream, part) for part in stream.parts]
-        bus.restore(stream.spec, stream.schema, stream.added, parts)
+        with _told(archive.origin, f"stream {stream.name!r}"):
+            parts = [_restored(archive, stream, part) for part in stream.parts]
+            bus.restore(stream.spec, stream.schema, stream.added, parts)
     for alias, name in archive.recording.aliases.items():
         bus.alias(alias, name)
 
@@ -40,10 +79,15 @@ def restore_streams(archive: ArchiveReader, bus: MemoryBus) -> None:
 def _restored(archive: ArchiveReader, stream: RecordedStream, part: RecordedPartition) -> Restored:
     if not part.member:
         return Restored(part.begin, part.end)
-    batches = []
+    batches, last = [], part.begin - 1
     with pa.ipc.open_stream(io.BytesIO(archive.read(part.member))) as reader:
         for batch in reader:
+            batch.validate(full=True)  # what points outside of its buffers would be read there
             offsets = np.asarray(batch.column(OFFSET).to_numpy(), np.int64)
+            inside = np.diff(offsets, prepend=last, append=part.end) > 0
+            if not inside.all():
+                raise ValueError(f"offsets of {part.member} are not within {part.begin}-{part.end}")
+            last = int(offsets[-1]) if len(offsets) else last
             batches.append((offsets, batch.select(stream.schema.names)))
     return Restored(part.begin, part.end, batches)
 
@@ -58,11 +102,9 @@ def restore_state(archive: ArchiveReader, storage: JobStorage, log: CommitLog) -
     for member in archive.recording.members:
         if not member.startswith("state/"):
             continue
-        found = _STATE.fullmatch(member)
-        if found is None:
-            raise CorruptDataError(f"a recording cannot hold {member!r}; record the epoch again")
-        storage.files.write_new(storage.root / found[1], archive.chunks(member))
-    state = archive.recording.state
+        path = storage.root / member.removeprefix("state/")
+        storage.files.write_new(path, archive.chunks(member))
+    state = bare_state(archive.recording.state)
     log.publish(state.epoch, encode_manifest(base_manifest(state, ""))[0])
 
 
@@ -75,7 +117,9 @@ def loaded_files(archive: ArchiveReader) -> Mapping[str, LoadedFile]:
     found = {}
     for file in archive.recording.files:
         data = archive.read(file.member)
-        with pa.ipc.open_stream(data) as reader:
+        with _told(archive.origin, file.member), pa.ipc.open_stream(data) as reader:
             schema = reader.schema
+            for batch in reader:
+                batch.validate(full=True)
         found[file.file] = LoadedFile(TableFile(schema, file.path, file.digest), data)
     return found

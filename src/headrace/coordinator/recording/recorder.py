@@ -42,10 +42,14 @@ from headrace.files import Files
 OFFSET = "__offset"
 """The column with the offset of each row."""
 
-_KEPT_SETTINGS = {
-    "job": ("tasks", "key_groups", "dead_letters", "call_timeout_s", "rows_per_message"),
+KEPT_SETTINGS = {
+    "job": (
+        *("tasks", "key_groups", "dead_letters", "call_timeout_s", "rows_per_message"),
+        *("max_concurrency", "threads"),
+    ),
     "state": ("overlay_bytes",),
 }
+"""What results depend on, by section."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +169,7 @@ class Recorder:
 def _kept(settings: Settings) -> dict[str, dict[str, Any]]:
     return {
         section: {name: getattr(getattr(settings, section), name) for name in names}
-        for section, names in _KEPT_SETTINGS.items()
+        for section, names in KEPT_SETTINGS.items()
     }
 
 
