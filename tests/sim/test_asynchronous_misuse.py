@@ -146,3 +146,29 @@ def test_a_call_whose_time_is_over_before_a_thread_is_free_is_not_made() -> None
     for one in workers:
         one.join(10)
     assert Hangs.seen == {0: 1}
+
+
+def test_messages_that_wait_know_their_stream_when_a_pattern_matches_another() -> None:
+    class Refuses(hr.AsyncProcessor):
+        async def process(self, message: Any, context: hr.Context) -> None:
+            await asyncio.sleep(100)
+            raise ValueError("no")
+
+    @hr.job("growing")
+    def growing(g: hr.Graph) -> None:
+        rows = g.input("in.*", schema={"k": pa.int64()})
+        rows.partition_by("k").process(
+            Refuses, returns={"k": int}, on_error="dead_letter", timeout="1h"
+        ).send_to(g.output("out"))
+
+    with TestDriver(growing, tasks=2, key_groups=8) as driver:
+        driver.create("in.b", {"k": pa.int64()})
+        driver.feed("in.b", [{"k": k} for k in (1, 2)])
+        driver.advance()
+        assert not driver.dead_letters()
+        driver.create("in.a", {"k": pa.int64()})
+        driver.feed("in.a", [{"k": k} for k in (3, 4)])
+        driver.finish()
+        letters = driver.dead_letters()
+    told = sorted((one["stream"], one["offset"], one["record"]["k"]) for one in letters)
+    assert told == [("in.a", 0, 3), ("in.a", 1, 4), ("in.b", 0, 1), ("in.b", 1, 2)]

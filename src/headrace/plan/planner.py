@@ -285,7 +285,7 @@ class _Draft:
             stores=_stores(members),
             delays={name: delay for name, delay in delays.items() if name in known},
             tables=tuple(dict.fromkeys(t.name for o in members for t in tables_of(o))),
-            origins=tuple(self.origins.values()) if dead or _keeps_origins(members) else (),
+            origins=tuple(self.origins.values()),
             keys={name: self.flows[name].keys for name in names} if receives else {},
         )
 
@@ -365,10 +365,6 @@ class _Draft:
             )
         width = widths[operator.stream]
         return OutputBinding(operator.name, operator.stream, width, flow.schema, keys, flow.time)
-
-
-def _keeps_origins(members: list[Operator]) -> bool:
-    return any(isinstance(operator, InOrder) for operator in members)
 
 
 def _stores(members: list[Operator]) -> tuple[StoreSpec, ...]:

@@ -60,6 +60,7 @@ from headrace.task.messages.stateless import (
     SelectNode,
 )
 from headrace.task.node import Node
+from headrace.task.origins import Origin
 from headrace.task.outputs import OutputNode
 from headrace.task.parcels import Parcels
 from headrace.task.process import ProcessNode
@@ -244,7 +245,8 @@ def _calling_node(
     }
     if build.state is None:
         return AskNode(operator.name, factory, turn, **calling, **named)
-    pending = PendingRows(build.state.store(timer_store(operator)), build.groups)
+    store, origin = build.state.store(timer_store(operator)), Origin(build.stage.origins)
+    pending = PendingRows(store, build.groups, origin)
     return AsyncNode(operator.name, factory, turn, pending=pending, **calling, **named)
 
 

@@ -16,8 +16,9 @@ import pyarrow as pa
 from headrace.plan.stages import OFFSET, ORIGIN, TIME, WATERMARK
 from headrace.records.keys import decode_key, encode_key, encode_value
 from headrace.state.store import KeyValueStore
-from headrace.task.chunk import Chunk, Ints, from_exchange
+from headrace.task.chunk import Chunk, Groups, Ints, from_exchange
 from headrace.task.dead_letters import from_record, to_record
+from headrace.task.origins import Origin
 
 KIND = 2
 """After those of event and wall timers."""
@@ -50,17 +51,18 @@ class PendingRows:
     Args:
         store: of the operator's timers.
         groups: of the task, first and after last.
+        origin: of what came from inputs.
     """
 
-    def __init__(self, store: KeyValueStore, groups: tuple[int, int]) -> None:
-        self._store, self._groups = store, groups
+    def __init__(self, store: KeyValueStore, groups: tuple[int, int], origin: Origin) -> None:
+        self._store, self._groups, self._origin = store, groups, origin
 
     def put(self, chunk: Chunk, rows: Iterable[tuple[int, Place]]) -> None:
         """Keep rows of a chunk."""
         wanted = list(rows)
         if not wanted:
             return
-        batch = _bare(chunk.take(np.array([row for row, _ in wanted], np.int64)))
+        batch = self._bare(chunk.take(np.array([row for row, _ in wanted], np.int64)))
         records = [to_record(batch, at) for at in range(batch.num_rows)]
         self._store.put_many([place.full for _, place in wanted], records)
 
@@ -86,18 +88,27 @@ class PendingRows:
             whole = pa.concat_batches(batches[begin:end])
             groups = np.array([group for _, _, group in places], np.uint16)
             epochs, numbers = (np.array([p[at] for p in places], np.int64) for at in (0, 1))
-            runs.append(Kept(from_exchange(whole, groups), epochs, numbers))
+            runs.append(Kept(self._whole(whole, groups), epochs, numbers))
             begin = end
         return runs
 
-
-def _bare(chunk: Chunk) -> pa.RecordBatch:
-    fields = list(chunk.batch.schema)
-    if chunk.times is not None:
-        fields += [pa.field(TIME, pa.int64()), pa.field(WATERMARK, pa.int64())]
-    if chunk.origins is not None:
+    def _bare(self, chunk: Chunk) -> pa.RecordBatch:
+        fields = list(chunk.batch.schema)
+        if chunk.times is not None:
+            fields += [pa.field(TIME, pa.int64()), pa.field(WATERMARK, pa.int64())]
+        if chunk.origins is None:
+            return chunk.to_exchange(pa.schema(fields))
         fields += [pa.field(ORIGIN, pa.int32()), pa.field(OFFSET, pa.int64())]
-    return chunk.to_exchange(pa.schema(fields))
+        batch = chunk.to_exchange(pa.schema(fields))
+        sources = pa.array(self._origin.kept(chunk.origins.sources))
+        return batch.set_column(batch.schema.get_field_index(ORIGIN), ORIGIN, sources)
+
+    def _whole(self, batch: pa.RecordBatch, groups: Groups) -> Chunk:
+        if ORIGIN in batch.schema.names:
+            at = batch.schema.get_field_index(ORIGIN)
+            sources = self._origin.known(batch.column(at).to_numpy())
+            batch = batch.set_column(at, ORIGIN, pa.array(sources))
+        return from_exchange(batch, groups)
 
 
 def _entries(
