@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import urllib.error
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -28,7 +30,7 @@ class Client:
         job: its name.
 
     Raises:
-        InvalidInputError: no driver of it serves the API.
+        InvalidInputError: no driver of it serves the API, or one that this host cannot reach.
     """
 
     def __init__(self, storage: Path, job: str) -> None:
@@ -42,6 +44,19 @@ class Client:
                 job=job,
             ) from None
         self.place = msgspec.json.decode(data, type=Place)
+        self._check_host()
+
+    def _check_host(self) -> None:
+        """Refuse a loopback that is another host's: whoever listens here must not get the token."""
+        host, address = self.place.host, urlsplit(self.place.url).hostname or ""
+        if host in ("", os.uname().nodename):
+            return
+        if address in ("localhost", "::1") or address.startswith("127."):
+            raise InvalidInputError(
+                f"the driver of job {self.job!r} runs on host {host} and answers there only; ask "
+                "there, or start it with control.host set to an address that others reach",
+                job=self.job,
+            )
 
     def get(self, path: str) -> Any:
         """Return the answer to a GET.

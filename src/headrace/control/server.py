@@ -31,11 +31,12 @@ BACKLOG = 64
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a driver's API is, and what it asks for."""
+    """Where a driver's API is, and what it asks for; ``host`` has the process."""
 
     url: str
     token: str
     process: int
+    host: str = ""
 
 
 class ControlServer:
@@ -70,7 +71,8 @@ class ControlServer:
         self._listener = _listening(self._host, self._port)
         shown, taken = self._listener.getsockname()[:2]
         shown = f"[{shown}]" if ":" in shown else shown
-        self.place = Place(f"http://{shown}:{taken}", secrets.token_urlsafe(32), os.getpid())
+        token, host = secrets.token_urlsafe(32), os.uname().nodename
+        self.place = Place(f"http://{shown}:{taken}", token, os.getpid(), host)
         _leave_word(self._storage / PLACE, self.place, self._clock)
         self._thread = threading.Thread(target=self._serve, name="headrace-control", daemon=True)
         self._thread.start()

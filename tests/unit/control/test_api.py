@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 import schemathesis
@@ -177,6 +178,18 @@ def test_a_driver_that_is_not_there_is_told(tmp_path: Path, client: Client) -> N
     client.place = Place("http://127.0.0.1:9", "x", 1)
     with pytest.raises(UnavailableError, match="does not answer"):
         client.get("/v1/job")
+
+
+def test_the_loopback_of_another_host_is_not_asked(tmp_path: Path) -> None:
+    """A storage on a shared disk is seen by hosts whose own port may be anybody's."""
+    for url, is_refused in (("http://127.0.0.1:9", True), ("http://10.0.0.7:9", False)):
+        place = Place(url, "x", 1, "elsewhere")
+        (tmp_path / PLACE).write_bytes(msgspec.json.encode(place))
+        if is_refused:
+            with pytest.raises(InvalidInputError, match="runs on host elsewhere"):
+                Client(tmp_path, "shop")
+        else:
+            assert Client(tmp_path, "shop").place == place
 
 
 def test_a_port_that_is_taken_is_told(client: Client, board: Board, tmp_path: Path) -> None:
