@@ -232,8 +232,8 @@ class Stage:
 
     ``delays`` says how far, in ms, the watermark of what reaches an operator stays behind the
     stage's own, because of windows between: see ``planner``. ``tables`` names the broadcast
-    stores that its operators use. ``origins`` are the streams of all inputs of the job, in order,
-    where the stage makes dead letters: by their numbers rows say where they came from. ``keys`` are
+    stores that its operators use. ``origins`` are the streams of all inputs of the job, in order:
+    by their numbers rows say where they came from, where something asks for it. ``keys`` are
     the columns of the key in what leaves each operator and each received ``partition_by``.
     """
 
