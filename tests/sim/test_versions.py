@@ -226,3 +226,23 @@ def test_a_table_that_is_idle_holds_no_order_back() -> None:
         found = sorted((row["at"], row["rate"]) for row in driver.output("out"))
         assert found[2:] == [(60, 6), (60, 9), (90, 6), (90, 9)]
         assert driver.coordinator.state.counts["late"] == 1
+
+
+def test_rows_of_a_key_leave_in_the_order_of_their_times() -> None:
+    times = [20, 19, 22, 21, 21, 25, 23, 27, 24, 30, 28, 40]
+    found = []
+    for step in (1, 2, 5, len(times)):
+        with opened(tasks=1) as driver:
+            driver.feed("rates", [{"money": 1, "rate": at, "at": at} for at in range(18, 60)], 0)
+            driver.feed("rates", [{"money": 2, "rate": 0, "at": 90}], partition=1)
+            driver.feed("orders", [{"money": 2, "n": 0, "at": 90}], partition=1)
+            for begin in range(0, len(times), step):
+                some = list(enumerate(times))[begin : begin + step]
+                rows = [{"money": 1, "n": n, "at": at} for n, at in some]
+                driver.feed("orders", rows, partition=0)
+                driver.run()
+            driver.finish()
+            out = [row for row in driver.output("out") if row["money"] == 1]
+            found.append([(row["at"], row["n"], row["rate"]) for row in out])
+    in_order = sorted((at, n, at) for n, at in enumerate(times))
+    assert found == [in_order] * 4

@@ -130,7 +130,7 @@ class JoinVersionsNode(Node):
                 self._wait(held, moments, np.flatnonzero(~is_due))
         if ready:
             moments = np.concatenate([own for _, own in ready])
-            self._join(concatenated([chunk for chunk, _ in ready]), moments)
+            self._join(*_in_order(concatenated([chunk for chunk, _ in ready]), moments))
         self._due = self._waiting.first_cluster(max(watermark, self._watermark))
 
     def deadlines(self) -> tuple[int | None, int | None]:
@@ -197,3 +197,11 @@ class JoinVersionsNode(Node):
             taken = pa.array(rows, mask=~found)
             batch = joined_columns(self._schema, chunk.batch, held, self._columns, taken)
             self.emit(chunk.with_batch(batch))
+
+
+def _in_order(chunk: Chunk, moments: Ints) -> tuple[Chunk, Ints]:
+    """Return rows by their moments; of one moment as they came."""
+    if (moments[1:] >= moments[:-1]).all():
+        return chunk, moments
+    order = np.argsort(moments, kind="stable")
+    return chunk.take(order), moments[order]
