@@ -172,3 +172,31 @@ def test_messages_that_wait_know_their_stream_when_a_pattern_matches_another() -
         letters = driver.dead_letters()
     told = sorted((one["stream"], one["offset"], one["record"]["k"]) for one in letters)
     assert told == [("in.a", 0, 3), ("in.a", 1, 4), ("in.b", 0, 1), ("in.b", 1, 2)]
+
+
+class TakesLong:
+    """Message 1 is answered after 1.5 s, when the epoch has long given up waiting for it."""
+
+    async def process(self, message: Any, context: hr.Context) -> None:
+        await asyncio.sleep(1.5 if message.n == 1 else 0)
+        context.emit({"n": message.n})
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_what_the_slot_does_between_calls_is_not_their_time(keyed: bool) -> None:
+    @hr.job("long")
+    def job(g: hr.Graph) -> None:
+        stream: Any = g.input("in")
+        if keyed:
+            stream = stream.partition_by("k")
+        options: dict[str, Any] = {"max_concurrency": 8, "timeout": "2s", "on_error": "drop"}
+        stream.process(TakesLong, returns={"n": int}, **options).send_to(g.output("out"))
+
+    with TestDriver(job, tasks=1, slots=1) as driver:
+        driver.create("in", {"n": pa.int64(), "k": pa.string()})
+        driver.feed("in", [{"n": n, "k": "k"} for n in range(3)])
+        driver.advance()
+        assert 1 not in [row["n"] for row in driver.output("out")]
+        driver.clock.advance(60_000)
+        driver.run()
+        assert sorted(row["n"] for row in driver.output("out")) == [0, 1, 2]

@@ -71,12 +71,23 @@ class _Selector(selectors.DefaultSelector):
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop in which time is that of a clock."""
+    """An event loop in which time is that of a clock, and goes on only while it runs.
+
+    What a service has answered meanwhile is not too late because nobody could take it.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self.waits = _Selector(clock)
-        self._clock, self._zero = clock, clock.monotonic()
+        self._clock = clock
+        self._zero = self._left = clock.monotonic()
         super().__init__(self.waits)
+
+    def run_until_complete(self, future: Any) -> Any:
+        self._zero += self._clock.monotonic() - self._left
+        try:
+            return super().run_until_complete(future)
+        finally:
+            self._left = self._clock.monotonic()
 
     def time(self) -> float:  # from 0 on, for timers are compared to a billionth of a second
         return self._clock.monotonic() - self._zero
