@@ -30,6 +30,7 @@ from headrace.state.follower import Counts, Follower, TaskName
 from headrace.state.memory import MemoryBackend
 from headrace.state.object_cache import CacheBudget, ObjectCache
 from headrace.state.objects import ObjectStore
+from headrace.state.ownership import Owner
 from headrace.state.position import Position, Target
 from headrace.state.recovery import Progress
 from headrace.state.rocksdb import RocksDBBackend
@@ -126,6 +127,15 @@ class TaskState:
                     if ttl_ms is None
                     else ExpiringStore(backend, store, ttl_ms, self.name.groups)
                 )
+
+    def own(self, owner: Owner | None) -> None:
+        """Say for whom the stores are opened, before anything else is asked of them.
+
+        Raises:
+            NotOwnerError: a newer generation has taken what is on disk; close, do not retry.
+        """
+        for backend, _ in self._backends.values():
+            backend.own(owner)
 
     @property
     def position(self) -> Position | None:

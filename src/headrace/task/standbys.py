@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Lock
 
 from headrace.clock import Clock
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, NotOwnerError
 from headrace.graph.operators import StoreSpec
 from headrace.state.chain import SegmentSource
 from headrace.state.position import Position, Target
@@ -155,20 +155,23 @@ class StandbyStores:
         if held is None:
             held = self._held[key] = _Held(opened(), groups)
             held.reached = _left_there(held.state, target)
-        self._look(held)
-        if held.ticket is None and held.reached != target.position:
+        self._look(key, held)
+        if held.ticket is None and not held.is_closed and held.reached != target.position:
             work = _Follow(held, target, source, self.clock, self.share)
             held.ticket = self.background.submit(work)
         position = held.reached
         epoch, attempt = (-1, "") if position is None else (position.epoch, position.digest)
         return StandbyReport(key[1], key[2], epoch, attempt, held.problem)
 
-    def _look(self, held: _Held) -> None:
+    def _look(self, key: StandbyKey, held: _Held) -> None:
         if held.ticket is None or not self.background.look(held.ticket):
             return
         error, held.reached = held.ticket.error, held.ticket.result or held.reached
         held.ticket = None
         held.problem = "" if error is None else f"{type(error).__name__}: {error}"
+        if isinstance(error, NotOwnerError):  # a newer driver waits for the store
+            with suppress(HeadraceError):  # what is not flushed is read again
+                self.stop(key)
 
     def keep(self, job: str, wanted: set[tuple[str, int]], stages: set[str]) -> None:
         """Stop the standbys of these stages that are not wanted here any more."""
@@ -210,6 +213,7 @@ class StandbyStores:
 def _left_there(state: TaskState, target: Target) -> Position | None:
     """Return how far an earlier process came, which may have ended before it could tell."""
     with suppress(HeadraceError, OSError):  # who is to follow meets it again, and tells
+        state.own(target.owner)
         position = state.position
         if position is not None and position.lineage == target.position.lineage:
             return position

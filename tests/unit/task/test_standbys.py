@@ -1,0 +1,71 @@
+"""Standbys of a process that an older driver has left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headrace.files import Files
+from headrace.graph.operators import StoreSpec
+from headrace.state.chain import Chain
+from headrace.state.follower import TaskName
+from headrace.state.ownership import DirectoryLock, Owner
+from headrace.state.position import Position, Target
+from headrace.state.task_state import TaskState
+from headrace.task.background import InlineBackground
+from headrace.task.standbys import StandbyStores
+from headrace.testing.clock import ManualClock
+
+KEY, GROUPS = ("job", "stage", 0), (0, 8)
+
+
+class Empty:
+    """Nothing was ever committed but numbers of epochs."""
+
+    def chain(
+        self, stage: str, task: int, groups: tuple[int, int], after: Position | None
+    ) -> Chain:
+        return Chain(after)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "rocksdb"
+
+
+@pytest.fixture
+def follow(tmp_path: Path) -> Callable[[int], int]:
+    """Tells a process of generation 1 to follow to an epoch; returns how far it says it is."""
+    stores = StandbyStores(InlineBackground(), ManualClock())
+
+    def opened() -> TaskState:
+        name = TaskName("job", "stage", 0, GROUPS)
+        return TaskState(name, [StoreSpec("n", value=int)], tmp_path, Files(sync=False))
+
+    def follow(epoch: int) -> int:
+        position = Position("line", epoch, f"attempt {epoch}")
+        target = Target(position, None, 0, Owner("line", 1))
+        return stores.follow(KEY, GROUPS, opened, target, Empty()).epoch
+
+    return follow
+
+
+def test_it_lets_go_of_a_store_that_a_newer_driver_has_asked_for(
+    folder: Path, follow: Callable[[int], int]
+) -> None:
+    assert [follow(1), follow(1)] == [-1, 1]
+    (folder / Owner("line", 2).mark).touch()  # as one that finds it held leaves it
+    assert [follow(2), follow(2)] == [1, 1]
+    DirectoryLock(folder, Owner("line", 2)).release()
+    assert [follow(3), follow(3)] == [-1, -1], "nor does it open it again"
+    DirectoryLock(folder, Owner("line", 2)).release()
+
+
+def test_it_opens_nothing_that_a_newer_driver_has(
+    folder: Path, follow: Callable[[int], int]
+) -> None:
+    DirectoryLock(folder, Owner("line", 2)).release()
+    assert follow(1) == -1
+    DirectoryLock(folder, Owner("line", 2)).release()
