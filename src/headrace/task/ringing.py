@@ -125,12 +125,11 @@ def passed(chunks: Sequence[Chunk]) -> list[Ints] | None:
             marks = np.where(is_known, marks, chunk.times)
         on_time = np.where(chunk.times >= marks, chunk.times, _FAR)
         firsts = np.flatnonzero(np.diff(groups.astype(np.int32), prepend=-1))
-        bound = later[groups]
-        later[groups[firsts]] = np.minimum(
-            later[groups[firsts]], np.minimum.reduceat(on_time, firsts)
-        )
+        bound, runs = later[groups], groups[firsts]
+        np.minimum.at(later, runs, np.minimum.reduceat(on_time, firsts))
         falls = (np.diff(marks) < 0) & (groups[1:] == groups[:-1])
-        if falls.any():  # rows of several partitions
+        # Rows of several partitions, or a key group in several places, as behind joins.
+        if falls.any() or len(np.unique(runs)) < len(runs):
             bound = np.minimum(bound, _least_from(on_time, groups))
         found.append(np.minimum(marks, bound))
     return found[::-1]
