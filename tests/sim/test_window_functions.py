@@ -183,6 +183,25 @@ def test_late_messages_of_a_function_go_to_its_side() -> None:
         assert [row["v"] for row in driver.output("late")] == [2]
 
 
+def test_what_reduce_makes_as_a_dict_is_a_message_for_the_next() -> None:
+    """However many messages a window has."""
+
+    @hr.job("dicts")
+    def job_(g: hr.Graph) -> None:
+        keyed = g.input("in", time="at").partition_by("k")
+        added = keyed.reduce(
+            hr.tumbling("10ms"),
+            lambda first, second: {"at": first.at, "k": first.k, "v": first.v + second.v},
+        )
+        added.send_to(g.output("out"))
+
+    with TestDriver(job_) as driver:
+        driver.create("in", COLUMNS, time="at")
+        driver.feed("in", [{"k": "a", "v": at, "at": at} for at in (1, 2, 3, 4, 11, 12)])
+        driver.finish()
+        assert [row["v"] for row in driver.output("out")] == [10, 23]
+
+
 def told(key: Any, window: Any, messages: list[Any]) -> list[dict[str, Any]]:
     bounds = [moment(at) for at in window if at is not None]
     return [{"key": repr(key), "bounds": bounds, "values": [message.v for message in messages]}]

@@ -91,7 +91,14 @@ class Reduce(WindowFunction):
 
     def made(self, row: Any, messages: list[Any]) -> Iterable[Any]:
         """Return the last message that is left."""
-        return [reduce(self.function, messages)]
+        kind, names = type(messages[0]), messages[0].__struct_fields__
+
+        def joined(first: Any, second: Any) -> Any:
+            made = self.function(first, second)
+            # What is made of two is the first of the next two: a message again.
+            return kind(*_values(made, names)) if isinstance(made, Mapping) else made
+
+        return [reduce(joined, messages)]
 
 
 @dataclass(frozen=True)
