@@ -200,3 +200,33 @@ def test_what_the_slot_does_between_calls_is_not_their_time(keyed: bool) -> None
         driver.clock.advance(60_000)
         driver.run()
         assert sorted(row["n"] for row in driver.output("out")) == [0, 1, 2]
+
+
+class Held:
+    """Message 0 is not answered for now."""
+
+    is_held: ClassVar[bool] = True
+
+    async def process(self, message: Any, context: hr.Context) -> None:
+        while message.n == 0 and Held.is_held:
+            await asyncio.sleep(0.05)
+        context.emit({"n": message.n})
+
+
+def test_a_slow_call_of_one_input_does_not_hold_the_other() -> None:
+    @hr.job("two")
+    def job(g: hr.Graph) -> None:
+        both: Any = g.input("first").union(g.input("second"))
+        options: dict[str, Any] = {"max_concurrency": 8, "order": "out"}
+        both.process(Held, returns={"n": int}, **options).send_to(g.output("out"))
+
+    Held.is_held = True
+    with TestDriver(job, tasks=1, slots=1) as driver:
+        for name, begin in (("first", 0), ("second", 100)):
+            driver.create(name, {"n": pa.int64()})
+            driver.feed(name, [{"n": n} for n in range(begin, begin + 5)])
+        driver.advance()
+        assert [row["n"] for row in driver.output("out")] == [100, 101, 102, 103, 104]
+        Held.is_held = False
+        driver.run()
+        assert sorted(row["n"] for row in driver.output("out"))[:5] == [0, 1, 2, 3, 4]

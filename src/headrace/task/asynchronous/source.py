@@ -94,7 +94,7 @@ class AskNode(ProcessNode):
         self.answers: dict[Identity, Row] = {}
         self.feed: Callable[[], bool] = lambda: False
         self._backlog: deque[Chunk] = deque()
-        self._asked: deque[Row] = deque()
+        self._asked: dict[int, deque[Row]] = {}
         self._identities = Identities()
 
     def _settled(self, result: Any) -> Any:
@@ -139,7 +139,7 @@ class AskNode(ProcessNode):
                 else:
                     row.is_done = True
             row.chunk, row.at = whole, at
-            self._asked.append(row)
+            self._asked.setdefault(identity.source, deque()).append(row)
         return True
 
     def _apply(self, row: Row) -> None:
@@ -151,20 +151,22 @@ class AskNode(ProcessNode):
                 row.error = error
 
     def _settle(self) -> None:
-        """Go on to what ends first of all, and send that on to calls behind these."""
-        asked = self._asked
-        while asked and asked[0].is_done:
-            row = asked.popleft()
-            if row.error is not None:
-                if self.guard is None:
-                    raise row.error
-            elif self.targets and row.effects is not None:
-                for parcel in self._parcels.packed(row.effects.messages):
-                    self.emit(parcel.of(row.chunk, [row.at] * len(row.effects.messages)))
+        """Go on to what ends first of each partition, and send that on to calls behind these."""
+        for asked in self._asked.values():
+            while asked and asked[0].is_done:
+                self._go_on(asked.popleft())
+
+    def _go_on(self, row: Row) -> None:
+        if row.error is not None:
+            if self.guard is None:
+                raise row.error
+        elif self.targets and row.effects is not None:
+            for parcel in self._parcels.packed(row.effects.messages):
+                self.emit(parcel.of(row.chunk, [row.at] * len(row.effects.messages)))
 
     def low(self, source: int) -> int | None:
         """Return the first offset with a call that has not ended; ``None``: all have."""
-        found = [row.place.offset for row in self._asked if row.place.source == source]
+        found = [row.place.offset for row in self._asked.get(source, ())]
         for chunk in self._backlog:
             assert chunk.origins is not None
             own = chunk.origins.offsets[chunk.origins.sources == source]
