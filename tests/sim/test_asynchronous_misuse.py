@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
 from collections import Counter
 from contextlib import suppress
@@ -230,3 +232,32 @@ def test_a_slow_call_of_one_input_does_not_hold_the_other() -> None:
         Held.is_held = False
         driver.run()
         assert sorted(row["n"] for row in driver.output("out"))[:5] == [0, 1, 2, 3, 4]
+
+
+NEVER = """
+import threading
+import pyarrow as pa
+import headrace as hr
+from headrace.testing import TestDriver
+
+class Never:
+    def process(self, message, context):
+        threading.Event().wait()
+
+@hr.job("never")
+def job(g):
+    options = {"threads": 1, "timeout": "1s", "on_error": "drop"}
+    g.input("in").process(Never, returns={"n": int}, **options).send_to(g.output("out"))
+
+with TestDriver(job, tasks=1, slots=1) as driver:
+    driver.create("in", {"n": pa.int64()})
+    driver.feed("in", [{"n": 1}])
+    driver.run()
+print("over")
+"""
+
+
+def test_a_thread_that_never_returns_does_not_keep_its_process_from_ending() -> None:
+    command = [sys.executable, "-c", NEVER]
+    ended = subprocess.run(command, check=False, capture_output=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, b"over\n"), ended.stderr

@@ -12,11 +12,11 @@ import selectors
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from headrace.clock import Clock, SystemClock
+from headrace.task.asynchronous.threads import Threads
 from headrace.task.messages.calls import time_limit
 
 _REAL_WAIT_S = 0.02
@@ -115,7 +115,7 @@ class CallLoop:
         self._clock = clock
         self._loop: _Loop | None = None
         self._woken: asyncio.Event | None = None
-        self._pools: dict[str, ThreadPoolExecutor] = {}
+        self._pools: dict[str, Threads] = {}
         self._posted: deque[Callable[[], object]] = deque()
         self._lock = threading.Lock()
         self._thread = 0
@@ -152,7 +152,7 @@ class CallLoop:
         """Run a call in a thread of the operator's pool."""
         pool = self._pools.get(operator)
         if pool is None:
-            pool = self._pools[operator] = ThreadPoolExecutor(size, f"headrace-{operator}")
+            pool = self._pools[operator] = Threads(f"headrace-{operator}", size)
         pool.submit(call)
 
     def outside(self, change: int) -> None:
@@ -267,7 +267,7 @@ class CallLoop:
     def close(self) -> None:
         """End what still runs; threads of the user's that do not end are left alone."""
         for pool in self._pools.values():
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.close()
         self._pools.clear()
         loop, self._loop = self._loop, None
         if loop is None or loop.is_closed():
