@@ -261,3 +261,22 @@ def test_a_thread_that_never_returns_does_not_keep_its_process_from_ending() -> 
     command = [sys.executable, "-c", NEVER]
     ended = subprocess.run(command, check=False, capture_output=True, timeout=60)
     assert (ended.returncode, ended.stdout) == (0, b"over\n"), ended.stderr
+
+
+def test_a_key_with_many_messages_behind_a_slow_call_does_not_hold_the_others() -> None:
+    @hr.job("keys")
+    def job(g: hr.Graph) -> None:
+        by_key: Any = g.input("in").partition_by("k")
+        options: dict[str, Any] = {"max_concurrency": 8, "order": "key"}
+        by_key.process(Held, returns={"n": int}, **options).send_to(g.output("out"))
+
+    Held.is_held = True
+    with TestDriver(job, tasks=1, slots=1) as driver:
+        driver.create("in", {"n": pa.int64(), "k": pa.string()})
+        driver.feed("in", [{"n": n, "k": "slow"} for n in range(10_000)])
+        driver.feed("in", [{"n": n, "k": "quick"} for n in range(10_000, 10_005)])
+        driver.advance()
+        assert sorted(row["n"] for row in driver.output("out")) == list(range(10_000, 10_005))
+        Held.is_held = False
+        driver.run()
+        assert len(driver.output("out")) == 10_005

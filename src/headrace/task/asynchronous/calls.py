@@ -26,9 +26,6 @@ from headrace.task.messages.calls import (
 )
 from headrace.task.turn import Turn
 
-LOW_WATER = 1024
-"""With fewer messages waiting, more are made."""
-
 COUNTS = {
     End.DOUBLE: "completed_again",
     End.LATE: "completed_late",
@@ -139,7 +136,7 @@ class Calls:
         while True:
             for call in rules.expire(now_s):
                 self._expired(call)
-            while may_begin and rules.waiting < LOW_WATER and self._refill():
+            while may_begin and rules.is_short and self._refill():
                 pass
             actions = rules.step(now_s, may_begin=may_begin)
             if self._fatal is not None:

@@ -26,6 +26,9 @@ from headrace.graph.calls import IN, KEY
 MOST_AHEAD = 100_000
 """How far the call that begins may be ahead of the first that has not taken effect."""
 
+LOW_WATER = 1024
+"""With fewer messages that could begin, more are made."""
+
 
 class End(Enum):
     """What the end of a call is: it counts, or it comes too late."""
@@ -247,6 +250,11 @@ class Rules:
     def waiting(self) -> int:
         """Messages whose calls have not begun."""
         return len(self._ready) + self._behind
+
+    @property
+    def is_short(self) -> bool:
+        """Say whether more messages are wanted: those behind others of their key may be many."""
+        return len(self._ready) < LOW_WATER and self._behind < self._ahead
 
     @property
     def is_done(self) -> bool:
