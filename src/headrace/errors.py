@@ -34,6 +34,9 @@ class HeadraceError(Exception):
         message: what failed, found, expected, and the next move, in lower case.
         **fields: where it happened, such as ``stream``, ``partition``, ``offset``,
             ``task``, ``epoch``; kept across processes.
+
+    Attributes:
+        also: what else can be done, as whoever met the error knows.
     """
 
     code: ClassVar[str] = "HR000"
@@ -43,11 +46,13 @@ class HeadraceError(Exception):
         super().__init__(message)
         self.message = message
         self.fields = {name: value for name, value in fields.items() if value is not None}
+        self.also = ""
 
     @property
     def advice(self) -> str:
-        """What to do, where the message does not say it itself; else empty."""
-        return "" if _ADVISES.search(self.message) else self.move
+        """What to do, where the message does not say it itself, and what else; may be empty."""
+        move = "" if _ADVISES.search(self.message) else self.move
+        return "; ".join(filter(None, (move, self.also)))
 
     def __str__(self) -> str:
         """Return the message followed by the fields that it does not already hold."""

@@ -152,9 +152,9 @@ def _tell_of_replay(job: str, error: HeadraceError, settings: Settings, clock: C
         for reader in part_readers(settings, job, clock):
             found = load_failed(reader.root, reader.state(), Files(sync=False))
             if found is not None and found.message == error.message:
-                number = found.plan.epoch
                 command = f"headrace jobs replay {reader.job}"
-                typer.echo(f"epoch {number} failed; for a test that runs it: {command}", err=True)
+                number = found.plan.epoch
+                error.also = f"for a test that runs epoch {number} again: {command}"
 
 
 def _served(
