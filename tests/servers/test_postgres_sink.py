@@ -24,7 +24,13 @@ from headrace.testing import TestDriver
 from headrace.testing.postgres import PostgresServer
 
 STEPS = ("epoch.", "commit.", "slot.", "sink.")
-NOT_PASSED = ("epoch.output_published", "slot.merge", "sink.merged", "sink.listed")
+NOT_PASSED = (
+    "epoch.output_published",
+    "slot.merge",
+    "sink.merged",
+    "sink.listed",
+    "sink.part_sent",
+)
 POINTS = [p for p in FAULT_POINTS if p.startswith(STEPS) and not p.startswith(NOT_PASSED)]
 ORDERS = pa.schema({"id": pa.int64(), "price": pa.float64(), "gone": pa.bool_()})
 
