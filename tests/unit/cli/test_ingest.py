@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.unit.cli.commands import done, headrace, refused
 
@@ -133,6 +133,7 @@ JSON_VALUES = st.one_of(
 )
 
 
+@example([{"at": ""}])
 @given(
     st.lists(
         st.dictionaries(st.sampled_from(["id", "at", "name", "ok", "x"]), JSON_VALUES),

@@ -56,6 +56,9 @@ class ColumnReader:
             )
         except (pa.ArrowException, ValueError, AttributeError):
             return None
+        times = [field.name for field in self._spec.schema if field.type == _UTC]
+        if any(_has_empty(table.column(name)) for name in times):
+            return None  # no time in JSON, where it is not the null that it is in CSV
         return self._batch(table, len(lines))
 
     def _json_kind(self, field: pa.Field, row: dict[str, object]) -> pa.Field:
@@ -119,6 +122,10 @@ class ColumnReader:
 
 class _UnsureError(Exception):
     """A column may hold what has to be looked at row by row."""
+
+
+def _has_empty(column: pa.ChunkedArray) -> bool:
+    return column.type == pa.string() and bool(pc.any(pc.equal(column, "")).as_py())
 
 
 def _moments(column: pa.Array) -> pa.Array:
