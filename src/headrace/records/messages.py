@@ -137,7 +137,7 @@ def _fits(value: Any, kind: pa.DataType) -> bool:
 def _rows(messages: Sequence[Any], names: list[str], operator: str) -> Sequence[tuple[Any, ...]]:
     """The values of each message; many of one kind without a step of Python for each."""
     kinds = set(map(type, messages))
-    if len(kinds) == 1 and len(names) > 1:
+    if len(kinds) == 1 and names:
         kind = kinds.pop()
         is_record = issubclass(kind, msgspec.Struct) or dataclasses.is_dataclass(kind)
         take: Callable[[Any], tuple[Any, ...]] | None = None
@@ -149,7 +149,9 @@ def _rows(messages: Sequence[Any], names: list[str], operator: str) -> Sequence[
             take = itemgetter(*names)
         if take is not None and (is_record or set(map(len, messages)) == {len(names)}):
             with contextlib.suppress(AttributeError, KeyError):  # told below, with the message
-                return list(map(take, messages))
+                taken = map(take, messages)
+                is_bare = len(names) == 1 and take is not tuple
+                return list(zip(taken, strict=True)) if is_bare else list(taken)
     return [_row(message, names, operator) for message in messages]
 
 

@@ -210,7 +210,7 @@ class CallLoop:
         with self._lock:
             if self._posted:
                 loop.call_soon(self._serve)
-        with time_limit(limit_s, progress), _collecting_rarely():
+        with time_limit(limit_s, progress), collecting_rarely():
             driven = loop.create_task(self._driven(known, begin_s, wait_s, should_stop))
             try:
                 loop.run_until_complete(driven)
@@ -282,7 +282,7 @@ class CallLoop:
 
 
 @contextmanager
-def _collecting_rarely() -> Iterator[None]:
+def collecting_rarely() -> Iterator[None]:
     """Let the collector of cycles look less often: what calls are made of lives for a while.
 
     Looking after every 700 objects, as is the default, doubled the cost of a call.

@@ -19,7 +19,7 @@ import polars as pl
 from headrace.errors import FunctionResultError, InvalidInputError
 from headrace.graph.calls import Calls as Spec
 from headrace.task.asynchronous.calls import Calls, Row
-from headrace.task.asynchronous.loop import CallLoop, Owner
+from headrace.task.asynchronous.loop import CallLoop, Owner, collecting_rarely
 from headrace.task.asynchronous.node import BLOCK_ROWS, Refusals, emitted
 from headrace.task.chunk import Chunk
 from headrace.task.context import NO_GROUP
@@ -199,6 +199,10 @@ class AnswerNode(Node):
 
     def push(self, chunk: Chunk) -> None:
         """Look up what became of the call of each row."""
+        with collecting_rarely():
+            self._answer(chunk)
+
+    def _answer(self, chunk: Chunk) -> None:
         rows: list[Row] = []
         refused: list[Refused] = []
         for at, identity in enumerate(self._identities.of(chunk)):
