@@ -23,7 +23,6 @@ from headrace.records.keys import UInt64s, encode_columns, key_groups
 from headrace.records.layout import TableLayout
 from headrace.records.schema import normalise
 from headrace.state.columnar.columns import gather
-from headrace.state.columnar.keys import ALL_HASHES
 from headrace.state.columnar.table import ColumnarTable
 from headrace.task.chunk import UNKNOWN, Chunk, Ints, Origins, concatenated
 from headrace.task.node import Node
@@ -158,15 +157,9 @@ class InOrderNode(Node):
     def _stored(self, begin: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of this task that waited, from one event time to before another."""
         for run in self._table.runs:
-            for piece in run.pieces:
-                rows = piece.written_between(begin, end)
-                if len(rows) and run.hashes != ALL_HASHES:
-                    hashes = piece.hashes[rows]
-                    first, last = (np.uint64(bound) for bound in run.hashes)
-                    rows = rows[(hashes >= first) & (hashes <= last)]
-                if len(rows):
-                    columns = [gather(column, rows) for column in piece.batch.columns]
-                    yield pa.RecordBatch.from_arrays(columns, names=piece.batch.schema.names)
+            for piece, rows in run.written_between(begin, end):
+                columns = [gather(column, rows) for column in piece.batch.columns]
+                yield pa.RecordBatch.from_arrays(columns, names=piece.batch.schema.names)
 
     def _first_stored(self, begin: int) -> int:
         """Return the earliest event time, from one on, of a row that waits."""

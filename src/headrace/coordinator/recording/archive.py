@@ -8,11 +8,11 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 import pyarrow as pa
 
+from headrace.closing import Closing
 from headrace.coordinator.recording.form import (
     MANIFEST,
     Member,
@@ -32,7 +32,7 @@ _UNREADABLE = (
 _BEGIN = (1980, 1, 1, 0, 0, 0)  # the same content is the same archive
 
 
-class ArchiveWriter:
+class ArchiveWriter(Closing):
     """Writes an archive that takes its name when it is whole.
 
     Use as a context manager; one that is left by an error leaves nothing.
@@ -95,16 +95,7 @@ class ArchiveWriter:
         self._temporary.replace(self._path)
         return size
 
-    def __enter__(self) -> ArchiveWriter:
-        """Write for a block."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         """Leave nothing unless it was finished."""
         self._zip.close()
         self._temporary.unlink(missing_ok=True)
@@ -144,7 +135,7 @@ class _Counted:
         return Member(self._size, self._sum.hexdigest())
 
 
-class ArchiveReader:
+class ArchiveReader(Closing):
     """Reads an archive; use as a context manager.
 
     Args:
@@ -207,15 +198,6 @@ class ArchiveReader:
             file=self.origin,
         )
 
-    def __enter__(self) -> ArchiveReader:
-        """Read for a block."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         """Close the file."""
         self._zip.close()

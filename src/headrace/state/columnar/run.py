@@ -308,6 +308,17 @@ class Run:
         """Say whether any row deletes."""
         return any(piece.info.deleted for piece in self.pieces)
 
+    def written_between(self, begin: int, end: int) -> Iterator[tuple[Piece, Rows]]:
+        """Yield the rows that were written from one moment to before another, piece by piece."""
+        for piece in self.pieces:
+            rows = piece.written_between(begin, end)
+            if len(rows) and self.hashes != ALL_HASHES:
+                hashes = piece.hashes[rows]
+                first, last = (np.uint64(bound) for bound in self.hashes)
+                rows = rows[(hashes >= first) & (hashes <= last)]
+            if len(rows):
+                yield piece, rows
+
     def clusters(self) -> set[int]:
         """Return the clusters of all rows, deleted ones too."""
         found: set[int] = set()

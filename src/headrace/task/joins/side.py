@@ -10,7 +10,6 @@ import pyarrow as pa
 from headrace.records.keys import encode_columns
 from headrace.records.schema import normalise
 from headrace.state.columnar.columns import Mask, Rows, gather
-from headrace.state.columnar.keys import ALL_HASHES
 from headrace.state.columnar.run import Piece
 from headrace.state.columnar.table import ColumnarTable
 from headrace.task.chunk import Chunk, Ints
@@ -107,14 +106,7 @@ class Side:
     def between(self, begin: int, end: int) -> Iterator[tuple[Piece, Rows]]:
         """Yield the rows of this task that are of event times from one to before another."""
         for run in self._table.runs:
-            for piece in run.pieces:
-                rows = piece.written_between(begin, end)
-                if len(rows) and run.hashes != ALL_HASHES:
-                    hashes = piece.hashes[rows]
-                    first, last = (np.uint64(bound) for bound in run.hashes)
-                    rows = rows[(hashes >= first) & (hashes <= last)]
-                if len(rows):
-                    yield piece, rows
+            yield from run.written_between(begin, end)
         for piece in self._fresh:
             rows = np.flatnonzero((piece.written >= begin) & (piece.written < end))
             if len(rows):
