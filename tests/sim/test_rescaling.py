@@ -9,7 +9,7 @@ import pytest
 from tests.sim.copies import expire_lease
 from tests.sim.world import World, make_job
 
-from headrace.coordinator.changes.requests import Requests, RescaleRequest
+from headrace.coordinator.changes.requests import Requests, RescaleAnswer, RescaleRequest, rescales
 from headrace.coordinator.changes.rescale_steps import rescale_stopped
 from headrace.coordinator.changes.rescaling import setting_notice, wanted_counts
 from headrace.errors import InvalidInputError, NotOwnerError, UnavailableError
@@ -190,8 +190,8 @@ def request(driver: TestDriver, tasks: int, stage: str = "") -> RescaleRequest:
     return RescaleRequest(driver.clock.new_id(), tasks, stage, 1, "host", 0)
 
 
-def desk(driver: TestDriver) -> Requests:
-    return Requests(driver.storage, Files(sync=False), driver.clock)
+def desk(driver: TestDriver) -> Requests[RescaleRequest, RescaleAnswer]:
+    return rescales(driver.storage, Files(sync=False), driver.clock)
 
 
 def ask(driver: TestDriver, wish: RescaleRequest) -> None:
@@ -255,7 +255,7 @@ def test_a_driver_that_dies_leaves_the_request_to_the_next() -> None:
 def test_a_request_that_is_no_request_is_thrown_away(tmp_path: Path) -> None:
     from headrace.testing import ManualClock
 
-    found = Requests(tmp_path, Files(sync=False), ManualClock())
+    found = rescales(tmp_path, Files(sync=False), ManualClock())
     (tmp_path / "requests").mkdir()
     (tmp_path / "requests" / "rescale.json").write_bytes(b"{")
     assert found.pending() is None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from headrace.clock import Clock
 from headrace.control.board import Board
-from headrace.coordinator.changes.requests import Requests, RescaleAnswer, RescaleRequest
+from headrace.coordinator.changes.requests import RescaleAnswer, rescale_request, rescales
 from headrace.coordinator.changes.rescaling import concerns, wanted_counts
 from headrace.coordinator.joined import joined_state
 from headrace.files import Files
@@ -51,7 +50,6 @@ class PartsRequests:
         return RescaleAnswer(found[0].epoch, counts, error)
 
     def _ask(self, part: str, tasks: int, stage: str | None, wait_s: float) -> RescaleAnswer:
-        clock = self._clock
-        host, now = os.uname().nodename, clock.now_ms()
-        request = RescaleRequest(clock.new_id(), tasks, stage or "", os.getpid(), host, now)
-        return Requests(self._storage.with_name(part), self._files, clock).ask(request, wait_s)
+        request = rescale_request(tasks, stage, self._clock)
+        asked = rescales(self._storage.with_name(part), self._files, self._clock)
+        return asked.ask(request, wait_s)

@@ -12,8 +12,9 @@ from headrace.bus.bus import Bus
 from headrace.clock import Clock, Deadline
 from headrace.coordinator.backup.copier import Copier
 from headrace.coordinator.catalog import describe_plan, load_catalog, save_catalog
-from headrace.coordinator.changes.requests import Requests, RescaleAnswer
+from headrace.coordinator.changes.requests import CutAnswer
 from headrace.coordinator.changes.rescale_steps import commit_rescale
+from headrace.coordinator.changes.serving import Serving
 from headrace.coordinator.commit_log import CommitLog
 from headrace.coordinator.committing import Committing, LostRaceError
 from headrace.coordinator.creation import (
@@ -26,7 +27,7 @@ from headrace.coordinator.creation import (
 )
 from headrace.coordinator.epoch import EpochRun, MisplacedError, Runner
 from headrace.coordinator.epoch_plan import EpochPlan
-from headrace.coordinator.feeds import is_joined, publish_epoch, trim_feeds
+from headrace.coordinator.feeds import is_joined, publish_epoch, sent_ends, trim_feeds
 from headrace.coordinator.inputs import Inputs, Planner
 from headrace.coordinator.kept import KeptEpochs
 from headrace.coordinator.levels import run_levels
@@ -48,7 +49,6 @@ from headrace.coordinator.summary import EpochLimits, EpochSummary, rows_behind
 from headrace.coordinator.watermarks import resting
 from headrace.errors import (
     HeadraceError,
-    InvalidInputError,
     UnavailableError,
 )
 from headrace.faults import fault
@@ -104,7 +104,14 @@ class Coordinator:
         self._committing = Committing(
             self._reign, storage, bus, lambda: self._receivers, self._publish, clock
         )
-        self._requests = Requests(storage.root, storage.files, clock)
+        self._serving = Serving(
+            storage.root,
+            storage.files,
+            clock,
+            rescale=self.rescale,
+            state=lambda: self.state,
+            cut=self._cut,
+        )
         self._inputs = Inputs(plan.job, bus, clock, planner)
         self._max_rows = self._limits.max_rows
         self._slots: list[Slot] = []
@@ -171,7 +178,7 @@ class Coordinator:
         self._settle()
         self._sweep()
         self._storage.tidy(self.generation, {table.file for table in self._plan.tables})
-        self._requests.tidy()
+        self._serving.tidy()
         if self._limits.bounded:
             self.end_at_present()
         self._slots = self._found_slots()
@@ -286,15 +293,12 @@ class Coordinator:
 
     def serve_requests(self) -> None:
         """Do what others ask of this job, if anything; called between epochs."""
-        request = self._requests.pending()
-        if request is None:
-            return
-        try:
-            state = self.rescale(request.tasks, request.stage or None)
-            answer = RescaleAnswer(state.epoch, state.task_counts)
-        except InvalidInputError as error:
-            answer = RescaleAnswer(self.state.epoch, self.state.task_counts, error.message)
-        self._requests.answer(request, answer)
+        self._serving.serve()
+
+    def _cut(self) -> CutAnswer:
+        """Tell the last epoch, once all that it sent is out."""
+        self._publish()
+        return CutAnswer(self.state.epoch, sent_ends(self._plan, self._bus))
 
     def kept_files(self) -> set[str]:
         """Return the files that the newest epoch or one that is kept names."""

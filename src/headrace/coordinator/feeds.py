@@ -158,6 +158,12 @@ def _publish_mark(
         fault("feed.mark_published")
 
 
+def sent_ends(plan: JobPlan, bus: Bus) -> dict[str, list[int]]:
+    """Return the next offset of each partition of the internal streams that a part sends to."""
+    names = {edge.stream for stage in plan.stages for edge in stage.sends if edge.stream}
+    return {name: bus.stream(name).ends() for name in sorted(names)}
+
+
 def trim_feeds(state: JobState, plan: JobPlan, bus: Bus) -> None:
     """Let go of the rows of internal streams that the state has taken in."""
     for feed in plan.feeds:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -136,13 +135,11 @@ def _told(job: str, before: Mapping[str, int], answer: RescaleAnswer, *, as_json
 
 
 def _ask(root: Path, tasks: int, stage: str | None, wait_s: float, clock: Clock) -> RescaleAnswer:
-    from headrace.coordinator.changes.requests import Requests, RescaleRequest
+    from headrace.coordinator.changes.requests import rescale_request, rescales
     from headrace.files import Files
 
-    request = RescaleRequest(
-        clock.new_id(), tasks, stage or "", os.getpid(), os.uname().nodename, clock.now_ms()
-    )
-    return Requests(root, Files(), clock).ask(request, wait_s)
+    request = rescale_request(tasks, stage, clock)
+    return rescales(root, Files(), clock).ask(request, wait_s)
 
 
 def _do(

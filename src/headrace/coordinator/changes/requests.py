@@ -1,6 +1,6 @@
-"""What others may ask of a running driver through the job's storage, one thing at a time.
+"""What others may ask of a running driver through the job's storage, one thing of a kind at a time.
 
-1. Whoever asks publishes ``requests/rescale.json``; while it is there, nobody else can ask.
+1. Whoever asks publishes ``requests/KIND.json``; while it is there, nobody else can ask for that.
 2. The driver finds it between two epochs, does it, writes the answer beside it under the
 request's own name, and removes the request. 3. Whoever asked takes the answer away. A driver
 that dies in between is followed by one that finds the request again, and a job that is already
@@ -9,7 +9,9 @@ as asked is left as it is.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -18,8 +20,8 @@ from headrace.errors import UnavailableError
 from headrace.files import Files
 
 FOLDER = "requests"
-RESCALE = "rescale.json"
 POLL_S = 0.05
+_ANSWERS = "answer-"
 
 
 class RescaleRequest(msgspec.Struct, frozen=True):
@@ -32,6 +34,10 @@ class RescaleRequest(msgspec.Struct, frozen=True):
     host: str
     time_ms: int
 
+    def __str__(self) -> str:
+        """Return what is asked for, in words."""
+        return f"a rescale to {self.tasks} tasks"
+
 
 class RescaleAnswer(msgspec.Struct, frozen=True):
     """What became of it: the epoch and the counts since, or why it was refused."""
@@ -41,49 +47,98 @@ class RescaleAnswer(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-_REQUEST = msgspec.json.Decoder(RescaleRequest)
-_ANSWER = msgspec.json.Decoder(RescaleAnswer)
+class CutRequest(msgspec.Struct, frozen=True):
+    """A wish to know an epoch that a savepoint can be made of."""
+
+    id: str
+    process: int
+    host: str
+    time_ms: int
+
+    def __str__(self) -> str:
+        """Return what is asked for, in words."""
+        return "a savepoint"
 
 
-class Requests:
-    """The requests to a job's driver.
+class CutAnswer(msgspec.Struct, frozen=True):
+    """An epoch whose outputs are all out, and where the internal streams end that it sent to."""
+
+    epoch: int
+    ends: dict[str, list[int]]
+
+
+_Request = TypeVar("_Request", RescaleRequest, CutRequest)
+_Answer = TypeVar("_Answer", RescaleAnswer, CutAnswer)
+
+
+def rescale_request(tasks: int, stage: str | None, clock: Clock) -> RescaleRequest:
+    """Return a wish of this process for another number of tasks."""
+    host, now = os.uname().nodename, clock.now_ms()
+    return RescaleRequest(clock.new_id(), tasks, stage or "", os.getpid(), host, now)
+
+
+def rescales(root: Path, files: Files, clock: Clock) -> Requests[RescaleRequest, RescaleAnswer]:
+    """Return the requests for other numbers of tasks; arguments as of ``Requests``."""
+    return Requests(root, files, clock, "rescale", RescaleRequest, RescaleAnswer)
+
+
+def cuts(root: Path, files: Files, clock: Clock) -> Requests[CutRequest, CutAnswer]:
+    """Return the requests of those who make savepoints; arguments as of ``Requests``."""
+    return Requests(root, files, clock, "savepoint", CutRequest, CutAnswer)
+
+
+class Requests(Generic[_Request, _Answer]):
+    """The requests of one kind to a job's driver.
 
     Args:
         root: the job's storage.
         files: the file system.
         clock: for names and waiting.
+        kind: what the requests are called.
+        request: their form.
+        answer: that of their answers.
     """
 
-    def __init__(self, root: Path, files: Files, clock: Clock) -> None:
+    def __init__(
+        self,
+        root: Path,
+        files: Files,
+        clock: Clock,
+        kind: str,
+        request: type[_Request],
+        answer: type[_Answer],
+    ) -> None:
         self._folder = root / FOLDER
-        self._files, self._clock = files, clock
+        self._files, self._clock, self._kind = files, clock, kind
+        self._request = msgspec.json.Decoder(request)
+        self._answer = msgspec.json.Decoder(answer)
 
     @property
     def _path(self) -> Path:
-        return self._folder / RESCALE
+        return self._folder / f"{self._kind}.json"
 
-    def _answer_path(self, request: RescaleRequest) -> Path:
-        return self._folder / f"answer-{request.id}.json"
+    def _answer_path(self, request: _Request) -> Path:
+        return self._folder / f"{_ANSWERS}{request.id}.json"
 
-    def pending(self) -> RescaleRequest | None:
+    def pending(self) -> _Request | None:
         """Return what is asked for; a request that cannot be read is thrown away."""
         if not self._path.exists():
             return None
         try:
-            return _REQUEST.decode(self._files.read(self._path))
+            return self._request.decode(self._files.read(self._path))
         except FileNotFoundError:  # taken back
             return None
         except msgspec.DecodeError:
             self._files.remove(self._path)
             return None
 
-    def answer(self, request: RescaleRequest, answer: RescaleAnswer) -> None:
+    def answer(self, request: _Request, answer: _Answer) -> None:
         """Say what became of a request, and be ready for another."""
         data = msgspec.json.encode(answer)
         self._files.replace(self._answer_path(request), data, self._clock.new_id())
         self._files.remove(self._path)
 
-    def ask(self, request: RescaleRequest, wait_s: float) -> RescaleAnswer:
+    def ask(self, request: _Request, wait_s: float) -> _Answer:
         """Ask the driver and wait for its answer.
 
         Args:
@@ -115,11 +170,11 @@ class Requests:
             )
         return found
 
-    def _taken(self, request: RescaleRequest) -> RescaleAnswer | None:
+    def _taken(self, request: _Request) -> _Answer | None:
         path = self._answer_path(request)
         if not path.exists():
             return None
-        answer = _ANSWER.decode(self._files.read(path))
+        answer = self._answer.decode(self._files.read(path))
         self._files.remove(path)
         return answer
 
@@ -127,14 +182,14 @@ class Requests:
         held, who = self.pending(), "another one"
         if held is not None:
             asker = f"process {held.process} on {held.host}"
-            who = f"a rescale to {held.tasks} tasks, which {asker} asked for,"
+            who = f"{held}, which {asker} asked for,"
         return UnavailableError(
             f"{who} is under way; try again when it is done. If nobody waits for it any more, "
             f"remove {self._path}"
         )
 
     def tidy(self) -> None:
-        """Remove answers that nobody has taken."""
+        """Remove answers, of whatever kind, that nobody has taken."""
         for name in self._files.names(self._folder):
-            if name != RESCALE:
+            if name.startswith(_ANSWERS):
                 self._files.remove(self._folder / name)
