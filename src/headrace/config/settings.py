@@ -79,6 +79,11 @@ class JobSettings(Section):
         "earliest, latest, or an event time such as 2013-01-31T05:15",
     )
     bounded: bool = Field(False, description="stop at the end of the inputs as it is at the start")
+    replace_outputs: bool = Field(
+        False,
+        description="when a bounded job that has ended is run again, drop what its output streams "
+        "hold first; false: the results of the new run follow those of the last",
+    )
     dead_letters: str | None = Field(
         None, min_length=1, description="stream of dead letters; none: the job's name and .dead"
     )
@@ -91,6 +96,12 @@ class JobSettings(Section):
         5.0,
         ge=0,
         description="how long a host that is lost is waited for before its tasks go to others",
+    )
+    slot_silence_s: float | None = Field(
+        3.0,
+        gt=0,
+        description="how long a slot may give no sign of life before its host is taken for frozen "
+        "and its tasks go to others; none: for ever",
     )
     rows_per_message: int = Field(
         1_000_000, ge=1, description="messages that flat_map or process may make of one"

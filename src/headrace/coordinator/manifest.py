@@ -71,7 +71,8 @@ class JobState(msgspec.Struct, frozen=True):
     job began with; empty: this one. ``wake_ms`` is the wall clock at which watermarks move on
     although no row comes. ``operators`` says what each one did so far, for people. ``bootstrap``
     holds the offsets up to which inputs are read before any other.
-    ``standbys`` are the copies of tasks' stores on other hosts.
+    ``standbys`` are the copies of tasks' stores on other hosts. ``run`` counts how often the job
+    was begun without state.
     """
 
     job: str
@@ -101,6 +102,7 @@ class JobState(msgspec.Struct, frozen=True):
     operators: dict[str, OperatorState] = {}
     bootstrap: dict[str, list[int]] = {}
     standbys: Standbys = {}
+    run: int = 1
 
     def files(self) -> set[str]:
         """Return every file that the state names, relative to the job's storage."""
@@ -247,6 +249,7 @@ def fold(state: JobState | None, manifest: Manifest, digest: str) -> JobState:
         operators=_operators(state, manifest),
         bootstrap=state.bootstrap,
         standbys={name: s for name, s in {**state.standbys, **manifest.standbys}.items() if s},
+        run=state.run,
     )
 
 

@@ -19,6 +19,9 @@ from headrace.plan.stages import PART, JobPlan
 UNFINISHED = "unfinished"
 """A file in a job's storage while its parts are reset or deleted, one after the other."""
 
+RUN = "run"
+"""What it says while the parts begin the next run of a bounded job."""
+
 
 def part_folders(settings: Settings, job: str) -> list[Path]:
     """Return the storages of the parts that a job has kept beside its first, sorted.
@@ -48,9 +51,10 @@ def check_deployable(
     root = settings.jobs_dir / job
     if (root / UNFINISHED).exists():
         what = files.read(root / UNFINISHED).decode()
+        move = "start it again with --bounded" if what == RUN else f"headrace jobs {what} {job}"
         raise PartsError(
             f"a {what} of job {job!r} was not completed: some of its parts have state, others have "
-            f"none; run it again: headrace jobs {what} {job}",
+            f"none; run it again: {move}",
             job=job,
         )
     if len(parts) > 1 and Durability.parse(settings.state.durability).is_backup:

@@ -239,7 +239,7 @@ def test_a_run_that_had_ended_says_what_to_do() -> None:
 
     assert line == (
         "radar: its run had ended in epoch 9; nothing was left to do. "
-        "To read its inputs anew, run it under another name"
+        "Begin its next run with --bounded, or follow its inputs under another name"
     )
 
 

@@ -48,6 +48,7 @@ def job_json(view: JobView) -> dict[str, Any]:
         "state_bytes": view.state_bytes,
         "durability": state and state.durability,
         "lineage": state and state.lineage,
+        "run": state and state.run,
         "generation": state and state.generation,
         "storage": str(view.storage),
         "parts": [asdict(part) for part in view.parts],
@@ -179,7 +180,7 @@ def _facts(view: JobView) -> list[tuple[str, str]]:
     if lost := {n: c for n, c in state.counts.items() if n.startswith(STANDBY)}:
         facts.append(("hosts lost", failures_text(lost)))
     if state.until is not None:
-        facts.insert(2, ("bounded", "to the ends that its inputs had when it began"))
+        facts.insert(2, ("bounded", f"run {state.run}, to the ends that its inputs had when it began"))
     for part in view.parts:
         done = ", ended" if part.ended else ""
         kept = f"kept from {part.oldest_epoch:,}"

@@ -36,6 +36,10 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     bounded: Annotated[
         bool, typer.Option("--bounded", help="Stop at the end of the inputs as it is now.")
     ] = False,
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Run again, drop what the output streams hold first."),
+    ] = False,
     master: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Spark master, such as local[2].", show_default=False),
@@ -60,6 +64,8 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     flags: dict[str, object] = {"spark.master": master, "spark.loop": loop}
     if bounded:
         flags["job.bounded"] = "true"
+    if replace:
+        flags["job.replace_outputs"] = "true"
     settings = settings_of(home, config, overrides, flags)
     job = find_job(target)
     clock = SystemClock()

@@ -155,7 +155,7 @@ def end_line(progress: Progress, seconds: float, *, interrupted: bool) -> str:
     if state.ended and not progress.epochs:
         return (
             f"{job}: its run had ended in epoch {state.epoch}; nothing was left to do. "
-            "To read its inputs anew, run it under another name"
+            "Begin its next run with --bounded, or follow its inputs under another name"
         )
     told = (
         f"{job}: {count_text(progress.rows, 'row')} in {count_text(progress.epochs, 'epoch')}, "

@@ -92,6 +92,7 @@ def reset_parts(
     files: Files,
     clock: Clock,
     copier: Copier | None = None,
+    what: str = "reset",
 ) -> JobState:
     """Set back every part of a job; the caller holds the ``DriverLock`` of the first.
 
@@ -102,6 +103,7 @@ def reset_parts(
         files: the file system.
         clock: time and names.
         copier: of a job with one part, where epochs commit to this host's disk.
+        what: is being done; for whoever finds it half done.
 
     Returns:
         The state since, of all parts together.
@@ -128,7 +130,7 @@ def reset_parts(
     streams = inner_streams(roots, files)
     if len(roots) == 1 and not streams:
         return one(roots[0], readers[roots[0]])
-    with unfinished(roots[0], "reset", files, clock):
+    with unfinished(roots[0], what, files, clock):
         states = [one(root, reader) for root, reader in readers.items()]
         remove_streams(streams, bus)
     return joined_state(states)

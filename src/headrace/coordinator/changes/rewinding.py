@@ -57,6 +57,7 @@ def emptied(state: JobState, offsets: Offsets, lineage: str) -> JobState:
         kept_from=state.kept_from,
         durability=state.durability,
         origin=state.origin or state.lineage,
+        run=state.run + 1,
     )
 
 

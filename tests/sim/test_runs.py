@@ -1,0 +1,206 @@
+"""Runs of a bounded job: the next one begins fresh, one that crashed goes on (seed 004)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import headrace as hr
+from headrace.coordinator.changes.rerunning import begin_run, conclude
+from headrace.coordinator.inspection.part_readers import part_readers
+from headrace.coordinator.manifest import JobState
+from headrace.errors import PartsError
+from headrace.faults import injected
+from headrace.files import Files
+from headrace.testing import TestDriver
+from headrace.testing.driver import DriverCrash
+
+FILES = Files(sync=False)
+USERS = "abcdefg"
+STEPS = (
+    "set_back.published",
+    "commit.written",
+    "set_back.committed",
+    "parts.set_back",
+    "parts.stream_removed",
+    "run.outputs_emptied",
+)
+ONE_PART = STEPS[:3] + STEPS[5:]
+
+
+def make(via: str) -> hr.Job:
+    """Three stages: rows by user, sums by user and ten seconds, the largest of each ten seconds."""
+
+    @hr.job("batch")
+    def batch(g: hr.Graph) -> None:
+        by_user = g.input("clicks", time="at").partition_by("user", via=via, name="by-user")
+        sums = by_user.window(hr.tumbling("10s"), name="sums", n=hr.agg.sum("n"))
+        by_time = sums.partition_by("window_start", via=via, name="by-time")
+        best = by_time.window(hr.tumbling("10s"), name="best", m=hr.agg.max("n"))
+        best.send_to(g.output("best", partitions=1))
+
+    return batch
+
+
+class Runs:
+    """A bounded job that is started again and again, as by ``headrace run --bounded``."""
+
+    def __init__(self, via: str, *, replace: bool = False, home: Path | None = None) -> None:
+        self.driver = TestDriver(make(via), home=home, max_rows=20)
+        job = self.driver.settings.job.model_copy(update={"replace_outputs": replace})
+        self.driver.settings = self.driver.settings.model_copy(update={"job": job})
+        columns = {"user": pa.string(), "n": pa.int64(), "at": pa.int64()}
+        self.driver.create("clicks", columns, time="at", partitions=2)
+        self.expected: Counter[tuple[int, int]] = Counter()
+        self._sums: Counter[tuple[str, int]] = Counter()
+
+    def feed(self, begin_s: int, end_s: int) -> None:
+        for second in range(begin_s, end_s):
+            user, at = USERS[second % len(USERS)], second * 1000
+            self.driver.feed("clicks", [{"user": user, "n": second, "at": at}], second % 2)
+            self._sums[user, at // 10_000] += second
+        best: dict[int, int] = {}
+        for (_, window), total in self._sums.items():
+            best[window] = max(total, best.get(window, 0))
+        self.expected = Counter((window * 10_000, total) for window, total in best.items())
+
+    def begin(self) -> JobState | None:
+        driver = self.driver
+        driver.crash()
+        return begin_run(driver.settings, "batch", driver.bus, FILES, driver.clock)
+
+    def finish(self) -> None:
+        driver = self.driver
+        driver.finish()
+        state = driver.coordinator.state
+        conclude(driver.storage, state, FILES, driver.clock)
+
+    def sent(self) -> Counter[tuple[int, int]]:
+        def moment(value: object) -> int:
+            return int(value.timestamp() * 1000) if hasattr(value, "timestamp") else int(str(value))
+
+        rows = self.driver.output("best")
+        return Counter((moment(row["window_start"]), row["m"]) for row in rows)
+
+    def states(self) -> list[JobState]:
+        readers = part_readers(self.driver.settings, "batch", self.driver.clock)
+        return [reader.state() for reader in readers]
+
+    def numbers(self) -> list[int]:
+        return [state.run for state in self.states()]
+
+
+@pytest.fixture(params=["exchange", "bus"])
+def via(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+@pytest.fixture
+def runs(via: str) -> Iterator[Runs]:
+    made = Runs(via)
+    yield made
+    made.driver.close()
+
+
+def test_a_new_job_has_no_run_to_begin(runs: Runs) -> None:
+    assert (
+        begin_run(runs.driver.settings, "batch", runs.driver.bus, FILES, runs.driver.clock) is None
+    )
+    runs.feed(0, 50)
+    runs.finish()
+    assert (runs.sent(), set(runs.numbers())) == (runs.expected, {1})
+
+
+def test_each_start_after_the_end_is_a_run_of_its_own(runs: Runs) -> None:
+    """Nothing of the last run is left: not its state, not what went between its stages."""
+    runs.feed(0, 50)
+    runs.finish()
+    first = runs.expected
+    before = {state.lineage for state in runs.states()}
+    runs.feed(50, 70)
+    begun = runs.begin()
+    assert begun is not None
+    assert (begun.run, begun.tasks, begun.ended) == (2, {}, False)
+    assert not [name for name in runs.driver.bus.names() if name.endswith(".exchange")]
+    runs.finish()
+    assert runs.sent() == first + runs.expected
+    assert set(runs.numbers()) == {2}
+    assert before.isdisjoint({state.lineage for state in runs.states()})
+    named = set.union(*(state.files() for state in runs.states()))
+    folders = [
+        reader.root for reader in part_readers(runs.driver.settings, "batch", runs.driver.clock)
+    ]
+    held = {
+        path.relative_to(folder).as_posix()
+        for folder in folders
+        for path in folder.glob("tasks/**/*")
+        if path.is_file()
+    }
+    assert held <= named
+
+
+def test_outputs_are_replaced_where_that_is_asked_for(via: str) -> None:
+    runs = Runs(via, replace=True)
+    with runs.driver:
+        runs.feed(0, 50)
+        runs.finish()
+        runs.feed(50, 70)
+        assert runs.begin() is not None
+        assert runs.sent() == Counter()
+        runs.finish()
+        assert runs.sent() == runs.expected
+
+
+def test_a_run_that_crashed_is_gone_on_with(runs: Runs) -> None:
+    runs.feed(0, 50)
+    runs.finish()
+    assert runs.begin() is not None
+    for part in runs.driver.parts:
+        part.end_at_present()
+    runs.driver.advance()
+    assert runs.begin() is None
+    runs.finish()
+    assert (runs.sent(), set(runs.numbers())) == (runs.expected + runs.expected, {2})
+
+
+def test_a_driver_that_died_after_the_last_commit_is_followed_by_one_of_the_same_run(
+    runs: Runs,
+) -> None:
+    """It cannot have told anybody that the run was over."""
+    runs.feed(0, 50)
+    runs.driver.finish()
+    assert runs.begin() is None
+    runs.finish()
+    assert (runs.sent(), set(runs.numbers())) == (runs.expected, {1})
+    assert runs.begin() is not None
+
+
+@pytest.mark.parametrize("point", STEPS)
+def test_a_crash_while_a_run_begins_leaves_all_of_it_or_nothing(via: str, point: str) -> None:
+    if via == "exchange" and point not in ONE_PART:
+        return
+    runs = Runs(via, replace=point == "run.outputs_emptied")
+    with runs.driver:
+        runs.feed(0, 50)
+        runs.finish()
+
+        def die(name: str) -> None:
+            if name == point:
+                raise DriverCrash
+
+        with injected(die), pytest.raises(DriverCrash):
+            runs.begin()
+        with suppress(PartsError):  # other commands refuse a job of which half has begun
+            runs.driver.start()
+        runs.begin()
+        runs.finish()
+        twice = runs.expected + runs.expected
+        assert runs.sent() == (runs.expected if point == "run.outputs_emptied" else twice)
+        assert set(runs.numbers()) == {2}
+        assert runs.begin() is not None
