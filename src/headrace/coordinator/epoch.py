@@ -23,6 +23,7 @@ from headrace.coordinator.manifest import (
     JobState,
     Manifest,
 )
+from headrace.coordinator.observed import Observed
 from headrace.coordinator.placement import Slot, place
 from headrace.coordinator.planning import keyed_tasks, source_tasks, task_name
 from headrace.coordinator.standby.course import StandbyCourse
@@ -131,7 +132,7 @@ class EpochRun:
     counts: Counter[str] = field(default_factory=Counter)
     operators: dict[str, Counter[str]] = field(default_factory=dict)
     merge_problems: list[str] = field(default_factory=list)
-    slot_timings: Counter[str] = field(default_factory=Counter)
+    observed: Observed = field(default_factory=Observed)
     standby_copies: int = 0
 
     @cached_property
@@ -330,8 +331,8 @@ class EpochRun:
                 raise slot_error(report)
         self._check_complete(orders, reports)
         stages = {stage.name: stage for stage in self.plan.stages}
+        self.observed.absorb(orders, reports)
         for report in reports:
-            self.slot_timings.update(report.timings_ms)
             made = [report.segment, *report.output_files]
             self.files += [file for file in made if file is not None]
             self.sinks += report.sinks

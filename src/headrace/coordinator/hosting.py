@@ -126,6 +126,7 @@ def open_host(  # noqa: PLR0913 - each is a part of its own, by name
     copy: Path | None = None,
     cache_bytes: int = DEFAULT_CACHE_BYTES,
     rocksdb: RocksDBSettings = DEFAULT_SETTINGS,
+    hot_keys: bool = True,
 ) -> SlotHost:
     """Return what ``run_slot`` needs in this process.
 
@@ -142,6 +143,7 @@ def open_host(  # noqa: PLR0913 - each is a part of its own, by name
         standby_share: of a core that standbys may use.
         cache_bytes: what the process may keep of stores' values between epochs.
         rocksdb: memory of its RocksDB stores.
+        hot_keys: whether heavy keys are looked for.
     """
     log = FileCommitLog(storage, files, clock)
     good = FileCopier(copy, storage, files, clock) if copy is not None else None
@@ -171,6 +173,7 @@ def open_host(  # noqa: PLR0913 - each is a part of its own, by name
         mend=lambda order, path: segments(order).mend(path),
         loop=CallLoop(clock),
         adopt_bytes=adopt_bytes,
+        hot_keys=hot_keys,
     )
 
 

@@ -9,6 +9,7 @@ from headrace.config.starts import EARLIEST, Start
 from headrace.coordinator.backup.copier import CopyLag
 from headrace.coordinator.epoch import EpochRun
 from headrace.coordinator.manifest import InputPosition, JobState
+from headrace.coordinator.observed import Observed
 from headrace.coordinator.task_files import state_bytes
 from headrace.plan.stages import JobPlan
 from headrace.task.orders import NO_WATERMARK
@@ -67,7 +68,7 @@ class EpochSummary:
     ``copy`` tells how far the copy in job_dir is behind, where epochs commit elsewhere.
     ``merged_bytes`` are in files that now stand for several; ``merge_problems`` say, task by
     task, why the last try at that failed, which harms nothing but how quick a restart is. ``job``
-    is that of the part.
+    is that of the part. ``observed`` is what the slots told beside.
     """
 
     epoch: int
@@ -86,6 +87,7 @@ class EpochSummary:
     merged_bytes: int = 0
     merge_problems: tuple[str, ...] = ()
     job: str = ""
+    observed: Observed | None = None
 
     @property
     def cache_hits(self) -> float | None:
@@ -120,7 +122,8 @@ class EpochSummary:
             ),
             output_rows=output_rows,
             ended=state.ended,
-            slot_timings_ms=dict(run.slot_timings),
+            slot_timings_ms=run.observed.timings_ms(),
+            observed=run.observed,
             copy=copy,
             merged_bytes=sum(
                 change.merged.ref.bytes

@@ -96,8 +96,8 @@ class Backend(ABC):
         """Throw away all data and the position."""
 
     @abstractmethod
-    def live_bytes(self) -> int:
-        """Return about how many bytes the live entries take."""
+    def store_bytes(self) -> dict[str, int]:
+        """Return about how many bytes the live entries of each store take."""
 
     @abstractmethod
     def flush(self, *, wait: bool = True) -> None:

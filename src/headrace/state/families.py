@@ -124,9 +124,9 @@ class Families:
                 return False
         return True
 
-    def live_bytes(self) -> int:
-        """Return RocksDB's estimate of live data, with what is still in memory."""
-        return sum(map(_live_bytes, self._families.values()))
+    def store_bytes(self) -> dict[str, int]:
+        """Return RocksDB's estimate of live data of each store, with what is still in memory."""
+        return {store: _live_bytes(family) for store, family in self._families.items()}
 
     def flush(self, *, wait: bool) -> None:
         """Write what is in memory to files, family by family."""

@@ -75,9 +75,9 @@ class MemoryBackend(Backend):
             entries.clear()
         self._position = None
 
-    def live_bytes(self) -> int:
-        """Return the bytes of all keys and values."""
-        return sum(entries.bytes for entries in self._entries.values())
+    def store_bytes(self) -> dict[str, int]:
+        """Return the bytes of all keys and values of each store."""
+        return {store: entries.bytes for store, entries in self._entries.items()}
 
     def flush(self, *, wait: bool = True) -> None:
         """Do nothing: memory survives no crash."""

@@ -195,9 +195,9 @@ class RocksDBBackend(Backend):
             return False
         return self._open().is_empty
 
-    def live_bytes(self) -> int:
-        """Return RocksDB's estimate of live data, with what is still in memory."""
-        return self._open().live_bytes()
+    def store_bytes(self) -> dict[str, int]:
+        """Return RocksDB's estimate of live data of each store, with what is still in memory."""
+        return self._open().store_bytes()
 
     def flush(self, *, wait: bool = True) -> None:
         """Write what is in memory to files."""

@@ -135,9 +135,9 @@ class TableStores:
         return sum(table.overlay_bytes for table in self.tables.values())
 
     @property
-    def live_bytes(self) -> int:
-        """About how many bytes the live rows take."""
-        return sum(table.live_bytes for table in self.tables.values())
+    def store_bytes(self) -> dict[str, int]:
+        """About how many bytes the live rows of each table take."""
+        return {store: table.live_bytes for store, table in self.tables.items()}
 
     def close(self) -> None:
         """Let go of all files."""

@@ -340,10 +340,13 @@ class TaskState:
         return {"cache.hits": sum(hits), "cache.misses": sum(misses)}
 
     @property
-    def live_bytes(self) -> int:
-        """About how many bytes the committed entries of stores with changelog take."""
+    def store_bytes(self) -> dict[str, int]:
+        """About how many bytes the committed entries of each store with changelog take."""
         logged = [backend for backend, names in self._backends.values() if self._logs(names)]
-        return sum(backend.live_bytes() for backend in logged) + self._tables.live_bytes
+        found = self._tables.store_bytes
+        for backend in logged:
+            found |= backend.store_bytes()
+        return found
 
     def _logs(self, names: tuple[str, ...]) -> bool:
         return names[0] not in self._unlogged

@@ -46,6 +46,7 @@ from headrace.task.asynchronous.loop import CallLoop
 from headrace.task.asynchronous.node import AsyncNode
 from headrace.task.asynchronous.pending import PendingRows, has_pending
 from headrace.task.asynchronous.source import AnswerNode, AskNode
+from headrace.task.daily import node_of as sink_node
 from headrace.task.deduplicate import DeduplicateNode
 from headrace.task.generate import GenerateNode
 from headrace.task.in_order import InOrderNode
@@ -67,7 +68,6 @@ from headrace.task.process import ProcessNode
 from headrace.task.processors import runner_of
 from headrace.task.remotes import REMOTE, RemoteStores
 from headrace.task.several import Kind, SeveralNode
-from headrace.task.sinks import SinkNode
 from headrace.task.split import SplitNode
 from headrace.task.timers import Timers
 from headrace.task.turn import Turn
@@ -85,6 +85,7 @@ class Surroundings:
         limits: of calls of the user's functions.
         bus: where records are read again that become dead letters.
         loop: of the process, for asynchronous calls.
+        hot_keys: whether heavy keys are looked for.
     """
 
     job: str
@@ -92,6 +93,7 @@ class Surroundings:
     limits: CallLimits
     bus: Bus
     loop: CallLoop
+    hot_keys: bool = True
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,8 @@ def made_node(operator: Operator, build: Build) -> Node:
             binding = next(o for o in build.stage.outputs if o.operator == name)
             return OutputNode(name, binding, build.task)
         case SendToSink():
-            return SinkNode(name, next(s for s in build.stage.sinks if s.operator == name))
+            binding = next(s for s in build.stage.sinks if s.operator == name)
+            return sink_node(name, binding, build.stage.delays.get(name, 0))
         case RunningAggregate() | WindowAggregate():
             assert build.state is not None
             return aggregate_node(

@@ -19,6 +19,7 @@ from headrace.plan.stages import GROUP, MARK, ORIGIN, SOURCE, Exchange, OutputBi
 from headrace.records.keys import group_range
 from headrace.task.chunk import UNKNOWN, Chunk, from_exchange
 from headrace.task.exchange import ExchangeWriter, lagging
+from headrace.task.hot_keys import KeySketch
 from headrace.task.orders import END_WATERMARK, InputRange, Reached
 from headrace.task.outputs import OutputNode
 
@@ -32,13 +33,16 @@ class FeedNode(OutputNode):
         exchange: through an internal stream.
         groups: number of key groups of the job.
         task: number of the task.
+        hot: sees the rows, where heavy keys are looked for.
     """
 
-    def __init__(self, exchange: Exchange, groups: int, task: int) -> None:
+    def __init__(
+        self, exchange: Exchange, groups: int, task: int, hot: KeySketch | None = None
+    ) -> None:
         schema = exchange.stream_schema
         binding = OutputBinding(exchange.operator, exchange.stream, exchange.partitions, schema)
         super().__init__(exchange.operator, binding, task)
-        self._exchange, self._groups = exchange, groups
+        self._exchange, self._groups, self.hot = exchange, groups, hot
         self._writer = self._new_writer()
 
     def _new_writer(self) -> ExchangeWriter:
@@ -47,6 +51,8 @@ class FeedNode(OutputNode):
     def push(self, chunk: Chunk) -> None:
         """Keep the rows."""
         self.sent += chunk.rows
+        if self.hot is not None:
+            self.hot.see(chunk)
         self._writer.add(lagging(chunk, self._exchange.delay_ms))
 
     def take(self) -> Iterator[tuple[int, pa.RecordBatch]]:

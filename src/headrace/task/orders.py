@@ -229,6 +229,27 @@ class Merged(msgspec.Struct, frozen=True, array_like=True):
     snapshot: bool = False
 
 
+class HotKey(msgspec.Struct, frozen=True, array_like=True):
+    """One key, encoded, and about how many rows it had."""
+
+    key: bytes
+    rows: float
+
+
+class HotKeys(msgspec.Struct, frozen=True, array_like=True):
+    """The heaviest keys that a task sends through a ``partition_by``, heaviest first.
+
+    ``rows`` is what all keys had, lately: what is older than a minute counts half, and so on.
+    That of a key may be too low by ``slack``, and is off by the draw.
+    """
+
+    operator: str
+    columns: tuple[str, ...]
+    rows: float
+    slack: float
+    keys: list[HotKey]
+
+
 class TaskReport(msgspec.Struct, frozen=True):
     """What one task did: offsets reached, changes, outputs, deadlines, counts.
 
@@ -236,7 +257,7 @@ class TaskReport(msgspec.Struct, frozen=True):
     the task has something to emit, and ``wall_deadline`` the wall clock; ``None``: nothing
     waits. ``waiting`` messages wait for asynchronous calls, which held what follows them at the
     watermark ``held``. ``merged`` is a merge that was asked for earlier, ``merge_problem`` why the
-    last one failed.
+    last one failed. ``stores`` are the bytes of each store, ``hot_keys`` is there now and then.
     """
 
     stage: str
@@ -257,6 +278,8 @@ class TaskReport(msgspec.Struct, frozen=True):
     overlay_bytes: int = 0
     held: int | None = None
     waiting: int = 0
+    stores: dict[str, int] = {}
+    hot_keys: list[HotKeys] = []
 
 
 class SlotReport(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ from headrace.plan.stages import HIDDEN, TOGETHER, Combined, Exchange
 from headrace.records.schema import normalise
 from headrace.task.chunk import Chunk, Ints
 from headrace.task.exchange import ExchangeWriter, lagging
+from headrace.task.hot_keys import KeySketch
 from headrace.task.node import Node
 from headrace.task.orders import NO_WATERMARK
 from headrace.task.windows.aggregation import Aggregation
@@ -37,11 +38,12 @@ class ExchangeNode(Node):
     Args:
         exchange: that the rows go through.
         groups: number of key groups of the job.
+        hot: sees the rows before they are combined, where heavy keys are looked for.
     """
 
-    def __init__(self, exchange: Exchange, groups: int) -> None:
+    def __init__(self, exchange: Exchange, groups: int, hot: KeySketch | None = None) -> None:
         super().__init__(exchange.operator)
-        self.exchange, self._groups = exchange, groups
+        self.exchange, self._groups, self.hot = exchange, groups, hot
         combined = exchange.combined
         self._combiner = None if combined is None else Combiner(exchange, combined)
         self._new_writers()
@@ -55,6 +57,8 @@ class ExchangeNode(Node):
 
     def push(self, chunk: Chunk) -> None:
         """Keep the rows for the file."""
+        if self.hot is not None:
+            self.hot.see(chunk)
         chunk = lagging(chunk, self.exchange.delay_ms)
         if self._combiner is None:
             self._writers[0].add(chunk)

@@ -265,6 +265,7 @@ class _Attempt:
         task, state, runtime = entry.order, entry.state, entry.runtime
         name = (task.stage, task.task)
         changed = name in sizes
+        stores = {} if state is None else state.store_bytes
         self._host.runtimes[(self._order.job, *name)] = KeptTask(
             runtime,
             self._order.plan,
@@ -287,7 +288,9 @@ class _Attempt:
             wall_deadline=after.wall_deadline,
             counts=runtime.counts(),
             operators=runtime.operator_counts(),
-            state_bytes=0 if state is None else state.live_bytes,
+            state_bytes=sum(stores.values()),
+            stores=stores,
+            hot_keys=runtime.hot_keys(self._host.clock.monotonic()),
             expires=any(spec.ttl_ms is not None for spec in entry.stage.stores),
             overlay_bytes=after.overlay_bytes,
             held=runtime.holds.reached,
@@ -304,7 +307,9 @@ class _Attempt:
                 kept.task.close()
             plan, job = self._plan, self._plan.graph.name
             host = self._host
-            around = Surroundings(job, plan.key_groups, plan.limits, host.bus, host.loop)
+            around = Surroundings(
+                job, plan.key_groups, plan.limits, host.bus, host.loop, host.hot_keys
+            )
             remotes = RemoteStores(job, self._host.clock)
             runtime = StageTask(stage, task.task, task.groups, around, state, remotes, self._tables)
         self._built.append(runtime)

@@ -66,6 +66,7 @@ class SlotHost:
         loop: runs the asynchronous calls of all its tasks.
         mend: puts a good copy in the place of a damaged committed file, where there is one.
         adopt_bytes: from this size on an output part gets a file of its own.
+        hot_keys: whether heavy keys are looked for.
     """
 
     files: Files
@@ -85,6 +86,7 @@ class SlotHost:
     mend: Callable[[SlotOrder, Path], bool]
     loop: CallLoop
     adopt_bytes: int = 4 << 20
+    hot_keys: bool = True
 
 
 def release(host: SlotHost) -> None:

@@ -30,10 +30,11 @@ from headrace.task.chunk import Chunk
 from headrace.task.dead_letters import DeadLetters, Guard
 from headrace.task.deduplicate import id_layouts
 from headrace.task.feeds import FeedNode
+from headrace.task.hot_keys import KeySketch
 from headrace.task.in_order import in_order_layouts
 from headrace.task.kept.layouts import kept_layouts
 from headrace.task.node import Node
-from headrace.task.orders import END_WATERMARK, NO_WATERMARK
+from headrace.task.orders import END_WATERMARK, NO_WATERMARK, HotKeys
 from headrace.task.outputs import OutputNode
 from headrace.task.remotes import REMOTE, RemoteStores
 from headrace.task.sending import ExchangeNode
@@ -113,9 +114,11 @@ class StageTask:
         self.holds = Holds(self.nodes, stage)
 
     def _sender(self, exchange: Exchange) -> Node:
+        is_watched = self._around.hot_keys and exchange.keys
+        hot = KeySketch(exchange.operator, exchange.keys) if is_watched else None
         if exchange.stream:
-            return FeedNode(exchange, self._key_groups, self.task)
-        return ExchangeNode(exchange, self._key_groups)
+            return FeedNode(exchange, self._key_groups, self.task, hot)
+        return ExchangeNode(exchange, self._key_groups, hot)
 
     def _dead_letters(self) -> tuple[OutputNode | None, DeadLetters | None]:
         binding = next((o for o in self._stage.outputs if o.operator == DEAD), None)
@@ -248,6 +251,16 @@ class StageTask:
     def exchanges(self) -> list[ExchangeNode]:
         """Return the sending sides."""
         return [node for node in self.nodes.values() if isinstance(node, ExchangeNode)]
+
+    def hot_keys(self, now: float) -> list[HotKeys]:
+        """Return the heaviest keys of what it sends, where there is news of them.
+
+        Args:
+            now: of a monotonic clock, s.
+        """
+        sends = [node for node in self.nodes.values() if isinstance(node, ExchangeNode | FeedNode)]
+        told = [node.hot.tell(now) for node in sends if node.hot is not None]
+        return [one for one in told if one is not None]
 
     def outputs(self) -> list[OutputNode]:
         """Return the outputs."""

@@ -1,0 +1,127 @@
+"""Which keys a task sends most rows of: a sketch of a sample, for people to look at.
+
+It changes nothing that is sent, and is kept in memory only. A sketch that takes one call for each
+item costs more than all of this; so rows are drawn, and counted by NumPy.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.records.keys import UInt64s, encode_columns
+from headrace.task.chunk import Chunk
+from headrace.task.orders import HotKey, HotKeys
+
+COUNTERS = 256
+DRAWN_ROWS = 2048
+TOLD_KEYS = 16
+TELL_EVERY_S = 10.0
+HALF_LIFE_S = 60.0
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_HIGH = np.uint64(32)
+
+Floats = npt.NDArray[np.float64]
+
+
+class KeySketch:
+    """A Misra-Gries sketch of the keys of some rows, each of which stands for as many as it was.
+
+    A key with more than ``rows / (COUNTERS + 1)`` of the drawn rows is in it.
+
+    Args:
+        operator: the ``partition_by``.
+        columns: of its key, at least one.
+    """
+
+    def __init__(self, operator: str, columns: tuple[str, ...]) -> None:
+        self._operator, self._columns = operator, columns
+        self._hashes: UInt64s = np.zeros(0, np.uint64)
+        self._counts: Floats = np.zeros(0)
+        self._keys: pa.RecordBatch | None = None
+        self._rows = self._slack = 0.0
+        self._drawn: list[pa.RecordBatch] = []
+        self._weights: list[Floats] = []
+        self._held, self._step, self._passed = 0, 1, 0
+        self._told_at: float | None = None
+        self._told_rows = self._new_rows = 0.0
+
+    def see(self, chunk: Chunk) -> None:
+        """Draw from the rows of a chunk; holds on to none of its memory."""
+        places = self._places(chunk.rows)
+        self._new_rows += chunk.rows
+        if not len(places):
+            return
+        rows = pa.array(places)
+        columns = [chunk.batch.column(name).take(rows) for name in self._columns]
+        self._drawn.append(pa.RecordBatch.from_arrays(columns, names=list(self._columns)))
+        self._weights.append(np.full(len(places), float(self._step)))
+        self._held += len(places)
+        if self._held >= DRAWN_ROWS:
+            self._fold()
+            self._step *= 2  # so that many rows in a short time are drawn from more seldom
+
+    def _places(self, rows: int) -> npt.NDArray[np.int64]:
+        """One row of each run of so many as the step, at a place that does not repeat."""
+        step = self._step
+        first, self._passed = self._passed // step, self._passed + rows
+        if step == 1:
+            return np.arange(rows)
+        runs = np.arange(first, self._passed // step + 1, dtype=np.uint64)
+        with np.errstate(over="ignore"):
+            lots = ((runs * _GOLDEN) >> _HIGH) % np.uint64(step)
+        places = (runs * np.uint64(step) + lots).astype(np.int64) - (self._passed - rows)
+        return places[(places >= 0) & (places < rows)]
+
+    def _fold(self) -> None:
+        """Take in what was drawn."""
+        if not self._drawn:
+            return
+        drawn = pa.concat_batches(self._drawn)
+        weights = np.concatenate(self._weights)
+        self._drawn, self._weights, self._held = [], [], 0
+        hashes = np.concatenate([self._hashes, encode_columns(drawn.columns).hashes()])
+        known = drawn if self._keys is None else pa.concat_batches([self._keys, drawn])
+        every, places, inverse = np.unique(hashes, return_index=True, return_inverse=True)
+        counts = np.bincount(inverse, np.concatenate([self._counts, weights]))
+        self._rows += float(weights.sum())
+        if len(counts) > COUNTERS:
+            least = len(counts) - COUNTERS - 1
+            cut = float(np.partition(counts, least)[least])
+            counts, self._slack = counts - cut, self._slack + cut
+        keep = counts > 0
+        self._hashes, self._counts = every[keep], counts[keep]
+        self._keys = known.take(pa.array(places[keep]))
+
+    def tell(self, now: float) -> HotKeys | None:
+        """Return the heaviest keys, now and then; ``None`` when there is no news.
+
+        First at once, then every ten seconds, or when there are twice as many rows.
+
+        Args:
+            now: of a monotonic clock, s.
+        """
+        if not self._new_rows:
+            return None
+        since = TELL_EVERY_S if self._told_at is None else now - self._told_at
+        if since < TELL_EVERY_S and self._new_rows < self._told_rows:
+            return None
+        self._fold()
+        if self._keys is None:
+            return None
+        if self._told_at is not None:
+            self._age(since)
+        self._told_at, self._told_rows, self._new_rows = now, self._rows, 0.0
+        self._step = max(1, self._step // 2)
+        order = np.lexsort((self._hashes, -self._counts))[:TOLD_KEYS]
+        names = encode_columns(self._keys.take(pa.array(order)).columns).to_list()
+        pairs = zip(names, self._counts[order].tolist(), strict=True)
+        keys = [HotKey(name, round(count, 1)) for name, count in pairs]
+        rows, slack = round(self._rows, 1), round(self._slack, 1)
+        return HotKeys(self._operator, self._columns, rows, slack, keys)
+
+    def _age(self, seconds: float) -> None:
+        left = 0.5 ** (seconds / HALF_LIFE_S)
+        self._counts = self._counts * left
+        self._rows, self._slack = self._rows * left, self._slack * left
