@@ -2,57 +2,42 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from headrace.bus.address import open_bus
 from headrace.bus.bus import Bus
 from headrace.bus.options import BusOptions
-from headrace.clock import Clock, SystemClock
+from headrace.clock import SystemClock
 from headrace.config import Settings
-from headrace.coordinator.backup.copier import Copier
-from headrace.coordinator.backup.lease import Lease
 from headrace.coordinator.backup.places import places
 from headrace.coordinator.coordinator import Coordinator
-from headrace.coordinator.deploy import Deployment, deploy
-from headrace.coordinator.hosting import stop_file
+from headrace.coordinator.deploy import Deployment
 from headrace.coordinator.joined import JoinedParts
-from headrace.coordinator.loop import Control, begin, drive
-from headrace.coordinator.manifest import JobState
+from headrace.coordinator.loop import Control, drive
 from headrace.coordinator.patience import Patience
-from headrace.coordinator.recovery import Recovery, RecoveryWatch, watching
+from headrace.coordinator.recovery import Recovery
+from headrace.coordinator.running.course import (
+    Course,
+    Listeners,
+    OnEpoch,
+    RunResult,
+    refusals,
+)
+from headrace.coordinator.running.workers import worker_settings
 from headrace.coordinator.storage import DriverLock
 from headrace.coordinator.summary import EpochSummary
-from headrace.errors import InvalidInputError, PartsError
-from headrace.files import Files, disk_error
+from headrace.errors import PartsError
+from headrace.files import Files
 from headrace.graph.jobs import Job
-from headrace.graph.operators import JobGraph
-from headrace.plan.stages import job_of
-from headrace.spark.interrupts import interrupts
-from headrace.spark.parts import drive_parts
 from headrace.spark.query import drive_query
-from headrace.spark.runner import DroppedError, SparkRunner, import_paths
+from headrace.spark.runner import SparkRunner
 from headrace.spark.session import build_session
-from headrace.spark.worker import WorkerSettings
 
-STOP_GRACE_S = 8.0
-LAST_COPY_S = 1.0
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """How a run ended: the state it left, what it did, and whether it was interrupted."""
-
-    state: JobState
-    epochs: int
-    rows: int
-    interrupted: bool
+__all__ = ["RunResult", "run_job"]
 
 
 def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
@@ -77,72 +62,27 @@ def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
         settings: of the run.
         bus: the one at ``settings.bus_dir`` when left out.
         control: to stop or finish it from another thread.
-        on_start: called once the coordinator has started; of several parts, that of the first.
-        on_parts: called then with all parts, or the only one, as one.
-        on_epoch: called after each epoch, one at a time.
-        on_notice: called, from any thread, with a line when something is wrong although the
-            job goes on, and when it is right again.
-        on_recovery: called, from another thread, with how far the stores are back where that
-            takes more than a moment, and with ``None`` when they are.
+        on_start: as of ``Listeners``, like the others.
+        on_parts: the same.
+        on_epoch: the same.
+        on_notice: the same.
+        on_recovery: the same.
 
     Raises:
         NotOwnerError: another driver runs the job.
         InvalidInputError: the job, its settings or its data are at fault.
         HeadraceError: of other kinds, by what to do next.
     """
-    clock, files = SystemClock(), Files()
-    control, tell = control or Control(), on_notice or (lambda line: None)
+    control = control or Control()
     bus = bus or open_bus(settings.bus_dir, BusOptions.of(settings.bus))
-    graph = job.build()
-    root = places(settings, graph.name).storage
-    tally = _Tally(on_epoch)
-    with _refusals(), DriverLock(root, graph.name):
-        deployed = _deployed(graph, bus, settings, clock, files, job.function.__module__)
-        session = _session(settings, graph.name, root)
-        show = on_recovery or (lambda recovery: None)
-        run = _Run(session, bus, settings, control, clock, files, tell, show)
-        with ExitStack() as held:
-            held.enter_context(interrupts(control))
-            count = len(deployed)
-            parts = [run.prepare(held, one, (at, count)) for at, one in enumerate(deployed)]
-            held.enter_context(suppress(DroppedError))
-            for part in parts:
-                held.enter_context(closing(part))
-            if all(run.begin(part) for part in parts):
-                if on_start is not None:
-                    on_start(parts[0])
-                if on_parts is not None:
-                    on_parts(JoinedParts(parts))
-                drive_parts(parts, lambda part: run.drive(part, tally), control)
-        state = JoinedParts(parts).state
-        interrupted = control.stop.is_set() and not state.ended
-        return RunResult(state, tally.epochs, tally.rows, interrupted)
-
-
-class _Tally:
-    """Counts what a run does, and tells of each epoch; parts may have epochs at the same time."""
-
-    def __init__(self, on_epoch: Callable[[EpochSummary], None] | None) -> None:
-        self._on_epoch, self._lock = on_epoch, threading.Lock()
-        self.epochs = self.rows = 0
-
-    def __call__(self, summary: EpochSummary) -> None:
-        with self._lock:
-            self.epochs += 1
-            self.rows += summary.rows
-            if self._on_epoch is not None:
-                self._on_epoch(summary)
-
-
-def _deployed(
-    graph: JobGraph, bus: Bus, settings: Settings, clock: Clock, files: Files, module: str
-) -> tuple[Deployment, ...]:
-    where = places(settings, graph.name)
-    if where.copy is None:  # a driver that has a copy looks there itself
-        Lease(where.storage, graph.name, "", files, clock).refuse_others()
-    deployed = deploy(graph, bus, settings, clock, files, module)
-    _check_loop(deployed, settings)
-    return deployed
+    listeners = Listeners(on_start, on_parts, on_epoch, on_notice, on_recovery)
+    course = Course(bus, settings, control, SystemClock(), Files(), listeners)
+    root = places(settings, job.name).storage
+    with refusals(), DriverLock(root, job.name):
+        deployed = course.deployed(job)
+        _check_loop(deployed, settings)
+        session = _session(settings, job.name, root)
+        return course.run(deployed, SparkEngine(session, course))
 
 
 def _session(settings: Settings, job: str, root: Path) -> SparkSession:
@@ -151,52 +91,42 @@ def _session(settings: Settings, job: str, root: Path) -> SparkSession:
 
 
 @dataclass(frozen=True)
-class _Run:
-    """What the parts of a job share while they run."""
+class SparkEngine:
+    """Runs the slots of a job on Spark.
+
+    Args:
+        session: of Spark.
+        course: of the run.
+    """
 
     session: SparkSession
-    bus: Bus
-    settings: Settings
-    control: Control
-    clock: Clock
-    files: Files
-    tell: Callable[[str], None]
-    show: Callable[[Recovery | None], None]
+    course: Course
 
-    @property
-    def patience(self) -> Patience:
-        limit_s = self.settings.state.disk_wait_s
-        return Patience(self.clock, self.control.stop, limit_s, self.tell)
+    def runner(self, one: Deployment, share: tuple[int, int]) -> SparkRunner:
+        """Return the runner of a part."""
+        settings = self.course.settings
+        return SparkRunner(
+            self.session.sparkContext,
+            worker_settings(one, settings),
+            one.storage.root / "orders",
+            settings.job.slots,
+            share,
+            host_wait_s=settings.job.host_wait_s,
+            silence_s=settings.job.slot_silence_s,
+            tell=self.course.listeners.notice,
+        )
 
-    def prepare(self, held: ExitStack, one: Deployment, share: tuple[int, int]) -> Coordinator:
-        """Return the driver of a part, watched over as long as the stack is open."""
-        root, limit_s = one.storage.root, self.settings.state.recovery_timeout_s
-        runner = _runner(one, self.settings, self.session.sparkContext, share)
-        part = one.coordinator(runner, self.bus, self.clock, self.settings)
-        watch = RecoveryWatch(root, self.files, self.clock, limit_s)
-        held.enter_context(_copying(one.copier, part, self.tell))
-        held.enter_context(_stopping(self.control, part, runner, root))
-        held.enter_context(watching(watch, self.show, runner.fail))
-        return part
-
-    def begin(self, part: Coordinator) -> bool:
-        """Start the driver of a part; False when it was told to stop first."""
-        has_begun = begin(part, self.patience)
-        if has_begun:
-            _check_end(part, self.settings)
-        return has_begun
-
-    def drive(self, part: Coordinator, on_epoch: Callable[[EpochSummary], None]) -> None:
-        """Advance a started part until it has ended or is told to stop."""
-        settings, patience = self.settings, self.patience
+    def drive(self, part: Coordinator, on_epoch: OnEpoch, patience: Patience) -> None:
+        """Advance a started part by the loop that the settings name."""
+        course, settings = self.course, self.course.settings
         if settings.spark.loop == "query":
-            drive_query(self.session, part, self.control, on_epoch, settings, patience)
+            drive_query(self.session, part, course.control, on_epoch, settings, patience)
             return
         drive(
             part,
-            self.bus,
-            self.clock,
-            self.control,
+            course.bus,
+            course.clock,
+            course.control,
             on_epoch,
             interval_ms=settings.epoch.interval_ms,
             tick_ms=settings.epoch.tick_ms,
@@ -212,106 +142,3 @@ def _check_loop(deployed: Sequence[Deployment], settings: Settings) -> None:
             "which drives one; use spark.loop=direct",
             job=job,
         )
-
-
-def _check_end(coordinator: Coordinator, settings: Settings) -> None:
-    """Refuse to follow the inputs of a run that was given an end and has not reached it."""
-    state = coordinator.state
-    if state.until is not None and not state.ended and not settings.job.bounded:
-        raise InvalidInputError(
-            f"job {job_of(state.job)!r} is in the middle of a bounded run, whose inputs end where "
-            "they did at its start; complete it with --bounded, or follow the inputs under another "
-            "name",
-            job=state.job,
-        )
-
-
-@contextmanager
-def _copying(
-    copier: Copier | None, coordinator: Coordinator, tell: Callable[[str], None]
-) -> Iterator[None]:
-    """Let the copy of a storage on this host follow, to the last epoch when the run ends.
-
-    From the start on, for a driver that waits there has to keep its lease.
-    """
-    if copier is None:
-        yield
-        return
-    copier.tell = tell
-    copier.start()
-    try:
-        yield
-    finally:
-        copier.stop(None if coordinator.has_ended else LAST_COPY_S)
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    """Give errors of the driver's own disk the words that those of slots have."""
-    try:
-        yield
-    except ConnectionError:  # such as of a pipe that nobody reads any more
-        raise
-    except OSError as error:
-        raise disk_error(error) from error
-
-
-def _runner(
-    deployment: Deployment, settings: Settings, context: SparkContext, share: tuple[int, int]
-) -> SparkRunner:
-    root = deployment.storage.root
-    worker = WorkerSettings(
-        job=deployment.plan.job,
-        slot=0,
-        storage=str(root),
-        bus=str(settings.bus_dir),
-        state_dir=str(settings.state_dir),
-        paths=import_paths(),
-        adopt_bytes=settings.bus.adopt_bytes,
-        cache_bytes=settings.state.cache_bytes,
-        block_cache_bytes=settings.state.block_cache_bytes,
-        write_buffer_bytes=settings.state.write_buffer_bytes,
-        keep_unused_s=settings.state.keep_unused_s,
-        standby_share=settings.standby.share,
-        copy=str(places(settings, deployment.plan.job).copy or ""),
-    )
-    return SparkRunner(
-        context,
-        worker,
-        root / "orders",
-        settings.job.slots,
-        share,
-        host_wait_s=settings.job.host_wait_s,
-    )
-
-
-@contextmanager
-def _stopping(
-    control: Control, coordinator: Coordinator, runner: SparkRunner, root: Path
-) -> Iterator[None]:
-    """Let whoever sets ``control.stop``, signals too, end the epoch under way in time.
-
-    The stop file makes source tasks stop reading; what is still running after the grace
-    is cancelled, which drops the epoch. A second signal ends the process at once.
-    """
-    over = threading.Event()
-
-    def hurry() -> None:
-        while not control.stop.wait(0.2):
-            if over.is_set():
-                return
-        grace = STOP_GRACE_S
-        if coordinator.generation:
-            stop_file(root, coordinator.generation).touch()
-        while not over.wait(grace):
-            runner.cancel()  # again, should it have fallen between two levels
-            grace = 0.2
-
-    watcher = threading.Thread(target=hurry, name="headrace-stop", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        over.set()
-        watcher.join()
-        stop_file(root, coordinator.generation).unlink(missing_ok=True)

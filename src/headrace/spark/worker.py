@@ -9,42 +9,19 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from headrace.clock import SystemClock
+from headrace.coordinator.running.workers import WorkerSettings, open_worker
+from headrace.spark.signs import PROPERTY as SIGNS_PROPERTY
+from headrace.spark.signs import living
 from headrace.task.orders import SlotReport, decode_order, encode
 
 ORDERS_PROPERTY = "headrace.orders"
-
-
-@dataclass(frozen=True)
-class WorkerSettings:
-    """What a worker has to know of a job; travels once, with the slots.
-
-    ``state_dir`` is a host's own folder; the variable ``HEADRACE_STATE_DIR`` of a host
-    overrides it there.
-    """
-
-    job: str
-    slot: int
-    storage: str
-    bus: str
-    state_dir: str
-    paths: tuple[str, ...]
-    adopt_bytes: int
-    cache_bytes: int
-    block_cache_bytes: int
-    write_buffer_bytes: int
-    copy: str = ""
-    keep_unused_s: float = 86_400.0
-    standby_share: float = 0.5
 
 
 _hosts: dict[tuple[int, str], Any] = {}
@@ -58,21 +35,28 @@ def slot_main(slots: Iterable[WorkerSettings]) -> Iterator[bytes]:
     """
     from pyspark import TaskContext
 
-    from headrace.task.slot import run_slot
-    from headrace.task.slot_host import release
-
     for settings in slots:
         context = TaskContext.get()
         prefix = context.getLocalProperty(ORDERS_PROPERTY) if context is not None else None
-        if not prefix:
-            host = _host(settings)
-            release(host)
-            _collect_beside(host, settings.keep_unused_s)
-            yield encode(SlotReport(settings.slot, "", host.host, os.getpid()))
-            continue
+        signs = context.getLocalProperty(SIGNS_PROPERTY) if context is not None else None
+        with living(signs, settings.slot, is_new=not _hosts):
+            report = _report(settings, prefix)
+        yield report
+        if prefix:
+            _spare_the_collector()
+
+
+def _report(settings: WorkerSettings, prefix: str | None) -> bytes:
+    from headrace.task.slot import run_slot
+    from headrace.task.slot_host import release
+
+    if prefix:
         order = decode_order(Path(f"{prefix}-{settings.slot:04d}.json").read_bytes())
-        yield encode(run_slot(order, _host(settings)))
-        _spare_the_collector()
+        return encode(run_slot(order, _host(settings)))
+    host = _host(settings)
+    release(host)
+    _collect_beside(host, settings.keep_unused_s)
+    return encode(SlotReport(settings.slot, "", host.host, os.getpid()))
 
 
 def _collect_beside(host: Any, keep_s: float) -> None:
@@ -105,28 +89,10 @@ def _spare_the_collector() -> None:
 def _host(settings: WorkerSettings) -> Any:
     key = (os.getpid(), settings.storage)
     if key not in _hosts:
-        for path in reversed(settings.paths):
-            if path not in sys.path:
-                sys.path.insert(0, path)
-        from headrace.bus.address import open_bus
-        from headrace.coordinator.hosting import open_host
-        from headrace.files import Files
-        from headrace.state.options import RocksDBSettings
         from headrace.task.slot_host import release
 
         for kept in _hosts.values():
             release(kept)
         _hosts.clear()
-        _hosts[key] = open_host(
-            storage=Path(settings.storage),
-            bus=open_bus(Path(settings.bus)),
-            state_dir=Path(os.environ.get("HEADRACE_STATE_DIR", settings.state_dir)),
-            clock=SystemClock(),
-            files=Files(),
-            adopt_bytes=settings.adopt_bytes,
-            copy=Path(settings.copy) if settings.copy else None,
-            cache_bytes=settings.cache_bytes,
-            standby_share=settings.standby_share,
-            rocksdb=RocksDBSettings.within(settings.block_cache_bytes, settings.write_buffer_bytes),
-        )
+        _hosts[key] = open_worker(settings)
     return _hosts[key]

@@ -1,4 +1,4 @@
-"""Drives the parts of a job at the same time: one thread each, over one Spark session.
+"""Drives the parts of a job at the same time: one thread each.
 
 A part has slots of its own, so an epoch that takes long holds up no other part's. Only where
 there are fewer cores than parts do these take turns, task by task.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.loop import Control
-from headrace.spark.runner import DroppedError
+from headrace.coordinator.running.dropping import DroppedError
 
 
 def drive_parts(
