@@ -12,7 +12,7 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "headrace"
 
 LAYERS = [
-    "errors", "closing", "clock", "faults", "files", "config", "records",
+    "errors", "closing", "clock", "durations", "faults", "files", "config", "records",
     "graph", "sinks", "bus", "state", "plan", "task", "coordinator", "control", "spark",
     "testing", "bench", "demo", "cli",
 ]  # fmt: skip

@@ -14,9 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PrivateAttr,
     field_validator,
@@ -25,7 +23,9 @@ from pydantic import (
 
 from headrace.config import samza
 from headrace.config.durability import Durability
+from headrace.config.section import Section
 from headrace.config.starts import read_start
+from headrace.config.watching import AlertSettings, ObserveSettings, TracingSettings
 from headrace.errors import InvalidInputError
 
 _MIB = 1 << 20
@@ -50,12 +50,6 @@ SPARK_TEXT = Annotated[str, BeforeValidator(_spark_text)]
 DURABILITY = Annotated[str, AfterValidator(_durability)]
 SEMANTICS = Literal["exactly_once", "at_least_once", "at_most_once"]
 Folder = Annotated[Path, BeforeValidator(_absolute)]
-
-
-class Section(BaseModel):
-    """What all groups of settings have: frozen, and closed to unknown names."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
 
 class JobSettings(Section):
@@ -346,6 +340,9 @@ class Settings(Section):
     state: StateSettings = StateSettings()
     standby: StandbySettings = StandbySettings()
     control: ControlSettings = ControlSettings()
+    observe: ObserveSettings = ObserveSettings()
+    alerts: AlertSettings = AlertSettings()
+    tracing: TracingSettings = TracingSettings()
     bus: BusSettings = BusSettings()
     remote: RemoteSettings = RemoteSettings()
     spark: SparkSettings = SparkSettings()
@@ -452,10 +449,14 @@ def type_name(kind: Any) -> str:
         return f"{type_name(arguments[0])}, or none"
     if getattr(kind, "__origin__", None) is dict:
         return "table of text"
+    if getattr(kind, "__origin__", None) is tuple:
+        return "list of tables"
     return type_name(arguments[0]) if arguments else str(kind)
 
 
 def _shown(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, tuple):
+        return "; ".join(f"{rule.name}: {rule.text}" for rule in value) or "none"
     return "none" if value is None else str(value)

@@ -31,6 +31,7 @@ from headrace.errors import InvalidInputError
 
 _NO_SETTINGS = ("HEADRACE_HOME", "HEADRACE_STATE_DIR")
 _DOUBLED = {f"HEADRACE__{key.replace('.', '__').upper()}" for key in LEAVES if "." in key}
+_SHOWN = 80
 _SINGLE = {name.replace("__", "_"): name for name in _DOUBLED}
 
 
@@ -128,12 +129,18 @@ def _checked(key: str, entry: _Given) -> Any:
     try:
         return TypeAdapter(kind).validate_python(value, strict=not entry.is_text)
     except ValidationError as error:
-        reason = error.errors()[0]["msg"]
+        reason = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
         raise InvalidInputError(
-            f"setting {key} from {entry.source}: found {value!r}, expected {type_name(kind)}: "
+            f"setting {key} from {entry.source}: found {_short(value)}, expected "
+            f"{type_name(kind)}: "
             f"{reason[0].lower()}{reason[1:]}",
             setting=key,
         ) from error
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _from_file(file: Path | None) -> Iterator[tuple[str, _Given]]:

@@ -105,7 +105,10 @@ def test_other_variables_of_the_environment_are_left_alone() -> None:
         ("job.task=3", r"--set job\.task=3: unknown setting job\.task; did you mean job\.tasks\?"),
         ("tasks=3", r"did you mean job\.tasks\?"),
         ("epoch.tasks=3", r"did you mean job\.tasks\?"),
-        ("zzz=1", r"known are home and those of bus, control, epoch, job, remote, spark, standby"),
+        (
+            "zzz=1",
+            r"known are home and those of alerts, bus, control, epoch, job, observe, remote, spark",
+        ),
         ("job=3", r"setting job from --set job=3: found '3', expected a table of settings"),
         ("spark.conf=x", r"expected a table of settings"),
         ("job.tasks=abc", r"found 'abc', expected integer"),
