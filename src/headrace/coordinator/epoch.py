@@ -14,6 +14,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from headrace.coordinator.balance import Known
 from headrace.coordinator.failures import slot_error
 from headrace.coordinator.feeds import feed_ranges, feed_watermark, open_watermark
 from headrace.coordinator.manifest import (
@@ -198,7 +199,7 @@ class EpochRun:
         every = [task_name(stage.name, task) for task in range(stage.tasks)]
         before = {name: self.state.tasks.get(name, TaskState()).host for name in every}
         before.update(self.standbys.homes(stage))
-        return place(every, self.slots, before, self._turn(stage))
+        return place(every, self.slots, Known(before), self._turn(stage)).slots
 
     def _turn(self, stage: Stage) -> int:
         """How many tasks the stages before it in its level have."""

@@ -1,66 +1,155 @@
-"""Which slot runs which task: a pure function of hosts, tasks and where they were."""
+"""Which slot runs which task: a pure function of hosts, tasks and where they were.
+
+``balance`` finds the host of each task; here it gets a slot of that host.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TypeVar
 
+from headrace.coordinator.balance import Budget, Known, Move, spread
 from headrace.errors import InvalidInputError
 
 _Item = TypeVar("_Item")
 
+MAX_MOVES = 4
+
+
+class Affinity(StrEnum):
+    """What is done so that tasks run where their state is."""
+
+    STRICT = "strict"
+    """A host that is lost is waited for; then its tasks go elsewhere."""
+    BEST_EFFORT = "best-effort"
+    """Tasks of a lost host go elsewhere at once, and back when there is room again."""
+    NONE = "none"
+    """Tasks are dealt evenly, wherever they were."""
+
+
+@dataclass(frozen=True)
+class PlacementRules:
+    """The settings of placement.
+
+    Args:
+        affinity: what is done so that tasks run where their state is.
+        wait_s: how long a lost host is waited for; only with strict affinity.
+        max_moves: tasks with state that may go to another host in one epoch although their own
+            one is there.
+    """
+
+    affinity: Affinity = Affinity.STRICT
+    wait_s: float = 5.0
+    max_moves: int = MAX_MOVES
+
 
 @dataclass(frozen=True)
 class Slot:
-    """A slot that answered: its number, and the identity of its host's state directory."""
+    """A slot that answered.
+
+    Args:
+        number: of the slot.
+        host: identity of its host's state directory.
+        address: or name of the host, where it is known.
+    """
 
     number: int
     host: str
+    address: str = ""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The tasks of each slot in the order given, without slots that have none.
+
+    ``hosts`` has the host of each task; ``moves`` those that left a host that is there, and
+    ``pending`` how many more are to come, of which ``waiting`` wait for a standby.
+    """
+
+    slots: dict[int, list[str]]
+    hosts: dict[str, str]
+    moves: list[Move] = field(default_factory=list)
+    pending: int = 0
+    waiting: int = 0
 
 
 def place(
-    tasks: Sequence[str], slots: Sequence[Slot], before: Mapping[str, str], turn: int = 0
-) -> dict[int, list[str]]:
+    tasks: Sequence[str],
+    slots: Sequence[Slot],
+    known: Known,
+    turn: int = 0,
+    *,
+    seats: Mapping[str, int] | None = None,
+    away: Collection[str] = (),
+    budget: Budget | None = None,
+) -> Placement:
     """Give each task a slot.
 
-    A task stays on the host that holds its stores while that host has slots and no more than
-    its fair share; new tasks and tasks of lost hosts go to the least loaded host. On a host,
-    tasks keep their order and are dealt to its slots in even runs.
+    A task stays on the host that holds its stores, and there in its slot, until the counts of
+    tasks are in balance without it: new tasks and tasks of lost hosts go to the least loaded
+    host, and no more tasks move than it takes (see ``spread``). On a host, tasks without a slot
+    keep their order and are dealt in even runs.
 
     Args:
         tasks: names, in a fixed order.
         slots: at least one.
-        before: host of each task that was placed before.
+        known: where tasks were, and what their state weighs.
         turn: where dealing begins; another for each stage, so that small ones spread.
-
-    Returns:
-        The tasks of each slot, in the order given; slots without tasks are left out.
+        seats: the slot that each task was in last, where that is known.
+        away: hosts that are to be empty.
+        budget: of moves from hosts that are there; without, as many as it takes.
     """
     by_host: dict[str, list[int]] = {}
     for slot in slots:
         by_host.setdefault(slot.host, []).append(slot.number)
-    room = {host: -(-len(tasks) * len(numbers) // len(slots)) for host, numbers in by_host.items()}
-    taken: dict[str, list[str]] = {host: [] for host in by_host}
-    homeless = []
-    for task in tasks:
-        host = before.get(task, "")
-        if host in taken and len(taken[host]) < room[host]:
-            taken[host].append(task)
-        else:
-            homeless.append(task)
-    hosts = _turned(sorted(taken), turn)
-    for task in homeless:
-        host = min(hosts, key=lambda name: len(taken[name]) / len(by_host[name]))
-        taken[host].append(task)
+    cores = {host: len(by_host[host]) for host in _turned(sorted(by_host), turn)}
+    found = spread(tasks, cores, known, away=away, budget=budget)
     order = {task: number for number, task in enumerate(tasks)}
     placed: dict[int, list[str]] = {}
     for host, numbers in by_host.items():
-        mine = sorted(taken[host], key=order.__getitem__)
-        order_of_slots = _turned(sorted(numbers), turn // len(by_host))
-        for index, task in enumerate(mine):
-            slot_number = order_of_slots[index * len(numbers) // len(mine)]
-            placed.setdefault(slot_number, []).append(task)
+        mine = sorted(found.tasks[host], key=order.__getitem__)
+        turned = _turned(sorted(numbers), turn // len(by_host))
+        placed.update(_seated(mine, turned, seats or {}))
+    hosts = {task: host for host, mine in found.tasks.items() for task in mine}
+    return Placement(placed, hosts, found.moves, found.pending, found.waiting)
+
+
+def _seated(
+    mine: Sequence[str], numbers: Sequence[int], seats: Mapping[str, int]
+) -> dict[int, list[str]]:
+    """Deal the tasks of a host to its slots; one that has a slot keeps it while that is even."""
+    if not mine:
+        return {}
+    few, more = divmod(len(mine), len(numbers))
+    left = [task for task in mine if seats.get(task) not in numbers]
+    if len(left) == len(mine):
+        return _dealt(mine, numbers)
+    kept: dict[int, list[str]] = {number: [] for number in numbers}
+    for task in mine:
+        number = seats.get(task)
+        if number not in kept:
+            continue
+        held = kept[number]
+        if len(held) < few:
+            held.append(task)
+        elif len(held) == few and more:
+            more -= 1
+            held.append(task)
+        else:
+            left.append(task)
+    for task in left:
+        min(kept.values(), key=len).append(task)
+    order = {task: at for at, task in enumerate(mine)}
+    return {n: sorted(held, key=order.__getitem__) for n, held in kept.items() if held}
+
+
+def _dealt(mine: Sequence[str], numbers: Sequence[int]) -> dict[int, list[str]]:
+    placed: dict[int, list[str]] = {}
+    for index, task in enumerate(mine):
+        number = numbers[index * len(numbers) // len(mine)]
+        placed.setdefault(number, []).append(task)
     return placed
 
 

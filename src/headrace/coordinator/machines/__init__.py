@@ -1,0 +1,1 @@
+"""What a driver does next, as state machines: events in, actions out; no file and no clock."""

@@ -1,0 +1,115 @@
+"""Who is waited for and given up: decided by answers and time alone."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.coordinator.machines.membership import (
+    Answered,
+    Ask,
+    AskAgain,
+    Doubted,
+    Membership,
+    Place,
+    count_slots,
+)
+from headrace.coordinator.placement import Affinity, PlacementRules, Slot
+
+STRICT = PlacementRules(Affinity.STRICT, wait_s=5.0)
+HOMES = frozenset("ab")
+
+
+def slots_of(*hosts: str) -> tuple[Slot, ...]:
+    return tuple(Slot(number, host) for number, host in enumerate(hosts))
+
+
+def at_home(rules: PlacementRules = STRICT) -> Membership:
+    """A membership of two hosts, which stand."""
+    begun = Membership(rules).after(Doubted(HOMES)).after(Answered(slots_of("a", "b"), 0.0))
+    assert begun.action == Place(slots_of("a", "b"))
+    return begun.after(Doubted(HOMES))
+
+
+def test_a_lost_host_is_waited_for_and_then_given_up() -> None:
+    members = at_home()
+    assert members.action == Ask()
+    members = members.after(Answered(slots_of("b"), 10.0))
+    assert members.action == AskAgain(("a",), 15.0)
+    members = members.after(Answered(slots_of("b"), 14.9))
+    assert members.action == AskAgain(("a",), 15.0)
+    members = members.after(Answered(slots_of("b"), 15.0))
+    assert members.action == Place(slots_of("b"), lost=("a",))
+    members = members.after(Doubted(frozenset("b"))).after(Answered(slots_of("a", "b"), 60.0))
+    assert members.action == Place(slots_of("a", "b"), returned=("a",))
+
+
+def test_a_host_that_is_back_in_time_was_never_lost() -> None:
+    members = at_home().after(Answered(slots_of("b"), 10.0))
+    assert members.after(Answered(slots_of("a", "b"), 12.0)).action == Place(slots_of("a", "b"))
+
+
+def test_a_host_with_fewer_slots_is_waited_for_but_not_lost() -> None:
+    first = slots_of("a", "a", "b")
+    members = Membership(STRICT).after(Doubted(HOMES)).after(Answered(first, 0.0))
+    members = members.after(Doubted(HOMES)).after(Answered(slots_of("a", "b"), 1.0))
+    assert members.action == AskAgain(("a",), 6.0)
+    assert members.after(Answered(slots_of("a", "b"), 6.0)).action == Place(slots_of("a", "b"))
+
+
+def test_best_effort_waits_for_nobody() -> None:
+    members = at_home(PlacementRules(Affinity.BEST_EFFORT, wait_s=5.0))
+    assert members.after(Answered(slots_of("b"), 1.0)).action == Place(slots_of("b"), lost=("a",))
+
+
+def test_a_new_driver_waits_for_the_hosts_that_the_manifest_names() -> None:
+    members = Membership(STRICT).after(Doubted(HOMES)).after(Answered(slots_of("a", "c"), 0.0))
+    assert members.action == AskAgain(("b",), 5.0)
+    members = members.after(Answered(slots_of("a", "c"), 5.0))
+    assert members.action == Place(slots_of("a", "c"), lost=("b",), joined=("c",))
+
+
+def test_a_host_that_was_given_up_is_not_waited_for_again() -> None:
+    members = at_home().after(Answered(slots_of("b"), 0.0)).after(Answered(slots_of("b"), 5.0))
+    members = members.after(Doubted(HOMES)).after(Answered(slots_of("b", "c"), 6.0))
+    assert members.action == Place(slots_of("b", "c"), joined=("c",))
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 5.0])
+@pytest.mark.parametrize("affinity", list(Affinity))
+@given(
+    answers=st.lists(
+        st.tuples(
+            st.lists(st.sampled_from("abc"), min_size=1, max_size=5),
+            st.floats(0, 4),
+            st.booleans(),
+        ),
+        max_size=12,
+    )
+)
+def test_no_wait_is_longer_than_its_bound_and_nobody_is_lost_before_it(
+    affinity: Affinity, wait_s: float, answers: list[tuple[list[str], float, bool]]
+) -> None:
+    members = Membership(PlacementRules(affinity, wait_s)).after(Doubted(HOMES))
+    waits = wait_s if affinity is Affinity.STRICT else 0.0
+    now, since, last_there = 0.0, 0.0, {"a": 0.0, "b": 0.0}
+    for hosts, passed, doubted in answers:
+        if not isinstance(members.action, AskAgain):
+            members = members.after(Doubted(HOMES if doubted else frozenset(hosts)))
+            members.validate()
+            since = now
+            last_there = {}
+        members = members.after(Answered(slots_of(*hosts), now))
+        members.validate()
+        if isinstance(members.action, AskAgain):
+            assert now < members.action.until_s <= now + waits
+        elif isinstance(members.action, Place):
+            assert members.action.slots == slots_of(*hosts)
+            assert members.wanted == count_slots(members.slots)
+            for host in members.action.lost:
+                assert host not in hosts
+                assert now - max(since, last_there.get(host, since)) >= waits
+            assert not set(members.action.returned) - set(hosts)
+        last_there |= dict.fromkeys(hosts, now)
+        now += passed
