@@ -144,10 +144,17 @@ def test_a_bounded_run_in_json(start: Start, folder: Path) -> None:
     assert (end["ended"], end["interrupted"]) == (True, False)
     assert counted(folder) == EXPECTED
 
-    code, out, err = ended(run(start, "counts", "--bounded"))
+    code, out, err = ended(run(start, "counts"))
 
     assert (code, err) == (0, "")
     assert out.startswith("counts: its run had ended in epoch ")
+    assert counted(folder) == EXPECTED
+
+    code, out, err = ended(run(start, "counts", "--bounded", "--replace"))
+
+    assert code == 0
+    assert "counts: run 2 begins, without state" in err
+    assert f"counts: {ROWS:,} rows in " in out
     assert counted(folder) == EXPECTED
 
 

@@ -18,6 +18,7 @@ from headrace.config import Settings
 from headrace.coordinator.backup.copier import Copier
 from headrace.coordinator.backup.lease import Lease
 from headrace.coordinator.backup.places import places
+from headrace.coordinator.changes.rerunning import begin_run, conclude
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.deploy import Deployment, deploy
 from headrace.coordinator.epoch import Runner
@@ -138,6 +139,10 @@ class Course:
         where = places(self.settings, graph.name)
         if where.copy is None:  # a driver that has a copy looks there itself
             Lease(where.storage, graph.name, "", files, clock).refuse_others()
+        if self.settings.job.bounded:
+            begun = begin_run(self.settings, graph.name, self.bus, files, clock)
+            if begun is not None:
+                self.listeners.notice(f"{graph.name}: run {begun.run} begins, without state")
         return deploy(graph, self.bus, self.settings, clock, files, job.function.__module__)
 
     @property
@@ -174,6 +179,7 @@ class Course:
                 patience = self.patience
                 drive_parts(parts, lambda part: engine.drive(part, tally, patience), self.control)
         state = JoinedParts(parts).state
+        conclude(deployed[0].storage.root, state, self.files, self.clock)
         interrupted = self.control.stop.is_set() and not state.ended
         return RunResult(state, tally.epochs, tally.rows, interrupted)
 
