@@ -11,7 +11,7 @@ from __future__ import annotations
 import pickle
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark import RDD, SparkContext
@@ -19,16 +19,21 @@ from pyspark.serializers import BatchedSerializer, CPickleSerializer
 from pyspark.util import _load_from_socket
 
 SLOT_VARIABLE = "HEADRACE_SLOT"
+MOST_TASKS = 10_000
 _ENVIRONMENT = threading.Lock()  # of the context, which the parts of a job share
 
 
 @dataclass(frozen=True)
 class Executor:
-    """A live executor, by Spark's identity, its host, and its cores."""
+    """A live executor, by Spark's identity, its host, and its cores.
+
+    ``ended`` is how many of its tasks have ended, however: a sign of life when it grows.
+    """
 
     identity: str
     host: str
     cores: int
+    ended: int = field(default=0, compare=False)
 
     @property
     def location(self) -> str:
@@ -44,10 +49,31 @@ def executors(context: SparkContext) -> list[Executor]:
         summary = summaries.apply(index)
         host = summary.hostPort().rsplit(":", 1)[0]
         if summary.isActive():
-            found.append(Executor(summary.id(), host, summary.totalCores()))
-    remote = [executor for executor in found if executor.identity != "driver"]
+            ended = summary.totalTasks() - summary.activeTasks()
+            found.append(Executor(summary.id(), host, summary.totalCores(), ended))
+    # One that Spark had given up, and that then woke, shows up again, with no cores.
+    remote = [one for one in found if one.identity != "driver" and one.cores > 0]
     if remote or not in_driver(str(context.master)):
         return sorted(remote, key=lambda executor: int(executor.identity))
+    return found
+
+
+def running_tasks(context: SparkContext, group: str) -> dict[int, str]:
+    """Return the partitions of a job group that are running now, and the executor of each."""
+    tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
+    active = set(tracker.getActiveJobsIds()) & set(tracker.getJobIdsForGroup(group))
+    found = {}
+    for job in active:
+        told = tracker.getJobInfo(job)
+        for stage in () if told is None else told.stageIds:
+            info = tracker.getStageInfo(stage)
+            if info is None:
+                continue
+            tasks = store.taskList(stage, info.currentAttemptId, MOST_TASKS)
+            for index in range(tasks.size()):
+                task = tasks.apply(index)
+                if task.status() == "RUNNING":
+                    found[task.partitionId()] = task.executorId()
     return found
 
 
@@ -76,6 +102,7 @@ class SlotRDD:
         function: Callable[[Iterable[Any]], Iterable[bytes]],
     ) -> None:
         self._context = context
+        self._slots = list(slots)
         self._partitions = {number: partition for partition, number in enumerate(slots)}
         branches = []
         environment = context.environment
@@ -89,6 +116,10 @@ class SlotRDD:
             if before is None:
                 environment.pop(SLOT_VARIABLE, None)
         self._rdd = branches[0] if len(branches) == 1 else context.union(branches)
+
+    def slot_of(self, partition: int) -> int:
+        """Return the number of the slot that a partition is."""
+        return self._slots[partition]
 
     def run(self, slots: Sequence[int]) -> list[bytes]:
         """Run the function on some slots and return what it yields, in that order."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,11 +18,15 @@ from headrace.coordinator.placement import Slot
 from headrace.coordinator.running.dropping import DroppedError
 from headrace.coordinator.running.workers import WorkerSettings
 from headrace.errors import HeadraceError, UnavailableError
-from headrace.spark.located import Executor, SlotRDD, executors, in_driver
+from headrace.spark.located import Executor, SlotRDD, in_driver
+from headrace.spark.signs import PROPERTY as SIGNS_PROPERTY
+from headrace.spark.signs import described
+from headrace.spark.slot_watch import SilentHostError, SlotWatch
 from headrace.spark.worker import ORDERS_PROPERTY, slot_main
 from headrace.task.orders import SlotOrder, SlotReport, decode_report, encode
 
 JOB_GROUP = "headrace"
+NO_ORDERS = f"{0:012d}-{0:08d}-00"
 MOST_SLOTS = 1000
 """Of one part; numbers of slots are apart, for by them Spark finds a process again."""
 
@@ -44,6 +49,8 @@ class SparkRunner:
         share: number of the part that they are for, and how many parts share them.
         clock: for waiting until executors have registered.
         host_wait_s: how long executors that are gone are waited for.
+        silence_s: how long a slot may give no sign of life; ``None``: for ever.
+        tell: called, from any thread, with a line when a host falls silent or answers again.
     """
 
     def __init__(
@@ -55,11 +62,14 @@ class SparkRunner:
         share: tuple[int, int] = (0, 1),
         clock: Clock | None = None,
         host_wait_s: float = HOST_WAIT_S,
+        silence_s: float | None = None,
+        tell: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._share, self._host_wait_s = share, host_wait_s
         self._group = f"{JOB_GROUP} {share[0]}"
         self._context, self._settings, self._orders = context, settings, orders
         self._wanted, self._clock = slots, clock or SystemClock()
+        self._watch = SlotWatch(context, self._group, silence_s, self._clock, tell)
         self._cancelled = threading.Event()
         self._failure: HeadraceError | None = None
         self._rdd: SlotRDD | None = None
@@ -68,6 +78,11 @@ class SparkRunner:
 
     def slots(self) -> list[Slot]:
         """Ask every slot where it is; placed anew when the executors have changed."""
+        while True:
+            with suppress(SilentHostError):  # each has given up an executor, and left others
+                return self._asked()
+
+    def _asked(self) -> list[Slot]:
         found = self._registered()
         places = self._numbered(self._spread(found))
         if self._rdd is None or places != self._placed:
@@ -96,7 +111,7 @@ class SparkRunner:
     def _registered(self) -> list[Executor]:
         """Wait for executors: for as many as are wanted or were there before, but not for long."""
         deadline = Deadline(self._clock, WAIT_FOR_EXECUTORS_S)
-        found, since = executors(self._context), self._clock.monotonic()
+        found, since = self._watch.executors(), self._clock.monotonic()
         while not self._enough(found, since):
             self._check_stop()
             if deadline.expired:
@@ -107,7 +122,7 @@ class SparkRunner:
                     f"{WAIT_FOR_EXECUTORS_S:.0f} s; start a worker, or free its cores"
                 )
             self._clock.sleep(POLL_S)
-            now = executors(self._context)
+            now = self._watch.executors()
             if now != found:
                 found, since = now, self._clock.monotonic()
         return found
@@ -121,7 +136,8 @@ class SparkRunner:
         if self._known and cores >= sum(executor.cores for executor in self._known):
             return True
         settled = self._host_wait_s if self._known else SETTLE_S
-        return bool(found) and self._clock.monotonic() - since >= settled
+        waited = self._clock.monotonic() - since + self._watch.waited_s(self._known, found)
+        return bool(found) and waited >= settled
 
     @property
     def _is_local(self) -> bool:
@@ -135,7 +151,7 @@ class SparkRunner:
         """
         if self._is_local:
             return
-        found = executors(self._context)
+        found = self._watch.executors()
         if found != self._known and (level == 0 or not set(self._known) <= set(found)):
             raise MisplacedError(f"executors have changed: {len(self._known)} to {len(found)}")
 
@@ -177,10 +193,14 @@ class SparkRunner:
     def _run(self, prefix: str | None, slots: list[int]) -> list[SlotReport]:
         assert self._rdd is not None
         self._check_stop()
+        signs, every_s = Path(prefix or self._orders / NO_ORDERS), self._watch.every_s
+        said = None if every_s is None else described(signs, every_s)
         self._context.setLocalProperty(ORDERS_PROPERTY, prefix)  # type: ignore[arg-type]
+        self._context.setLocalProperty(SIGNS_PROPERTY, said)  # type: ignore[arg-type]
         self._context.setJobGroup(self._group, "headrace epoch", interruptOnCancel=False)
         try:
-            return [decode_report(data) for data in self._rdd.run(slots)]
+            with self._watch.over(self._rdd, slots, signs, self._placed):
+                return [decode_report(data) for data in self._rdd.run(slots)]
         except (Py4JError, PySparkException, EOFError, OSError) as error:
             self._check_stop(error)
             raise UnavailableError(

@@ -17,6 +17,8 @@ from threading import Thread
 from typing import Any
 
 from headrace.coordinator.running.workers import WorkerSettings, open_worker
+from headrace.spark.signs import PROPERTY as SIGNS_PROPERTY
+from headrace.spark.signs import living
 from headrace.task.orders import SlotReport, decode_order, encode
 
 ORDERS_PROPERTY = "headrace.orders"
@@ -33,21 +35,28 @@ def slot_main(slots: Iterable[WorkerSettings]) -> Iterator[bytes]:
     """
     from pyspark import TaskContext
 
-    from headrace.task.slot import run_slot
-    from headrace.task.slot_host import release
-
     for settings in slots:
         context = TaskContext.get()
         prefix = context.getLocalProperty(ORDERS_PROPERTY) if context is not None else None
-        if not prefix:
-            host = _host(settings)
-            release(host)
-            _collect_beside(host, settings.keep_unused_s)
-            yield encode(SlotReport(settings.slot, "", host.host, os.getpid()))
-            continue
+        signs = context.getLocalProperty(SIGNS_PROPERTY) if context is not None else None
+        with living(signs, settings.slot, is_new=not _hosts):
+            report = _report(settings, prefix)
+        yield report
+        if prefix:
+            _spare_the_collector()
+
+
+def _report(settings: WorkerSettings, prefix: str | None) -> bytes:
+    from headrace.task.slot import run_slot
+    from headrace.task.slot_host import release
+
+    if prefix:
         order = decode_order(Path(f"{prefix}-{settings.slot:04d}.json").read_bytes())
-        yield encode(run_slot(order, _host(settings)))
-        _spare_the_collector()
+        return encode(run_slot(order, _host(settings)))
+    host = _host(settings)
+    release(host)
+    _collect_beside(host, settings.keep_unused_s)
+    return encode(SlotReport(settings.slot, "", host.host, os.getpid()))
 
 
 def _collect_beside(host: Any, keep_s: float) -> None:

@@ -7,10 +7,12 @@ host inherit, so another process can take the cluster over. Linux only.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from functools import cache
@@ -223,6 +225,18 @@ class SparkCluster:
         while left := self.of(place):
             for pid in left:
                 kill(pid)
+
+    def freeze(self, worker: int) -> None:
+        """Have a host do nothing any more, and say so to nobody: no connection of it is closed."""
+        for pid in self.of(f"worker-{worker}"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+
+    def thaw(self, worker: int) -> None:
+        """Let a frozen host go on where it was."""
+        for pid in self.of(f"worker-{worker}"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
     def stop(self) -> None:
         """End everything, and wait until the last process is gone."""
