@@ -1,4 +1,4 @@
-"""A host that freezes closes no connection: its tasks go to their standbys, and it wakes too late."""
+"""A host that freezes closes no connection: its tasks go to their standbys all the same."""
 
 from __future__ import annotations
 

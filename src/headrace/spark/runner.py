@@ -53,13 +53,14 @@ class SparkRunner:
         tell: called, from any thread, with a line when a host falls silent or answers again.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a knob of its own, by name, with a default
         self,
         context: SparkContext,
         settings: WorkerSettings,
         orders: Path,
         slots: int | None = None,
         share: tuple[int, int] = (0, 1),
+        *,
         clock: Clock | None = None,
         host_wait_s: float = HOST_WAIT_S,
         silence_s: float | None = None,
