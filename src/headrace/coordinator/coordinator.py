@@ -9,14 +9,14 @@ from __future__ import annotations
 import msgspec
 
 from headrace.bus.bus import Bus
-from headrace.clock import Clock, Deadline
+from headrace.clock import Clock
 from headrace.coordinator.backup.copier import Copier
 from headrace.coordinator.catalog import describe_plan, load_catalog, save_catalog
 from headrace.coordinator.changes.requests import CutAnswer
 from headrace.coordinator.changes.rescale_steps import commit_rescale
 from headrace.coordinator.changes.serving import Serving
 from headrace.coordinator.commit_log import CommitLog
-from headrace.coordinator.committing import Committing, LostRaceError
+from headrace.coordinator.committing import Committing
 from headrace.coordinator.creation import (
     Positions,
     check_graph,
@@ -25,12 +25,11 @@ from headrace.coordinator.creation import (
     task_counts,
     with_positions,
 )
-from headrace.coordinator.epoch import EpochRun, MisplacedError, Runner
+from headrace.coordinator.epoch import EpochRun, Runner
 from headrace.coordinator.epoch_plan import EpochPlan
 from headrace.coordinator.feeds import is_joined, publish_epoch, sent_ends, trim_feeds
 from headrace.coordinator.inputs import Inputs, Planner
 from headrace.coordinator.kept import KeptEpochs
-from headrace.coordinator.levels import run_levels
 from headrace.coordinator.lineages import begin_lineage
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.placement import Slot, check_one_host
@@ -46,20 +45,13 @@ from headrace.coordinator.receivers import NoReceivers, Receivers
 from headrace.coordinator.reign import Reign
 from headrace.coordinator.storage import JobStorage
 from headrace.coordinator.summary import EpochLimits, EpochSummary, rows_behind
+from headrace.coordinator.turning import Committed, Turning
 from headrace.coordinator.watermarks import resting
-from headrace.errors import (
-    HeadraceError,
-    UnavailableError,
-)
 from headrace.faults import fault
 from headrace.plan.recounting import with_task_counts
 from headrace.plan.stages import JobPlan
-from headrace.state.ownership import StoreHeldError
 
 SWEEP_EVERY = 16
-MISPLACED_TRIES = 20
-HELD_WAIT_S = 0.5
-HELD_S = 90.0  # Spark ends a Python worker that has been idle for a minute
 
 
 class Coordinator:
@@ -101,8 +93,16 @@ class Coordinator:
         self._limits = limits or EpochLimits()
         self._kept = KeptEpochs(log, self._limits.keep_epochs, self._limits.keep_bytes)
         self._receivers = Receivers(plan, storage, clock)
-        self._committing = Committing(
-            self._reign, storage, bus, lambda: self._receivers, self._publish, clock
+        self._turning = Turning(
+            runner=runner,
+            storage=storage,
+            reign=self._reign,
+            committing=Committing(self._reign, storage, bus, lambda: self._receivers),
+            clock=clock,
+            publish=self._publish,
+            plan=self._next,
+            ask=self._ask,
+            sweep=self._forget,
         )
         self._serving = Serving(
             storage.root,
@@ -365,58 +365,28 @@ class Coordinator:
                 the next call hands it on first.
             InvalidInputError: the user's code or data; nothing of the epoch is visible.
         """
-        held = Deadline(self._clock, HELD_S)
-        for _ in range(MISPLACED_TRIES):
-            try:
-                return self._advance_when_free(held, force=force)
-            except MisplacedError:
-                self._slots = self._found_slots()
-            except LostRaceError:
-                continue
-            except (HeadraceError, OSError) as error:
-                self._reign.check(error)  # a newer driver sweeps away what an older one needs
-                raise
-        raise UnavailableError(
-            f"slots kept moving between hosts for {MISPLACED_TRIES} tries", epoch=self.state.epoch
-        )
+        done = self._turning.take(force=force)
+        return None if done is None else self._summed_up(done)
 
-    def _advance_when_free(self, held: Deadline, *, force: bool) -> EpochSummary | None:
-        """Try until the process that has a store open, dying or idle, has let go of it."""
-        while True:
-            try:
-                return self._advance(force=force)
-            except StoreHeldError:
-                if held.expired:
-                    raise
-                self._clock.sleep(HELD_WAIT_S)
+    def _summed_up(self, done: Committed) -> EpochSummary:
+        run, timings = done.run, done.timings
+        self._max_rows = self._limits.adapt(self._max_rows, run.rows_read(), run.overlay_bytes)
+        timings["total"] = self._since(done.began)
+        lag = rows_behind(self._plan, self.state, run.ends)
+        copy = None if self._copier is None else self._copier.lag()
+        return EpochSummary.of(run, self.state, lag, done.rows, timings, copy)
 
-    def _advance(self, *, force: bool) -> EpochSummary | None:
-        self._publish()  # of an epoch whose publishing failed, or that another driver won
-        self._committing.emit_left()
+    def _next(self, force: bool) -> tuple[EpochRun | None, float]:
+        """Do what others ask for, and plan an epoch; ``None``: there is nothing to do."""
         self.serve_requests()
         began = self._clock.monotonic()
         if not self.state.ended:
             self._follow_patterns()
         self._inputs.hold(self._plan, self.state)
-        run = None if self.state.ended else self._planned(force=force)
-        if run is None:
-            return None
-        timings = {"plan": self._since(began)}
-        fault("epoch.planned")
-        timings |= run_levels(run, self._runner, self._storage, self._reign, self._clock)
-        fault("epoch.before_commit")
-        rows = self._committing.commit(run, timings)
-        fault("epoch.published")
-        mark = self._clock.monotonic()
-        self._forget(run)
-        timings["forget"] = self._since(mark)
-        fault("epoch.swept")
-        read = run.rows_read()
-        self._max_rows = self._limits.adapt(self._max_rows, read, run.overlay_bytes)
-        timings["total"] = self._since(began)
-        lag = rows_behind(self._plan, self.state, run.ends)
-        copy = None if self._copier is None else self._copier.lag()
-        return EpochSummary.of(run, self.state, lag, rows, timings, copy)
+        return None if self.state.ended else self._planned(force=force), began
+
+    def _ask(self) -> None:
+        self._slots = self._found_slots()
 
     def _planned(self, *, force: bool) -> EpochRun | None:
         """Plan an epoch over what there is by now; ``None`` when there is nothing to do."""

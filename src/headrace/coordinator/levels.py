@@ -1,4 +1,4 @@
-"""Runs the levels of an epoch one after the other; one that fails leaves behind what it was."""
+"""Runs a level of an epoch; an epoch that fails leaves behind what it was."""
 
 from __future__ import annotations
 
@@ -8,43 +8,34 @@ from headrace.coordinator.epoch_plan import save_failed
 from headrace.coordinator.reign import Reign
 from headrace.coordinator.storage import JobStorage
 from headrace.errors import HeadraceError, InternalError
-from headrace.faults import fault
 
 
-def run_levels(
-    run: EpochRun, runner: Runner, storage: JobStorage, reign: Reign, clock: Clock
-) -> dict[str, float]:
-    """Run an epoch up to where it can be committed.
+def run_level(
+    run: EpochRun, level: int, runner: Runner, storage: JobStorage, reign: Reign, clock: Clock
+) -> None:
+    """Run one level of an epoch.
 
     Args:
-        run: planned.
+        run: planned, with the levels before this one behind it.
+        level: its number.
         runner: of the slots.
         storage: of the job.
         reign: of the driver, with the state before the epoch.
-        clock: for names, and how long each level took.
-
-    Returns:
-        How long each took, ms.
+        clock: for names.
 
     Raises:
         HeadraceError: what a slot failed with; nothing of the epoch counts.
     """
-    timings = {}
-    for level in range(len(run.plan.levels)):
-        began = clock.monotonic()
-        orders = run.orders(level)
-        if orders:
-            storage.forget_recovery()
-            try:
-                run.absorb(orders, runner.run(orders))
-            except HeadraceError as error:
-                reign.check(error)  # a newer driver's epoch is the one to tell of
-                save_failed(storage.root, run, reign.state, error, storage.files, clock.new_id())
-                raise
-        run.finish_level(level)
-        timings[f"level {level}"] = round((clock.monotonic() - began) * 1000, 2)
-        fault("epoch.level_done")
-    return timings
+    orders = run.orders(level)
+    if orders:
+        storage.forget_recovery()
+        try:
+            run.absorb(orders, runner.run(orders))
+        except HeadraceError as error:
+            reign.check(error)  # a newer driver's epoch is the one to tell of
+            save_failed(storage.root, run, reign.state, error, storage.files, clock.new_id())
+            raise
+    run.finish_level(level)
 
 
 def check_files(run: EpochRun, storage: JobStorage) -> None:

@@ -99,10 +99,18 @@ class Reign:
             NotOwnerError: a newer generation has begun; nothing was committed.
         """
         self.check()
-        data, digest = encode_manifest(manifest)
-        won = self._log.publish(manifest.epoch, data)
+        won = self.append(manifest)
         if not won:
             self.check()
+        return won
+
+    def append(self, manifest: Manifest) -> bool:
+        """Do as ``publish`` without a look at the generation, which is to come before.
+
+        After a False the look is to come once more: a newer driver's manifest is not built on.
+        """
+        data, digest = encode_manifest(manifest)
+        won = self._log.publish(manifest.epoch, data)
         self._state = fold(self._state, manifest, digest) if won else load_state(self._log)
         return won
 
@@ -110,11 +118,11 @@ class Reign:
         """Publish the first state of a job; False when another driver's is there already."""
         return self.publish(base_manifest(state, previous=""))
 
-    def publish_base(self, manifest: Manifest) -> bool:
-        """Commit a delta as a base, and remove the manifests before it."""
+    def append_base(self, manifest: Manifest) -> bool:
+        """Append a delta as a base, and remove the manifests before it."""
         previous = self.state.digest
         base = base_manifest(fold(self.state, manifest, ""), previous)
-        won = self.publish(msgspec.structs.replace(base, is_half=manifest.is_half))
+        won = self.append(msgspec.structs.replace(base, is_half=manifest.is_half))
         if won:
             kept_from = self.state.kept_from
             oldest = newest_base(self._log, min(manifest.epoch - PRUNE_MARGIN, kept_from))
