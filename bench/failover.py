@@ -50,7 +50,7 @@ def settings_of(home: Path, url: str, copies: int, wait_s: float) -> Settings:
         "spark.master": url,
         "spark.conf.spark.executor.memory": "512m",
         "job.tasks": TASKS,
-        "job.host_wait_s": wait_s,
+        "placement.wait_s": wait_s,
         "standby.enabled": str(copies > 0).lower(),
         "standby.copies": max(1, copies),
         "standby.share": 1.0,

@@ -56,7 +56,7 @@ def test_a_job_meets_hosts_that_come_and_go(home: Path) -> None:
     assert "runs in" in again.stderr
 
     memory = "spark.conf.spark.executor.memory=512m"
-    world = World(home, sets=[f"spark.master={found['master']}", memory, "job.host_wait_s=0"])
+    world = World(home, sets=[f"spark.master={found['master']}", memory, "placement.wait_s=0"])
     world.open_gate("draw")
     world.feed(20)
     with Driver("shuffling", world) as driver:

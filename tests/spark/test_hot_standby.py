@@ -30,7 +30,7 @@ def world(tmp_path: Path, cluster: SparkCluster) -> World:
         sets=[
             f"spark.master={cluster.url}",
             "spark.conf.spark.executor.memory=512m",
-            "job.host_wait_s=1",
+            "placement.wait_s=1",
             "job.hotstandby.enabled=true",
             "job.hotstandby.replicationcount=1",
         ],

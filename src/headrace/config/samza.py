@@ -7,14 +7,28 @@ is refused with the place, all of it at once.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 
+def _affinity(text: str) -> str:
+    """Say Samza's switch in our words: a preferred host is asked for until the request expires."""
+    return {"true": "strict", "false": "none"}.get(text.lower(), text)
+
+
+def _seconds(text: str) -> str:
+    return f"{int(text) / 1000:g}" if text.isdecimal() else text
+
+
 class Alias(NamedTuple):
-    """A property of Samza, ``*`` standing for any name, and the setting that it means."""
+    """A property of Samza, ``*`` standing for any name, and the setting that it means.
+
+    ``read`` says a value of the one as a value of the other, where they differ.
+    """
 
     property: str
     setting: str
+    read: Callable[[str], str] = str
 
 
 class Elsewhere(NamedTuple):
@@ -26,6 +40,8 @@ class Elsewhere(NamedTuple):
 
 ALIASES: tuple[Alias, ...] = (
     Alias("job.container.count", "job.slots"),
+    Alias("job.host-affinity.enabled", "placement.affinity", _affinity),
+    Alias("cluster-manager.container.request.timeout.ms", "placement.wait_s", _seconds),
     Alias("job.hotstandby.enabled", "standby.enabled"),
     Alias("job.hotstandby.replicationcount", "standby.copies"),
     Alias("task.commit.ms", "epoch.interval_ms"),
@@ -49,7 +65,6 @@ ELSEWHERE: tuple[Elsewhere, ...] = (
     Elsewhere("task.checkpoint.*", "leave it out: every epoch is a checkpoint"),
     Elsewhere("task.callback.timeout.ms", 'say it of the operator: callback_timeout="30s"'),
     Elsewhere("task.drop.*", 'say it of the operator: on_error="drop"'),
-    Elsewhere("job.host-affinity.enabled", "leave it out: tasks stay on their hosts by themselves"),
     Elsewhere("stores.*.rocksdb.ttl.ms", 'say it of the store: hr.store("name", ttl="1h")'),
     Elsewhere("stores.*.changelog", 'leave it out, or hr.store("name", changelog=False)'),
     Elsewhere("stores.*.factory", 'say it of the store: hr.store("name", kind="rocksdb")'),
@@ -70,7 +85,13 @@ ELSEWHERE: tuple[Elsewhere, ...] = (
 
 def setting_of(key: str) -> str | None:
     """Return the setting that a property of Samza means; ``None``: it is none of those."""
-    return next((alias.setting for alias in ALIASES if _fits(alias.property, key)), None)
+    alias = alias_of(key)
+    return None if alias is None else alias.setting
+
+
+def alias_of(key: str) -> Alias | None:
+    """Return what a property of Samza means, and how its values are read."""
+    return next((alias for alias in ALIASES if _fits(alias.property, key)), None)
 
 
 def place_of(key: str) -> str | None:

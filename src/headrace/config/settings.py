@@ -86,11 +86,6 @@ class JobSettings(Section):
         gt=0,
         description="how long one call of a function of the job may take; none: for ever",
     )
-    host_wait_s: float = Field(
-        5.0,
-        ge=0,
-        description="how long a host that is lost is waited for before its tasks go to others",
-    )
     slot_silence_s: float | None = Field(
         3.0,
         gt=0,
@@ -238,6 +233,26 @@ class StateSettings(Section):
     )
 
 
+class PlacementSettings(Section):
+    """Which host runs which task."""
+
+    affinity: Literal["strict", "best-effort", "none"] = Field(
+        "strict",
+        description="of tasks for the host with their state: strict, a host that is lost is waited "
+        "for before its tasks go to others; best-effort, they go at once; none, tasks are dealt "
+        "evenly wherever they were",
+    )
+    wait_s: float = Field(
+        5.0, ge=0, description="how long a lost host is waited for where affinity is strict"
+    )
+    max_moves: int = Field(
+        4,
+        ge=1,
+        description="tasks with state that may leave, in one epoch, a host that is there: for one "
+        "that is new or back, or because theirs is drained",
+    )
+
+
 class StandbySettings(Section):
     """Copies of RocksDB stores that are kept up to date on other hosts."""
 
@@ -361,6 +376,7 @@ class Settings(Section):
 
     @property
     def bus_dir(self) -> Path:
+    placement: PlacementSettings = PlacementSettings()
         """Streams of the file bus."""
         return self.home / "bus"
 

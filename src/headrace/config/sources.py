@@ -29,6 +29,7 @@ from headrace.config.settings import (
 )
 from headrace.errors import InvalidInputError
 
+_RENAMED = {"job.host_wait_s": "placement.wait_s"}
 _NO_SETTINGS = ("HEADRACE_HOME", "HEADRACE_STATE_DIR")
 _DOUBLED = {f"HEADRACE__{key.replace('.', '__').upper()}" for key in LEAVES if "." in key}
 _SHOWN = 80
@@ -85,11 +86,17 @@ def load_settings(
 
 def _translated(key: str, entry: _Given) -> tuple[str, _Given]:
     """Return what a name of Samza's means, which its values say in text as well."""
-    meant = None if key in LEAVES else samza.setting_of(key)
+    if (now := _RENAMED.get(key)) is not None:
+        return now, _Given(entry.value, f"{entry.source} ({key})", entry.is_text)
+    meant = None if key in LEAVES else samza.alias_of(key)
     if meant is None:
         return key, entry
     is_text = entry.is_text or isinstance(entry.value, str)
-    return meant, _Given(entry.value, f"{entry.source} ({key})", is_text)
+    value = entry.value
+    if meant.read is not str:
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        value, is_text = meant.read(text), True
+    return meant.setting, _Given(value, f"{entry.source} ({key})", is_text)
 
 
 def _refuse_elsewhere(pairs: Sequence[tuple[str, _Given]]) -> None:
@@ -124,7 +131,7 @@ def _checked(key: str, entry: _Given) -> Any:
         section, name = LEAVES[key]
         kind = section.model_fields[name].rebuild_annotation()
     value = entry.value
-    if entry.is_text and value == "none" and "none" in type_name(kind):
+    if entry.is_text and value == "none" and type_name(kind).endswith(", or none"):
         return None
     try:
         return TypeAdapter(kind).validate_python(value, strict=not entry.is_text)

@@ -107,11 +107,11 @@ class SparkEngine:
         settings = self.course.settings
         return SparkRunner(
             self.session.sparkContext,
-            worker_settings(one, settings),
+            worker_settings(one.plan.job, one.storage.root, settings),
             one.storage.root / "orders",
             settings.job.slots,
             share,
-            host_wait_s=settings.job.host_wait_s,
+            host_wait_s=settings.placement.wait_s,
             silence_s=settings.job.slot_silence_s,
             tell=self.course.listeners.notice,
         )

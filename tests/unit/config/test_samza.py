@@ -69,6 +69,21 @@ def test_names_stand_in_toml_and_the_environment_too(tmp_path: Path) -> None:
         load_settings(overrides=["job.container.count=many"], environ={})
 
 
+def test_values_are_read_in_samzas_units_and_words(tmp_path: Path) -> None:
+    file = tmp_path / "job.properties"
+    timeout = "cluster-manager.container.request.timeout.ms"
+    file.write_text(f"job.host-affinity.enabled=true\n{timeout}=2500\n")
+    placement = load_settings(file, environ={}).placement
+    assert (placement.affinity, placement.wait_s) == ("strict", 2.5)
+    off = load_settings(overrides=["job.host-affinity.enabled=false"], environ={})
+    assert off.placement.affinity == "none"
+    toml = tmp_path / "job.toml"
+    toml.write_text("[job]\nhost-affinity.enabled = false\n")
+    assert load_settings(toml, environ={}).placement.affinity == "none"
+    with pytest.raises(InvalidInputError, match="one of strict, best-effort, none"):
+        load_settings(overrides=["job.host-affinity.enabled=perhaps"], environ={})
+
+
 def test_an_unknown_setting_that_samza_has_is_told() -> None:
     with pytest.raises(InvalidInputError, match=r"read streams in the job.s code: g.input"):
         Settings().explain("task.inputs")

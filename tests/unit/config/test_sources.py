@@ -107,7 +107,7 @@ def test_other_variables_of_the_environment_are_left_alone() -> None:
         ("epoch.tasks=3", r"did you mean job\.tasks\?"),
         (
             "zzz=1",
-            r"known are home and those of alerts, bus, control, epoch, job, observe, remote, spark",
+            r"known are home and those of alerts, bus, control, epoch, job, observe, placement,",
         ),
         ("job=3", r"setting job from --set job=3: found '3', expected a table of settings"),
         ("spark.conf=x", r"expected a table of settings"),
@@ -153,3 +153,10 @@ def test_an_unknown_variable_is_refused() -> None:
         load_settings(environ={"HEADRACE__JOB__TASK": "3"})
 
     assert caught.value.fields == {"setting": "job.task"}
+
+
+def test_a_setting_that_was_renamed_is_taken_under_its_old_name() -> None:
+    settings = load_settings(overrides=["job.host_wait_s=2"], environ={})
+    assert settings.placement.wait_s == 2.0
+    source = settings.explain("placement.wait_s").source
+    assert source == "--set job.host_wait_s=2 (job.host_wait_s)"
