@@ -11,7 +11,6 @@ from headrace.bus.address import open_bus
 from headrace.clock import SystemClock
 from headrace.config import Settings
 from headrace.coordinator.backup.places import places
-from headrace.coordinator.deploy import Deployment
 from headrace.coordinator.hosting import open_host
 from headrace.files import Files
 from headrace.state.options import RocksDBSettings
@@ -39,15 +38,15 @@ class WorkerSettings:
     copy: str = ""
     keep_unused_s: float = 86_400.0
     standby_share: float = 0.5
+    hot_keys: bool = True
 
 
-def worker_settings(deployment: Deployment, settings: Settings) -> WorkerSettings:
+def worker_settings(job: str, storage: Path, settings: Settings) -> WorkerSettings:
     """Return what the workers of a part have to know; of slot 0."""
-    job = deployment.plan.job
     return WorkerSettings(
         job=job,
         slot=0,
-        storage=str(deployment.storage.root),
+        storage=str(storage),
         bus=str(settings.bus_dir),
         state_dir=str(settings.state_dir),
         paths=import_paths(),
@@ -67,20 +66,26 @@ def import_paths() -> tuple[str, ...]:
     return tuple(dict.fromkeys(os.path.abspath(p or here) for p in sys.path if p != "" or here))
 
 
-def open_worker(settings: WorkerSettings) -> SlotHost:
-    """Make this process ready to run a slot; it finds the user's modules from now on."""
+def open_worker(settings: WorkerSettings, state_dir: Path | None = None) -> SlotHost:
+    """Make this process ready to run a slot; it finds the user's modules from now on.
+
+    Args:
+        settings: of the worker.
+        state_dir: of this host; left out, that of the settings or of its environment.
+    """
     for path in reversed(settings.paths):
         if path not in sys.path:
             sys.path.insert(0, path)
     return open_host(
         storage=Path(settings.storage),
         bus=open_bus(Path(settings.bus)),
-        state_dir=Path(os.environ.get("HEADRACE_STATE_DIR", settings.state_dir)),
+        state_dir=state_dir or Path(os.environ.get("HEADRACE_STATE_DIR", settings.state_dir)),
         clock=SystemClock(),
         files=Files(),
         adopt_bytes=settings.adopt_bytes,
         copy=Path(settings.copy) if settings.copy else None,
         cache_bytes=settings.cache_bytes,
         standby_share=settings.standby_share,
+        hot_keys=settings.hot_keys,
         rocksdb=RocksDBSettings.within(settings.block_cache_bytes, settings.write_buffer_bytes),
     )
