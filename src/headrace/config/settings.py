@@ -353,6 +353,7 @@ class Settings(Section):
     job: JobSettings = JobSettings()
     epoch: EpochSettings = EpochSettings()
     state: StateSettings = StateSettings()
+    placement: PlacementSettings = PlacementSettings()
     standby: StandbySettings = StandbySettings()
     control: ControlSettings = ControlSettings()
     observe: ObserveSettings = ObserveSettings()
@@ -376,7 +377,6 @@ class Settings(Section):
 
     @property
     def bus_dir(self) -> Path:
-    placement: PlacementSettings = PlacementSettings()
         """Streams of the file bus."""
         return self.home / "bus"
 
