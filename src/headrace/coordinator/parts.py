@@ -19,6 +19,9 @@ from headrace.plan.stages import PART, JobPlan
 UNFINISHED = "unfinished"
 """A file in a job's storage while its parts are reset or deleted, one after the other."""
 
+SAVEPOINT = "savepoint"
+"""What that file says while they begin from a savepoint."""
+
 RUN = "run"
 """What it says while the parts begin the next run of a bounded job."""
 
@@ -51,7 +54,8 @@ def check_deployable(
     root = settings.jobs_dir / job
     if (root / UNFINISHED).exists():
         what = files.read(root / UNFINISHED).decode()
-        move = "start it again with --bounded" if what == RUN else f"headrace jobs {what} {job}"
+        moves = {RUN: "start it again with --bounded", SAVEPOINT: "headrace run --from-savepoint"}
+        move = moves.get(what, f"headrace jobs {what} {job}")
         raise PartsError(
             f"a {what} of job {job!r} was not completed: some of its parts have state, others have "
             f"none; run it again: {move}",

@@ -57,14 +57,17 @@ class Reign:
             raise InternalError("the coordinator was not started", job=self._job)
         return self._state
 
-    def begin(self) -> bool:
+    def begin(self, above: int = 0) -> bool:
         """Take a generation and fold the manifests; False when the job has none yet.
+
+        Args:
+            above: the generation is to be a later one, for files of this one came from elsewhere.
 
         Raises:
             CorruptDataError: a manifest is damaged or missing.
         """
         now, host = self._clock.now_ms(), os.uname().nodename
-        above = 0 if self._copier is None else self._copier.take_home()
+        above = max(above, 0 if self._copier is None else self._copier.take_home())
         self.generation = self._log.take_generation(
             {"process": os.getpid(), "host": host, "time_ms": now}, above
         )

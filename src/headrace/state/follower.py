@@ -251,9 +251,11 @@ class Follower:
         self, path: Path, kinds: tuple[str, ...], chain: Chain, counts: Counts
     ) -> SegmentReader:
         counts.opens(path)
-        reader = SegmentReader(self._files, path, chain.checksums.get(path))
+        checksum = chain.checksums.get(path)
+        reader = SegmentReader(self._files, path, checksum)
         found = reader.header
-        if found.kind not in kinds or found.job != self.name.job:
+        # A job that began from another one's savepoint has files of that one, by their checksums.
+        if found.kind not in kinds or (checksum is None and found.job != self.name.job):
             raise CorruptDataError(
                 f"segment {path} is a {found.kind} of job {found.job!r}, expected a "
                 f"{' or '.join(kinds)} of {self.name.job!r}",

@@ -1,0 +1,1 @@
+"""Named copies of one committed epoch, that new jobs begin from."""

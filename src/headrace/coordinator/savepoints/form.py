@@ -1,0 +1,190 @@
+"""What a savepoint says: its manifest, written last and verified whenever it is read.
+
+A savepoint is a folder: ``savepoint.json``, below ``parts/N`` the files that the state of the
+N-th part names, and below ``streams/N`` the rows that wait in the N-th internal stream, a file for
+each partition. Nothing in it is pickled, and it is the same under another name or elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+import msgspec
+
+from headrace.coordinator.catalog import Catalog
+from headrace.coordinator.manifest import JobState
+from headrace.errors import CorruptDataError, InvalidInputError
+
+FORMAT = 1
+MANIFEST = "savepoint.json"
+MANIFEST_BYTES = 1 << 30
+_FILE = re.compile(r"(segment|snapshot)/(?!\.)[^/\\\0]+")
+_PART = re.compile(r"|@(?!\.)[^/\\\0]+")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class SavedFile(msgspec.Struct, frozen=True, array_like=True):
+    """A file of a savepoint: where it is in its folder, its bytes, and their xxh3."""
+
+    path: str
+    size: int
+    checksum: int
+
+
+class SavedPart(msgspec.Struct, frozen=True):
+    """One part of the job: what follows the job's name in its own, its state, what stores hold."""
+
+    suffix: str
+    state: JobState
+    catalog: Catalog
+    files: tuple[SavedFile, ...]
+
+
+class SavedStream(msgspec.Struct, frozen=True):
+    """The rows that wait in the internal stream of an operator, a file for each partition."""
+
+    operator: str
+    files: tuple[SavedFile, ...]
+
+
+class Savepoint(msgspec.Struct, frozen=True):
+    """One committed epoch of a job; of several parts, the epochs that belong together."""
+
+    format: int
+    id: str
+    name: str
+    job: str
+    time_ms: int
+    parts: tuple[SavedPart, ...]
+    streams: tuple[SavedStream, ...] = ()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch, of the first part where there are several."""
+        return self.parts[0].state.epoch
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of its files."""
+        return sum(file.size for _, file in self.members())
+
+    @property
+    def generation(self) -> int:
+        """A generation that is above those of all its files."""
+        return max(part.state.generation for part in self.parts)
+
+    def members(self) -> list[tuple[str, SavedFile]]:
+        """Return every file with its path below the folder."""
+        parts = [
+            (f"{part_folder(number)}/{file.path}", file)
+            for number, part in enumerate(self.parts)
+            for file in part.files
+        ]
+        streams = [(file.path, file) for stream in self.streams for file in stream.files]
+        return [*parts, *streams]
+
+
+class _Form(msgspec.Struct):
+    format: int
+
+
+_DECODER = msgspec.json.Decoder(Savepoint)
+_FORM = msgspec.json.Decoder(_Form)
+
+
+def part_folder(number: int) -> str:
+    """Return the folder of a part's files."""
+    return f"parts/{number}"
+
+
+def stream_file(number: int, partition: int) -> str:
+    """Return the file of a partition of an internal stream."""
+    return f"streams/{number}/{partition}.arrow"
+
+
+def check_savepoint_name(name: str) -> str:
+    """Return a name if it can name a savepoint.
+
+    Raises:
+        InvalidInputError: other characters than letters, digits, dot, dash, underscore.
+    """
+    if not _NAME.fullmatch(name):
+        raise InvalidInputError(
+            f"savepoint name {name!r} cannot be used; begin with a letter or digit, go on with "
+            "letters, digits, '.', '_' or '-', 100 characters at most"
+        )
+    return name
+
+
+def encode_savepoint(savepoint: Savepoint) -> bytes:
+    """Return the bytes of the manifest: a line of JSON, and the digest of that line."""
+    line = msgspec.json.encode(savepoint)
+    return line + b"\n" + hashlib.blake2b(line, digest_size=16).hexdigest().encode() + b"\n"
+
+
+def read_savepoint(folder: Path) -> Savepoint:
+    """Read what a savepoint says of itself; its files are not looked at.
+
+    Raises:
+        InvalidInputError: there is no savepoint, or another version wrote it.
+        CorruptDataError: its manifest is damaged, or names what no savepoint holds.
+    """
+    path = folder / MANIFEST
+    try:
+        if path.stat().st_size > MANIFEST_BYTES:
+            raise damaged(folder, f"{MANIFEST} has more than {MANIFEST_BYTES:,} bytes")
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        what = "is no savepoint" if folder.exists() else "does not exist"
+        raise InvalidInputError(
+            f"{folder} {what}; expected a folder with {MANIFEST}, such as headrace jobs savepoints "
+            "lists"
+        ) from None
+    line, _, rest = data.partition(b"\n")
+    if rest != hashlib.blake2b(line, digest_size=16).hexdigest().encode() + b"\n":
+        raise damaged(folder, f"{MANIFEST} does not match its digest")
+    try:
+        form = _FORM.decode(line).format
+        if form != FORMAT:
+            raise InvalidInputError(
+                f"savepoint {folder} has format {form}, this version reads {FORMAT}; use the "
+                "version that wrote it"
+            )
+        savepoint = _DECODER.decode(line)
+    except msgspec.DecodeError as error:
+        raise damaged(folder, f"{MANIFEST} cannot be read: {error}") from error
+    _check(savepoint, folder)
+    return savepoint
+
+
+def _check(savepoint: Savepoint, folder: Path) -> None:
+    """Make sure that nothing outside of the folder is read, or outside of a job's written.
+
+    A savepoint may come from anybody, and its digests tell damage only.
+    """
+    if not savepoint.parts or savepoint.parts[0].suffix:
+        raise damaged(folder, "it has no first part")
+    for part in savepoint.parts:
+        held = {file.path for file in part.files}
+        if not _PART.fullmatch(part.suffix):
+            raise damaged(folder, f"a part cannot be called {part.suffix!r}")
+        if part.state.job != savepoint.job + part.suffix or not _NAME.fullmatch(savepoint.job):
+            raise damaged(folder, f"its part {part.suffix!r} is of job {part.state.job!r}")
+        for path in held:
+            if not _FILE.fullmatch(path):
+                raise damaged(folder, f"it cannot hold {path!r}")
+        if missing := sorted(part.state.files() - held):
+            raise damaged(folder, f"its state names {missing[0]!r}, which it does not hold")
+    for number, stream in enumerate(savepoint.streams):
+        wanted = [stream_file(number, p) for p in range(len(stream.files))]
+        if [file.path for file in stream.files] != wanted:
+            raise damaged(folder, f"it cannot hold the files of stream {stream.operator!r}")
+
+
+def damaged(folder: Path, what: str) -> CorruptDataError:
+    """Return the error of a savepoint that cannot be used."""
+    return CorruptDataError(
+        f"savepoint {folder} is damaged: {what}; use another one, or a copy of it", file=str(folder)
+    )

@@ -1,0 +1,294 @@
+"""Savepoints: a job that goes on from one, under another name, is the job that ran on."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.sim.world import World, make_job
+
+from headrace.clock import SystemClock
+from headrace.coordinator.changes.resetting import own_inputs, reset_parts
+from headrace.coordinator.changes.rewinding import emptied
+from headrace.coordinator.inspection.inspection import JobReader
+from headrace.coordinator.inspection.part_readers import part_readers
+from headrace.coordinator.manifest import JobState
+from headrace.coordinator.savepoints.cutting import Cutting, asked, stopped
+from headrace.coordinator.savepoints.form import MANIFEST, Savepoint, read_savepoint
+from headrace.coordinator.savepoints.places import kept_savepoints
+from headrace.coordinator.savepoints.starting import Beginning
+from headrace.coordinator.savepoints.taking import SavepointWriter
+from headrace.errors import CorruptDataError, InvalidInputError, PartsError
+from headrace.faults import FAULT_POINTS, injected
+from headrace.files import Files
+from headrace.testing.driver import DriverCrash, TestDriver
+
+FILES = Files(sync=False)
+JOBS = {
+    "memory": make_job("memory"),
+    "rocksdb": make_job("rocksdb"),
+    "columnar": make_job("memory", "columnar"),
+    "parts": make_job("memory", "columnar", ("id", "name", "window_start")),
+}
+TAKING = [p for p in FAULT_POINTS if p.startswith("savepoint.") and p not in (
+    "savepoint.verified", "savepoint.streams_made", "savepoint.file_linked",
+    "savepoint.files_brought", "savepoint.begun",
+)]  # fmt: skip
+STARTING = [p for p in FAULT_POINTS if p.startswith("savepoint.") and p not in TAKING]
+ONLY_PARTS = ("savepoint.stream_saved", "savepoint.streams_made")
+
+
+def folder(driver: TestDriver) -> Path:
+    return driver.home / "saved"
+
+
+def write(driver: TestDriver, name: str, cutting: Cutting) -> Savepoint:
+    readers = part_readers(driver.settings, driver._job.name, driver.clock)
+    writer = SavepointWriter(readers, driver.bus, folder(driver), FILES, driver.clock)
+    return writer.write(cutting, name)[1]
+
+
+def save(driver: TestDriver, name: str = "s") -> Savepoint:
+    """Save a job that nobody drives."""
+    driver.crash()
+    return write(driver, name, stopped(driver.bus, FILES, driver.clock))
+
+
+def save_running(driver: TestDriver, name: str = "s", step: Callable[[], object] = int) -> None:
+    """Save a job while its driver goes on, which does a step after each look."""
+    parts, told = driver.parts, []
+
+    def ask() -> None:
+        told.append(write(driver, name, asked(FILES, SystemClock(), 30.0)))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    while asking.is_alive():
+        for part in parts:
+            part.serve_requests()
+        step()
+        asking.join(0.001)
+    assert told
+
+
+def begin(driver: TestDriver, name: str = "s", job: str = "other", **changes: object) -> None:
+    """Let the driver go on with a job of another name, from a savepoint."""
+    driver.crash()
+    driver._job = replace(driver._job, name=job)
+    settings = driver.settings.job.model_copy(update=changes)
+    driver.settings = driver.settings.model_copy(update={"job": settings})
+    graph = driver._job.build()
+    Beginning(graph, driver.settings, driver.bus, FILES, driver.clock).begin(folder(driver) / name)
+
+
+def started(kind: str, home: Path, keep_epochs: int = 100) -> tuple[TestDriver, World]:
+    driver = TestDriver(JOBS[kind], tasks=4, hosts=2, home=home, keep_epochs=keep_epochs)
+    world = World(driver, random.Random(5))
+    for _ in range(3):
+        world.feed(50)
+        driver.run()
+    world.feed(50)
+    driver.advance()
+    return driver, world
+
+
+def finish(driver: TestDriver, world: World) -> None:
+    world.feed(60)
+    driver.run()
+    world.feed(40)
+    driver.finish()
+    world.check()
+
+
+@pytest.mark.parametrize("running", [False, True])
+@pytest.mark.parametrize("kind", JOBS)
+def test_another_job_goes_on_as_if_it_were_the_first(
+    kind: str, running: bool, tmp_path: Path
+) -> None:
+    """Stores, open windows, timers, late rows and what waits between parts are all there."""
+    driver, world = started(kind, tmp_path)
+    with driver:
+        epochs = [part.state.epoch for part in driver.parts]
+        (save_running if running else save)(driver)
+        begin(driver)
+        assert [part.state.epoch > epoch for part, epoch in zip(driver.parts, epochs, strict=True)]
+        finish(driver, world)
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 8])
+@pytest.mark.parametrize("kind", ["rocksdb", "columnar"])
+def test_another_number_of_tasks(kind: str, tasks: int, tmp_path: Path) -> None:
+    driver, world = started(kind, tmp_path)
+    with driver:
+        save(driver)
+        begin(driver, tasks=tasks)
+        assert set(driver.coordinator.state.task_counts.values()) == {tasks}
+        finish(driver, world)
+
+
+def test_parts_take_a_number_of_tasks_that_divides_their_streams(tmp_path: Path) -> None:
+    driver, world = started("parts", tmp_path)
+    with driver:
+        save(driver)
+        with pytest.raises(InvalidInputError, match="do not divide the 4 partitions"):
+            begin(driver, tasks=3)
+        assert not [name for name in driver.bus.names() if name.startswith("other.")]
+        begin(driver, tasks=4)
+        finish(driver, world)
+
+
+def test_a_rescaled_job_keeps_its_tasks(tmp_path: Path) -> None:
+    driver, world = started("rocksdb", tmp_path)
+    with driver:
+        driver.coordinator.rescale(7)
+        save(driver)
+        begin(driver)
+        assert set(driver.coordinator.state.task_counts.values()) == {7}
+        finish(driver, world)
+
+
+@pytest.mark.parametrize("kind", ["columnar", "parts"])
+def test_the_first_job_goes_on_and_the_savepoint_stays(kind: str, tmp_path: Path) -> None:
+    """It goes on, merges and sweeps all its files; what was saved is what it was."""
+    driver, world = started(kind, tmp_path, keep_epochs=0)
+    with driver:
+
+        def go_on() -> None:
+            world.feed(3)
+            driver.run()
+
+        save_running(driver, step=go_on)
+        for _ in range(20):
+            world.feed(20)
+            driver.run()
+        held = {part.state.job: part.state.epoch for part in driver.parts}
+        saved = read_savepoint(folder(driver) / "s")
+        assert all(one.state.epoch < held[one.state.job] for one in saved.parts)
+        driver.finish()
+        world.check()
+        outputs = {name: len(driver.output(name)) for name in ("counts", "first")}
+        begin(driver)
+        driver.finish()
+        assert {key: driver.store("n")[key] for key in driver.store("n")} == driver.store("n")
+        assert all(len(driver.output(name)) > rows for name, rows in outputs.items())
+
+
+@pytest.mark.parametrize("kind", ["columnar", "parts"])
+def test_the_same_job_after_a_reset(kind: str, tmp_path: Path) -> None:
+    """Files of before are there under the same names, or gone."""
+    driver, world = started(kind, tmp_path)
+    with driver:
+        save(driver)
+        with pytest.raises(InvalidInputError, match="job 'world' exists"):
+            begin(driver, job="world")
+        reset(driver)
+        begin(driver, job="world")
+        finish(driver, world)
+
+
+def reset(driver: TestDriver) -> None:
+    clock = driver.clock
+
+    def choose(state: JobState, reader: JobReader) -> JobState:
+        begins = {name: [0] * len(held) for name, held in own_inputs(state, reader).inputs.items()}
+        return emptied(state, begins, clock.new_id())
+
+    readers = {one.root: one for one in part_readers(driver.settings, "world", clock)}
+    reset_parts(readers, choose, bus=driver.bus, files=FILES, clock=clock)
+
+
+@pytest.mark.parametrize("kind", ["columnar", "parts"])
+@pytest.mark.parametrize("point", TAKING)
+def test_a_writer_that_dies_leaves_no_savepoint(kind: str, point: str, tmp_path: Path) -> None:
+    """Only when it has its name it is there; and then it is whole."""
+    driver, world = started(kind, tmp_path)
+    with driver:
+        driver.crash()
+
+        def die(passed: str) -> None:
+            if passed == point:
+                raise DriverCrash
+
+        cutting = stopped(driver.bus, FILES, driver.clock)
+        try:
+            with injected(die, (point,)):
+                write(driver, "s", cutting)
+            assert (kind, point) == ("columnar", "savepoint.stream_saved")
+        except DriverCrash:
+            there = [one.path.name for one in kept_savepoints(folder(driver))]
+            assert there == (["s"] if point == "savepoint.named" else [])
+            if point != "savepoint.named":
+                save(driver)
+        begin(driver)
+        finish(driver, world)
+
+
+@pytest.mark.parametrize("kind", ["rocksdb", "parts"])
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("point", [*STARTING, "commit.written"])
+def test_a_start_that_dies_is_begun_again(kind: str, nth: int, point: str, tmp_path: Path) -> None:
+    """Until its last step there is no job, or one that refuses to run before it is begun again."""
+    driver, world = started(kind, tmp_path)
+    with driver:
+        save(driver)
+        passes = 0
+
+        def die(passed: str) -> None:
+            nonlocal passes
+            passes += passed == point
+            if passed == point and passes == nth:
+                raise DriverCrash
+
+        try:
+            with injected(die, (point,)):
+                begin(driver)
+            assert nth == 2 or (kind, point) == ("rocksdb", "savepoint.streams_made")
+        except DriverCrash:
+            driver.crash()
+            if kind == "parts" and point != "savepoint.verified":
+                with pytest.raises(PartsError, match="run it again: headrace run --from-savepoint"):
+                    driver.start()
+                begin(driver)
+            elif point != "savepoint.begun":
+                begin(driver)
+        finish(driver, world)
+
+
+def test_what_is_damaged_is_refused_and_nothing_is_begun(tmp_path: Path) -> None:
+    """Each file: cut, changed, or gone; and the manifest."""
+    driver, world = started("parts", tmp_path)
+    with driver:
+        saved = save(driver)
+        names = [MANIFEST, *(name for name, _ in saved.members())]
+        rng = random.Random(3)
+        for name in [MANIFEST, *rng.sample(names, 6)]:
+            for harm in HARMS:
+                copy = folder(driver) / "bad"
+                shutil.copytree(folder(driver) / "s", copy)
+                harm(copy / name)
+                with pytest.raises(
+                    (CorruptDataError, InvalidInputError), match=r"is damaged|is no"
+                ):
+                    begin(driver, "bad")
+                shutil.rmtree(copy)
+        assert not (driver.settings.jobs_dir / "other" / "manifests").exists()
+        begin(driver)
+        finish(driver, world)
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+HARMS: list[Callable[[Path], None]] = [flip, cut, Path.unlink]
