@@ -78,6 +78,17 @@ def test_each_task_has_a_standby_on_another_host_that_follows(driver: TestDriver
         assert 0 <= state.tasks[name].epoch - found[0].epoch <= 2, name
 
 
+def test_what_standbys_cost_is_counted(driver: TestDriver) -> None:
+    """Each change is read once by the standby of its task, and no standby reads without one."""
+    for seed in range(8):
+        feed(driver, random.Random(seed), 60, Counter())
+        driver.run()
+    state = state_of(driver)
+    [followed] = [n for name, n in state.counts.items() if name.startswith("follow.bytes.")]
+    written = sum(ref.size for task in state.tasks.values() for ref in task.segments)
+    assert 0 < followed <= written
+
+
 def bytes_read_after_a_loss(home: Path, copies: int, monkeypatch: pytest.MonkeyPatch) -> int:
     """Lose a host after a while, and return what its tasks read to go on elsewhere."""
     model, rng, read = Counter[int](), random.Random(2), []
@@ -146,6 +157,8 @@ def test_describe_tells_of_standbys_and_of_lost_hosts(
     assert "under 2 tasks (2 to a standby, 0 without one)" in text
     assert "at most behind" in text
     assert "standby.failover" not in text
+    assert "have read " in text
+    assert "follow." not in text
 
 
 class _AtOnce(InlineBackground):

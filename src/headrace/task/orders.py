@@ -112,13 +112,18 @@ class StandbyOrder(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StandbyReport(msgspec.Struct, frozen=True, array_like=True):
-    """The committed state that a standby holds, as in ``StateTarget``; what is in its way."""
+    """The committed state that a standby holds, as in ``StateTarget``; what is in its way.
+
+    ``read_bytes`` and ``worked_ms`` are what following has cost since the last report that says so.
+    """
 
     stage: str
     task: int
     epoch: int = -1
     attempt: str = ""
     problem: str = ""
+    read_bytes: int = 0
+    worked_ms: int = 0
 
 
 class SlotOrder(msgspec.Struct, frozen=True):

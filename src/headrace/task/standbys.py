@@ -55,6 +55,8 @@ class _Pace:
     should_stop: Callable[[], bool]
     share: float
     resumed: float = 0.0
+    read_bytes: int = 0
+    worked_s: float = 0.0
 
     def opens(self, path: Path) -> None:
         """Go on, unless the standby is not wanted any more."""
@@ -63,9 +65,11 @@ class _Pace:
 
     def reads(self, size: int, rows: int) -> None:
         """Rest in proportion to what was worked since the last rest."""
-        del size, rows
+        del rows
         self._check()
         worked = self.clock.monotonic() - self.resumed
+        self.read_bytes += size
+        self.worked_s += worked
         self.clock.sleep(min(LONGEST_REST_S, worked * (1 / self.share - 1)))
         self.resumed = self.clock.monotonic()
 
@@ -85,6 +89,14 @@ class _Held:
     ticket: Ticket[Position | None] | None = None
     lock: Lock = field(default_factory=Lock)
     is_closed: bool = False
+    read_bytes: int = 0
+    worked_s: float = 0.0
+
+    def take_cost(self) -> tuple[int, int]:
+        """Return what following has cost since this was last asked: bytes read, ms of work."""
+        cost = self.read_bytes, round(self.worked_s * 1000)
+        self.read_bytes, self.worked_s = 0, 0.0
+        return cost
 
 
 @dataclass(frozen=True)
@@ -107,6 +119,9 @@ class _Follow:
                 self.held.state.catch_up(self.target, self.source, pace)
             except _StoppedError:
                 return None
+            finally:
+                self.held.read_bytes += pace.read_bytes
+                self.held.worked_s += pace.worked_s
             return self.target.position
 
     def forget(self) -> None:
@@ -156,12 +171,13 @@ class StandbyStores:
             held = self._held[key] = _Held(opened(), groups)
             held.reached = _left_there(held.state, target)
         self._look(key, held)
+        cost = held.take_cost() if held.ticket is None else (0, 0)  # another thread adds to it
         if held.ticket is None and not held.is_closed and held.reached != target.position:
             work = _Follow(held, target, source, self.clock, self.share)
             held.ticket = self.background.submit(work)
         position = held.reached
         epoch, attempt = (-1, "") if position is None else (position.epoch, position.digest)
-        return StandbyReport(key[1], key[2], epoch, attempt, held.problem)
+        return StandbyReport(key[1], key[2], epoch, attempt, held.problem, *cost)
 
     def _look(self, key: StandbyKey, held: _Held) -> None:
         if held.ticket is None or not self.background.look(held.ticket):

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from headrace.cli.screen import show_facts, show_table
-from headrace.cli.words import count_text, size_text, time_text
+from headrace.cli.words import count_text, seconds_text, size_text, time_text
 from headrace.coordinator.manifest import SINK_ROWS
 from headrace.coordinator.standby.placing import (
     ACTIVE_LOST,
     FAILOVER,
+    FOLLOWED,
+    FOLLOWED_BYTES,
+    FOLLOWED_MS,
     NO_FAILOVER,
     STANDBY,
     STANDBY_LOST,
@@ -68,6 +71,10 @@ def job_json(view: JobView) -> dict[str, Any]:
             name.removeprefix(STANDBY): count
             for name, count in (state.counts if state else {}).items()
             if name.startswith(STANDBY)
+        },
+        "standbys_followed": {
+            name: {"bytes": size, "ms": ms}
+            for name, (size, ms) in followed(state.counts if state else {}).items()
         },
         "outputs": list(view.outputs),
         "sinks": [asdict(found) for found in view.sinks],
@@ -164,7 +171,7 @@ def _facts(view: JobView) -> list[tuple[str, str]]:
     counts = [
         f"{number:,} {name}"
         for name, number in sorted(state.counts.items())
-        if name != "in" and not name.startswith((SINK_ROWS, STANDBY))
+        if name != "in" and not name.startswith((SINK_ROWS, STANDBY, FOLLOWED))
     ]
     facts += [
         (
@@ -179,8 +186,14 @@ def _facts(view: JobView) -> list[tuple[str, str]]:
     ]
     if lost := {n: c for n, c in state.counts.items() if n.startswith(STANDBY)}:
         facts.append(("hosts lost", failures_text(lost)))
+    facts += [
+        (f"standbys of {name}", f"have read {size_text(size)} in {seconds_text(ms / 1000)} of work")
+        for name, (size, ms) in followed(state.counts).items()
+    ]
     if state.until is not None:
-        facts.insert(2, ("bounded", f"run {state.run}, to the ends that its inputs had when it began"))
+        facts.insert(
+            2, ("bounded", f"run {state.run}, to the ends that its inputs had at its start")
+        )
     for part in view.parts:
         done = ", ended" if part.ended else ""
         kept = f"kept from {part.oldest_epoch:,}"
@@ -196,6 +209,12 @@ def failures_text(counts: Mapping[str, int]) -> str:
     moved, without = counts.get(FAILOVER, 0), counts.get(NO_FAILOVER, 0)
     went = f"{moved:,} to a standby, {without:,} without one"
     return f"under {tasks:,} tasks ({went}) and {standbys:,} standbys"
+
+
+def followed(counts: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Return what the standbys of each stage have read so far, bytes, and how long, ms."""
+    names = [n.removeprefix(FOLLOWED_BYTES) for n in counts if n.startswith(FOLLOWED_BYTES)]
+    return {n: (counts[FOLLOWED_BYTES + n], counts.get(FOLLOWED_MS + n, 0)) for n in names}
 
 
 def stopped_line(job: str, epoch: int | None) -> str:

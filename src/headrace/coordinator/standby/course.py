@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
+from headrace.coordinator.hosts.record import away_hosts
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.placement import Slot
 from headrace.coordinator.planning import task_name
 from headrace.coordinator.standby.placing import (
     ACTIVE_LOST,
     FAILOVER,
+    FOLLOWED_BYTES,
+    FOLLOWED_MS,
     NO_FAILOVER,
     STANDBY_LOST,
     Standby,
@@ -50,6 +53,8 @@ class StandbyCourse:
         self._placed: set[str] = set()
         self.counts: Counter[str] = Counter()
         self._homes: dict[str, dict[str, str]] = {}
+        there, away = {slot.host for slot in slots}, away_hosts(state.hosts)
+        self._away = away if there - away else frozenset()
         if copies or state.standbys:
             hosts = {slot.host for slot in slots}
             for stage in plan.stages:
@@ -62,7 +67,13 @@ class StandbyCourse:
     def _found(self, stage: Stage, hosts: Collection[str]) -> dict[str, str]:
         names = [task_name(stage.name, number) for number in range(stage.tasks)]
         before = {name: self._task(name).host for name in names}
-        homes = successors(before, self._state.standbys, hosts)
+        standbys: Mapping[str, Sequence[Standby]] = self._state.standbys
+        if self._away:  # what would have to leave again at once takes over from nobody
+            standbys = {
+                name: [one for one in held if one.host not in self._away]
+                for name, held in standbys.items()
+            }
+        homes = successors(before, standbys, hosts)
         for name in before:
             held = self._state.standbys.get(name, ())
             self.counts[STANDBY_LOST] += sum(standby.host not in hosts for standby in held)
@@ -97,7 +108,7 @@ class StandbyCourse:
         if not self._copies:
             return {}
         self._placed.add(stage.name)
-        hosts = {slot.host for slot in self._slots}
+        hosts = {slot.host for slot in self._slots} - self._away
         actives = {name: {on, self._task(name).host} - {""} for name, on in placed.items()}
         self._now |= place_standbys(actives, hosts, self._state.standbys, self._copies)
         by_host: dict[str, list[int]] = {}
@@ -118,6 +129,16 @@ class StandbyCourse:
                 dealt[standby.host] += 1
         return found
 
+    def lacks(self, name: str) -> bool:
+        """Say whether a task is to have a standby, and has none that holds all but a tail."""
+        if not self._copies or name.rpartition("/")[0] not in self._homes:
+            return False
+        reached = self._task(name).epoch - LATE_EPOCHS
+        held = self._state.standbys.get(name, ())
+        return not any(
+            one.epoch >= max(0, reached) and one.host not in self._away for one in held
+        )
+
     def is_late(self, orders: Sequence[StandbyOrder]) -> bool:
         """Say whether a slot is to have an order for its standbys' sake alone."""
         return any(
@@ -129,6 +150,9 @@ class StandbyCourse:
     def absorb(self, report: SlotReport) -> None:
         """Take what a slot tells of its standbys."""
         for one in report.standbys:
+            if one.read_bytes:
+                self.counts[FOLLOWED_BYTES + one.stage] += one.read_bytes
+                self.counts[FOLLOWED_MS + one.stage] += one.worked_ms
             name = task_name(one.stage, one.task)
             self._now[name] = tuple(
                 Standby(held.host, one.epoch, one.attempt) if held.host == report.host else held

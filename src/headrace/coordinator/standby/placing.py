@@ -17,6 +17,10 @@ FAILOVER, NO_FAILOVER = "standby.failover", "standby.no_failover"
 """What is counted: hosts lost under tasks and under standbys; tasks that went to a standby's host,
 and those that found none."""
 
+FOLLOWED = "follow."
+FOLLOWED_BYTES, FOLLOWED_MS = "follow.bytes.", "follow.ms."
+"""With the name of a stage: what its standbys have read, and how long they worked."""
+
 
 class Standby(msgspec.Struct, frozen=True, array_like=True):
     """A copy of a task's stores on another host, and the committed position that it holds.
@@ -81,11 +85,18 @@ def place_standbys(
     load: Counter[str] = Counter()
     pairs: Counter[tuple[str, str]] = Counter()
     placed: Standbys = {}
+    tasks = Counter(min(own) for own in actives.values() if len(own) == 1)
     for task, own in actives.items():
+        home = min(own, default="")
+        # Beyond this, the host of the standbys has no room for all tasks of the one that is lost.
+        alike = -(-tasks[home] * copies // max(1, len(every) - 1)) if len(own) == 1 else len(actives)
         stay = [
             standby
             for standby in before.get(task, ())
-            if standby.host in every and standby.host not in own and load[standby.host] < most
+            if standby.host in every
+            and standby.host not in own
+            and load[standby.host] < most
+            and pairs[home, standby.host] < alike
         ][:copies]
         placed[task] = tuple(stay)
         for standby in stay:
