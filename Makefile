@@ -1,6 +1,7 @@
 # The verbs of this project. Every one makes sure of .venv first, so each works on a fresh clone.
 #   make demo [MODE=stream|bounded]   the main job on a year of real flights
-#   make test [SUITES=...] [ARGS=...] all suites, or SUITES=tests/unit; ARGS go to pytest: ARGS=-x
+#   make test [SUITES=...] [ARGS=...] all suites, or SUITES=tests/unit; ARGS go to pytest: ARGS=-x;
+#                                     PROCESSES=0 runs them one after the other
 #   make check                        format, lint, types, layer order
 #   make fmt | docs | bench | soak | lock | clean
 SHELL := /bin/bash
@@ -12,11 +13,13 @@ PY := .venv/bin/python
 # Read when a recipe runs, for setup may have just written it.
 RUN = JAVA_HOME="$$(cat .venv/java-home)" PYSPARK_PYTHON="$(CURDIR)/$(PY)" $(PY)
 
-# Cheap suites first; those that do not exist are left out.
-SUITES := $(wildcard $(addprefix tests/,docs unit contract model sim servers spark cluster))
+# The longest first, so that the processes end together; those that do not exist are left out.
+SUITES := $(wildcard $(addprefix tests/,spark sim servers standalone docs model contract unit))
+# Processes that share the tests out, a file at a time; 0: one after the other, in this process.
+PROCESSES := 2
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 5
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 6
 
 setup:
 	@tools/setup.sh
@@ -27,7 +30,7 @@ demo: setup
 test: setup
 	@tools/redis.sh || true
 	@tools/postgres.sh || true
-	@$(RUN) -m pytest $(SUITES) $(ARGS)
+	@$(RUN) -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder $(SUITES) $(ARGS)
 
 check: setup
 	@$(PY) -m ruff format --check --quiet . || { echo "check: run make fmt" >&2; exit 1; }

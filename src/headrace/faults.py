@@ -76,6 +76,10 @@ FAULT_POINTS: dict[str, str] = {
     "copy.published": "the manifest is in job_dir, where another driver may have taken over",
     "copy.confirmed": "no other driver had taken over by then, nothing is swept in job_dir",
     "copy.swept": "the copy is over",
+    "spark.staged": "a task of Spark has staged its rows for a stream, nobody knows yet",
+    "spark.recorded": "it is durable which staged files a batch of Spark is, none is appended",
+    "spark.part_appended": "one staged file of a batch of Spark is appended",
+    "spark.appended": "all of a batch of Spark is appended, Spark does not know yet",
 }
 
 _hook: Callable[[str], None] | None = None

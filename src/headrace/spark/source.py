@@ -1,4 +1,4 @@
-"""The Python data source ``headrace`` behind the Structured Streaming query.
+"""The Python data source ``headrace-wake`` behind the Structured Streaming query.
 
 It moves no rows. Its offset counts wake-ups: it rises when the coordinator has something to
 do: new input, a timer that is due (the tick), the end of a bounded run. It runs in a
@@ -24,12 +24,12 @@ from headrace.coordinator.naming import expanded
 from headrace.coordinator.planning import next_wall_deadline
 from headrace.files import Files
 
-NAME = "headrace"
+NAME = "headrace-wake"
 WAIT_S = 0.5
 
 
 class WakeSource(DataSource):
-    """Registers as ``headrace``.
+    """Registers as ``headrace-wake``.
 
     Options: ``bus`` and ``storage`` (paths), ``inputs`` (JSON of operator to stream),
     ``patterns`` (JSON of operator to pattern).

@@ -1,0 +1,312 @@
+"""Reads ranges of a stream for Spark: once, or as the source of a streaming query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from headrace.bus.spec import OffsetBatch
+from headrace.config.starts import EARLIEST, LATEST
+from headrace.errors import InvalidInputError
+from headrace.records.schema import as_milliseconds
+from headrace.spark.frames.columns import Columns, arrow_schema
+from headrace.spark.frames.options import (
+    SPLIT_ROWS,
+    Place,
+    begin_of,
+    first_offsets,
+    last_offsets,
+    number_of,
+)
+
+NEWS_S = 0.2
+"""How long a query without rows waits for some, rather than to be asked again at once."""
+
+BATCH_ROWS = 1 << 16
+"""Small appends are put together to this many rows; Spark pays for each batch."""
+
+
+@dataclass(frozen=True)
+class Range(InputPartition):
+    """Offsets of a partition, read by one task."""
+
+    partition: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class RangeReader:
+    """Reads a range as Spark's rows; travels to the workers.
+
+    Args:
+        place: of the stream.
+        columns: of the stream, as they were when the query was planned.
+        schema: of the result.
+        where: a condition on columns of the stream, as ``polars.sql_expr`` takes it.
+        since: rows with an earlier event time are left out.
+        before: rows with this event time or a later one are left out.
+    """
+
+    place: Place
+    columns: Columns
+    schema: StructType
+    where: str = ""
+    since: int | None = None
+    before: int | None = None
+
+    def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a range."""
+        target = arrow_schema(self.schema)
+        with self.place.open() as bus:
+            stream = bus.stream(self.place.stream)
+            found = stream.read(
+                wanted.partition, wanted.start, wanted.stop, columns=self._needed(target.names)
+            )
+            batches = (
+                self.columns.result(self._kept(rows), wanted.partition, target) for rows in found
+            )
+            yield from _together(batches)
+
+    def _needed(self, names: Sequence[str]) -> list[str]:
+        found = self.columns.needed(names)
+        spec = self.columns.spec
+        more = condition_columns(self.where, self.columns) if self.where else []
+        if (self.since, self.before) != (None, None):
+            more.append(str(spec.time))
+        found += [name for name in dict.fromkeys(more) if name not in found]
+        # How many rows there are, one column has to tell.
+        return found or list(spec.schema.names[:1])
+
+    def _kept(self, found: OffsetBatch) -> OffsetBatch:
+        """Return the rows that are wanted, with their offsets."""
+        masks = []
+        if (self.since, self.before) != (None, None):
+            times = as_milliseconds(found.batch.column(self.columns.spec.time))
+            masks += [pc.greater_equal(times, self.since)] if self.since is not None else []
+            masks += [pc.less(times, self.before)] if self.before is not None else []
+        if self.where:
+            import polars as pl  # noqa: PLC0415 - of a worker that needs it
+
+            rows = pl.from_arrow(found.batch)
+            assert isinstance(rows, pl.DataFrame)
+            masks.append(rows.select(pl.sql_expr(self.where)).to_series().to_arrow())
+        if not masks:
+            return found
+        mask = pc.fill_null(reduce(pc.and_, masks), False)
+        places = found.offsets[mask.to_numpy(zero_copy_only=False)]
+        return OffsetBatch(found.first_offset, found.batch.filter(mask), places, found.next_offset)
+
+
+def condition_columns(where: str, columns: Columns) -> list[str]:
+    """Return the columns of the stream that a condition reads.
+
+    Raises:
+        InvalidInputError: it is none, or reads others.
+    """
+    import polars as pl  # noqa: PLC0415 - of who gives a condition
+
+    try:
+        names = pl.sql_expr(where).meta.root_names()
+    except pl.exceptions.PolarsError as error:
+        raise InvalidInputError(
+            f"option where is {where!r}: {str(error).splitlines()[0]}; give a condition as SQL, "
+            "such as: delay > 30 and origin = 'JFK'"
+        ) from error
+    own = columns.spec.schema.names
+    wrong = [name for name in names if name not in own]
+    if wrong:
+        raise InvalidInputError(
+            f"option where reads {wrong[0]!r}; expected columns of the stream: {own}",
+            stream=columns.spec.name,
+        )
+    return list(names)
+
+
+def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        held.append(batch)
+        rows += batch.num_rows
+        if rows >= BATCH_ROWS:
+            yield _joined(held)
+            held, rows = [], 0
+    if held:
+        yield _joined(held)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+class BatchReader(DataSourceReader):
+    """Reads what a stream holds when the query is planned.
+
+    It takes no conditions of the query by ``pushFilters``: Spark 4.3 keeps the reader that was
+    given some, and uses it for other queries of the same DataFrame, which then lack rows.
+
+    Args:
+        place: of the stream.
+        options: of the source.
+        schema: of the result.
+    """
+
+    def __init__(self, place: Place, options: Mapping[str, str], schema: StructType) -> None:
+        self._place = place
+        self._start = begin_of(options, "start", EARLIEST)
+        self._end = begin_of(options, "end", LATEST)
+        self._split = number_of(options, "splitRows", SPLIT_ROWS) or SPLIT_ROWS
+        with place.open() as bus:
+            columns = Columns(bus.stream(place.stream).spec)
+        columns.check(schema.fieldNames())
+        where = options.get("where", "")
+        if where:
+            condition_columns(where, columns)
+        for begin, name in ((self._start, "start"), (self._end, "end")):
+            if isinstance(begin, int) and columns.spec.time is None:
+                raise InvalidInputError(
+                    f"option {name} is a time, and stream {place.stream!r} has no event-time "
+                    "column; give offsets, or earliest or latest",
+                    stream=place.stream,
+                )
+        since, before = (at if isinstance(at, int) else None for at in (self._start, self._end))
+        self._reader = RangeReader(place, columns, schema, where, since, before)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the ranges to read, a task for each: in pieces of as many rows as are wanted."""
+        found: list[InputPartition] = []
+        with self._place.open() as bus:
+            stream = bus.stream(self._place.stream)
+            starts, stops = first_offsets(stream, self._start), last_offsets(stream, self._end)
+        for partition, (start, stop) in enumerate(zip(starts, stops, strict=True)):
+            found += [
+                Range(partition, begin, min(begin + self._split, stop))
+                for begin in range(start, stop, self._split)
+            ]
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a range; called in a worker."""
+        if not isinstance(partition, Range):  # Spark's own, where there is nothing to read
+            return iter(())
+        return self._reader.read(partition)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The source of a streaming query; its offsets are those of the partitions.
+
+    Runs in a process of its own beside the driver, and reads in the workers.
+    """
+
+    def __init__(self, place: Place, options: Mapping[str, str], schema: StructType) -> None:
+        self._place = place
+        self._start = begin_of(options, "start", EARLIEST)
+        self._most = number_of(options, "maxRows", None)
+        self._until: list[int] | None = None
+        if "end" in options:
+            raise InvalidInputError(
+                "a streaming query has no end; use trigger(availableNow=True), or spark.read"
+            )
+        self._open()
+        columns = Columns(self._stream.spec)
+        columns.check(schema.fieldNames())
+        where = options.get("where", "")
+        if where:
+            condition_columns(where, columns)
+        self._reader = RangeReader(place, columns, schema, where)
+
+    def _open(self) -> None:
+        self._bus = self._place.open()
+        self._stream = self._bus.stream(self._place.stream)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is open: Spark copies the reader with every batch."""
+        return {"_reader": self._reader}
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a new query begins."""
+        return _packed(first_offsets(self._stream, self._start))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return how much a batch reads."""
+        return ReadAllAvailable() if self._most is None else ReadMaxRows(self._most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Read no further than what is there now."""
+        self._until = self._stream.ends()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the ends of the stream, for the query's progress."""
+        return _packed(self._stream.ends())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return where the next batch ends: at what there is now, or within a moment."""
+        ends = self._until or self._stream.ends()
+        begins = self._begins(start, len(ends))
+        if self._until is None and begins == ends:
+            ends = self._stream.wait(ends, NEWS_S)
+            begins = self._begins(start, len(ends))
+        if begins == ends:
+            return start
+        if not isinstance(limit, ReadMaxRows):
+            return _packed(ends)
+        return _packed(_limited(begins, ends, limit.max_rows))
+
+    def _begins(self, start: Mapping[str, Any], count: int) -> list[int]:
+        """Where a batch begins in each partition; those that were added at their beginning."""
+        first = self._stream.begins() if len(start) < count else []
+        return [int(start[str(p)]) if str(p) in start else first[p] for p in range(count)]
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the ranges of a batch, a task for each."""
+        begins = self._begins(start, len(end))
+        return [
+            Range(partition, begin, int(end[str(partition)]))
+            for partition, begin in enumerate(begins)
+            if begin < int(end[str(partition)])
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a range; called in a worker."""
+        assert isinstance(partition, Range)
+        return self._reader.read(partition)
+
+    def stop(self) -> None:
+        """Let go of the bus."""
+        self._bus.close()
+
+
+def _packed(offsets: Sequence[int]) -> dict[str, Any]:
+    return {str(partition): offset for partition, offset in enumerate(offsets)}
+
+
+def _limited(begins: Sequence[int], ends: Sequence[int], rows: int) -> list[int]:
+    """Give each partition its share of some rows; what one does not need goes to the others."""
+    found, left = list(begins), rows
+    order = sorted(range(len(ends)), key=lambda p: ends[p] - begins[p])
+    for at, partition in enumerate(order):
+        share = max(1, left // (len(order) - at)) if left > 0 else 0
+        taken = min(share, ends[partition] - begins[partition])
+        found[partition] += taken
+        left -= taken
+    return found

@@ -1,0 +1,178 @@
+"""Rows that tasks have staged get into a stream once, whoever dies, however often asked."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from headrace.bus.file import FileBus
+from headrace.bus.spec import StreamSpec
+from headrace.clock import SystemClock
+from headrace.errors import InvalidInputError
+from headrace.faults import injected
+from headrace.files import Files
+from headrace.spark.frames.options import Place
+from headrace.spark.frames.staging import (
+    KEEP_UNUSED_MS,
+    Committer,
+    Part,
+    Stager,
+    Write,
+    collect_leftovers,
+)
+from headrace.testing import ManualClock
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string()), ("at", pa.int64())])
+FILES = Files(sync=False)
+POINTS = ["spark.recorded", "spark.part_appended", "spark.appended"]
+
+
+class Died(Exception):
+    """What a test dies of."""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    place = Place(str(tmp_path), "events")
+    with place.open() as bus:
+        bus.create(StreamSpec("events", 3, SCHEMA, time="at", key=("id",)))
+    return place
+
+
+def rows(first: int, count: int) -> list[pa.RecordBatch]:
+    """Two batches of rows."""
+    ids = range(first, first + count)
+    every = pa.RecordBatch.from_pydict(
+        {"id": list(ids), "v": [str(i) for i in ids], "at": list(ids)}, schema=SCHEMA
+    )
+    return [every.slice(0, count // 2), every.slice(count // 2)]
+
+
+def staged(write: Write, batch: int, task: int, first: int, count: int = 20) -> list[Part]:
+    return Stager(write, batch, task, FILES).stage(rows(first, count))
+
+
+def found(place: Place) -> list[int]:
+    """Every id in the stream, partition by partition."""
+    with FileBus(place.bus_dir) as bus:
+        stream = bus.stream(place.stream)
+        return [
+            row
+            for partition in range(stream.spec.partitions)
+            for part in stream.read(partition, 0)
+            for row in part.batch.column("id").to_pylist()
+        ]
+
+
+def dying_at(point: str, nth: int) -> Callable[[str], None]:
+    passes: Counter[str] = Counter()
+
+    def hook(name: str) -> None:
+        passes[name] += 1
+        if name == point and passes[name] == nth:
+            raise Died(name)
+
+    return hook
+
+
+def test_what_is_staged_is_not_visible_until_it_is_committed(place: Place) -> None:
+    write = Write(place, "query a")
+    parts = staged(write, 0, 0, 0) + staged(write, 0, 1, 100)
+    assert found(place) == []
+    assert Committer(write, FILES).commit(0, parts) == 40
+    assert sorted(found(place)) == [*range(20), *range(100, 120)]
+
+
+def test_rows_go_to_the_partitions_of_their_keys(place: Place) -> None:
+    write = Write(place, "query a")
+    Committer(write, FILES).commit(0, staged(write, 0, 0, 0, 100))
+    by_spark = found(place)
+    with place.open() as bus:
+        other = bus.create(StreamSpec("other", 3, SCHEMA, key=("id",)))
+        other.append_rows(pa.Table.from_batches(rows(0, 100)))
+    assert by_spark == found(Place(place.home, "other"))
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("point", POINTS)
+def test_a_batch_counts_once_whoever_commits_it_again(place: Place, point: str, nth: int) -> None:
+    write = Write(place, "query a")
+    Committer(write, FILES).commit(6, staged(write, 6, 0, 1000))
+    first = staged(write, 7, 0, 0) + staged(write, 7, 1, 100)
+    lost = staged(write, 7, 1, 200)  # of an attempt that nobody heard of
+    try:
+        with injected(dying_at(point, nth), (point,)):
+            Committer(write, FILES).commit(7, first)
+    except Died:
+        # Spark runs the batch again: other files, and the rows in another order.
+        again = staged(write, 7, 0, 100) + staged(write, 7, 1, 0)
+        Committer(write, FILES).commit(7, again)
+    Committer(write, FILES).commit(7, lost)
+    Committer(write, FILES).commit(8, staged(write, 8, 0, 2000))
+    expected = [*range(20), *range(100, 120), *range(1000, 1020), *range(2000, 2020)]
+    assert sorted(found(place)) == expected
+    assert FILES.names(write.folder) == ["000000000008-record.json"]
+
+
+def test_two_queries_do_not_meet(place: Place) -> None:
+    for name in ("a", "b"):
+        write = Write(place, f"query {name}")
+        Committer(write, FILES).commit(0, staged(write, 0, 0, 0, 2))
+    assert sorted(found(place)) == [0, 0, 1, 1]
+
+
+def test_rows_that_a_stream_cannot_hold_are_refused_before_anything_is_visible(
+    place: Place,
+) -> None:
+    stager = Stager(Write(place, "query a"), 0, 0, FILES)
+    wrong = pa.RecordBatch.from_pydict({"id": [1], "v": ["x"], "at": [-5]}, schema=SCHEMA)
+    with pytest.raises(InvalidInputError, match="event time of stream 'events' is -5 ms"):
+        stager.stage([wrong])
+    with pytest.raises(InvalidInputError, match=r"missing \['v'\]"):
+        stager.stage([wrong.select(["id", "at"])])
+    assert FILES.names(Write(place, "query a").folder) == []
+
+
+def test_columns_that_were_added_may_be_missing(place: Place) -> None:
+    with place.open() as bus:
+        bus.stream("events").evolve(SCHEMA.append(pa.field("n", pa.int64())), {"n": 7})
+    write = Write(place, "query a")
+    Committer(write, FILES).commit(0, staged(write, 0, 0, 0, 2))
+    with place.open() as bus:
+        read = [b.batch for p in range(3) for b in bus.stream("events").read(p, 0)]
+    assert pa.Table.from_batches(read).column("n").to_pylist() == [7, 7]
+
+
+def test_a_write_that_cannot_be_repeated_leaves_nothing(place: Place) -> None:
+    write = Write(place, "write x", is_once=True)
+    Committer(write, FILES).commit(0, staged(write, 0, 0, 0, 2))
+    assert not write.folder.exists()
+    left = Write(place, "write y", is_once=True)
+    staged(left, 0, 0, 0, 2)
+    kept = Write(place, "query z")
+    staged(kept, 0, 0, 0, 2)
+    clock = ManualClock(SystemClock().now_ms())
+    collect_leftovers(place, FILES, clock)
+    assert left.folder.exists()
+    clock.advance(KEEP_UNUSED_MS + 60_000)
+    collect_leftovers(place, FILES, clock)
+    assert not left.folder.exists()
+    assert kept.folder.exists()
+
+
+def test_large_files_are_adopted_and_not_copied(tmp_path: Path) -> None:
+    place = Place(str(tmp_path), "big")
+    with place.open() as bus:
+        bus.create(StreamSpec("big", 1, pa.schema([("v", pa.binary())])))
+    write = Write(place, "query a")
+    batch = pa.RecordBatch.from_pydict({"v": [bytes(20 << 20)]})
+    parts = Stager(write, 0, 0, FILES).stage([batch])
+    inode = os.stat(write.folder / parts[0].file).st_ino
+    Committer(write, FILES).commit(0, parts)
+    segments = (tmp_path / "bus").rglob("*.seg")
+    assert [os.stat(path).st_ino for path in segments] == [inode]
