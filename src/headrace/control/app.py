@@ -14,8 +14,10 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from headrace.control.board import EPOCHS, Board
 from headrace.control.metrics import metrics_text
 from headrace.control.models import (
+    AlertInfo,
     Done,
     EpochInfo,
+    HotKeysInfo,
     InputInfo,
     JobInfo,
     Problem,
@@ -26,7 +28,9 @@ from headrace.control.models import (
     TaskInfo,
 )
 from headrace.control.views import (
+    alert_infos,
     epoch_info,
+    hot_keys_infos,
     input_infos,
     job_info,
     setting_infos,
@@ -35,6 +39,7 @@ from headrace.control.views import (
 )
 from headrace.coordinator.changes.requests import RescaleAnswer
 from headrace.errors import HeadraceError, InvalidInputError, NotOwnerError, UnavailableError
+from headrace.task.hot_keys import TOLD_KEYS
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 ASK_S = 30.0
@@ -136,6 +141,16 @@ def _observe(app: FastAPI, board: Board) -> None:
     def epochs(last: Annotated[int, Query(ge=1, le=EPOCHS)] = 100) -> list[EpochInfo]:
         """The last epochs of this driver, oldest first, with what each step took."""
         return [epoch_info(summary) for summary in board.epochs(last)]
+
+    @app.get("/v1/hot-keys")
+    def hot_keys(most: Annotated[int, Query(ge=1, le=TOLD_KEYS)] = 10) -> list[HotKeysInfo]:
+        """The heaviest keys of each partition_by, by name, of a sample of their rows."""
+        return hot_keys_infos(board, most)
+
+    @app.get("/v1/alerts")
+    def alerts() -> list[AlertInfo]:
+        """The rules of alerts, and how they stand."""
+        return alert_infos(board)
 
     @app.get("/v1/config")
     def config() -> list[SettingInfo]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from headrace.control.alerts.rules import RuleNow
+from headrace.control.figures import Figures
+from headrace.control.hot_keys import HeavyKeys, heavy_keys
 from headrace.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -41,6 +44,8 @@ class Board:
     _epochs: deque[EpochSummary] = field(default_factory=lambda: deque(maxlen=EPOCHS))
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _lags: dict[str, int] = field(default_factory=dict)
+    figures: Figures = field(default_factory=Figures)
+    alerts: Callable[[], Sequence[RuleNow]] = list
     count: int = 0
     busy_ms: float = 0.0
 
@@ -54,7 +59,8 @@ class Board:
     def observe(self, summary: EpochSummary) -> None:
         """Learn of an epoch that is committed."""
         with self._lock:
-            self._epochs.append(summary)
+            self.figures.observe(summary, self.clock.now_ms())
+            self._epochs.append(replace(summary, observed=None))
             self._lags[summary.job] = summary.lag
             self.count += 1
             self.busy_ms += summary.took_ms
@@ -97,20 +103,40 @@ class Board:
             return sum(self._lags.values()) if self._lags else None
 
     def lag_now(self) -> int:
-        """Return how many rows lie before the job now, by the streams themselves.
+        """Return how many rows lie before the job now; raises as ``lags_now`` does."""
+        return sum(self.lags_now().values())
+
+    def lags_now(self) -> dict[tuple[str, int], int]:
+        """Return how many rows lie before each partition of each input now, by the streams.
 
         Raises:
             UnavailableError: it has not begun yet, or a stream does not answer.
         """
         state, parts = self.state, self._parts
         assert parts is not None
-        ends, lag = parts.ends(), 0
+        ends, lags = parts.ends(), {}
         for operator, stream in parts.input_streams().items():
             held = state.inputs.get(operator, {})
             for partition, end in enumerate(ends.get(stream, ())):  # one may have come meanwhile
                 at = held.get(partition)
-                lag += max(0, end - (0 if at is None else at.next_offset))
-        return lag
+                lags[operator, partition] = max(0, end - (0 if at is None else at.next_offset))
+        return lags
+
+    def heavy_keys(self, most: int) -> list[HeavyKeys]:
+        """Return the heaviest keys of each ``partition_by``, as far as tasks have told."""
+        with self._lock:
+            told = list(self.figures.hot_keys.values())
+        return heavy_keys(told, most)
+
+    @property
+    def output_rows(self) -> int:
+        """Rows that left the job since the driver began."""
+        return self.figures.output_rows
+
+    def counted(self) -> Figures:
+        """Return a copy of what the driver has counted."""
+        with self._lock:
+            return self.figures.copied()
 
     def epochs(self, last: int) -> Sequence[EpochSummary]:
         """Return the last epochs, oldest first."""

@@ -65,6 +65,11 @@ class TaskInfo(Model):
     epoch: int = Field(description="the last one that changed it; -1: none did")
     state_bytes: int
     changelog_bytes: int
+    stores: dict[str, int] = Field(
+        description="bytes of each store; empty until the task has run under this driver"
+    )
+    watermark_ms: int | None
+    waiting: int = Field(description="messages that wait for asynchronous calls")
     event_deadline_ms: int | None
     wall_deadline_ms: int | None
     standbys: list[StandbyInfo]
@@ -76,7 +81,39 @@ class InputInfo(Model):
     input: str
     partition: int
     next_offset: int
+    lag: int | None = Field(description="rows before it now; null where its stream is silent")
     max_time_ms: int | None
+
+
+class HotKeyInfo(Model):
+    """One of the heaviest keys."""
+
+    key: list[str | int | float | bool | None] = Field(description="its values; times as text")
+    rows: float = Field(description="about how many it had lately")
+    share: float = Field(description="of the rows of all keys, 0 to 1")
+
+
+class HotKeysInfo(Model):
+    """The heaviest keys that go through one `partition_by`, of a sample of its rows."""
+
+    operator: str
+    columns: list[str]
+    rows: float = Field(description="of all keys lately; what is a minute old counts half")
+    too_low: float = Field(description="part of all rows by which a share may be too low")
+    tasks: int
+    told_ms: int
+    keys: list[HotKeyInfo]
+
+
+class AlertInfo(Model):
+    """One rule of the settings, and how it stands."""
+
+    rule: str
+    kind: str
+    text: str
+    value: int | None = Field(description="what it watches, at the last look")
+    since_ms: int | None = Field(description="since when it is true")
+    fired_ms: int | None = Field(description="when it fired; null: it does not")
 
 
 class EpochInfo(Model):

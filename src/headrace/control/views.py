@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
+from dataclasses import asdict
 
 from headrace.config.settings import setting_keys
 from headrace.control.board import Board
+from headrace.control.hot_keys import plain
 from headrace.control.models import (
+    AlertInfo,
     EpochInfo,
+    HotKeyInfo,
+    HotKeysInfo,
     InputInfo,
     JobInfo,
     SettingInfo,
@@ -17,14 +23,15 @@ from headrace.control.models import (
     TaskInfo,
 )
 from headrace.coordinator.inspection.job_list import stage_views
+from headrace.coordinator.manifest import JobState
 from headrace.coordinator.summary import EpochSummary
-from headrace.coordinator.task_files import state_bytes
+from headrace.coordinator.task_files import TaskState, state_bytes
 from headrace.errors import UnavailableError
 from headrace.task.orders import END_WATERMARK, NO_WATERMARK
 
 HIDDEN = "***"
 _SECRET = re.compile(
-    r"passw|pwd|secret|token|credential|signature|://[^/@\s]*@"
+    r"passw|pwd|secret|token|credential|signature|webhook|://[^/@\s]*@"
     r"|(access|account|api|encryption|private|shared|storage)[._-]?key",
     re.IGNORECASE,
 )
@@ -49,12 +56,21 @@ def job_info(board: Board) -> JobInfo:
         durability=board.settings.state.durability,
         lag=board.lag,
         counts={} if state is None else dict(state.counts),
-        watermarks={} if state is None else {n: t for n, t in state.watermarks.items() if _is(t)},
+        watermarks={}
+        if state is None
+        else {n: t for n, t in state.watermarks.items() if time_of(t) is not None},
     )
 
 
-def _is(time_ms: int) -> bool:
-    return NO_WATERMARK < time_ms < END_WATERMARK
+def time_of(at_ms: int) -> int | None:
+    """Return an event time, ms; ``None`` where there is none yet, or it has ended."""
+    return at_ms if NO_WATERMARK < at_ms < END_WATERMARK else None
+
+
+def task_watermark(state: JobState, stage: str, task: TaskState) -> int | None:
+    """Return the event time that a task is up to: its stage's, unless calls hold it back."""
+    watermark = state.watermarks.get(stage, NO_WATERMARK)
+    return time_of(watermark if task.held is None else min(watermark, task.held))
 
 
 def stage_infos(board: Board) -> list[StageInfo]:
@@ -79,7 +95,7 @@ def stage_infos(board: Board) -> list[StageInfo]:
 
 def task_infos(board: Board) -> list[TaskInfo]:
     """Return the tasks of keyed stages, as of the last epoch."""
-    state = board.state
+    state, stores = board.state, board.counted().stores
     return [
         TaskInfo(
             task=name,
@@ -87,6 +103,9 @@ def task_infos(board: Board) -> list[TaskInfo]:
             epoch=task.epoch,
             state_bytes=state_bytes(task),
             changelog_bytes=task.segment_bytes,
+            stores=stores.get(name, {}),
+            watermark_ms=task_watermark(state, name.rpartition("/")[0], task),
+            waiting=task.waiting,
             event_deadline_ms=task.event_deadline,
             wall_deadline_ms=task.wall_deadline,
             standbys=[
@@ -99,12 +118,16 @@ def task_infos(board: Board) -> list[TaskInfo]:
 
 def input_infos(board: Board) -> list[InputInfo]:
     """Return how far each partition of the inputs has been read."""
+    lags: dict[tuple[str, int], int] = {}
+    with suppress(UnavailableError, OSError):
+        lags = board.lags_now()
     return [
         InputInfo(
             input=name,
             partition=partition,
             next_offset=held.next_offset,
-            max_time_ms=held.max_time if _is(held.max_time) else None,
+            lag=lags.get((name, partition)),
+            max_time_ms=time_of(held.max_time),
         )
         for name, positions in board.state.inputs.items()
         for partition, held in sorted(positions.items())
@@ -127,6 +150,30 @@ def epoch_info(summary: EpochSummary) -> EpochInfo:
     )
 
 
+def hot_keys_infos(board: Board, most: int) -> list[HotKeysInfo]:
+    """Return the heaviest keys of each ``partition_by``."""
+    return [
+        HotKeysInfo(
+            operator=one.operator,
+            columns=list(one.columns),
+            rows=one.rows,
+            too_low=one.too_low,
+            tasks=one.tasks,
+            told_ms=one.at_ms,
+            keys=[
+                HotKeyInfo(key=list(map(plain, key.key)), rows=key.rows, share=key.share)
+                for key in one.keys
+            ],
+        )
+        for one in board.heavy_keys(most)
+    ]
+
+
+def alert_infos(board: Board) -> list[AlertInfo]:
+    """Return the rules of alerts, and how they stand."""
+    return [AlertInfo(**asdict(rule)) for rule in board.alerts()]
+
+
 def setting_infos(board: Board) -> list[SettingInfo]:
     """Return every setting with its value; what may hold a secret is hidden."""
     settings = board.settings
@@ -139,4 +186,6 @@ def setting_infos(board: Board) -> list[SettingInfo]:
 
 
 def _shown(key: str, value: str) -> str:
+    if value == "none":
+        return value
     return HIDDEN if _SECRET.search(key) or _SECRET.search(value) else value

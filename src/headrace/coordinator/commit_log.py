@@ -142,3 +142,8 @@ class FileCommitLog(CommitLog):
             ) from error
         except FileNotFoundError:  # so many were taken meanwhile that this one is gone
             return self.newest_generation()
+
+
+def generation_times(root: Path) -> list[int]:
+    """Return when each of the last generations of a job was taken, ms; commands take some, too."""
+    return sorted(path.stat().st_mtime_ns // 1_000_000 for path in root.glob("generations/*.json"))

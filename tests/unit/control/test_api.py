@@ -79,11 +79,22 @@ def test_it_tells_of_job_stages_tasks_inputs_and_epochs(client: Client) -> None:
     assert (stage["stage"], stage["tasks"], stage["standbys"]) == ("orders.by_user", 4, 0)
     assert [one["task"] for one in client.get("/v1/tasks")][:1] == ["orders.by_user/0"]
     (read,) = client.get("/v1/inputs")
-    assert read == {"input": "orders", "partition": 0, "next_offset": 2, "max_time_ms": None}
+    place = {"input": "orders", "partition": 0}
+    assert read == {**place, "next_offset": 2, "lag": 0, "max_time_ms": None}
     first, second = client.get("/v1/epochs")
     assert (first["epoch"], second["epoch"]) == (1, 2)
     assert {"plan", "commit", "publish"} <= set(second["steps_ms"])
     assert [one["epoch"] for one in client.get("/v1/epochs?last=1")] == [2]
+
+
+def test_it_tells_bytes_of_stores_and_the_heaviest_keys(client: Client) -> None:
+    (own,) = [one for one in client.get("/v1/tasks") if any(one["stores"].values())]
+    assert sum(own["stores"].values()) == own["state_bytes"] > 0
+    assert (own["waiting"], own["watermark_ms"]) == (0, None)
+    (found,) = client.get("/v1/hot-keys?most=1")
+    assert (found["operator"], found["columns"], found["tasks"]) == ("orders.by_user", ["user"], 1)
+    assert found["keys"] == [{"key": ["ann"], "rows": 2.0, "share": 1.0}]
+    assert client.get("/v1/alerts") == []
 
 
 def test_word_of_it_is_for_its_owner_alone(client: Client, driver: TestDriver) -> None:
