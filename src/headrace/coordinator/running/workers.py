@@ -56,6 +56,7 @@ def worker_settings(job: str, storage: Path, settings: Settings) -> WorkerSettin
         write_buffer_bytes=settings.state.write_buffer_bytes,
         keep_unused_s=settings.state.keep_unused_s,
         standby_share=settings.standby.share,
+        hot_keys=settings.observe.hot_keys,
         copy=str(places(settings, job).copy or ""),
     )
 
