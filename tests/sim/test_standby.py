@@ -241,6 +241,24 @@ def test_a_host_that_is_back_gets_tasks_again_and_nothing_is_lost(driver: TestDr
     assert set(Counter(homes(driver).values()).values()) == {2}
 
 
+def test_hosts_that_are_lost_one_after_the_other_leave_room_where_the_standbys_are(
+    driver: TestDriver,
+) -> None:
+    """Tasks that moved back to a host leave the standbys of others' tasks on one host only."""
+    model, rng = Counter[int](), random.Random(1)
+    for turn in range(5):
+        for change in (driver.lose_host, driver.bring_back):
+            for _ in range(4):
+                feed(driver, rng, 60, model)
+                driver.run()
+            change(turn % 3)
+    feed(driver, rng, 60, model)
+    driver.run()
+    counts = state_of(driver).counts
+    assert counts["standby.failover"] == counts["standby.active_lost"] == 10
+    assert driver.store("n") == model
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_random_failures_lose_nothing(tmp_path: Path, seed: int) -> None:
     rng, model = random.Random(seed), Counter[int]()

@@ -86,3 +86,20 @@ def test_one_that_holds_nothing_is_no_successor_and_the_furthest_wins() -> None:
     assert successors({"s/0": "a"}, held, ["b", "c", "d"]) == {"s/0": "d"}
     assert successors({"s/0": "a"}, held, ["b", "c"]) == {"s/0": "c"}
     assert successors({"s/0": "a"}, held, ["b"]) == {"s/0": "a"}
+
+
+@given(actives, hosts, befores, st.integers(1, 2))
+def test_no_host_has_more_standbys_of_anothers_tasks_than_its_part(
+    actives: dict[str, set[str]],
+    hosts: list[str],
+    before: dict[str, tuple[Standby, ...]],
+    copies: int,
+) -> None:
+    """So that the host of the standbys has room for the tasks of one that is lost."""
+    copies = min(copies, max(1, len(hosts) - 1))
+    placed = place_standbys(actives, hosts, before, copies)
+    pairs = Counter((min(actives[t]), s.host) for t, found in placed.items() for s in found)
+    tasks = Counter(min(own) for own in actives.values())
+    for (home, _), count in pairs.items():
+        others = len(set(hosts) - {home})
+        assert count <= -(-tasks[home] * copies // others) + (home not in hosts)

@@ -89,7 +89,9 @@ def place_standbys(
     for task, own in actives.items():
         home = min(own, default="")
         # Beyond this, the host of the standbys has no room for all tasks of the one that is lost.
-        alike = -(-tasks[home] * copies // max(1, len(every) - 1)) if len(own) == 1 else len(actives)
+        alike = len(actives)
+        if len(own) == 1:
+            alike = -(-tasks[home] * copies // max(1, len(every) - 1))
         stay = [
             standby
             for standby in before.get(task, ())
