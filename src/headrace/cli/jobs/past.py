@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.cli.options import Home, JobName, Json, settings_of
 from headrace.cli.screen import show_json, show_table
-from headrace.cli.words import size_text, time_text
+from headrace.cli.words import count_text, seconds_text, size_text, time_text
 
 if TYPE_CHECKING:
-    from headrace.control.samples import Sample
+    from headrace.control.past import InputPast, Past, StagePast
 
 BARS = "▁▂▃▄▅▆▇█"
-TITLES = ("rows", "rows/s", "epochs", "ms each", "lag", "state")
-
-
-class Stretch(NamedTuple):
-    """What happened in one of the equal parts of the time that is shown."""
-
-    begin_ms: int
-    rows: int
-    seconds: float
-    epochs: int
-    busy_ms: float
-    lag: int
-    state_bytes: int
+TITLES = ("rows", "rows/s", "out", "epochs", "ms each", "lag", "state")
+INPUT_TITLES = ("rows", "rows/s", "lag now", "lag at most")
+STAGE_TITLES = ("watermark (UTC)", "behind now", "behind at most")
 
 
 def history(
@@ -36,70 +26,104 @@ def history(
         str,
         typer.Option("--last", metavar="DURATION", help="How far back, such as 6h; at most 7d."),
     ] = "1h",
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            metavar="TIME",
+            help="From this time on, such as 2013-01-31T05:15.",
+            show_default=False,
+        ),
+    ] = None,
     lines: Annotated[int, typer.Option("--lines", min=1, max=1000, help="Lines to show.")] = 12,
     as_json: Json = False,
     home: Home = None,
 ) -> None:
     """Show rows, lag and state of a job over time, whether it runs or not."""
     from headrace.cli.options import open_home_bus
+    from headrace.cli.running.starts import read_time
     from headrace.clock import SystemClock
+    from headrace.control.past import past_of
     from headrace.control.samples import SampleLog
     from headrace.coordinator.backup.places import newest_of
     from headrace.coordinator.inspection.job_list import view_job
-    from headrace.graph.durations import duration_ms
+    from headrace.durations import duration_ms
 
     settings, clock = settings_of(home), SystemClock()
-    span = duration_ms(last, "--last")
+    now = clock.now_ms()
+    begin = now - duration_ms(last, "--last")
+    if since is not None:
+        begin = read_time(since, "--since", "a time")
     with open_home_bus(settings) as bus:
         view_job(settings, job, bus, clock)  # so that a job that is not there is told
-    now = clock.now_ms()
-    samples = list(SampleLog(newest_of(settings, job)).read(now - span))
-    found = stretches(samples, now - span, now, lines)
+    log = SampleLog(newest_of(settings, job))
+    found = past_of(log.read(begin), begin, max(now, begin + 1), lines)
     if as_json:
-        show_json({"job": job, "stretches": [one._asdict() for one in found]})
-    elif found:
+        show_json({"job": job, **found.told(), "left_out": log.left_out})
+    elif found.stretches:
         _show(found)
     else:
-        typer.echo(f"{job} was not running in the last {last}; --last 7d looks further back")
+        span = f"in the last {last}" if since is None else f"since {since}"
+        typer.echo(f"{job} was not running {span}; --last 7d looks further back")
+    if log.left_out and not as_json:
+        typer.echo(f"{count_text(log.left_out, 'sample')} could not be read: left out", err=True)
 
 
-def stretches(samples: Sequence[Sample], begin_ms: int, end_ms: int, count: int) -> list[Stretch]:
-    """Cut the time into equal parts, and sum up those in which the job ran.
-
-    What counts up is taken from sample to sample of one driver; a driver that begins anew counts
-    from 0, and its rows go on from those of the job.
-    """
-    width = max(1, -(-(end_ms - begin_ms) // count))
-    sums: dict[int, list[Any]] = {}
-    for before, sample in zip([None, *samples], samples, strict=False):
-        part = sums.setdefault((sample.at_ms - begin_ms) // width, [0, 0.0, 0, 0.0, 0, 0])
-        part[4], part[5] = max(part[4], sample.lag), sample.state_bytes
-        if before is None or before.driver != sample.driver:
-            continue
-        part[0] += sample.rows - before.rows
-        part[1] += (sample.at_ms - before.at_ms) / 1000
-        part[2] += sample.epochs - before.epochs
-        part[3] += sample.busy_ms - before.busy_ms
-    return [Stretch(begin_ms + at * width, *part) for at, part in sorted(sums.items())]
-
-
-def _show(found: Sequence[Stretch]) -> None:
+def _show(found: Past) -> None:
     rows = [
         [
             time_text(one.begin_ms, with_ms=False),
             f"{one.rows:,}",
-            f"{one.rows / one.seconds:,.0f}" if one.seconds else "-",
+            _rate(one.rows, one.seconds),
+            f"{one.output_rows:,}",
             f"{one.epochs:,}",
             f"{one.busy_ms / one.epochs:.0f}" if one.epochs else "-",
             f"{one.lag:,}",
             size_text(one.state_bytes),
         ]
-        for one in found
+        for one in found.stretches
     ]
     show_table(("from (UTC)", *TITLES), rows, right=TITLES)
     typer.echo()
-    typer.echo(f"rows  {bars(one.rows for one in found)}")
-    typer.echo(f"lag   {bars(one.lag for one in found)}")
+    typer.echo(f"rows  {bars(one.rows for one in found.stretches)}")
+    typer.echo(f"lag   {bars(one.lag for one in found.stretches)}")
+    _show_part("input", INPUT_TITLES, [_input_row(one) for one in found.inputs], "lag over time")
+    _show_part("stage", STAGE_TITLES, [_stage_row(one) for one in found.stages], "behind over time")
+
+
+def _show_part(kind: str, titles: Sequence[str], rows: Sequence[Sequence[str]], graph: str) -> None:
+    if rows:
+        typer.echo()
+        show_table((kind, *titles, graph), rows, right=titles, spare=(graph,))
+
+
+def _input_row(one: InputPast) -> list[str]:
+    rows, seconds = sum(s.rows for s in one.stretches), sum(s.seconds for s in one.stretches)
+    lags = [stretch.lag for stretch in one.stretches]
+    return [
+        one.name,
+        f"{rows:,}",
+        _rate(rows, seconds),
+        f"{one.lag:,}",
+        f"{max(lags):,}",
+        bars(lags),
+    ]
+
+
+def _stage_row(one: StagePast) -> list[str]:
+    behind = [stretch.behind_ms for stretch in one.stretches]
+    known = [ms for ms in behind if ms is not None]
+    return [
+        one.name,
+        time_text(one.watermark_ms, with_ms=False),
+        "-" if one.behind_ms is None else seconds_text(one.behind_ms / 1000),
+        seconds_text(max(known) / 1000) if known else "-",
+        bars(max(0, ms or 0) for ms in behind),
+    ]
+
+
+def _rate(rows: int, seconds: float) -> str:
+    return f"{rows / seconds:,.0f}" if seconds else "-"
 
 
 def bars(values: Iterable[float]) -> str:
