@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from polars import col, lit
 
-    from headrace import sinks
+    from headrace import sinks, warehouse
     from headrace.errors import GraphError, HeadraceError, InvalidInputError
     from headrace.graph import agg
     from headrace.graph.asynchronous import AsyncProcessor, Callback
@@ -77,6 +77,7 @@ __all__ = [
     "store",
     "to",
     "tumbling",
+    "warehouse",
 ]
 
 _HOMES = {
@@ -114,6 +115,7 @@ _HOMES = {
     "store": "headrace.graph.stores",
     "to": "headrace.graph.sides",
     "tumbling": "headrace.graph.window_makers",
+    "warehouse": "headrace.warehouse",
 }
 
 

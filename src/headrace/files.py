@@ -7,6 +7,7 @@ and never changed; a name is published by linking, so of two racing processes on
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 from collections.abc import Callable, Iterable
@@ -20,6 +21,14 @@ from headrace.errors import CorruptDataError, UnavailableError
 
 Bytes: TypeAlias = bytes | memoryview | pa.Buffer
 _MOST_CHUNKS = 512
+
+
+def _syncfs(descriptor: int) -> int:
+    """Sync one file system; what has no such call answers -1."""
+    try:
+        return int(ctypes.CDLL(None, use_errno=True).syncfs(descriptor))
+    except (AttributeError, OSError):
+        return -1
 
 
 class Files:
@@ -132,6 +141,20 @@ class Files:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def sync_system(self, folder: Path) -> None:
+        """Make all durable that was written to the file system of a folder, names as well.
+
+        For many files at once, of which each would wait for the disk by itself.
+        """
+        if not self.sync:
+            return
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            if _syncfs(descriptor) != 0:
+                os.sync()
         finally:
             os.close(descriptor)
 

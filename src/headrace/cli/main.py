@@ -27,6 +27,7 @@ from headrace.cli.jobs import commands as jobs
 from headrace.cli.options import forget_home, home_of_failure
 from headrace.cli.running import run
 from headrace.cli.state import commands as state
+from headrace.cli.warehouse import commands as warehouse
 
 
 class Commands(TyperGroup):
@@ -66,6 +67,7 @@ app.add_typer(bus.app)
 app.add_typer(state.app)
 app.add_typer(jobs.app)
 app.add_typer(dlq.app)
+app.add_typer(warehouse.app)
 app.add_typer(config.app)
 app.add_typer(cluster.app)
 app.command()(doctor.doctor)

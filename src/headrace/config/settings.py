@@ -303,6 +303,29 @@ class BusSettings(Section):
     record_bytes: int = Field(8 * _MIB, ge=64, description="largest record that is appended")
 
 
+class WarehouseSettings(Section):
+    """Tables that jobs write by day."""
+
+    dir: Folder | None = Field(
+        None,
+        description="folder of all tables, which the drivers' hosts reach; none: warehouse, below "
+        "home",
+    )
+    file_bytes: int = Field(
+        128 * _MIB,
+        ge=1024,
+        description="aim of a file of a day; those below half of it are merged",
+    )
+    merge_files: int = Field(
+        32, ge=2, description="so many small files of a day that is not complete are merged"
+    )
+    keep_s: float = Field(
+        3600.0,
+        ge=0,
+        description="how long files that were merged, or dropped, stay for readers that have begun",
+    )
+
+
 class RemoteSettings(Section):
     """Where stores of kind ``remote`` are."""
 
@@ -382,6 +405,7 @@ class Settings(Section):
 
     @property
     def jobs_dir(self) -> Path:
+    warehouse: WarehouseSettings = WarehouseSettings()
         """What the driver and all hosts of a job share; one folder a job."""
         return self.home / "jobs"
 
@@ -413,6 +437,11 @@ class Settings(Section):
             type_name(info.annotation),
             _shown(info.get_default(call_default_factory=True)),
             _shown(getattr(owner, name)),
+    @property
+    def warehouse_dir(self) -> Path:
+        """Tables that jobs write by day."""
+        return self.warehouse.dir or self.home / "warehouse"
+
             source,
             info.description or "",
         )

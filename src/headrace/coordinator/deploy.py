@@ -49,6 +49,7 @@ from headrace.plan.recounting import with_task_counts
 from headrace.plan.semantics import Wanted
 from headrace.plan.stages import CallLimits, JobPlan
 
+from headrace.warehouse.sink import with_warehouse
 
 @dataclass(frozen=True)
 class Deployment:
@@ -224,7 +225,7 @@ def make_plan(
     if dead in bus.names():
         infos[dead] = _info(bus, dead)
     made = plan(
-        with_servers(graph, settings.remote.url, absent_ok=absent_ok),
+        with_warehouse(with_servers(graph, settings.remote.url, absent_ok=absent_ok), settings),
         infos,
         key_groups=held.key_groups if held else settings.job.key_groups,
         tasks=settings.job.tasks,

@@ -16,11 +16,13 @@ from xxhash import xxh3_64_intdigest
 from headrace.clock import Clock
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.storage import JobStorage
+from headrace.coordinator.watermarks import passed_on
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.faults import fault
-from headrace.graph.sinks import Prepared, Receiver, SinkEpoch, SinkSite
+from headrace.graph.semantics import Semantics
+from headrace.graph.sinks import NO_TIME, Prepared, Receiver, SinkEpoch, SinkSite
 from headrace.plan.stages import JobPlan
-from headrace.task.orders import SinkPart
+from headrace.task.orders import END_WATERMARK, NO_WATERMARK, SinkPart
 
 DONE = "sinks-done"
 
@@ -38,6 +40,12 @@ class Receivers:
         self._bindings = {binding.operator: binding for binding in plan.sinks}
         self._job, self._storage, self._clock = plan.job, storage, clock
         self._open: dict[str, Receiver] = {}
+        self._followers = {
+            binding.operator: stage
+            for stage in plan.stages
+            for binding in stage.sinks
+            if binding.sink.follows_time and binding.semantics == Semantics.EXACTLY_ONCE
+        }
 
     def open(self) -> None:
         """Open those that are not open yet, which makes sure that they can take the rows.
@@ -60,7 +68,7 @@ class Receivers:
             InvalidInputError: one refuses the rows, or the graph has lost the sink.
             CorruptDataError: a file is not as the manifest says.
         """
-        if not state.sinks or is_confirmed(state, self._storage.root):
+        if not (state.sinks or self._followers) or is_confirmed(state, self._storage.root):
             return 0
         lost = sorted({part.operator for part in state.sinks} - set(self._bindings))
         if lost:
@@ -75,13 +83,23 @@ class Receivers:
         rows = 0
         for name, receiver in self._open.items():
             files = tuple(self._verified(part) for part in state.sinks if part.operator == name)
-            if files:
-                epoch = SinkEpoch(state.lineage, state.epoch, files)
+            if files or name in self._followers:
+                epoch = SinkEpoch(state.lineage, state.epoch, files, self._watermark(name, state))
                 receiver.commit(epoch)
                 rows += epoch.rows
                 fault("sink.committed")
         (self._storage.root / DONE).write_text(state.digest)
         return rows
+
+    def _watermark(self, operator: str, state: JobState) -> int:
+        """The watermark of what reaches a sink, by the state after an epoch."""
+        stage = self._followers.get(operator)
+        if stage is None:
+            return NO_TIME
+        found = passed_on(state.watermarks, state.tasks).get(stage.name, NO_WATERMARK)
+        if found in {NO_WATERMARK, END_WATERMARK}:
+            return found
+        return found - stage.delays.get(operator, 0)
 
     def hand_over(self, lineage: str, epoch: int, parts: Sequence[SinkPart]) -> int:
         """Let one receiver commit what an epoch sends to it, now and only now; returns the rows.

@@ -12,6 +12,7 @@ from headrace.config.starts import read_start
 from headrace.errors import InvalidInputError
 from headrace.graph.aggregates import unknown_column
 from headrace.graph.arguments import attempt, shown, with_on_error
+from headrace.graph.daily import DailyTable
 from headrace.graph.durations import Duration, duration_ms
 from headrace.graph.kept_tables import Table
 from headrace.graph.ledger import Ledger, Output, SinkOutput, name_mistake
@@ -225,3 +226,46 @@ class Graph:
         return first._process_with(  # noqa: SLF001 - of the same package
             streams, factory, stores, returns, uses, name, on_error, sides
         )
+    def output_table(  # noqa: PLR0913 - what a table may be told
+        self,
+        name: str,
+        partition_by: str = "day",
+        *,
+        time: str | None = None,
+        sort_by: str | Sequence[str] = (),
+        late: str = "add",
+        grace: Duration = "0s",
+        retention: Duration | None = None,
+        format: str = "parquet",
+        semantics: str | None = None,
+    ) -> SinkOutput:
+        """Name a table of the warehouse that ``send_to`` adds rows to, each to its day.
+
+        Readers take ``warehouse/NAME/*/*.parquet``, below the setting ``home``; the folder of a
+        day is ``ds=2013-01-31``. They see whole epochs, each once.
+
+        Args:
+            name: of the table, which this job alone writes.
+            partition_by: ``day``, in UTC.
+            time: the column whose day counts. Default: that of the event time.
+            sort_by: columns that the rows of a file are sorted by. Default: ``time``.
+            late: what becomes of a row whose day was complete when it came: ``add`` it and say so
+                in the mark of the day, ``drop``, ``dead_letter`` or ``fail``. But for ``add``, it
+                counts for rows without a time as well, which else are an error.
+            grace: how far the watermark is past a day when the day is complete.
+            retention: how long days are kept, such as ``90d``, from the newest one. Default: all.
+            format: ``parquet``, or ``delta`` for a Delta table.
+            semantics: as for ``output_sink``.
+        """
+        wrong: list[str] = []
+        if (mistake := name_mistake(name, "a table")) is not None:
+            wrong.append(mistake)
+        if partition_by != "day":
+            wrong.append(f"partition_by is {partition_by!r}; expected 'day'")
+        by = (sort_by,) if isinstance(sort_by, str) else tuple(sort_by)
+        chosen = attempt(wrong, lambda: read_semantics(semantics, "semantics"), None)
+        table = DailyTable(name, time, by, late, grace, retention, format)
+        output = SinkOutput(self._ledger, table, user_site(), chosen)
+        self._ledger.add_sink(output, wrong)
+        return output
+

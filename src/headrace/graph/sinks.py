@@ -21,12 +21,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import pyarrow as pa
 
 from headrace.clock import Clock
 from headrace.errors import UnavailableError
 from headrace.files import Bytes, Files
+
+NO_TIME = -(1 << 62)
+"""The watermark of those who do not know any; that of the end of the inputs is as far ahead."""
 
 
 class ReceiverAwayError(UnavailableError):
@@ -70,17 +74,19 @@ class Prepared:
 
 @dataclass(frozen=True)
 class SinkEpoch:
-    """All that one epoch sends to one sink; at least one file.
+    """All that one epoch sends to one sink; at least one file, but for sinks that follow time.
 
     Args:
         lineage: of the epoch: together with job and operator it says which epochs are comparable.
         epoch: its number; within a lineage they only grow.
         files: in a fixed order, in which the rows of one key are in theirs.
+        watermark: of what reaches the sink, after the epoch, ms; told where the sink follows time.
     """
 
     lineage: str
     epoch: int
     files: tuple[Prepared, ...]
+    watermark: int = NO_TIME
 
     @property
     def rows(self) -> int:
@@ -131,6 +137,22 @@ class Sink(ABC):
     @abstractmethod
     def suffix(self) -> str:
         """What the names of prepared files end with, such as ``parquet``."""
+
+    @property
+    def follows_time(self) -> bool:
+        """Say whether the receiver is told of every epoch and its watermark, also without rows."""
+        return False
+
+    def bound(self, time: str | None, behind_ms: int) -> Self:
+        """Return the sink with what planning has found of its rows.
+
+        Args:
+            time: the column that holds their event time, where one does.
+            behind_ms: how far that column is behind the event time that rows count by: it may be
+                the start of a window.
+        """
+        del time, behind_ms
+        return self
 
     def mistakes(self) -> list[str]:
         """Return what cannot be, one sentence each; asked when the graph is built."""

@@ -6,14 +6,14 @@ other callable on messages. Mistakes go to the graph, which reports all of them 
 
 from __future__ import annotations
 
-from headrace.graph.arguments import (
-    shown,
-)
+from headrace.graph.arguments import shown, with_on_error
+from headrace.graph.daily import DailyTable
 from headrace.graph.join_steps import JoinSteps
 from headrace.graph.keyed_steps import KeyedSteps
 from headrace.graph.ledger import Output, SinkOutput
 from headrace.graph.monoid_steps import MonoidSteps
 from headrace.graph.operators import (
+    ON_ERROR,
     Operator,
     SendTo,
     SendToSink,
@@ -63,9 +63,13 @@ class Stream(
                 wrong.append(f"output {target.label!r} belongs to another graph")
             self._ledger.mark_sent(target)
             if isinstance(target, SinkOutput):
-                return SendToSink(chosen, (self.name,), site, target.sink, target.semantics)
-            parts = (target.stream, target.partitions, target.semantics)
-            return SendTo(chosen, (self.name,), site, *parts)
+                parts = (target.sink, target.semantics)
+                made = SendToSink(chosen, (self.name,), site, *parts)
+                if isinstance(target.sink, DailyTable) and target.sink.late in ON_ERROR:
+                    return with_on_error(wrong, made, target.sink.late)
+                return made
+            to = (target.stream, target.partitions, target.semantics)
+            return SendTo(chosen, (self.name,), site, *to)
 
         self._add(f"to_{'output' if target is None else target.label}", name, make, self.keys)
 

@@ -5,6 +5,8 @@ An operator whose input is broken is passed over, so that one mistake is told on
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 
 from headrace.graph.joins import JoinStreams
@@ -125,6 +127,13 @@ class Inference(Walk):
             case RunningAggregate() | WindowAggregate():
                 return aggregate_flow(self, operator, before)
             case SendToSink():
-                for text in operator.sink.column_mistakes(before.schema) if operator.sink else ():
-                    self.report(operator, text)
+                self._bind(operator, before)
         return before
+
+    def _bind(self, operator: SendToSink, before: Flow) -> None:
+        """Tell a sink what is known of its rows."""
+        if operator.sink is not None:
+            sink = operator.sink.bound(before.time, before.window_ms or 0)
+            self.operators[operator.name] = replace(operator, sink=sink)
+            for text in sink.column_mistakes(before.schema):
+                self.report(operator, text)

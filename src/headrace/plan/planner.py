@@ -160,6 +160,8 @@ def _timed_stages(
             is_timed = operator.waiting is not None
         elif isinstance(operator, JoinStreams | InOrder):
             is_timed = True
+        elif isinstance(operator, SendToSink) and operator.sink is not None:
+            is_timed = operator.sink.follows_time and not flows[operator.name].untimed
         elif isinstance(operator, Process):
             is_timed = not any(flows[name].untimed for name in operator.inputs)
         if is_timed:

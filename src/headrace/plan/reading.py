@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from headrace.graph.durations import duration_text
-from headrace.graph.operators import Input, Operator, PartitionBy, SendTo, SendToSink
+from headrace.graph.operators import Input, Operator, PartitionBy, SendTo
 from headrace.graph.table_operators import Changes, JoinKept, JoinTables, KeepTable
 
 
@@ -54,7 +54,7 @@ def timeless(operators: Mapping[str, Operator], asking: Collection[str]) -> set[
 def _asks(name: str, reader: Operator, asks: Mapping[str, bool]) -> bool:
     """Say whether what reads an operator needs the time of its rows."""
     match reader:
-        case SendTo() | SendToSink():
+        case SendTo():
             return False
         case JoinKept() if reader.inputs[1] == name:
             return reader.waiting is not None

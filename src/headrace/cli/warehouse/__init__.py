@@ -1,0 +1,1 @@
+"""``headrace warehouse``: tables that jobs write by day."""

@@ -1,0 +1,72 @@
+"""Tables of the warehouse as tables of Spark SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import DataType, DateType, StructField, StructType
+
+from headrace.errors import InvalidInputError
+from headrace.spark.runner import first_line
+from headrace.warehouse import Table, table_names
+
+
+def register_tables(spark: SparkSession, warehouse: Path) -> list[str]:
+    """Make the tables of a warehouse known to a session, each as its newest snapshot has it.
+
+    Args:
+        spark: the session.
+        warehouse: folder of the tables.
+
+    Returns:
+        Their names.
+    """
+    names = table_names(warehouse)
+    for name in names:
+        register_table(spark, Table(warehouse / name))
+    return names
+
+
+def register_table(spark: SparkSession, table: Table, days: str | None = None) -> None:
+    """Make the snapshot of one table known to a session, under its name.
+
+    Args:
+        spark: the session.
+        table: with the snapshot.
+        days: only these, as ``Table.files`` takes them.
+    """
+    files = table.files(days)
+    base = str(Path(files[0]).parent.parent) if files else ""
+    columns = from_arrow_schema(table.schema)
+    kind: DataType = DateType()
+    schema = StructType([*columns.fields, StructField("ds", kind)])
+    if files:
+        reader = spark.read.schema(schema).option("basePath", base)
+        frame = reader.parquet(*files)
+    else:
+        frame = spark.createDataFrame([], schema)
+    frame.createOrReplaceTempView(f"`{table.name}`")
+
+
+def query_rows(spark: SparkSession, warehouse: Path, query: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a query over the tables of a warehouse.
+
+    Args:
+        spark: the session.
+        warehouse: folder of the tables.
+        query: in Spark's SQL.
+
+    Raises:
+        InvalidInputError: Spark refuses it.
+    """
+    register_tables(spark, warehouse)
+    try:
+        for row in spark.sql(query).toLocalIterator():
+            yield row.asDict(recursive=True)
+    except PySparkException as error:
+        raise InvalidInputError(f"Spark: {first_line(error)}") from error

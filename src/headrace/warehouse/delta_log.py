@@ -1,0 +1,68 @@
+"""What a Delta table holds, in the words of the other tables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.errors import InvalidInputError
+from headrace.graph.daily import PARTITION
+from headrace.records.schema import schema_to_text
+from headrace.warehouse.snapshot import FORMAT, DataFile, Day, Snapshot
+
+DELTA_LOG = "_delta_log"
+
+
+def library() -> Any:
+    """Return the library for Delta tables.
+
+    Raises:
+        InvalidInputError: it is not installed.
+    """
+    try:
+        import deltalake  # noqa: PLC0415 - an extra
+        import deltalake.exceptions  # noqa: PLC0415
+        import deltalake.transaction  # noqa: PLC0415
+    except ImportError as error:
+        raise InvalidInputError(
+            'format="delta" needs the library deltalake; install headrace[delta]'
+        ) from error
+    return deltalake
+
+
+def columns_of(found: Any) -> pa.Schema:
+    """Return the columns of an opened Delta table, without that of the partition."""
+    plain = {pa.string_view(): pa.string(), pa.large_string(): pa.string()}
+    plain |= {pa.binary_view(): pa.binary(), pa.large_binary(): pa.binary()}
+    fields = pa.schema(found.schema().to_arrow())
+    kinds = [pa.field(one.name, plain.get(one.type, one.type)) for one in fields]
+    return pa.schema([one for one in kinds if one.name != PARTITION])
+
+
+def snapshot_of(folder: Path) -> Snapshot:
+    """Return the newest version of a Delta table.
+
+    Raises:
+        InvalidInputError: the library for it is not installed.
+    """
+    found = library().DeltaTable(str(folder))
+    days: dict[str, list[DataFile]] = {}
+    actions = pa.record_batch(found.get_add_actions(flatten=True)).to_pylist()
+    for action in actions:
+        day = str(action[f"partition.{PARTITION}"])
+        name = Path(action["path"]).name
+        file = DataFile(name, action["num_records"] or 0, action["size_bytes"])
+        days.setdefault(day, []).append(file)
+    writer = json.loads(found.metadata().description or "{}")
+    return Snapshot(
+        FORMAT,
+        writer.get("job", ""),
+        writer.get("operator", ""),
+        schema_to_text(columns_of(found)),
+        writer.get("time", ""),
+        version=found.version(),
+        days={day: Day(tuple(files)) for day, files in days.items()},
+    )

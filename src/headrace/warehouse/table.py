@@ -1,0 +1,164 @@
+"""``Table``: what a reader may know of a table, and the files that hold its committed rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.graph.daily import PARTITION
+from headrace.graph.sinks import NO_TIME
+from headrace.warehouse.compaction import filled
+from headrace.warehouse.days import read_days
+from headrace.warehouse.delta_log import DELTA_LOG, snapshot_of
+from headrace.warehouse.snapshot import Place, existing, folder_of
+
+
+@dataclass(frozen=True)
+class DayInfo:
+    """What is known of a day of a table.
+
+    Args:
+        day: such as ``2013-01-31``.
+        rows: how many it has.
+        files: how many files they are in.
+        bytes: how long these are.
+        is_complete: whether the watermark has passed it.
+        late_rows: how many came after that.
+    """
+
+    day: str
+    rows: int
+    files: int
+    bytes: int
+    is_complete: bool
+    late_rows: int
+
+
+class Table:
+    """A table of the warehouse, as one snapshot has it: whole epochs, each row once.
+
+    The files stay for the setting ``warehouse.keep_s`` after others took their place; ``refresh``
+    turns to the newest snapshot.
+
+    Args:
+        folder: of the table, ``warehouse/NAME`` below the setting ``home``.
+
+    Raises:
+        InvalidInputError: no job has made it.
+    """
+
+    def __init__(self, folder: str | PathLike[str]) -> None:
+        self._place = Place(Path(folder))
+        self.is_delta = (Path(folder) / DELTA_LOG).is_dir()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Turn to the newest snapshot."""
+        self._snapshot = snapshot_of(self._place.root) if self.is_delta else existing(self._place)
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._place.root.name
+
+    @property
+    def job(self) -> str:
+        """The job that writes it."""
+        return self._snapshot.job
+
+    @property
+    def time(self) -> str:
+        """The column that days are of."""
+        return self._snapshot.time
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns, without that of the partition."""
+        return self._snapshot.schema
+
+    @property
+    def version(self) -> int:
+        """The number of the snapshot; each change has a higher one."""
+        return self._snapshot.version
+
+    @property
+    def watermark(self) -> int | None:
+        """How far event time had come at the last change, ms; ``None``: not known, or ended."""
+        found = self._snapshot.watermark
+        return found if NO_TIME < found < -NO_TIME else None
+
+    @property
+    def days(self) -> list[DayInfo]:
+        """Its days, in order."""
+        return [
+            DayInfo(
+                name, day.rows, len(day.files), day.bytes, day.completed_ms is not None,
+                day.late_rows,
+            )
+            for name, day in sorted(self._snapshot.days.items())
+        ]  # fmt: skip
+
+    def files(self, days: str | None = None) -> list[str]:
+        """Return the files with the rows of days; each is in a folder ``ds=2013-01-31``.
+
+        Args:
+            days: one, or several as ``2013-01-01..2013-01-31``; ``None``: all.
+
+        Raises:
+            InvalidInputError: ``days`` is no range.
+        """
+        wanted = list(self._snapshot.days)
+        if days is not None:
+            first, last = read_days(days)
+            wanted = [day for day in wanted if first <= day <= last]
+        root = self._place.root if self.is_delta else self._place.data
+        return [
+            str(root / folder_of(day) / file.name)
+            for day in sorted(wanted)
+            for file in sorted(self._snapshot.days[day].files)
+        ]
+
+    def batches(self, days: str | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of days with all columns, file by file, the oldest day first.
+
+        Args:
+            days: as for ``files``.
+        """
+        for path in self.files(days):
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches():
+                    table = filled(pa.Table.from_batches([batch]), self.schema)
+                    yield from table.to_batches()
+
+    def to_arrow(self, days: str | None = None) -> pa.Table:
+        """Return the rows of days as one Arrow table, with the column of the partition.
+
+        Args:
+            days: as for ``files``.
+        """
+        parts = []
+        for path in self.files(days):
+            rows = filled(pq.ParquetFile(path).read(), self.schema)
+            day = Path(path).parent.name.removeprefix(f"{PARTITION}=")
+            column = pa.repeat(pa.scalar(day), rows.num_rows).cast(pa.date32())
+            parts.append(rows.append_column(PARTITION, column))
+        schema = pa.schema([*self.schema, pa.field(PARTITION, pa.date32())])
+        return pa.concat_tables(parts) if parts else schema.empty_table()
+
+
+def table_names(warehouse: str | PathLike[str]) -> list[str]:
+    """Return the names of the tables in a folder, sorted."""
+    root = Path(warehouse)
+    if not root.is_dir():
+        return []
+    return sorted(
+        path.name
+        for path in root.iterdir()
+        if not path.name.startswith(".")
+        and (Place(path).snapshot.exists() or (path / DELTA_LOG).is_dir())
+    )

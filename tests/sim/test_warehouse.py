@@ -1,0 +1,202 @@
+"""A crash at every step while epochs go to a table of the warehouse: each row is there once."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import headrace as hr
+from headrace.config.settings import WarehouseSettings
+from headrace.faults import FAULT_POINTS
+from headrace.graph.jobs import Job
+from headrace.testing import TestDriver
+
+STEPS = ("epoch.", "commit.", "slot.", "sink.committed", "warehouse.")
+NOT_PASSED = ("epoch.output_published", "slot.merge")
+POINTS = [p for p in FAULT_POINTS if p.startswith(STEPS) and not p.startswith(NOT_PASSED)]
+BEGIN = dt.datetime(2013, 1, 1, tzinfo=dt.UTC)
+COLUMNS = {"at": pa.timestamp("us", "UTC"), "number": pa.int64(), "user": pa.string()}
+SMALL = WarehouseSettings(merge_files=3, keep_s=1.0)
+
+
+def job(**options: Any) -> Job:
+    @hr.job("history")
+    def history(g: hr.Graph) -> None:
+        events = g.input("in", time="at", lateness="2h").partition_by("user")
+        events.send_to(g.output_table("events", **options))
+
+    return history
+
+
+def settle(driver: TestDriver, aims: WarehouseSettings = SMALL) -> None:
+    driver.settings = driver.settings.model_copy(update={"warehouse": aims})
+
+
+class Feed:
+    """Numbers rows, so that a lost or doubled one shows."""
+
+    def __init__(self, driver: TestDriver) -> None:
+        self._driver, self.days = driver, Counter[str]()
+        self.rows = 0
+
+    def add(self, hours: list[int]) -> None:
+        times = [BEGIN + dt.timedelta(hours=hour) for hour in hours]
+        self.days.update(time.date().isoformat() for time in times)
+        self._driver.feed(
+            "in",
+            [
+                {"at": time, "number": self.rows + n, "user": f"u{(self.rows + n) % 5}"}
+                for n, time in enumerate(times)
+            ],
+        )
+        self.rows += len(hours)
+
+
+def plain(folder: Path) -> pl.DataFrame:
+    """What a reader sees that knows nothing but a pattern."""
+    if not list(folder.glob("*/*.parquet")):
+        return pl.DataFrame({"number": [], "ds": []}, schema={"number": pl.Int64, "ds": pl.Date})
+    return pl.read_parquet(folder / "*/*.parquet", hive_partitioning=True)
+
+
+def check(folder: Path, feed: Feed) -> None:
+    for found in (plain(folder), pl.from_arrow(hr.warehouse.Table(folder).to_arrow())):
+        assert isinstance(found, pl.DataFrame)
+        assert list(range(feed.rows)) == found["number"].sort().to_list()
+        days = Counter(str(day) for day in found["ds"])
+        assert feed.days == days
+        assert (found["at"].dt.date() == found["ds"]).all()
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_crash_at_every_step_loses_and_doubles_nothing(point: str) -> None:
+    """Whoever passes a point dies there, twice: the next attempt or driver ends the epoch."""
+    with TestDriver(job(), tasks=3) as driver:
+        settle(driver)
+        driver.create("in", COLUMNS, partitions=2, key=["user"])
+        folder, feed = driver.settings.warehouse_dir / "events", Feed(driver)
+        for begin in (0, 5, 20):
+            feed.add(list(range(begin, begin + 12)))
+            driver.advance()
+            driver.clock.advance(1_500)
+        seen = feed.rows
+        for nth in (1, 2):
+            feed.add([26, 30, 50, 52, 49, 25])
+            assert driver.advance_with_crash(point, nth) or nth == 2
+            numbers = plain(folder)["number"].to_list()
+            assert len(set(numbers)) == len(numbers)
+            assert set(range(seen)) <= set(numbers)
+            driver.run()
+            check(folder, feed)
+            seen = feed.rows
+        driver.finish()
+        check(folder, feed)
+        assert all(day.is_complete for day in hr.warehouse.Table(folder).days)
+        assert all((folder / f"ds={day}" / "_SUCCESS").exists() for day in feed.days)
+
+
+def test_a_day_is_complete_when_the_watermark_of_all_partitions_has_passed_it() -> None:
+    """Behind by the lateness of the input and the grace of the table."""
+    with TestDriver(job(grace="1h"), tasks=2) as driver:
+        driver.create("in", COLUMNS, partitions=2, key=["user"])
+        folder, feed = driver.settings.warehouse_dir / "events", Feed(driver)
+        mark = folder / "ds=2013-01-01" / "_SUCCESS"
+        for hour, is_complete in ((1, False), (24, False), (26, False), (27, True)):
+            feed.add([hour] * 5)  # five users, so that both partitions have some
+            driver.run()
+            assert is_complete == mark.exists()
+
+
+@pytest.mark.parametrize("late", ["add", "drop", "dead_letter"])
+@pytest.mark.parametrize("epoch_rows", [1, 3, 1000])
+def test_which_rows_are_late_does_not_depend_on_epochs(late: str, epoch_rows: int) -> None:
+    """Each row by the watermark of its own partition, as it was before the row."""
+    hours = [1, 30, 5, 24, 23, 60, 20, 47, 21, 62, 61, 2]
+    high, wanted = -1, []
+    for hour in hours:
+        day_ends = (hour // 24 + 1) * 24
+        if late == "add" or day_ends > high - 2:
+            wanted.append(hour)
+        high = max(high, hour)
+    with TestDriver(job(late=late), tasks=3, max_rows=epoch_rows) as driver:
+        settle(driver)
+        driver.create("in", COLUMNS, partitions=1, key=["user"])
+        folder, feed = driver.settings.warehouse_dir / "events", Feed(driver)
+        feed.add(hours)
+        driver.finish()
+        found = plain(folder)["at"].sort().to_list()
+        assert [BEGIN + dt.timedelta(hours=hour) for hour in sorted(wanted)] == found
+        refused = len(hours) - len(wanted)
+        assert refused == (0 if late == "add" else 6)
+        if late == "dead_letter":
+            assert refused == len(driver.output("history.dead"))
+
+
+@given(
+    hours=st.lists(st.integers(0, 100), max_size=60),
+    cuts=st.lists(st.integers(1, 20), max_size=12),
+    crashes=st.lists(st.sampled_from(POINTS), max_size=3),
+)
+def test_the_table_is_the_rows_by_day_however_epochs_are_cut(
+    hours: list[int], cuts: list[int], crashes: list[str]
+) -> None:
+    """Against a count by day, with crashes anywhere."""
+    with TestDriver(job(), tasks=2, max_rows=7) as driver:
+        settle(driver)
+        driver.create("in", COLUMNS, partitions=2, key=["user"])
+        folder, feed = driver.settings.warehouse_dir / "events", Feed(driver)
+        for cut in cuts:
+            part, hours = hours[:cut], hours[cut:]
+            feed.add(part)
+            if crashes:
+                driver.advance_with_crash(crashes.pop())
+        driver.finish()
+        if feed.rows:
+            check(folder, feed)
+
+
+def test_readers_beside_the_job_see_no_row_twice_and_lose_none() -> None:
+    """By a pattern and by the snapshot, while days grow and are compacted."""
+    over, seen, patterns = threading.Event(), [0], [0]
+    with TestDriver(job(), tasks=3) as driver:
+        settle(driver)
+        driver.create("in", COLUMNS, partitions=2, key=["user"])
+        folder, feed = driver.settings.warehouse_dir / "events", Feed(driver)
+        driver.start()
+
+        def read() -> None:
+            last = False
+            while not last:
+                last = over.is_set()
+                numbers = hr.warehouse.Table(folder).to_arrow()
+                found = numbers["number"].to_pylist() if numbers.num_rows else []
+                assert len(set(found)) == len(found)
+                seen.append(len(found))
+                try:
+                    rows = plain(folder)["number"].to_list()
+                except (FileNotFoundError, pl.exceptions.ComputeError):
+                    continue  # a day was replaced since it was listed
+                assert len(set(rows)) == len(rows)
+                patterns.append(len(rows))
+
+        with ThreadPoolExecutor(1) as pool:
+            reader = pool.submit(read)
+            for epoch in range(25):
+                feed.add([epoch * 2 + n for n in range(10)])
+                driver.run()
+            over.set()
+            reader.result()
+        check(folder, feed)
+    assert seen == sorted(seen)
+    assert patterns == sorted(patterns)
+    assert all(rows % 10 == 0 for rows in seen)

@@ -1,0 +1,310 @@
+"""A table of the warehouse: sorted days, marks, added columns, retention, who may write."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import headrace as hr
+from headrace.errors import CorruptDataError, GraphError, InvalidInputError
+from headrace.files import Files
+from headrace.graph.sinks import Prepared, ReceiverAwayError, SinkEpoch, SinkSite
+from headrace.testing import ManualClock
+from headrace.warehouse import view
+from headrace.warehouse.compaction import Aims
+from headrace.warehouse.maintenance import compact
+from headrace.warehouse.sink import TableSink
+from headrace.warehouse.snapshot import Place
+
+DAY = 86_400_000
+BEGIN = 15_706 * DAY
+SCHEMA = pa.schema([("at", pa.timestamp("us", "UTC")), ("user", pa.string()), ("n", pa.int64())])
+END = 1 << 62
+
+
+class Writer:
+    """Sends epochs to a table as a driver would."""
+
+    def __init__(self, home: Path, clock: ManualClock, schema: pa.Schema, **options: Any) -> None:
+        aims = options.pop("aims", Aims(keep_ms=1000))
+        self.sink = TableSink(
+            "events", **{"time": "at", **options}, folder=str(home / "events"), aims=aims
+        )
+        self._home, self.clock, self._schema = home, clock, schema
+        self.files = Files(sync=False)
+        self.receiver = self.open()
+
+    def open(self, job: str = "history") -> Any:
+        site = SinkSite(job, "to_events", self._schema, self.clock, self.files)
+        return self.sink.open(site)
+
+    def epoch(self, number: int, *slots: list[dict[str, Any]], watermark: int = -END) -> SinkEpoch:
+        """Prepare an epoch, a file for each slot."""
+        prepared = []
+        for slot, rows in enumerate(slots):
+            batch = pa.RecordBatch.from_pylist(rows, self._schema)
+            path = self._home / f"{number}-{slot}.days"
+            path.unlink(missing_ok=True)
+            self.files.write_new(path, self.sink.prepare([batch], self._schema))
+            prepared.append(Prepared(path, len(rows)))
+        return SinkEpoch("lineage", number, tuple(prepared), watermark)
+
+    def send(self, number: int, *slots: list[dict[str, Any]], watermark: int = -END) -> None:
+        self.receiver.commit(self.epoch(number, *slots, watermark=watermark))
+
+
+def row(day: float, user: str = "ann", n: int = 0) -> dict[str, Any]:
+    return {"at": int((BEGIN + day * DAY) * 1000), "user": user, "n": n}
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    clock = ManualClock()
+    clock.advance(BEGIN + 400 * DAY - clock.now_ms())
+    return clock
+
+
+@pytest.fixture
+def writer(tmp_path: Path, clock: ManualClock) -> Writer:
+    return Writer(tmp_path, clock, SCHEMA)
+
+
+def plain(home: Path) -> list[int]:
+    return sorted(
+        n for path in (home / "events").glob("*/*.parquet") for n in pl.read_parquet(path)["n"]
+    )
+
+
+def test_rows_of_a_day_are_sorted_in_its_folder(tmp_path: Path, clock: ManualClock) -> None:
+    writer = Writer(tmp_path, clock, SCHEMA, sort_by=("user", "at"))
+    writer.send(1, [row(0.5, "bob", 1), row(1.5, "ann", 2), row(0.7, "ann", 3), row(0.2, "bob", 4)])
+    [first] = (tmp_path / "events" / "ds=2013-01-01").glob("*.parquet")
+    [second] = (tmp_path / "events" / "ds=2013-01-02").glob("*.parquet")
+    assert pq.ParquetFile(first).read()["n"].to_pylist() == [3, 4, 1]
+    assert pq.ParquetFile(second).read()["n"].to_pylist() == [2]
+    assert pq.ParquetFile(first).schema_arrow.remove_metadata() == SCHEMA
+
+
+def test_an_epoch_of_several_slots_is_shown_at_once_and_counted_once(
+    tmp_path: Path, writer: Writer
+) -> None:
+    for _ in range(3):
+        writer.send(1, [row(0, n=1)], [row(0, n=2), row(3, n=3)])
+    assert plain(tmp_path) == [1, 2, 3]
+    assert [day.rows for day in hr.warehouse.Table(tmp_path / "events").days] == [2, 1]
+
+
+def test_a_driver_that_is_late_with_an_old_epoch_changes_nothing(
+    tmp_path: Path, writer: Writer
+) -> None:
+    old, late = writer.open(), writer.epoch(1, [row(0, n=1)])
+    writer.receiver.commit(late)
+    writer.send(2, [row(0, n=2)], watermark=BEGIN + 2 * DAY)
+    version = hr.warehouse.Table(tmp_path / "events").version
+    old.commit(late)
+    assert version == hr.warehouse.Table(tmp_path / "events").version
+    assert plain(tmp_path) == [1, 2]
+
+
+def test_folders_that_do_not_show_the_snapshot_are_mended_at_the_next_start(
+    tmp_path: Path, writer: Writer
+) -> None:
+    writer.send(1, [row(0, n=1), row(1, n=2)], watermark=BEGIN + DAY)
+    place = Place(tmp_path / "events")
+    for path in (place.root / "ds=2013-01-01").iterdir():
+        path.unlink()
+    (place.root / "ds=2013-01-02").rename(place.root / "ds=2013-01-09")
+    (place.data / "ds=2013-01-02" / "of-a-dead-commit.parquet").write_bytes(b"half")
+    writer.open()
+    assert plain(tmp_path) == [1, 2]
+    assert (place.root / "ds=2013-01-01" / "_SUCCESS").exists()
+    assert sorted(p.name for p in place.root.iterdir()) == ["ds=2013-01-01", "ds=2013-01-02"]
+    assert len(list((place.data / "ds=2013-01-02").iterdir())) == 1
+
+
+def test_the_mark_of_a_complete_day_tells_of_rows_that_came_later(
+    tmp_path: Path, writer: Writer
+) -> None:
+    mark = tmp_path / "events" / "ds=2013-01-01" / "_SUCCESS"
+    writer.send(1, [row(0.5), row(0.6)], watermark=BEGIN + DAY - 1)
+    assert not mark.exists()
+    writer.send(2, watermark=BEGIN + DAY)
+    told = json.loads(mark.read_text())
+    assert (told["rows"], told["late_rows"]) == (2, 0)
+    writer.send(3, [row(0.9)], watermark=BEGIN + 2 * DAY)
+    told = json.loads(mark.read_text())
+    assert (told["rows"], told["late_rows"]) == (3, 1)
+    [day] = hr.warehouse.Table(tmp_path / "events").days
+    assert (day.is_complete, day.late_rows) == (True, 1)
+
+
+def test_small_files_are_merged_when_there_are_many_and_when_the_day_is_complete(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    writer = Writer(tmp_path, clock, SCHEMA, aims=Aims(merge_files=4, keep_ms=1000))
+    counts = []
+    for number in range(1, 8):
+        writer.send(number, [row(0.1, n=10 - number)])
+        counts.append(len(list((tmp_path / "events").glob("*/*.parquet"))))
+    assert counts == [1, 2, 3, 1, 2, 3, 1]
+    writer.send(8, [row(0.1, n=99)], watermark=BEGIN + DAY)
+    [path] = (tmp_path / "events").glob("*/*.parquet")
+    assert sorted(pq.ParquetFile(path).read()["n"].to_pylist()) == [3, 4, 5, 6, 7, 8, 9, 99]
+    writer.send(9, [row(0.1, n=100)], watermark=BEGIN + DAY)
+    assert len(list((tmp_path / "events").glob("*/*.parquet"))) == 2  # not for each late row
+
+
+def test_files_of_about_the_aim_are_left_as_they_are(tmp_path: Path, clock: ManualClock) -> None:
+    writer = Writer(tmp_path, clock, SCHEMA, aims=Aims(file_bytes=4000, merge_files=2))
+    for number in (1, 2):
+        writer.send(number, [row(0.1, n=7919 * n * n) for n in range(400)])
+    for number in (3, 4, 5):
+        writer.send(number, [row(0.1, n=number)])
+    writer.send(6, watermark=END)
+    [day] = hr.warehouse.Table(tmp_path / "events").days
+    assert (day.rows, day.files) == (803, 3)
+
+
+def test_merged_files_stay_for_readers_that_have_begun(
+    tmp_path: Path, writer: Writer, clock: ManualClock
+) -> None:
+    writer.send(1, [row(0, n=1)], [row(0, n=2)])
+    table = hr.warehouse.Table(tmp_path / "events")
+    writer.send(2, [row(0, n=3)], watermark=BEGIN + DAY)
+    assert sorted(table.to_arrow()["n"].to_pylist()) == [1, 2]
+    clock.advance(1001)
+    writer.send(3, [row(5, n=4)])
+    with pytest.raises(FileNotFoundError):
+        table.to_arrow()
+    table.refresh()
+    assert sorted(table.to_arrow()["n"].to_pylist()) == [1, 2, 3, 4]
+
+
+def test_columns_are_added_at_a_new_start_and_others_refused(
+    tmp_path: Path, writer: Writer, clock: ManualClock
+) -> None:
+    writer.send(1, [row(0, n=1)])
+    wider = pa.schema([*SCHEMA, ("shop", pa.string())])
+    second = Writer(tmp_path, clock, wider)
+    second.send(2, [{**row(0, n=2), "shop": "x"}])
+    table = hr.warehouse.Table(tmp_path / "events")
+    assert [r["shop"] for r in sorted(table.to_arrow().to_pylist(), key=lambda r: r["n"])] == [
+        None,
+        "x",
+    ]
+    assert table.schema.names == ["at", "user", "n", "shop"]
+    second.send(3, watermark=BEGIN + DAY)
+    [path] = (tmp_path / "events").glob("*/*.parquet")
+    assert sorted(pq.ParquetFile(path).read()["shop"].to_pylist(), key=str) == [None, "x"]
+    with pytest.raises(InvalidInputError, match=r"has columns \['shop'\], which the job does not"):
+        writer.open()
+    other = pa.schema(
+        [("at", pa.timestamp("us", "UTC")), ("user", pa.string()), ("n", pa.string())]
+    )
+    Writer(tmp_path / "x", clock, SCHEMA)
+    with pytest.raises(InvalidInputError, match="column 'n' of table 'events' is int64, the job"):
+        Writer(tmp_path / "x", clock, other)
+
+
+def test_retention_counts_from_the_newest_day_but_not_from_one_to_come(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    writer = Writer(tmp_path, clock, SCHEMA, retention="2d")
+    writer.send(1, [row(day, n=day) for day in range(4)])
+    assert plain(tmp_path) == [2, 3]
+    writer.send(2, [row(2_000, n=7)])  # far ahead of the clock, which is at day 400
+    assert plain(tmp_path) == [7]
+    writer.send(3, [row(399, n=8), row(400, n=9), row(398, n=10)])
+    assert plain(tmp_path) == [7, 8, 9]
+
+
+def test_a_table_is_of_one_job_and_of_one_column(
+    tmp_path: Path, writer: Writer, clock: ManualClock
+) -> None:
+    with pytest.raises(InvalidInputError, match="is of job 'history', operator 'to_events'; expec"):
+        writer.open(job="other")
+    with pytest.raises(InvalidInputError, match="is by the day of column 'at', the job asks for"):
+        Writer(tmp_path, clock, SCHEMA, time="n")
+    (tmp_path / "y" / "events").mkdir(parents=True)
+    (tmp_path / "y" / "events" / "mine.txt").touch()
+    with pytest.raises(InvalidInputError, match=r"holds files that are of no table; found \['min"):
+        Writer(tmp_path / "y", clock, SCHEMA)
+
+
+def test_two_that_write_at_once_wait_for_each_other(tmp_path: Path, writer: Writer) -> None:
+    with (
+        writer.receiver._alone(),
+        pytest.raises(ReceiverAwayError, match="is writing to table 'events'"),
+    ):
+        writer.send(1, [row(0)])
+
+
+def test_a_snapshot_that_is_gone_or_damaged_is_told(tmp_path: Path, writer: Writer) -> None:
+    place = Place(tmp_path / "events")
+    place.snapshot.write_text("{")
+    with pytest.raises(CorruptDataError, match="cannot be read"):
+        writer.send(1, [row(0)])
+    place.snapshot.unlink()
+    with pytest.raises(ReceiverAwayError, match="is gone; put it back"):
+        writer.send(1, [row(0)])
+    with pytest.raises(InvalidInputError, match="there is no table in"):
+        hr.warehouse.Table(tmp_path / "events")
+
+
+def test_where_folders_cannot_be_exchanged_nothing_is_merged(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view, "_renameat2", lambda: None)
+    writer = Writer(tmp_path, clock, SCHEMA, aims=Aims(merge_files=2))
+    for number in range(1, 5):
+        writer.send(number, [row(0, n=2 * number)], [row(0, n=2 * number + 1)])
+    writer.send(5, watermark=END)
+    assert list(range(2, 10)) == plain(tmp_path)
+    assert len(list((tmp_path / "events").glob("*/*.parquet"))) == 8
+    with pytest.raises(InvalidInputError, match="cannot exchange two folders in one step"):
+        writer.receiver.compact()
+
+
+def test_compaction_by_hand_merges_all_small_files(
+    tmp_path: Path, writer: Writer, clock: ManualClock
+) -> None:
+    for number in range(1, 4):
+        writer.send(number, [row(0, n=number), row(1, n=10 + number)])
+    assert compact(tmp_path / "events", Aims(), Files(sync=False), clock) == (6, 2)
+    assert plain(tmp_path) == [1, 2, 3, 11, 12, 13]
+    writer.send(4, [row(1, n=14)])
+    assert plain(tmp_path) == [1, 2, 3, 11, 12, 13, 14]
+
+
+def test_days_are_chosen_by_their_names(tmp_path: Path, writer: Writer) -> None:
+    writer.send(1, [row(day, n=day) for day in range(5)])
+    table = hr.warehouse.Table(tmp_path / "events")
+    assert table.to_arrow("2013-01-02..2013-01-04")["n"].to_pylist() == [1, 2, 3]
+    assert [dt.date(2013, 1, 3)] == table.to_arrow("2013-01-03")["ds"].to_pylist()
+    assert sum(batch.num_rows for batch in table.batches("2013-01-05..2013-02-01")) + 1 == 2
+    with pytest.raises(InvalidInputError, match="found days 'May', expected a day such as"):
+        table.files("May")
+
+
+def test_mistakes_of_an_output_table_are_told_with_the_graph() -> None:
+    @hr.job("wrong")
+    def wrong(g: hr.Graph) -> None:
+        rows = g.input("in", schema={"id": int, "ds": str, "at": dt.datetime})
+        rows.send_to(g.output_table("no/name", "hour", late="later", grace="-1s", retention="1h"))
+        rows.send_to(g.output_table("two", time="id2"), name="b")
+
+    with pytest.raises(GraphError) as found:
+        wrong.build()
+    text = str(found.value)
+    assert "'no/name' cannot name a table" in text
+    assert "partition_by is 'hour'; expected 'day'" in text
+    assert "late is 'later'; expected one of add, drop, dead_letter, fail" in text
+    assert "grace" in text
+    assert "retention" in text
