@@ -383,6 +383,7 @@ class Settings(Section):
     alerts: AlertSettings = AlertSettings()
     tracing: TracingSettings = TracingSettings()
     bus: BusSettings = BusSettings()
+    warehouse: WarehouseSettings = WarehouseSettings()
     remote: RemoteSettings = RemoteSettings()
     spark: SparkSettings = SparkSettings()
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
@@ -405,7 +406,6 @@ class Settings(Section):
 
     @property
     def jobs_dir(self) -> Path:
-    warehouse: WarehouseSettings = WarehouseSettings()
         """What the driver and all hosts of a job share; one folder a job."""
         return self.home / "jobs"
 
@@ -413,6 +413,11 @@ class Settings(Section):
     def state_dir(self) -> Path:
         """Stores of this host's tasks."""
         return self.state.dir or self.home / "state"
+
+    @property
+    def warehouse_dir(self) -> Path:
+        """Tables that jobs write by day."""
+        return self.warehouse.dir or self.home / "warehouse"
 
     def explain(self, key: str) -> Explanation:
         """Say what a setting is, and where its value came from.
@@ -437,11 +442,6 @@ class Settings(Section):
             type_name(info.annotation),
             _shown(info.get_default(call_default_factory=True)),
             _shown(getattr(owner, name)),
-    @property
-    def warehouse_dir(self) -> Path:
-        """Tables that jobs write by day."""
-        return self.warehouse.dir or self.home / "warehouse"
-
             source,
             info.description or "",
         )

@@ -48,8 +48,8 @@ from headrace.plan.parts import feed_streams, split
 from headrace.plan.recounting import with_task_counts
 from headrace.plan.semantics import Wanted
 from headrace.plan.stages import CallLimits, JobPlan
-
 from headrace.warehouse.sink import with_warehouse
+
 
 @dataclass(frozen=True)
 class Deployment:
