@@ -185,47 +185,6 @@ class Graph:
         self._ledger.add_sink(output, wrong)
         return output
 
-    def process(
-        self,
-        streams: Mapping[str, Stream],
-        factory: Callable[[], Any],
-        stores: Mapping[str, Any] | Sequence[StoreSpec | BroadcastSpec] = (),
-        returns: Any = None,
-        uses: Mapping[str, Sequence[str]] | None = None,
-        name: str | None = None,
-        on_error: str = FAIL,
-        sides: Mapping[str, Any] | None = None,
-    ) -> Stream:
-        """Run a class of your own over several streams of one key, one instance for each task.
-
-        The class has a method ``process_NAME(message, context)`` for each stream, or
-        ``process(message, context)`` for all that have none of their own, where ``context.input``
-        says which it is; and, as for one stream, may have ``open``, ``on_timer`` and ``close``.
-        Stores and timers are shared. Messages that are read in one epoch come by event time, those
-        of one stream in their own order.
-
-        Args:
-            streams: by the name that the class knows each by. All are partitioned by as many
-                columns of the same types; the key of the result has the names of the first.
-            factory: the class, or a function without arguments that makes an instance.
-            stores: a dict of store names and value types, or ``hr.store(...)`` and
-                ``hr.broadcast(...)`` for each; the latter are only read.
-            returns: columns of what it emits; nothing may be emitted without.
-            uses: for a stream, the columns of it that are read. Default: all.
-            name: of the operator; its timers are kept by it.
-            on_error: ``fail``, ``drop`` or ``dead_letter``: of a message it raises on.
-            sides: columns of each side that it may send to with ``context.emit(..., to=...)``.
-        """
-        given: Any = streams
-        first = next(iter(given.values()), None) if isinstance(given, Mapping) else None
-        if not isinstance(first, Stream):
-            raise InvalidInputError(
-                "g.process takes a dict of streams, such as {'orders': orders, 'clicks': clicks}; "
-                f"found {shown(given)}"
-            )
-        return first._process_with(  # noqa: SLF001 - of the same package
-            streams, factory, stores, returns, uses, name, on_error, sides
-        )
     def output_table(  # noqa: PLR0913 - what a table may be told
         self,
         name: str,
@@ -269,3 +228,44 @@ class Graph:
         self._ledger.add_sink(output, wrong)
         return output
 
+    def process(
+        self,
+        streams: Mapping[str, Stream],
+        factory: Callable[[], Any],
+        stores: Mapping[str, Any] | Sequence[StoreSpec | BroadcastSpec] = (),
+        returns: Any = None,
+        uses: Mapping[str, Sequence[str]] | None = None,
+        name: str | None = None,
+        on_error: str = FAIL,
+        sides: Mapping[str, Any] | None = None,
+    ) -> Stream:
+        """Run a class of your own over several streams of one key, one instance for each task.
+
+        The class has a method ``process_NAME(message, context)`` for each stream, or
+        ``process(message, context)`` for all that have none of their own, where ``context.input``
+        says which it is; and, as for one stream, may have ``open``, ``on_timer`` and ``close``.
+        Stores and timers are shared. Messages that are read in one epoch come by event time, those
+        of one stream in their own order.
+
+        Args:
+            streams: by the name that the class knows each by. All are partitioned by as many
+                columns of the same types; the key of the result has the names of the first.
+            factory: the class, or a function without arguments that makes an instance.
+            stores: a dict of store names and value types, or ``hr.store(...)`` and
+                ``hr.broadcast(...)`` for each; the latter are only read.
+            returns: columns of what it emits; nothing may be emitted without.
+            uses: for a stream, the columns of it that are read. Default: all.
+            name: of the operator; its timers are kept by it.
+            on_error: ``fail``, ``drop`` or ``dead_letter``: of a message it raises on.
+            sides: columns of each side that it may send to with ``context.emit(..., to=...)``.
+        """
+        given: Any = streams
+        first = next(iter(given.values()), None) if isinstance(given, Mapping) else None
+        if not isinstance(first, Stream):
+            raise InvalidInputError(
+                "g.process takes a dict of streams, such as {'orders': orders, 'clicks': clicks}; "
+                f"found {shown(given)}"
+            )
+        return first._process_with(  # noqa: SLF001 - of the same package
+            streams, factory, stores, returns, uses, name, on_error, sides
+        )
