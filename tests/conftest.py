@@ -28,6 +28,15 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let each file be run by one process, and all that share the Spark session by the same."""
+    sharing = {one.path for one in items if "spark" in getattr(one, "fixturenames", ())}
+    for item in items:
+        group = "spark" if item.path in sharing else item.path.as_posix()
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A HEADRACE_HOME that no other test shares; no other setting leaks in from outside."""

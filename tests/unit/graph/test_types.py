@@ -132,7 +132,7 @@ class Callee:
     def __call__(self, message: Any) -> Struct: ...  # type: ignore[empty-body]
 
 
-@pytest.mark.parametrize("function", [one, Callee(), Struct], ids=str)
+@pytest.mark.parametrize("function", [one, Callee(), Struct], ids=["function", "callable", "class"])
 def test_a_return_annotation_gives_the_columns(function: Callable[..., Any]) -> None:
     assert returned_schema(function, {}) == PAIR
 
