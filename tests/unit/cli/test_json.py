@@ -38,6 +38,8 @@ CASES: dict[str, list[str]] = {
     "jobs why": ["shop"],
     "jobs history": ["shop"],
     "jobs replay": ["shop", "--epoch", "1"],
+    "jobs savepoint": ["shop"],
+    "jobs savepoints": ["shop"],
     "jobs reset": ["shop"],
     "jobs rewind": ["shop", "--to", "1"],
     "jobs delete": ["shop", "--yes"],

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.jobs.finding import find_job, refuse_driven, tell_notice
+from headrace.cli.jobs.savepoints import Name
 from headrace.cli.options import Config, Home, JobName, Json, Set, open_home_bus, settings_of
 from headrace.cli.screen import show_json, show_line
 
@@ -49,10 +50,15 @@ def stop(
     wait: Annotated[
         float, typer.Option("--wait", metavar="SECONDS", min=0, help="For the driver to end.")
     ] = 60.0,
+    with_savepoint: Annotated[
+        bool, typer.Option("--savepoint", help="Save the job when it has stopped.")
+    ] = False,
+    name: Name = None,
     as_json: Json = False,
     home: Home = None,
 ) -> None:
     """Let a running job end its epoch and stop; nothing is lost."""
+    from headrace.cli.jobs.savepoints import save, saved_line, savepoint_json
     from headrace.cli.jobs.text import stopped_line
     from headrace.clock import Deadline, SystemClock
     from headrace.coordinator.drivers import driver_of
@@ -83,10 +89,16 @@ def stop(
             clock.sleep(POLL_S)
         after = view_job(settings, job, bus, clock).state
     epoch = after.epoch if after is not None else None
-    if as_json:
-        show_json({"job": job, "process": driver.process, "epoch": epoch})
-    else:
+    if not as_json:
         show_line(stopped_line(job, epoch))
+    told: dict[str, object] = {"job": job, "process": driver.process, "epoch": epoch}
+    if with_savepoint:
+        path, saved = save(job, name, None, wait, home)
+        told["savepoint"] = {**savepoint_json(saved), "path": str(path)}
+        if not as_json:
+            show_line(saved_line(saved, path))
+    if as_json:
+        show_json(told)
 
 
 def reset(

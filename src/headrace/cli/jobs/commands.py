@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.jobs import changes, past, steering
+from headrace.cli.jobs import changes, past, savepoints, steering
 from headrace.cli.jobs.finding import find_job, refuse_driven, tell_notice
 from headrace.cli.jobs.replay import replay
 from headrace.cli.jobs.why import why
@@ -67,6 +67,8 @@ app.command()(past.history)
 app.command()(steering.pause)
 app.command()(steering.resume)
 app.command()(changes.stop)
+app.command()(savepoints.savepoint)
+app.command()(savepoints.savepoints)
 app.command()(changes.reset)
 app.command(context_settings=changes.NEGATIVE)(changes.rewind)
 app.command()(changes.delete)

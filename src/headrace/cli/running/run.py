@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import sys
 import threading
@@ -13,6 +14,7 @@ import typer
 
 from headrace.cli.failures import INTERRUPTED
 from headrace.cli.options import Config, Home, Json, Set, Target, open_home_bus, settings_of
+from headrace.cli.running.beginning import AsName, FromSavepoint, begin_from
 
 if TYPE_CHECKING:
     from headrace.bus.bus import Bus
@@ -40,6 +42,8 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
         bool,
         typer.Option("--replace", help="Run again, drop what the output streams hold first."),
     ] = False,
+    from_savepoint: FromSavepoint = None,
+    as_name: AsName = None,
     master: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Spark master, such as local[2].", show_default=False),
@@ -68,9 +72,12 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
         flags["job.replace_outputs"] = "true"
     settings = settings_of(home, config, overrides, flags)
     job = find_job(target)
+    own_name, job = job.name, job if as_name is None else dataclasses.replace(job, name=as_name)
     clock = SystemClock()
     reporter = _reporter(clock, as_json=as_json, verbose=verbose)
     with open_home_bus(settings) as bus:
+        if from_savepoint is not None:
+            reporter.notice(begin_from(from_savepoint, own_name, job, settings, bus, clock))
         interrupted = show_run(job, settings, bus, reporter, clock)
     if interrupted:
         raise typer.Exit(INTERRUPTED)

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain, count
 from pathlib import Path
 
 import pyarrow as pa
@@ -92,7 +93,7 @@ class SavepointWriter:
                 linked.
         """
         moment = self.clock.now_ms()
-        target = self.folder / check_savepoint_name(name or _name_of(moment))
+        target = self.folder / check_savepoint_name(name or self._free_name(moment))
         _check_free(target)
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         _forget_dead(self.folder)
@@ -108,6 +109,12 @@ class SavepointWriter:
             "linked; raise state.keep_epochs, or stop the job first",
             job=self.readers[0].job,
         )
+
+    def _free_name(self, moment: int) -> str:
+        at = datetime.fromtimestamp(moment / 1000, UTC)
+        name = f"{at:%Y%m%d-%H%M%S}"
+        others = (f"{name}-{number}" for number in count(2))
+        return next(one for one in chain([name], others) if not (self.folder / one).exists())
 
     @contextmanager
     def _hidden(self, folder: Path) -> Iterator[Path]:
@@ -247,11 +254,6 @@ def summed(path: Path) -> tuple[int, int]:
             size += len(chunk)
             digest.update(chunk)
     return size, digest.intdigest()
-
-
-def _name_of(moment: int) -> str:
-    at = datetime.fromtimestamp(moment / 1000, UTC)
-    return f"{at:%Y%m%d-%H%M%S}"
 
 
 def _check_free(target: Path) -> None:
