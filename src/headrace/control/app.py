@@ -27,6 +27,7 @@ from headrace.control.models import (
     StageInfo,
     TaskInfo,
 )
+from headrace.control.savepoints import Save, add_savepoints
 from headrace.control.views import (
     alert_infos,
     epoch_info,
@@ -58,13 +59,14 @@ class _Refused(Exception):
     """The token is not the driver's."""
 
 
-def make_app(board: Board, token: str, ask: Ask) -> FastAPI:
+def make_app(board: Board, token: str, ask: Ask, save: Save) -> FastAPI:
     """Return the API over a board.
 
     Args:
         board: of the driver.
         token: what requests have to bring.
         ask: asks the driver for another number of tasks, and waits.
+        save: makes a savepoint.
     """
 
     def check(sent: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]) -> None:
@@ -87,6 +89,7 @@ def make_app(board: Board, token: str, ask: Ask) -> FastAPI:
     app.exception_handler(RequestValidationError)(_malformed)
     _observe(app, board)
     _steer(app, board, ask)
+    add_savepoints(app, board, save)
     return app
 
 

@@ -1,4 +1,4 @@
-"""Asks the parts of a running job for another number of tasks, through the storage of each."""
+"""Asks the parts of a running job for tasks and savepoints, through the storage of each."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from headrace.control.board import Board
 from headrace.coordinator.changes.requests import RescaleAnswer, rescale_request, rescales
 from headrace.coordinator.changes.rescaling import concerns, wanted_counts
 from headrace.coordinator.joined import joined_state
+from headrace.coordinator.savepoints.form import Savepoint
+from headrace.coordinator.savepoints.saving import JobSaver
 from headrace.files import Files
 
 
@@ -48,6 +50,21 @@ class PartsRequests:
         counts = {name: count for one in found for name, count in one.counts.items()}
         error = "; ".join(one.error for one in found if one.error)
         return RescaleAnswer(found[0].epoch, counts, error)
+
+    def save(self, name: str | None, wait_s: float) -> tuple[Path, Savepoint]:
+        """Make a savepoint of the job with its own, between two epochs of each part.
+
+        Args:
+            name: of the savepoint; made of the time when left out.
+            wait_s: for each part.
+
+        Raises:
+            InvalidInputError: the name is taken, or nothing could go on from the job.
+            UnavailableError: the job has not begun, or its driver does not answer.
+        """
+        board = self._board
+        saver = JobSaver(board.settings, board.job, board.bus, self._files, self._clock)
+        return saver.save_running(name, wait_s)
 
     def _ask(self, part: str, tasks: int, stage: str | None, wait_s: float) -> RescaleAnswer:
         request = rescale_request(tasks, stage, self._clock)

@@ -14,6 +14,7 @@ from headrace.control.hot_keys import HeavyKeys, heavy_keys
 from headrace.errors import UnavailableError
 
 if TYPE_CHECKING:
+    from headrace.bus.bus import Bus
     from headrace.clock import Clock
     from headrace.config import Settings
     from headrace.coordinator.joined import JoinedParts
@@ -78,6 +79,11 @@ class Board:
     def states(self) -> list[JobState]:
         """The states of its parts, senders first; raises as ``state`` does."""
         return self._begun.states
+
+    @property
+    def bus(self) -> Bus:
+        """The streams of the job; raises as ``state`` does."""
+        return self._begun.bus
 
     @property
     def _begun(self) -> JoinedParts:

@@ -153,6 +153,23 @@ class RescaleDone(Model):
     tasks: dict[str, int]
 
 
+class SavepointAsk(Model):
+    """A savepoint of the job; without a name, it is made of the time."""
+
+    name: str | None = Field(None, max_length=100, pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$")
+
+
+class SavepointInfo(Model):
+    """A savepoint, and the folder that it is."""
+
+    name: str
+    path: str
+    epoch: int
+    time_ms: int
+    bytes: int
+    files: int
+
+
 class Done(Model):
     """The status that a job has since."""
 

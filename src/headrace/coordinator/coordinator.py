@@ -129,6 +129,11 @@ class Coordinator:
         return self._reign.state
 
     @property
+    def bus(self) -> Bus:
+        """The streams."""
+        return self._bus
+
+    @property
     def generation(self) -> int:
         """The number of this driver's reign; 0 before ``start``."""
         return self._reign.generation

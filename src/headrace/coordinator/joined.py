@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from headrace.bus.bus import Bus
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.manifest import JobState
 
@@ -27,6 +28,11 @@ class JoinedParts:
     def state(self) -> JobState:
         """The state of the first part, with inputs, tasks and counts of all."""
         return joined_state(self.states)
+
+    @property
+    def bus(self) -> Bus:
+        """The streams of all parts."""
+        return self._parts[0].bus
 
     @property
     def states(self) -> list[JobState]:

@@ -143,6 +143,19 @@ def test_a_rescale_is_done_between_two_epochs(client: Client, driver: TestDriver
     assert answers == [{"epoch": 3, "tasks": {"orders.by_user": 2}}]
 
 
+def test_a_savepoint_is_made_between_two_epochs(client: Client, driver: TestDriver) -> None:
+    with served(driver):
+        made = client.post("/v1/savepoint", name="first")
+        unnamed = client.post("/v1/savepoint")
+    assert (made["name"], made["epoch"]) == ("first", 2)
+    assert (Path(made["path"]) / "savepoint.json").is_file()
+    assert client.get("/v1/savepoints") == sorted((made, unnamed), key=lambda one: one["name"])
+    with served(driver), pytest.raises(InvalidInputError, match="first exists already"):
+        client.post("/v1/savepoint", name="first")
+    with pytest.raises(InvalidInputError, match=r"body\.name"):
+        client.post("/v1/savepoint", name="../first")
+
+
 def test_a_mistake_is_told_with_its_reason(client: Client, driver: TestDriver) -> None:
     with pytest.raises(InvalidInputError, match=r"body\.tasks: .* greater than or equal to 1"):
         client.post("/v1/rescale", tasks=0)
@@ -317,7 +330,12 @@ def test_every_route_keeps_to_its_description(driver: TestDriver, board: Board) 
         with served(driver):
             return PartsRequests(driver.storage, board, files, clock).ask(tasks, stage, 10.0)
 
-    schema = schemathesis.openapi.from_asgi("/openapi.json", make_app(board, "t", ask))
+    def save(name: str | None, wait_s: float) -> Any:
+        del wait_s
+        with served(driver):
+            return PartsRequests(driver.storage, board, files, clock).save(name, 10.0)
+
+    schema = schemathesis.openapi.from_asgi("/openapi.json", make_app(board, "t", ask, save))
     tried = 0
     for result in schema.get_all_operations():
         for case in _cases(result.ok(), 20):  # type: ignore[union-attr]  # an error raises
