@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.sim.copies import open_driver
 
+from headrace.coordinator.machines.life import Life
+from headrace.coordinator.machines.membership import Membership
+from headrace.coordinator.machines.turn import Turn
 from headrace.testing.driver import TestDriver
 
 
@@ -25,3 +29,19 @@ def driver(tmp_path: Path) -> Iterator[TestDriver]:
     """A job that commits to the host's own disk."""
     with open_driver(tmp_path / "home") as made:
         yield made
+
+
+@pytest.fixture(autouse=True)
+def sound_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make sure after each event that the machines of drivers are what they can be."""
+    for kind in (Turn, Life, Membership):
+        monkeypatch.setattr(kind, "after", _validated(kind.after))
+
+
+def _validated(after: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def checked(machine: Any, event: Any) -> Any:
+        found = after(machine, event)
+        found.validate()
+        return found
+
+    return checked

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from headrace.bus.bus import Bus
 from headrace.clock import Clock
 from headrace.coordinator.coordinator import Coordinator
+from headrace.coordinator.machines.life import Action, Begun, Done, Life, Turned, Wishes
 from headrace.coordinator.patience import Patience
 from headrace.coordinator.summary import EpochSummary
 
@@ -27,6 +28,10 @@ class Control:
     stop: threading.Event = field(default_factory=threading.Event)
     finish: threading.Event = field(default_factory=threading.Event)
     paused: threading.Event = field(default_factory=threading.Event)
+
+    def wishes(self) -> Wishes:
+        """Return what is asked for now."""
+        return Wishes(self.stop.is_set(), self.finish.is_set(), self.paused.is_set())
 
 
 def begin(coordinator: Coordinator, patience: Patience) -> bool:
@@ -79,24 +84,32 @@ def drive(
         patience: with a full disk; without, that is an error at once.
     """
     patience = patience or Patience(clock, control.stop, 0)
-    while not control.stop.is_set():
-        if control.paused.is_set() and not coordinator.state.ended:
-            patience.until_room(coordinator.serve_requests)
-            control.stop.wait(tick_ms / 1000)
-            continue
-        if control.finish.is_set():
-            patience.until_room(coordinator.end_at_present)
-        began = clock.monotonic()
-        summary = patience.until_room(coordinator.advance)
-        if summary is not None:
-            on_epoch(summary)
-            rest = interval_ms / 1000 - (clock.monotonic() - began)
-            if rest > 0:
-                control.stop.wait(rest)
-            continue
-        if coordinator.state.ended:
-            return
-        wait_for_news(bus, coordinator.ends(), coordinator.wall_deadline(), clock, tick_ms)
+    life, began = Life().after(Begun(coordinator.state.ended)), clock.monotonic()
+    while life.action is not Action.RETURN:
+        match life.action:
+            case Action.LOOK:
+                life = life.after(control.wishes())
+                continue
+            case Action.SERVE:
+                patience.until_room(coordinator.serve_requests)
+                control.stop.wait(tick_ms / 1000)
+            case Action.END_INPUTS:
+                patience.until_room(coordinator.end_at_present)
+            case Action.TURN:
+                began = clock.monotonic()
+                summary = patience.until_room(coordinator.advance)
+                if summary is not None:
+                    on_epoch(summary)
+                life = life.after(Turned(summary is not None, coordinator.state.ended))
+                continue
+            case Action.REST:
+                rest = interval_ms / 1000 - (clock.monotonic() - began)
+                if rest > 0:
+                    control.stop.wait(rest)
+            case Action.AWAIT:
+                due = coordinator.wall_deadline()
+                wait_for_news(bus, coordinator.ends(), due, clock, tick_ms)
+        life = life.after(Done())
 
 
 def wait_for_news(

@@ -10,7 +10,8 @@ was made of, present on the way to an operator that makes dead letters.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -262,7 +263,11 @@ class Stage:
         first = self.receives[0].keys if self.receives else ()
         return self.keys.get(operator.inputs[0], first)
 
-    @property
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is only kept so that it is not found again."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+    @cached_property
     def name(self) -> str:
         """The name that state is kept under: of the operators that feed the stage."""
         feeds = list(dict.fromkeys(b.pattern or b.operator for b in self.inputs))
@@ -368,7 +373,11 @@ class JobPlan:
         """Every stream and sink that the job sends to."""
         return (*self.outputs, *self.sinks)
 
-    @property
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is only kept so that it is not found again."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+    @cached_property
     def levels(self) -> tuple[tuple[Stage, ...], ...]:
         """The stages that may run at the same time, level after level."""
         count = max(stage.level for stage in self.stages) + 1

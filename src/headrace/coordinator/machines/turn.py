@@ -5,9 +5,10 @@ after the other. 4. For each act of the commit: the generation is looked at, the
 appended to the log, what it names is brought out; or output is emitted by itself. 5. What is left
 over is swept.
 
-What goes wrong leads back to 1, with nothing but what the manifests say: slots are asked anew,
-a store that another process has open is waited for, and whoever lost a race for an epoch goes on
-from the winner's. An error ends the turn, once it is known that no newer driver caused it.
+What goes wrong leads back to 1, with nothing but what the manifests say. A store that another
+process has open is waited for. Where a slot is misplaced, all are asked anew; so they are by
+whoever lost the race for an epoch, for the winner may have placed tasks where this driver has
+standbys open. An error ends the turn, once it is known that no newer driver caused it.
 """
 
 from __future__ import annotations
@@ -272,7 +273,7 @@ class Turn:
             case ((Phase.PUBLISHING | Phase.EMITTING), Done()):
                 return self._act(self.at + 1)
             case Phase.OUTRUN, Done():
-                return self._anew(Phase.BEHIND)
+                return self._anew(Phase.UNPLACED)
             case ((Phase.UNPLACED | Phase.HELD), Done()):
                 return replace(self, phase=Phase.BEHIND)
             case Phase.DOUBTED, Done():
