@@ -192,7 +192,9 @@ def test_standbys_are_known_where_processes_end_between_epochs(tmp_path: Path) -
         assert driver.store("n") == model
 
 
-def test_a_task_whose_standbys_host_has_no_room_is_no_failover(tmp_path: Path) -> None:
+def test_a_standbys_host_takes_over_whatever_its_load_and_gives_tasks_away_after(
+    tmp_path: Path,
+) -> None:
     model, rng = Counter[int](), random.Random(6)
     with TestDriver(sums, tasks=14, slots=9, hosts=3, standby_copies=1, home=tmp_path) as driver:
         driver.create("events", to_schema(COLUMNS))
@@ -204,13 +206,18 @@ def test_a_task_whose_standbys_host_has_no_room_is_no_failover(tmp_path: Path) -
         lost = driver.runner.host(0).host
         driver.lose_host(0)
         feed(driver, rng, 200, model)
-        driver.run()
+        driver.advance()
         after, counts = homes(driver), state_of(driver).counts
         moved = [name for name, host in before.items() if host == lost]
-        went = [name for name in moved if after[name] == standbys[name][0].host]
-        assert 0 < len(went) < len(moved)
-        assert counts["standby.failover"] == len(went)
-        assert counts["standby.no_failover"] == len(moved) - len(went)
+        assert moved
+        assert all(after[name] == standbys[name][0].host for name in moved)
+        assert counts["standby.failover"] == len(moved)
+        assert "standby.no_failover" not in counts
+        driver.run()
+        load = Counter(homes(driver).values())
+        slots = {driver.runner.host(1).host: 3, driver.runner.host(2).host: 1}
+        assert all(14 // 4 * n <= load[host] <= -(-14 // 4) * n for host, n in slots.items())
+        assert driver.store("n") == model
 
 
 def test_a_forked_child_leaves_the_stores_of_standbys_alone(driver: TestDriver) -> None:

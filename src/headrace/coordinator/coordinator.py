@@ -25,9 +25,10 @@ from headrace.coordinator.creation import (
     task_counts,
     with_positions,
 )
-from headrace.coordinator.epoch import EpochRun, Runner
+from headrace.coordinator.epoch import EpochRun, MisplacedError, Runner
 from headrace.coordinator.epoch_plan import EpochPlan
 from headrace.coordinator.feeds import is_joined, publish_epoch, sent_ends, trim_feeds
+from headrace.coordinator.hosts.members import Members
 from headrace.coordinator.inputs import Inputs, Planner
 from headrace.coordinator.kept import KeptEpochs
 from headrace.coordinator.lineages import begin_lineage
@@ -113,6 +114,7 @@ class Coordinator:
             cut=self._cut,
         )
         self._inputs = Inputs(plan.job, bus, clock, planner)
+        self.members = Members(self._limits.placement, runner, clock)
         self._max_rows = self._limits.max_rows
         self._slots: list[Slot] = []
         self._published = ""
@@ -167,6 +169,7 @@ class Coordinator:
             self._reign.check()
         else:
             self._reign.begin()
+            self.members.begin(self.generation)
             self._has_reign = True
         create_outputs(self._plan, self._bus)
         if not self._reign.has_begun:
@@ -207,9 +210,10 @@ class Coordinator:
             self._reign.publish_next(state)
         self._publish()
 
-    def _found_slots(self) -> list[Slot]:
+    def _found_slots(self, error: MisplacedError | None = None) -> list[Slot]:
         """Ask where the slots are; all on this host where the job's storage is its own disk."""
-        slots = self._runner.slots()
+        reason, waited_s = (error.message, error.waited_s) if error else ("", 0.0)
+        slots = self.members.find(self.state, reason, waited_s)
         if self._copier is not None:
             name, durability = self._plan.graph.name, self._limits.durability
             check_one_host(slots, self._copier.host_id, name, durability)
@@ -375,6 +379,7 @@ class Coordinator:
 
     def _summed_up(self, done: Committed) -> EpochSummary:
         run, timings = done.run, done.timings
+        self.members.committed(run.around)
         self._max_rows = self._limits.adapt(self._max_rows, run.rows_read(), run.overlay_bytes)
         timings["total"] = self._since(done.began)
         lag = rows_behind(self._plan, self.state, run.ends)
@@ -390,8 +395,8 @@ class Coordinator:
         self._inputs.hold(self._plan, self.state)
         return None if self.state.ended else self._planned(force=force), began
 
-    def _ask(self) -> None:
-        self._slots = self._found_slots()
+    def _ask(self, error: MisplacedError | None) -> None:
+        self._slots = self._found_slots(error)
 
     def _planned(self, *, force: bool) -> EpochRun | None:
         """Plan an epoch over what there is by now; ``None`` when there is nothing to do."""
@@ -410,9 +415,10 @@ class Coordinator:
         check_kept(ranges, self._inputs.by_operator(self._plan))
         ended = not ranges and at_end(self._plan, state)
         due = self.wall_deadline()
-        if not (ranges or ended or force or (due is not None and due <= now)):
+        is_due = ranges or ended or force or (due is not None and due <= now)
+        if not is_due and not self.members.is_unsettled:
             return None
-        return EpochRun(
+        run = EpochRun(
             self._plan,
             state,
             self._slots,
@@ -430,7 +436,9 @@ class Coordinator:
             kept_from=self._kept.first_of(state.epoch + 1, state.kept_from),
             max_bytes=self._limits.max_bytes,
             standby_copies=self._limits.standby_copies,
+            around=self.members.around(state),
         )
+        return run if is_due or self.members.wants(run.placing) else None
 
     def _since(self, mark: float) -> float:
         return round((self._clock.monotonic() - mark) * 1000, 2)

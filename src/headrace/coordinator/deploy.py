@@ -29,6 +29,7 @@ from headrace.coordinator.naming import (
     with_streams,
 )
 from headrace.coordinator.parts import check_deployable, part_folders
+from headrace.coordinator.placement import PlacementRules
 from headrace.coordinator.plans import save_plan
 from headrace.coordinator.servers import with_servers
 from headrace.coordinator.storage import JobStorage, check_job_name
@@ -94,6 +95,7 @@ class Deployment:
                 settings.epoch.order,
                 settings.standby.wanted,
                 settings.epoch.max_waiting,
+                PlacementRules.of(settings.placement),
             ),
             copier=self.copier,
             planner=self.planner,

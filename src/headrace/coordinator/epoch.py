@@ -14,9 +14,9 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from headrace.coordinator.balance import Known
 from headrace.coordinator.failures import slot_error
 from headrace.coordinator.feeds import feed_ranges, feed_watermark, open_watermark
+from headrace.coordinator.hosts.placing import Around, Placing
 from headrace.coordinator.manifest import (
     FORMAT,
     SINK_ROWS,
@@ -25,7 +25,7 @@ from headrace.coordinator.manifest import (
     Manifest,
 )
 from headrace.coordinator.observed import Observed
-from headrace.coordinator.placement import Slot, place
+from headrace.coordinator.placement import Slot
 from headrace.coordinator.planning import keyed_tasks, source_tasks, task_name
 from headrace.coordinator.standby.course import StandbyCourse
 from headrace.coordinator.task_files import TaskChange, TaskState, can_replace
@@ -77,6 +77,8 @@ class MisplacedError(UnavailableError):
 
     code = "HR201"
     move = "wait: the epoch is placed again by itself"
+    waited_s = 0.0
+    """How long what is missing has been waited for already."""
 
 
 @dataclass
@@ -100,6 +102,7 @@ class EpochRun:
         ends: next offset of each partition of the input streams.
         rested: by stream, ends of the partitions that get no new rows.
         standby_copies: how many standbys each task has.
+        around: what the driver brings to the placing of tasks.
         inputs: positions that become known, of partitions that were added; then those reached.
         known: watermarks that source stages reach, of an epoch that is run once more.
         only: the keyed tasks that run, by name; all when left out.
@@ -135,6 +138,12 @@ class EpochRun:
     merge_problems: list[str] = field(default_factory=list)
     observed: Observed = field(default_factory=Observed)
     standby_copies: int = 0
+    around: Around = field(default_factory=Around)
+
+    @cached_property
+    def placing(self) -> Placing:
+        """Where the job's tasks run in this epoch."""
+        return Placing(self.plan, self.state, self.slots, self.around, self.standbys)
 
     @cached_property
     def standbys(self) -> StandbyCourse:
@@ -156,17 +165,18 @@ class EpochRun:
             due = self._wanted(stage, self._due(stage))
             names = [task_name(stage.name, order.task) for order in due]
             tasks.update(zip(names, due, strict=True))
-            everywhere = self._place(stage)
-            for slot, every in everywhere.items():
+            everywhere = self.placing.of(stage)
+            for slot, every in everywhere.slots.items():
                 mine = [name for name in every if name in tasks]
                 if mine:
                     placed.setdefault(slot, []).extend(mine)
-            on = {name: hosts[slot] for slot, every in everywhere.items() for name in every}
-            for slot, wanted in self.standbys.orders(stage, on).items():
+            for slot, wanted in self.standbys.orders(stage, everywhere.hosts).items():
                 standbys.setdefault(slot, []).extend(wanted)
         for slot, wanted in standbys.items():
-            if self.standbys.is_late(wanted):
+            if self.standbys.is_late(wanted) or self.placing.waits_for(wanted):
                 placed.setdefault(slot, [])
+        # Source tasks alone may run anywhere; whoever opens stores is to be where they are.
+        anywhere = not any(stage.keyed for stage in self.plan.levels[level])
         reads = {e.operator for stage in self.plan.levels[level] for e in stage.receives}
         return [
             SlotOrder(
@@ -178,7 +188,7 @@ class EpochRun:
                 slot=slot,
                 time_ms=self.time_ms,
                 plan=self.plan_digest,
-                host=hosts[slot] if level else "",
+                host="" if anywhere else hosts[slot],
                 origin=self.state.origin or self.state.lineage,
                 ended=self.ended,
                 watermarks=self.watermarks,
@@ -193,18 +203,6 @@ class EpochRun:
             )
             for slot, names in sorted(placed.items())
         ]
-
-    def _place(self, stage: Stage) -> dict[int, list[str]]:
-        """Place all tasks of a stage, so that those that do not run now keep their places."""
-        every = [task_name(stage.name, task) for task in range(stage.tasks)]
-        before = {name: self.state.tasks.get(name, TaskState()).host for name in every}
-        before.update(self.standbys.homes(stage))
-        return place(every, self.slots, Known(before), self._turn(stage)).slots
-
-    def _turn(self, stage: Stage) -> int:
-        """How many tasks the stages before it in its level have."""
-        level = self.plan.levels[stage.level]
-        return sum(other.tasks for other in level if other.index < stage.index)
 
     def _wanted(self, stage: Stage, due: list[TaskOrder]) -> list[TaskOrder]:
         if self.only is None or not stage.keyed:
@@ -235,7 +233,7 @@ class EpochRun:
             self.time_ms,
             # What a task has closed is only known of one that runs: both bounds may have moved.
             all_tasks=self.all_tasks or self.ended or bool(stage.feeds and bound < END_WATERMARK),
-            hosts={slot.host for slot in self.slots},
+            moved=self.placing.moved(stage),
             feeds=feed_ranges(stage, self.ranges, inputs) if stage.feeds else None,
             bound=bound,
         )
@@ -455,6 +453,7 @@ class EpochRun:
         counts: dict[str, int] = {}
         if has_state:
             counts |= {**lasting(self.counts), **self._sent(), **self.standbys.counts}
+            counts |= self.placing.counts
         if has_offsets:
             counts["in"] = self.rows_read(inner=False)
         return Manifest(
@@ -479,6 +478,8 @@ class EpochRun:
             operators=self._operator_counts() if has_state else {},
             is_half=not is_last,
             standbys=self.standbys.changes() if has_state else {},
+            hosts=self.around.changes if has_state else {},
+            story=self.around.happened if has_state else (),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from headrace.clock import Clock
 from headrace.coordinator.epoch import EpochRun, Runner
 from headrace.coordinator.epoch_plan import save_failed
+from headrace.coordinator.hosts.letting_go import let_go
 from headrace.coordinator.reign import Reign
 from headrace.coordinator.storage import JobStorage
 from headrace.errors import HeadraceError, InternalError
@@ -26,6 +27,8 @@ def run_level(
     Raises:
         HeadraceError: what a slot failed with; nothing of the epoch counts.
     """
+    if level == 0:
+        let_go(run, runner)
     orders = run.orders(level)
     if orders:
         storage.forget_recovery()

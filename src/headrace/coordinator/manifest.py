@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from headrace.coordinator.hosts.record import Happening, Hosts, folded, told
 from headrace.coordinator.standby.placing import Standbys
 from headrace.coordinator.task_files import TaskChange, TaskState, changed
 from headrace.errors import CorruptDataError
@@ -71,8 +72,9 @@ class JobState(msgspec.Struct, frozen=True):
     job began with; empty: this one. ``wake_ms`` is the wall clock at which watermarks move on
     although no row comes. ``operators`` says what each one did so far, for people. ``bootstrap``
     holds the offsets up to which inputs are read before any other.
-    ``standbys`` are the copies of tasks' stores on other hosts. ``run`` counts how often the job
-    was begun without state.
+    ``standbys`` are the copies of tasks' stores on other hosts; ``hosts`` those that tasks are
+    placed on, or were, by identity, and ``story`` what became of them lately. ``run`` counts how
+    often the job was begun without state.
     """
 
     job: str
@@ -103,6 +105,8 @@ class JobState(msgspec.Struct, frozen=True):
     bootstrap: dict[str, list[int]] = {}
     standbys: Standbys = {}
     run: int = 1
+    hosts: Hosts = {}
+    story: tuple[Happening, ...] = ()
 
     def files(self) -> set[str]:
         """Return every file that the state names, relative to the job's storage."""
@@ -142,6 +146,8 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     operators: dict[str, dict[str, int]] = {}
     is_half: bool = False
     standbys: Standbys = {}
+    hosts: Hosts = {}
+    story: tuple[Happening, ...] = ()
 
 
 class _Form(msgspec.Struct):
@@ -250,6 +256,8 @@ def fold(state: JobState | None, manifest: Manifest, digest: str) -> JobState:
         bootstrap=state.bootstrap,
         standbys={name: s for name, s in {**state.standbys, **manifest.standbys}.items() if s},
         run=state.run,
+        hosts=folded(state.hosts, manifest.hosts),
+        story=told(state.story, manifest.story),
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
+from headrace.config.settings import PlacementSettings
 from headrace.coordinator.balance import Budget, Known, Move, spread
 from headrace.errors import InvalidInputError
 
@@ -43,6 +44,11 @@ class PlacementRules:
     affinity: Affinity = Affinity.STRICT
     wait_s: float = 5.0
     max_moves: int = MAX_MOVES
+
+    @classmethod
+    def of(cls, settings: PlacementSettings) -> PlacementRules:
+        """Return the rules that settings say."""
+        return cls(Affinity(settings.affinity), settings.wait_s, settings.max_moves)
 
 
 @dataclass(frozen=True)

@@ -203,24 +203,23 @@ def keyed_tasks(  # noqa: PLR0913 - each is a fact of its own, by name
     wall_ms: int,
     *,
     all_tasks: bool = False,
-    hosts: Container[str] | None = None,
+    moved: Container[str] = (),
     feeds: Mapping[int, list[InputRange]] | None = None,
     bound: int = END_WATERMARK,
 ) -> list[TaskOrder]:
-    """Return the tasks of a keyed stage that have rows, something due, or no home.
+    """Return the tasks of a keyed stage that have rows, something due, or another host than before.
 
-    A task whose host is not among ``hosts`` runs so that its new one is committed, and
-    where the others of its host go does not change from epoch to epoch.
+    One that has ``moved`` runs so that its new host is committed.
     """
     orders = []
     for task in range(stage.tasks):
-        held = state.tasks.get(task_name(stage.name, task), TaskState())
+        name = task_name(stage.name, task)
+        held = state.tasks.get(name, TaskState())
         due = held.event_deadline is not None and held.event_deadline <= watermark
         due = due or (held.wall_deadline is not None and held.wall_deadline <= wall_ms)
-        homeless = hosts is not None and held.host not in hosts
         ranges = (feeds or {}).get(task, [])
         has_news = rows[task] or any(wanted.start < wanted.stop for wanted in ranges)
-        if has_news or due or homeless or all_tasks:
+        if has_news or due or all_tasks or name in moved:
             groups = group_range(task, stage.tasks, state.key_groups)
             size = held.snapshot_bytes + held.segment_bytes
             target = StateTarget(held.epoch, held.attempt, held.shape, size)

@@ -10,6 +10,7 @@ from headrace.coordinator.backup.copier import CopyLag
 from headrace.coordinator.epoch import EpochRun
 from headrace.coordinator.manifest import InputPosition, JobState
 from headrace.coordinator.observed import Observed
+from headrace.coordinator.placement import PlacementRules
 from headrace.coordinator.task_files import state_bytes
 from headrace.plan.stages import JobPlan
 from headrace.task.orders import NO_WATERMARK
@@ -30,6 +31,7 @@ class EpochLimits:
         keep_epochs: epochs before the newest whose state can still be read.
         keep_bytes: of files that only these need.
         standby_copies: how many standbys each task has.
+        placement: rules of it.
         start: where a new job begins to read inputs that do not say so themselves.
         order: in which inputs of one priority are read.
         max_waiting: messages that may wait for asynchronous calls before nothing new is read.
@@ -47,6 +49,7 @@ class EpochLimits:
     order: str = "even"
     standby_copies: int = 0
     max_waiting: int = 100_000
+    placement: PlacementRules = field(default_factory=PlacementRules)
 
     def adapt(self, bound: int, rows: int, overlay_bytes: int) -> int:
         """Return how many rows the next epoch may read, from what this one needed.

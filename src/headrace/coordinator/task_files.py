@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from headrace.coordinator.hosts.record import former_hosts
 from headrace.state.snapshots import SnapshotDecision
 from headrace.state.tiers import Run, decide, live_bytes, plan_merge
 from headrace.task.orders import NO_WATERMARK, Merged, MergeOrder, SegmentRef
@@ -22,7 +23,8 @@ class TaskState(msgspec.Struct, frozen=True, omit_defaults=True):
     them it stands at ``snapshot_epoch`` and ``snapshot_attempt``; ``segments`` are the changes
     since, in epoch order. ``waiting`` messages wait for asynchronous calls, and have held what
     follows these at the watermark ``held``. ``shape`` changes whenever a merge took effect;
-    ``expires`` says that some entries live for a time only.
+    ``expires`` says that some entries live for a time only. ``former`` are hosts that it ran on
+    before ``host``, whose disks may still hold some of its state.
     """
 
     epoch: int = -1
@@ -39,6 +41,7 @@ class TaskState(msgspec.Struct, frozen=True, omit_defaults=True):
     host: str = ""
     held: int | None = None
     waiting: int = 0
+    former: tuple[str, ...] = ()
 
     @property
     def files(self) -> tuple[SegmentRef, ...]:
@@ -140,6 +143,7 @@ def changed(task: TaskState, change: TaskChange) -> TaskState:
         host=change.host,
         held=change.held,
         waiting=change.waiting,
+        former=former_hosts(task.former, task.host, change.host) if task.host else (),
     )
 
 

@@ -48,7 +48,7 @@ class Turning:
         clock: for names, waiting, and how long each step takes.
         publish: brings out what the last manifest names, and returns the rows.
         plan: does what others asked for, and plans the next epoch.
-        ask: asks the slots where they are.
+        ask: asks the slots where they are, for they were found misplaced.
         sweep: removes what an epoch leaves over.
     """
 
@@ -62,7 +62,7 @@ class Turning:
         clock: Clock,
         publish: Callable[[], int],
         plan: Callable[[bool], tuple[EpochRun | None, float]],
-        ask: Callable[[], None],
+        ask: Callable[[MisplacedError | None], None],
         sweep: Callable[[EpochRun], None],
     ) -> None:
         self._runner, self._storage, self._reign = runner, storage, reign
@@ -70,6 +70,7 @@ class Turning:
         self._publish, self._plan, self._ask, self._sweep = publish, plan, ask, sweep
         self._force = False
         self._now: Committed | None = None
+        self._misplaced: MisplacedError | None = None
 
     def take(self, *, force: bool) -> Committed | None:
         """Take a turn; ``None`` when there was nothing to do.
@@ -100,6 +101,7 @@ class Turning:
         try:
             event = self._do(turn)
         except MisplacedError as error:
+            self._misplaced = error
             event = machine.Misplaced(error)
         except StoreHeldError as error:
             event = machine.StoreHeld(error, self._clock.monotonic())
@@ -138,7 +140,7 @@ class Turning:
                 self._timed("forget", began)
                 fault("epoch.swept")
             case machine.Ask():
-                self._ask()
+                self._ask(self._misplaced)
             case machine.Wait(seconds):
                 self._clock.sleep(seconds)
             case machine.End():

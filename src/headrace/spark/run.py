@@ -111,7 +111,6 @@ class SparkEngine:
             one.storage.root / "orders",
             settings.job.slots,
             share,
-            host_wait_s=settings.placement.wait_s,
             silence_s=settings.job.slot_silence_s,
             tell=self.course.listeners.notice,
         )

@@ -32,7 +32,6 @@ MOST_SLOTS = 1000
 
 WAIT_FOR_EXECUTORS_S = 60.0
 SETTLE_S = 1.0
-HOST_WAIT_S = 5.0
 POLL_S = 0.1
 
 
@@ -48,12 +47,11 @@ class SparkRunner:
         slots: how many to use at most; ``None``: every core.
         share: number of the part that they are for, and how many parts share them.
         clock: for waiting until executors have registered.
-        host_wait_s: how long executors that are gone are waited for.
         silence_s: how long a slot may give no sign of life; ``None``: for ever.
         tell: called, from any thread, with a line when a host falls silent or answers again.
     """
 
-    def __init__(  # noqa: PLR0913 - each is a knob of its own, by name, with a default
+    def __init__(
         self,
         context: SparkContext,
         settings: WorkerSettings,
@@ -62,11 +60,10 @@ class SparkRunner:
         share: tuple[int, int] = (0, 1),
         *,
         clock: Clock | None = None,
-        host_wait_s: float = HOST_WAIT_S,
         silence_s: float | None = None,
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._share, self._host_wait_s = share, host_wait_s
+        self._share = share
         self._group = f"{JOB_GROUP} {share[0]}"
         self._context, self._settings, self._orders = context, settings, orders
         self._wanted, self._clock = slots, clock or SystemClock()
@@ -94,7 +91,7 @@ class SparkRunner:
             self._rdd = SlotRDD(self._context, described, slot_main)
         self._known, self._placed = found, places
         reports = self._run(None, list(places))
-        return [Slot(report.slot, report.host) for report in reports]
+        return [Slot(r.slot, r.host, places[r.slot].host) for r in reports]
 
     def _numbered(self, places: Sequence[Executor]) -> dict[int, Executor]:
         """Give each place a number; those that stay keep theirs, and so their processes."""
@@ -110,7 +107,7 @@ class SparkRunner:
         return dict(sorted(numbers.items()))
 
     def _registered(self) -> list[Executor]:
-        """Wait for executors: for as many as are wanted or were there before, but not for long."""
+        """Wait for executors: at first for as many as are wanted, but not for long."""
         deadline = Deadline(self._clock, WAIT_FOR_EXECUTORS_S)
         found, since = self._watch.executors(), self._clock.monotonic()
         while not self._enough(found, since):
@@ -134,11 +131,9 @@ class SparkRunner:
         cores = sum(executor.cores for executor in found)
         if self._wanted is not None and not self._known:
             return cores >= self._wanted
-        if self._known and cores >= sum(executor.cores for executor in self._known):
-            return True
-        settled = self._host_wait_s if self._known else SETTLE_S
-        waited = self._clock.monotonic() - since + self._watch.waited_s(self._known, found)
-        return bool(found) and waited >= settled
+        if self._known:  # whether to wait for those that are gone is up to the driver
+            return bool(found)
+        return bool(found) and self._clock.monotonic() - since >= SETTLE_S
 
     @property
     def _is_local(self) -> bool:

@@ -60,14 +60,6 @@ class SlotWatch:
             self._tell(f"executor {name} answers again; slots are given {limit:g} s from now on")
         return [one for one in found if one.identity not in self._silence.aside]
 
-    def waited_s(self, known: Sequence[Executor], found: Sequence[Executor]) -> float:
-        """Return how long executors that are missing have been waited for already."""
-        if self._silence is None:
-            return 0.0
-        missing = {one.identity for one in known} - {one.identity for one in found}
-        is_silent = bool(missing) and missing <= set(self._silence.aside)
-        return self._silence.base_s if is_silent else 0.0
-
     @contextlib.contextmanager
     def over(
         self, rdd: SlotRDD, slots: Sequence[int], prefix: Path, places: dict[int, Executor]
@@ -101,7 +93,9 @@ class SlotWatch:
             yield
         except (Exception, KeyboardInterrupt) as error:
             if self._given_up:
-                raise SilentHostError(self._given_up) from error
+                silent = SilentHostError(self._given_up)
+                silent.waited_s = silence.base_s
+                raise silent from error
             raise
         finally:
             over.set()

@@ -40,23 +40,26 @@ def slot_main(slots: Iterable[WorkerSettings]) -> Iterator[bytes]:
         prefix = context.getLocalProperty(ORDERS_PROPERTY) if context is not None else None
         signs = context.getLocalProperty(SIGNS_PROPERTY) if context is not None else None
         with living(signs, settings.slot, is_new=not _hosts):
-            report = _report(settings, prefix)
+            report, is_over = _report(settings, prefix)
         yield report
+        if is_over:  # its input is not read to its end, so Spark throws the worker away
+            return
         if prefix:
             _spare_the_collector()
 
 
-def _report(settings: WorkerSettings, prefix: str | None) -> bytes:
+def _report(settings: WorkerSettings, prefix: str | None) -> tuple[bytes, bool]:
+    """Return the report of the slot, and whether its process is to end."""
     from headrace.task.slot import run_slot
     from headrace.task.slot_host import release
 
     if prefix:
         order = decode_order(Path(f"{prefix}-{settings.slot:04d}.json").read_bytes())
-        return encode(run_slot(order, _host(settings)))
+        return encode(run_slot(order, _host(settings))), order.renew
     host = _host(settings)
     release(host)
     _collect_beside(host, settings.keep_unused_s)
-    return encode(SlotReport(settings.slot, "", host.host, os.getpid()))
+    return encode(SlotReport(settings.slot, "", host.host, os.getpid())), False
 
 
 def _collect_beside(host: Any, keep_s: float) -> None:

@@ -10,6 +10,8 @@ import msgspec
 
 NO_WATERMARK = -(1 << 62)
 END_WATERMARK = 1 << 62
+TOLD_KEYS = 16
+"""So many of the heaviest keys a task tells."""
 
 
 class InputRange(msgspec.Struct, frozen=True, array_like=True):
@@ -137,7 +139,8 @@ class SlotOrder(msgspec.Struct, frozen=True):
     ``range_bytes`` bounds what is read of each range. ``host`` is the identity of the
     state directory that the tasks' stores are on; empty: any. ``origin`` is the lineage that the
     job began with: by it and the generation local directories are owned. ``standbys`` are all that
-    the slot keeps of the level's stages.
+    the slot keeps of the level's stages. With ``leaves`` the slot does nothing but let go of these
+    tasks and their standbys; with ``renew``, of everything, and its process ends.
     """
 
     job: str
@@ -160,6 +163,8 @@ class SlotOrder(msgspec.Struct, frozen=True):
     standbys: list[StandbyOrder] = []
     deadline_ms: int | None = None
     range_bytes: int | None = None
+    leaves: list[tuple[str, int]] = []
+    renew: bool = False
 
 
 class Reached(msgspec.Struct, frozen=True, array_like=True):

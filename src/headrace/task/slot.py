@@ -55,7 +55,7 @@ from headrace.task.orders import (
 from headrace.task.outputs import OutputWriter
 from headrace.task.remotes import RemoteStores
 from headrace.task.sinks import write_sinks
-from headrace.task.slot_host import KeptTask, SlotHost
+from headrace.task.slot_host import KeptTask, SlotHost, let_go
 from headrace.task.slot_stores import SlotStores
 from headrace.task.source import SourceReader
 from headrace.task.stage_task import StageTask, store_specs
@@ -107,6 +107,9 @@ def run_slot(order: SlotOrder, host: SlotHost) -> SlotReport:
     if order.host and order.host != host.host:
         attempt = host.clock.new_id()
         return SlotReport(order.slot, attempt, host.host, os.getpid(), misplaced=True)
+    if order.leaves or order.renew:
+        let_go(host, order)
+        return SlotReport(order.slot, host.clock.new_id(), host.host, os.getpid())
     report, damaged = _tried(order, host)
     if damaged is not None and host.mend(order, damaged):
         report, _ = _tried(order, host)

@@ -99,3 +99,18 @@ def release(host: SlotHost) -> None:
     host.loop.close()
     host.merges.close()
     host.registry.close_all()
+
+
+def let_go(host: SlotHost, order: SlotOrder) -> None:
+    """Close the tasks that an order names, and their standbys, for another process opens them."""
+    if order.renew:
+        release(host)
+        return
+    for stage, task in order.leaves:
+        key = (order.job, stage, task)
+        kept = host.runtimes.pop(key, None)
+        if kept is not None:
+            with suppress(HeadraceError):  # of the user's close(): the task is over
+                kept.task.close()
+        host.standbys.stop(key)
+        host.registry.close(key)

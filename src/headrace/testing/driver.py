@@ -20,7 +20,14 @@ from headrace.bus.bus import Bus
 from headrace.bus.options import BusOptions, Fsync
 from headrace.bus.spec import StreamSpec
 from headrace.closing import Closing
-from headrace.config import EpochSettings, JobSettings, Settings, StandbySettings, StateSettings
+from headrace.config import (
+    EpochSettings,
+    JobSettings,
+    PlacementSettings,
+    Settings,
+    StandbySettings,
+    StateSettings,
+)
 from headrace.coordinator.backup.copier import Copier, CopyStatus
 from headrace.coordinator.backup.places import places
 from headrace.coordinator.coordinator import Coordinator
@@ -72,6 +79,8 @@ class TestDriver(Looking, Closing):
             ``copy`` only, when the test wants one.
         standby_copies: copies of each task's RocksDB stores on other hosts.
         job_settings: further settings of the section ``job``, such as ``call_timeout_s``.
+        placement: settings of the section ``placement``; a lost host is not waited for unless they
+            say so.
     """
 
     __test__ = False
@@ -96,6 +105,7 @@ class TestDriver(Looking, Closing):
         start: str = "earliest",
         standby_copies: int = 0,
         job_settings: Mapping[str, Any] | None = None,
+        placement: Mapping[str, Any] | None = None,
     ) -> None:
         self._job, self._slots, self._hosts = job, slots, hosts
         self._background = background
@@ -107,6 +117,7 @@ class TestDriver(Looking, Closing):
             job=JobSettings(
                 tasks=tasks, key_groups=key_groups, start=start, **(job_settings or {})
             ),
+            placement=PlacementSettings(**{"wait_s": 0.0, **(placement or {})}),
             standby=StandbySettings(enabled=standby_copies > 0, copies=max(1, standby_copies)),
             epoch=EpochSettings(max_rows=max_rows, max_bytes=max_bytes),
             state=StateSettings(

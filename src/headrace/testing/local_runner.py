@@ -50,7 +50,7 @@ class LocalRunner:
         for host in hosts.values():
             release(host)
         self._known = list(hosts)
-        return [Slot(number, host.host) for number, host in hosts.items()]
+        return [Slot(number, host.host, host.state_dir.name) for number, host in hosts.items()]
 
     def _answering(self) -> list[int]:
         return [number for number in range(self._count) if number not in self.down]
@@ -74,9 +74,13 @@ class LocalRunner:
         self.history.append(order)
         for _ in range(self._tries):
             try:
-                return run_slot(order, self.host(order.slot))
+                report = run_slot(order, self.host(order.slot))
             except SlotCrash:
                 self.kill(order.slot)
+                continue
+            if order.renew:
+                self.kill(order.slot)
+            return report
         raise UnavailableError(f"slot {order.slot} died {self._tries} times", slot=order.slot)
 
     def kill(self, slot: int) -> None:

@@ -51,10 +51,12 @@ Action = Ask | AskAgain | Place
 class Doubted:
     """Slots may have changed: an epoch found one misplaced, or a driver begins.
 
-    ``homes`` are the hosts that tasks live on by the manifest.
+    ``homes`` are the hosts that tasks live on by the manifest; those that are missing now have been
+    since ``now_s`` of the monotonic clock.
     """
 
     homes: frozenset[str]
+    now_s: float
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class Membership:
         homes: hosts that tasks live on.
         slots: over which tasks are placed; none before the first answer.
         wanted: how many slots each host is to have before tasks are placed.
+        doubted_s: since when slots may have changed, of the monotonic clock.
         missed: hosts that are waited for.
         given_up: hosts that were waited for, or not, in vain.
         action: what is to be done now.
@@ -93,6 +96,7 @@ class Membership:
     homes: frozenset[str] = frozenset()
     slots: tuple[Slot, ...] = ()
     wanted: Mapping[str, int] = field(default_factory=dict)
+    doubted_s: float = 0.0
     missed: Mapping[str, Missed] = field(default_factory=dict)
     given_up: frozenset[str] = frozenset()
     action: Action = field(default_factory=Ask)
@@ -105,9 +109,10 @@ class Membership:
     def after(self, event: Event) -> Membership:
         """Return the membership after an event; its action is what is to be done now."""
         match event:
-            case Doubted(homes):
+            case Doubted(homes, now_s):
                 wanted = dict.fromkeys(homes, 1) | count_slots(self.slots)
-                return replace(self, homes=homes, wanted=wanted, missed={}, action=Ask())
+                begun = replace(self, homes=homes, wanted=wanted, doubted_s=now_s)
+                return replace(begun, missed={}, action=Ask())
             case Answered(slots, now_s):
                 return self._answered(slots, now_s)
 
@@ -126,7 +131,9 @@ class Membership:
 
     def _missed(self, host: str, slots: int, now_s: float) -> Missed:
         held = self.missed.get(host)
-        return Missed(slots, now_s) if held is None or slots < held.slots else held
+        if held is None:
+            return Missed(slots, now_s if self.missed else self.doubted_s)
+        return Missed(slots, now_s) if slots < held.slots else held
 
     @property
     def _wait_s(self) -> float:

@@ -1,0 +1,1 @@
+"""The hosts of a job: who is there, what each one has, and which task goes where in an epoch."""

@@ -1,0 +1,179 @@
+"""The hosts of a job, as its driver asks for them: the I/O around ``machines.membership``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from headrace.clock import Clock
+from headrace.coordinator.hosts.placing import Around, Placing
+from headrace.coordinator.hosts.record import Happening, Hosts, HostState, What
+from headrace.coordinator.hosts.seats import Seats
+from headrace.coordinator.machines.membership import (
+    Answered,
+    AskAgain,
+    Doubted,
+    Membership,
+    Place,
+    count_slots,
+)
+from headrace.coordinator.manifest import JobState
+from headrace.coordinator.placement import Affinity, PlacementRules, Slot
+
+POLL_S = 0.25
+LOOK_S = 0.5
+"""How often an idle job looks whether a standby has caught up that a task waits for."""
+
+
+class Asked(Protocol):
+    """What can be asked for slots: a runner."""
+
+    def slots(self) -> list[Slot]:
+        """Return the slots that answer now; each lets go of its stores."""
+        ...
+
+
+class Members:
+    """The hosts of one part of a job.
+
+    One thread calls.
+
+    Args:
+        rules: of placement.
+        runner: of the slots.
+        clock: for waiting.
+        tell: called with a line when a host is lost, waited for, or back.
+    """
+
+    def __init__(
+        self,
+        rules: PlacementRules,
+        runner: Asked,
+        clock: Clock,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._rules, self._runner, self._clock = rules, runner, clock
+        self.tell = tell
+        self._members = Membership(rules)
+        self._happened: list[Happening] = []
+        self.seats = Seats()
+        self.is_unsettled = True
+        self._looked_s = 0.0
+
+    def begin(self, generation: int) -> None:
+        """Note that a driver has begun."""
+        detail = f"generation {generation}, process {os.getpid()} on {os.uname().nodename}"
+        self.note(What.DRIVER, "", detail)
+
+    def find(self, state: JobState, reason: str = "", waited_s: float = 0.0) -> list[Slot]:
+        """Ask the slots where they are, and wait for hosts that are missing, up to the bound.
+
+        Args:
+            state: after the last epoch.
+            reason: why they are asked, if something went wrong.
+            waited_s: how long what is missing has been waited for already.
+
+        Returns:
+            The slots to place tasks over.
+        """
+        if reason:
+            self.note(What.ASKED, "", reason)
+        homes = frozenset(task.host for task in state.tasks.values()) - {""}
+        began = self._clock.monotonic() - waited_s
+        self._members = self._members.after(Doubted(homes, began))
+        said: tuple[str, ...] = ()
+        while True:
+            slots = tuple(self._runner.slots())
+            self._members = self._members.after(Answered(slots, self._clock.monotonic()))
+            action = self._members.action
+            if isinstance(action, Place):
+                break
+            if isinstance(action, AskAgain):
+                if action.hosts != said:
+                    said = action.hosts
+                    self._say_waiting(state, action)
+                self._clock.sleep(min(POLL_S, max(0.0, action.until_s - self._clock.monotonic())))
+        self.seats.let_go()
+        self._tell_of(state, action)
+        self.is_unsettled = True
+        return list(slots)
+
+    def _say_waiting(self, state: JobState, action: AskAgain) -> None:
+        names = ", ".join(_name(state.hosts, host) for host in action.hosts)
+        left = max(0.0, action.until_s - self._clock.monotonic())
+        self.tell(
+            f"host {names} is missing, or some of its slots; its tasks wait for it for up to "
+            f"{left:.1f} s (placement.wait_s)"
+        )
+
+    def _tell_of(self, state: JobState, action: Place) -> None:
+        addresses = {slot.host: slot.address for slot in action.slots}
+        on = _tasks_of(state)
+        for host in action.lost:
+            name, count = _name(state.hosts, host), on.get(host, 0)
+            waited = f"did not come back within {self._rules.wait_s:g} s"
+            why = waited if self._rules.affinity is Affinity.STRICT else "is lost"
+            self.note(What.LOST, host, f"{count} tasks go elsewhere")
+            self.tell(f"host {name} {why}: its {count} tasks go elsewhere")
+        for host, address in addresses.items():
+            held = state.hosts.get(host)
+            if held is None and state.hosts:
+                self.note(What.JOINED, host)
+            elif held is not None and not held.slots:
+                self.note(What.RETURNED, host)
+                limit = f"up to {self._rules.max_moves} an epoch (placement.max_moves)"
+                gets = "it stays empty (drained)" if held.drained else f"it gets tasks, {limit}"
+                self.tell(f"host {address or _name(state.hosts, host)} is back: {gets}")
+
+    def note(self, what: What, host: str = "", detail: str = "") -> None:
+        """Remember that something happened, until an epoch commits it."""
+        self._happened.append(Happening(self._clock.now_ms(), what, host, detail))
+
+    def around(self, state: JobState) -> Around:
+        """Return what the placing of the next epoch goes by."""
+        return Around(self._rules, self.seats, self._changes(state), tuple(self._happened))
+
+    def wants(self, placing: Placing) -> bool:
+        """Say whether an epoch is to run for the sake of hosts alone."""
+        if placing.is_settled:
+            self.is_unsettled = False
+            return False
+        if not placing.only_waits:
+            return True
+        now = self._clock.monotonic()
+        if now < self._looked_s + LOOK_S:
+            return False
+        self._looked_s = now
+        return True
+
+    def _changes(self, state: JobState) -> Hosts:
+        """Return the hosts that are not as the manifest has them."""
+        counts = count_slots(self._members.slots)
+        addresses = {slot.host: slot.address for slot in self._members.slots}
+        found: Hosts = {}
+        for host, count in counts.items():
+            held = state.hosts.get(host, HostState())
+            now = HostState(addresses[host] or held.address, count, held.drained)
+            if now != state.hosts.get(host):
+                found[host] = now
+        for host, held in state.hosts.items():
+            if host not in counts and held.slots:
+                found[host] = HostState(held.address, 0, held.drained)
+        return found
+
+    def committed(self, around: Around) -> None:
+        """Note that an epoch was committed with what had happened by its begin."""
+        del self._happened[: len(around.happened)]
+
+
+def _name(hosts: Mapping[str, HostState], host: str) -> str:
+    return hosts.get(host, HostState()).named(host)
+
+
+def _tasks_of(state: JobState) -> dict[str, int]:
+    """Return how many tasks each host has."""
+    found: dict[str, int] = {}
+    for task in state.tasks.values():
+        found[task.host] = found.get(task.host, 0) + 1
+    return found

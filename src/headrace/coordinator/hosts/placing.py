@@ -1,0 +1,192 @@
+"""Where the tasks of a job run in one epoch: the stages are placed one after the other.
+
+Moves of all stages together keep to one limit. A task that moves is run in that epoch, so that its
+new host is committed; before, the slots that may have its stores open let go of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headrace.coordinator.balance import Budget, Known, Move
+from headrace.coordinator.hosts.record import LOST, MOVED, Happening, Hosts, away_hosts
+from headrace.coordinator.hosts.seats import Seats
+from headrace.coordinator.manifest import JobState
+from headrace.coordinator.placement import Affinity, Placement, PlacementRules, Slot, place
+from headrace.coordinator.planning import task_name
+from headrace.coordinator.standby.course import StandbyCourse
+from headrace.coordinator.task_files import TaskState
+from headrace.plan.stages import JobPlan, Stage
+from headrace.task.orders import StandbyOrder
+
+
+@dataclass(frozen=True)
+class Around:
+    """What a driver brings to the placing of an epoch.
+
+    Args:
+        rules: of placement.
+        seats: where tasks were in the last epoch.
+        changes: hosts that are not as the manifest says; committed with the epoch.
+        happened: to hosts since the last epoch; committed with it.
+    """
+
+    rules: PlacementRules = field(default_factory=PlacementRules)
+    seats: Seats = field(default_factory=Seats)
+    changes: Hosts = field(default_factory=dict)
+    happened: tuple[Happening, ...] = ()
+
+
+class Placing:
+    """The placing of one epoch.
+
+    Args:
+        plan: of the job.
+        state: after the last epoch.
+        slots: those that answer.
+        around: what the driver brings.
+        standbys: the standbys of the job's tasks in this epoch.
+    """
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        state: JobState,
+        slots: Sequence[Slot],
+        around: Around,
+        standbys: StandbyCourse,
+    ) -> None:
+        self._plan, self._state, self._slots = plan, state, slots
+        self._standbys = standbys
+        self.around = around
+        self._budget = Budget(around.rules.max_moves)
+        self._away = away_hosts(state.hosts)
+        self._unready_names: set[str] = set()
+        self._found: dict[str, Placement] = {}
+        self.moves: list[Move] = []
+        self.pending = self.waiting = self.lost = 0
+
+    def of(self, stage: Stage) -> Placement:
+        """Return where all tasks of a stage run, those too that have nothing to do."""
+        if stage.name not in self._found:
+            for other in self._plan.stages:  # in one order, whichever is asked for first
+                if other.keyed and other.name not in self._found:
+                    self._found[other.name] = self._placed(other)
+            if stage.name not in self._found:
+                self._found[stage.name] = self._spread(stage)
+        return self._found[stage.name]
+
+    def _names(self, stage: Stage) -> list[str]:
+        return [task_name(stage.name, task) for task in range(stage.tasks)]
+
+    def _spread(self, stage: Stage) -> Placement:
+        """Deal the tasks of a source stage, which are at home nowhere."""
+        turn = self._turn(stage)
+        return place(self._names(stage), self._slots, Known({}), turn, away=self._away)
+
+    def _placed(self, stage: Stage) -> Placement:
+        names, rules = self._names(stage), self.around.rules
+        if rules.affinity is Affinity.NONE:
+            return self._spread(stage)
+        placed = place(
+            names,
+            self._slots,
+            self._known(stage, names),
+            self._turn(stage),
+            seats=self.around.seats.at,
+            away=self._away,
+            budget=self._budget,
+        )
+        self.moves += placed.moves
+        self.pending += placed.pending
+        self.waiting += placed.waiting
+        hosts = {slot.host for slot in self._slots}
+        self.lost += sum(self._home(name) not in (*hosts, "") for name in names)
+        return placed
+
+    def _home(self, name: str) -> str:
+        return self._state.tasks.get(name, TaskState()).host
+
+    def _known(self, stage: Stage, names: Sequence[str]) -> Known:
+        tasks, standbys = self._state.tasks, self._state.standbys
+        home, held = {}, {}
+        for name in names:
+            task = tasks.get(name)
+            if task is None:
+                continue
+            home[name] = task.host
+            if name in standbys or task.former:
+                copies = [one for one in standbys.get(name, ()) if one.epoch >= 0]
+                copies.sort(key=lambda one: one.epoch, reverse=True)
+                held[name] = (*(one.host for one in copies), *task.former)
+        home.update(self._standbys.homes(stage))
+        return Known(home, held, self._weight, self._unready)
+
+    def _weight(self, name: str) -> int:
+        task = self._state.tasks.get(name)
+        return 0 if task is None else task.snapshot_bytes + task.segment_bytes
+
+    def _unready(self, name: str) -> bool:
+        """Say whether a task that is to leave has a standby, which is not there yet."""
+        if not self._standbys.lacks(name):
+            return False
+        self._unready_names.add(name)
+        return True
+
+    def waits_for(self, orders: Sequence[StandbyOrder]) -> bool:
+        """Say whether a task that is to leave waits for one of these standbys."""
+        return any(task_name(one.stage, one.task) in self._unready_names for one in orders)
+
+    def _turn(self, stage: Stage) -> int:
+        """How many tasks the stages before it in its level have."""
+        level = self._plan.levels[stage.level]
+        return sum(other.tasks for other in level if other.index < stage.index)
+
+    def moved(self, stage: Stage) -> frozenset[str]:
+        """Return the tasks of a keyed stage that are placed on another host than they were."""
+        hosts = self.of(stage).hosts
+        return frozenset(name for name, host in hosts.items() if host != self._home(name))
+
+    @property
+    def is_settled(self) -> bool:
+        """Say whether every task of every keyed stage that has run is where it is to be."""
+        keyed = [stage for stage in self._plan.stages if stage.keyed]
+        moved = any(self._home(name) for stage in keyed for name in self.moved(stage))
+        return not moved and not self.pending
+
+    @property
+    def only_waits(self) -> bool:
+        """Say whether all that is to come are moves that wait for standbys."""
+        return not self.moves and not self.lost and self.pending == self.waiting
+
+    def leaving(self) -> dict[int, list[str]]:
+        """Return what slots are to let go of before the epoch, and note who opens it then."""
+        placed: dict[str, int] = {}
+        for stage in self._plan.stages:
+            if stage.keyed:
+                for slot, names in self.of(stage).slots.items():
+                    placed.update(dict.fromkeys(names, slot))
+        seats = self.around.seats
+        found = seats.leaving(placed)
+        for move in self.moves:  # a standby may be open in any slot of the host
+            if any(one.host == move.target for one in self._state.standbys.get(move.task, ())):
+                for slot in self._slots:
+                    if slot.host == move.target:
+                        found.setdefault(slot.number, []).append(move.task)
+        return found
+
+    def seated(self, leaving: Mapping[int, list[str]]) -> None:
+        """Note that slots have let go, and that the epoch is about to open stores."""
+        seats = self.around.seats
+        seats.left(leaving)
+        for stage in self._plan.stages:
+            if stage.keyed:
+                for slot, names in self.of(stage).slots.items():
+                    seats.sit(dict.fromkeys(names, slot))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What is counted of the epoch."""
+        found = {MOVED: len(self.moves), LOST: self.lost}
+        return {name: count for name, count in found.items() if count}

@@ -1,0 +1,96 @@
+"""What manifests say of hosts: who they are, which are drained, and what became of them lately."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+
+MOST_LOST = 32
+"""Hosts that were lost and are remembered."""
+
+STORY = 32
+"""The last things that happened, which are remembered."""
+
+MOVED, LOST = "placement.moved", "placement.lost"
+"""What is counted: tasks that left a host that was there, and tasks that lost theirs."""
+
+
+class HostState(msgspec.Struct, frozen=True, array_like=True):
+    """A host, by the identity of its state directory.
+
+    Args:
+        address: or name, where it is known.
+        slots: that it has; 0: it is lost.
+        drained: no task is to be there.
+    """
+
+    address: str = ""
+    slots: int = 0
+    drained: bool = False
+
+    def named(self, host: str) -> str:
+        """Return what people call a host with this identity."""
+        return self.address or host
+
+
+Hosts = dict[str, HostState]
+
+
+class What(StrEnum):
+    """What can happen to the hosts of a job."""
+
+    DRIVER = "driver"
+    LOST = "lost"
+    RETURNED = "returned"
+    JOINED = "joined"
+    ASKED = "asked"
+    DRAIN = "drain"
+    EMPTY = "empty"
+    UNDRAIN = "undrain"
+    RENEWED = "renewed"
+
+
+class Happening(msgspec.Struct, frozen=True, array_like=True):
+    """Something that became of a host, or of the job on its hosts.
+
+    Args:
+        time_ms: wall clock, when the driver learnt of it.
+        what: happened.
+        host: identity; empty: none in particular.
+        detail: in words.
+    """
+
+    time_ms: int
+    what: What
+    host: str = ""
+    detail: str = ""
+
+
+def folded(hosts: Mapping[str, HostState], changes: Mapping[str, HostState]) -> Hosts:
+    """Return the hosts after some changed; of lost ones that are not drained only the last stay."""
+    if not changes:
+        return dict(hosts)
+    found = {name: host for name, host in hosts.items() if name not in changes} | dict(changes)
+    lost = [name for name, host in found.items() if not host.slots and not host.drained]
+    for name in lost[: max(0, len(lost) - MOST_LOST)]:
+        del found[name]
+    return found
+
+
+def told(story: Sequence[Happening], more: Sequence[Happening]) -> tuple[Happening, ...]:
+    """Return the last things that happened."""
+    return (*story, *more)[-STORY:] if more else tuple(story)
+
+
+def former_hosts(former: Sequence[str], before: str, now: str, most: int = 2) -> tuple[str, ...]:
+    """Return the hosts that may still hold something of a task's state, the last one first."""
+    if before == now or not before:
+        return tuple(host for host in former if host != now)
+    return (before, *(host for host in former if host not in (before, now)))[:most]
+
+
+def away_hosts(hosts: Mapping[str, HostState]) -> frozenset[str]:
+    """Return the hosts that are to be empty."""
+    return frozenset(name for name, host in hosts.items() if host.drained)
