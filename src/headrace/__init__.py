@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         sliding,
         tumbling,
     )
+    from headrace.standalone.running import Running, run, start
     from headrace.task.context import Context
     from headrace.task.timers import Timer
 
@@ -54,6 +55,7 @@ __all__ = [
     "MonoidProcessor",
     "Output",
     "Remote",
+    "Running",
     "StatefulProcessor",
     "StatelessProcessor",
     "Store",
@@ -71,9 +73,11 @@ __all__ = [
     "job",
     "lit",
     "processing_time",
+    "run",
     "session",
     "sinks",
     "sliding",
+    "start",
     "store",
     "to",
     "tumbling",
@@ -92,6 +96,7 @@ _HOMES = {
     "MonoidProcessor": "headrace.graph.processors",
     "Output": "headrace.graph.ledger",
     "Remote": "headrace.graph.remote",
+    "Running": "headrace.standalone.running",
     "StatefulProcessor": "headrace.graph.processors",
     "StatelessProcessor": "headrace.graph.processors",
     "Store": "headrace.graph.stores",
@@ -109,9 +114,11 @@ _HOMES = {
     "job": "headrace.graph.jobs",
     "lit": "polars",
     "processing_time": "headrace.graph.times",
+    "run": "headrace.standalone.running",
     "session": "headrace.graph.window_makers",
     "sinks": "headrace.sinks",
     "sliding": "headrace.graph.window_makers",
+    "start": "headrace.standalone.running",
     "store": "headrace.graph.stores",
     "to": "headrace.graph.sides",
     "tumbling": "headrace.graph.window_makers",

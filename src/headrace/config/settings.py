@@ -23,6 +23,7 @@ from pydantic import (
 
 from headrace.config import samza
 from headrace.config.durability import Durability
+from headrace.config.inputs import INPUTS, InputSettings
 from headrace.config.section import Section
 from headrace.config.starts import read_start
 from headrace.config.watching import AlertSettings, ObserveSettings, TracingSettings
@@ -336,6 +337,28 @@ class RemoteSettings(Section):
     )
 
 
+class StandaloneSettings(Section):
+    """Jobs inside Python processes, without Spark."""
+
+    workers: Literal["auto", "threads", "processes"] = Field(
+        "auto",
+        description="what slots are: threads of the process, or child processes; auto: one slot a "
+        "thread, several child processes",
+    )
+    host: str = Field(
+        "127.0.0.1",
+        min_length=1,
+        description="address at which processes that share a job join the one that drives it; that "
+        "of a network where they are on several hosts",
+    )
+    lease_s: float = Field(
+        5.0,
+        ge=0.5,
+        description="after so long without a sign of life a process that shares a job is taken for "
+        "lost, also the one that drives it",
+    )
+
+
 class SparkSettings(Section):
     """Which Spark runs the slots, and how the driver calls it."""
 
@@ -384,7 +407,12 @@ class Settings(Section):
     tracing: TracingSettings = TracingSettings()
     bus: BusSettings = BusSettings()
     warehouse: WarehouseSettings = WarehouseSettings()
+    inputs: dict[str, InputSettings] = Field(
+        default_factory=dict,
+        description="tables `[inputs.NAME]`: what stands for a stream that jobs read",
+    )
     remote: RemoteSettings = RemoteSettings()
+    standalone: StandaloneSettings = StandaloneSettings()
     spark: SparkSettings = SparkSettings()
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
 
@@ -458,7 +486,7 @@ def _leaves() -> Iterator[tuple[str, tuple[type[Section], str]]]:
 
 
 LEAVES = dict(_leaves())
-SECTIONS = {key.partition(".")[0] for key in LEAVES if "." in key} | {"spark.conf"}
+SECTIONS = {key.partition(".")[0] for key in LEAVES if "." in key} | {"spark.conf", INPUTS}
 
 
 def setting_keys() -> tuple[str, ...]:

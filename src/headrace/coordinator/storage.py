@@ -160,14 +160,27 @@ class DriverLock:
         root: of the job.
         job: its name.
         clock: for waiting until a holder that has just begun says who it is.
+        seize: take it away from a process that has it but is frozen. The file is replaced: that
+            process keeps a lock on one that nobody finds any more, and what it still does is
+            refused by its generation.
 
     Raises:
         NotOwnerError: another process holds it; names that process.
     """
 
-    def __init__(self, root: Path, job: str, clock: Clock | None = None) -> None:
+    def __init__(
+        self, root: Path, job: str, clock: Clock | None = None, *, seize: bool = False
+    ) -> None:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._file = os.open(root / "driver.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        path = root / "driver.lock"
+        if seize:
+            new = root / f".driver.lock-{(clock or SystemClock()).new_id()}"
+            self._file = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._sign()
+            os.replace(new, path)
+            return
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -178,6 +191,9 @@ class DriverLock:
                 "first (it ends its epoch on SIGTERM), or run this job under another name",
                 job=job,
             ) from error
+        self._sign()
+
+    def _sign(self) -> None:
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
 

@@ -43,11 +43,20 @@ class Lease:
         host_id: identity of this host's state directory.
         files: the file system.
         clock: for names, and for when to renew.
+        renew_s: how often it is renewed at most.
     """
 
-    def __init__(self, root: Path, job: str, host_id: str, files: Files, clock: Clock) -> None:
+    def __init__(
+        self,
+        root: Path,
+        job: str,
+        host_id: str,
+        files: Files,
+        clock: Clock,
+        renew_s: float = RENEW_S,
+    ) -> None:
         self._root, self._job, self._files, self._clock = root, job, files, clock
-        self._path = root / "lease.json"
+        self._path, self._renew_s = root / "lease.json", renew_s
         self._mine = Holder(host_id, os.uname().nodename, os.getpid(), _machine())
         self._renewed: float | None = None
         self.generation = 0
@@ -56,7 +65,7 @@ class Lease:
         """Make sure that no driver of another host holds a lease that still counts.
 
         Without an identity of its own, as of a driver whose epochs commit to job_dir itself,
-        every holder is another.
+        every holder is another, but for this process.
 
         Raises:
             NotOwnerError: one does; names it.
@@ -64,6 +73,9 @@ class Lease:
         """
         holder, age = self.holder()
         if holder is None or holder.host_id == self._mine.host_id or age > LEASE_S:
+            return
+        own = (self._mine.process, self._mine.machine)
+        if not self._mine.host_id and (holder.process, holder.machine) == own:
             return
         if holder.machine == self._mine.machine and not is_alive(holder.process):
             return
@@ -73,6 +85,20 @@ class Lease:
             f"again in {LEASE_S - age:.0f} s",
             job=self._job,
         )
+
+    @property
+    def mine(self) -> Holder:
+        """What this process says of itself when it holds the lease."""
+        return self._mine
+
+    def force(self) -> None:
+        """Take the lease now, whoever holds it.
+
+        Raises:
+            OSError: job_dir does not answer.
+        """
+        self._renewed = None
+        self.renew()
 
     def holder(self) -> tuple[Holder | None, float]:
         """Return the holder, and the seconds since it renewed by the file system's own clock.
@@ -147,7 +173,7 @@ class Lease:
             OSError: job_dir does not answer.
         """
         now = self._clock.monotonic()
-        if self._renewed is not None and now - self._renewed < RENEW_S:
+        if self._renewed is not None and now - self._renewed < self._renew_s:
             return
         data = msgspec.json.encode(self._mine)
         self._files.replace(self._path, data, self._clock.new_id())

@@ -1,0 +1,65 @@
+"""What it takes to drive a job from this process, the same whether it is shared or not."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+from headrace.bus.bus import Bus
+from headrace.clock import Clock
+from headrace.config import Settings
+from headrace.coordinator.loop import Control
+from headrace.coordinator.running.course import Course, Listeners, RunResult
+from headrace.files import Files
+from headrace.graph.jobs import Job
+from headrace.standalone.engine import GroupEngine
+from headrace.standalone.group import Group
+from headrace.standalone.serving import Serving
+
+
+@dataclass(frozen=True)
+class Driving:
+    """What a process needs to drive a job.
+
+    Args:
+        job: made by ``headrace.job``.
+        settings: of this process.
+        bus: inputs and outputs.
+        control: what stops and finishes the run.
+        listeners: who is told.
+        serve: whether the HTTP API is served, as far as the settings want it.
+        clock: where time comes from.
+        files: the file system.
+    """
+
+    job: Job
+    settings: Settings
+    bus: Bus
+    control: Control
+    listeners: Listeners
+    serve: bool
+    clock: Clock
+    files: Files
+
+    def engine(self, group: Group, control: Control | None = None) -> GroupEngine:
+        """Return what runs the job's slots on a group.
+
+        Args:
+            group: of processes.
+            control: another one than that of the run.
+        """
+        control = control or self.control
+        course = Course(self.bus, self.settings, control, self.clock, self.files, self.listeners)
+        return GroupEngine(group, course)
+
+    def run(self, engine: GroupEngine) -> RunResult:
+        """Drive the job, whose lock this process holds, until it ends, stops or fails."""
+        course = engine.course
+        if not self.serve:
+            return course.run(course.deployed(self.job), engine)
+        serving = Serving(
+            self.job.name, self.settings, course.control, course.listeners, self.clock
+        )
+        with closing(serving):
+            course = replace(course, listeners=serving.listeners)
+            return course.run(course.deployed(self.job), replace(engine, course=course))

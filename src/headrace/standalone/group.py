@@ -1,0 +1,349 @@
+"""The driver's side of a shared job: takes processes in, asks their slots, and notices who goes.
+
+``members.json`` in the job's storage says who is in, for ``jobs describe`` and for the driver
+that comes next; ``standalone.json``, for its owner alone, how to join.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from headrace.clock import Clock
+from headrace.errors import HeadraceError, InvalidInputError
+from headrace.files import Files
+from headrace.standalone.frames import (
+    Alive,
+    Do,
+    Done,
+    Hello,
+    Leave,
+    Over,
+    Refused,
+    Welcome,
+    Wire,
+)
+from headrace.standalone.membership import Member, Membership
+from headrace.standalone.places import ADDRESS, MEMBERS, Address, MemberInfo, write_private
+from headrace.standalone.slots import LocalSlots, settle
+from headrace.task.orders import SlotOrder, SlotReport
+
+BACKLOG = 64
+BEAT_S = 0.5
+
+
+class MemberLostError(Exception):
+    """A process has gone in the middle of an order. Place its tasks anew."""
+
+
+@dataclass
+class _Remote:
+    """A process that has joined: its connection, and what was asked of it."""
+
+    member: Member
+    wire: Wire
+    calls: dict[int, Future[SlotReport]] = field(default_factory=dict)
+    count: int = 0
+
+
+class Group:
+    """All processes of a job, this one first.
+
+    Args:
+        local: the slots of this process.
+        count: how many these are.
+        host: identity of its state directory.
+        job: its name.
+        membership: empty.
+        clock: where time comes from.
+    """
+
+    def __init__(
+        self,
+        local: LocalSlots,
+        count: int,
+        host: str,
+        job: str,
+        membership: Membership,
+        clock: Clock,
+    ) -> None:
+        self._local, self._job, self._clock = local, job, clock
+        self._lock = threading.Condition()
+        self._membership = membership
+        self._remotes: dict[int, _Remote] = {}
+        self._own = membership.join(
+            host, os.uname().nodename, os.getpid(), count, clock.monotonic()
+        )
+        self._used: dict[str, set[int]] = {}
+        self._doors: list[Door] = []
+
+    def open(self, storage: Path, address: str, files: Files, tell: Callable[[str], None]) -> None:
+        """Let processes join from now on.
+
+        Args:
+            storage: of the job.
+            address: to listen on.
+            files: the file system.
+            tell: called with a line when a process joins, leaves or is lost.
+        """
+        self._doors.append(Door(self, storage, address, files, self._clock, tell))
+
+    @property
+    def version(self) -> int:
+        """Changes whenever slots come or go."""
+        with self._lock:
+            return self._membership.version
+
+    @property
+    def members(self) -> list[Member]:
+        """Those that are in now."""
+        with self._lock:
+            return list(self._membership.members.values())
+
+    @property
+    def own(self) -> int:
+        """The number of this process."""
+        return self._own.number
+
+    def waited_s(self, numbers: set[int]) -> float:
+        """Return how long those of these that have gone have been waited for already."""
+        with self._lock:
+            return self._membership.waited_s(numbers)
+
+    def expect(self, hosts: set[str]) -> None:
+        """Wait for hosts that were in before, before tasks are placed without them."""
+        with self._lock:
+            self._membership.expect(hosts, self._clock.monotonic())
+
+    def settle(self, should_stop: Callable[[], bool]) -> tuple[int, list[Member]]:
+        """Return version and members, once those that are waited for are back or given up."""
+        with self._lock:
+            while self._membership.awaited(self._clock.monotonic()) and not should_stop():
+                self._lock.wait(0.05)
+            return self._membership.version, self._membership.able()
+
+    def ask(self, number: int, job: str, slot: int, order: SlotOrder | None) -> Future[SlotReport]:
+        """Ask a slot of a process; the future may hold ``MemberLostError``."""
+        if number == self._own.number:
+            return self._local.ask(job, slot, order)
+        future: Future[SlotReport] = Future()
+        with self._lock:
+            remote = self._remotes.get(number)
+            if remote is None:
+                future.set_exception(MemberLostError(f"process {number} of the job has gone"))
+                return future
+            remote.count += 1
+            call = remote.count
+            remote.calls[call] = future
+        with suppress(OSError):  # its end is found by whoever reads
+            remote.wire.send(Do(call, job, slot, order))
+        return future
+
+    def uses(self, part: str, numbers: set[int]) -> None:
+        """Note which processes a part of the job has placed tasks on; others may leave."""
+        with self._lock:
+            self._used[part] = numbers
+            self._let_go()
+
+    def _let_go(self) -> None:
+        used = {number for numbers in self._used.values() for number in numbers}
+        for member in self._membership.unneeded(used):
+            remote = self._remotes.get(member.number)
+            if remote is not None:
+                _say(remote.wire, Over())
+
+    def serve(self, wire: Wire, hello: Hello) -> Member | None:
+        """Take a process in and listen to it until it goes; return it, as it was at last."""
+        with self._lock:
+            member = self._membership.join(
+                hello.host, hello.machine, hello.process, hello.slots, self._clock.monotonic()
+            )
+            gone = [n for n in self._remotes if n not in self._membership.members]
+            for number in gone:
+                self._drop(self._remotes.pop(number))
+            remote = self._remotes[member.number] = _Remote(member, wire)
+            self._lock.notify_all()
+        for door in self._doors:
+            door.tell_joined(member)
+        with suppress(OSError):
+            wire.send(Welcome(os.getpid()))
+        with suppress(HeadraceError):
+            self._listen(remote)
+        with self._lock:
+            last = self._membership.members.get(member.number)
+            self._membership.lose(member.number, self._clock.monotonic())
+            self._remotes.pop(member.number, None)
+            self._drop(remote)
+            self._lock.notify_all()
+        return last
+
+    def _listen(self, remote: _Remote) -> None:
+        number = remote.member.number
+        while (message := remote.wire.receive()) is not None:
+            with self._lock:
+                self._membership.heard(number, self._clock.monotonic())
+                if isinstance(message, Leave):
+                    self._membership.leave(number)
+                    self._let_go()
+                future = remote.calls.pop(message.call, None) if isinstance(message, Done) else None
+            if future is not None and isinstance(message, Done):
+                settle(future, message, number)
+
+    def _drop(self, remote: _Remote) -> None:
+        remote.wire.close()
+        calls, remote.calls = list(remote.calls.values()), {}
+        member = remote.member
+        error = f"process {member.process} on {member.machine} has gone"
+        for future in calls:
+            future.set_exception(MemberLostError(error))
+
+    def beat(self) -> None:
+        """Tell all processes that this one lives, and give up those that say nothing."""
+        with self._lock:
+            now = self._clock.monotonic()
+            self._membership.heard(self._own.number, now)
+            silent = {member.number for member in self._membership.silent(now)}
+            remotes = list(self._remotes.values())
+        for remote in remotes:
+            if remote.member.number in silent:
+                remote.wire.close()  # its listener does the rest
+            else:
+                _say(remote.wire, Alive())
+
+    def close(self, *, ended: bool) -> None:
+        """Let all processes go, and take in no more."""
+        with self._lock:
+            remotes = list(self._remotes.values())
+        for door in self._doors:
+            door.close()
+        for remote in remotes:
+            _say(remote.wire, Over(ended))
+            remote.wire.close()
+
+
+def _say(wire: Wire, message: Alive | Over | Refused) -> None:
+    with suppress(OSError):  # whoever listens there finds that it has gone
+        wire.send(message)
+
+
+class Door:
+    """Where processes join: a socket, and the word of where it is.
+
+    Args:
+        group: that they join.
+        storage: of the job.
+        address: to listen on.
+        files: the file system.
+        clock: for names, and beats.
+        tell: called with a line when a process joins, leaves or is lost.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        storage: Path,
+        address: str,
+        files: Files,
+        clock: Clock,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._group, self._storage, self._files, self._clock = group, storage, files, clock
+        self._tell, self._over = tell, threading.Event()
+        self._token = secrets.token_urlsafe(32)
+        self._listener = _listening(address)
+        host, port = self._listener.getsockname()[:2]
+        self._address = Address(host, port, self._token, os.getpid())
+        write_private(storage / ADDRESS, msgspec.json.encode(self._address), clock)
+        self._note()
+        for role in (self._accept, self._beat):
+            threading.Thread(target=role, name="headrace-group", daemon=True).start()
+
+    def _accept(self) -> None:
+        while not self._over.is_set():
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(
+                target=self._meet, args=(Wire(connection),), name="headrace-member", daemon=True
+            ).start()
+
+    def _meet(self, wire: Wire) -> None:
+        if not wire.prove(self._token, is_driver=True):
+            wire.close()
+            return
+        hello = wire.receive()
+        if not isinstance(hello, Hello):
+            wire.close()
+            return
+        if any(
+            one.host == hello.host and one.number == self._group.own for one in self._group.members
+        ):
+            _say(
+                wire, Refused("it has the driver's own state directory; give it another state.dir")
+            )
+            wire.close()
+            return
+        last = self._group.serve(wire, hello)
+        if self._over.is_set() or last is None:
+            return
+        self._note()
+        went = "has left" if last.is_leaving else "is lost"
+        self._tell(f"process {last.process} on {last.machine} {went}; its tasks go to others")
+
+    def tell_joined(self, member: Member) -> None:
+        """Note that a process is in."""
+        self._note()
+        slots = "1 slot" if member.slots == 1 else f"{member.slots} slots"
+        self._tell(f"process {member.process} on {member.machine} has joined with {slots}")
+
+    def _note(self, *, without_own: bool = False) -> None:
+        """Write down who is in."""
+        own = self._group.own
+        found = [
+            MemberInfo(one.host, one.machine, one.process, one.slots, one.number == own)
+            for one in self._group.members
+            if not (without_own and one.number == own)
+        ]
+        with suppress(OSError):  # the next one will do it
+            self._files.replace(
+                self._storage / MEMBERS, msgspec.json.encode(found), self._clock.new_id()
+            )
+
+    def _beat(self) -> None:
+        while not self._over.wait(BEAT_S):
+            self._group.beat()
+
+    def close(self) -> None:
+        """Listen no more; who drives next need not wait for this process."""
+        self._over.set()
+        self._listener.close()
+        self._note(without_own=True)
+        with suppress(OSError, msgspec.DecodeError):
+            path = self._storage / ADDRESS
+            if msgspec.json.decode(path.read_bytes(), type=Address) == self._address:
+                path.unlink()
+
+
+def _listening(address: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.bind((address, 0))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise InvalidInputError(
+            f"standalone.host={address} cannot be listened on: {error.strerror}; give an address "
+            "of this machine"
+        ) from error
+    return listener

@@ -1,0 +1,312 @@
+"""``headrace.run`` and ``headrace.start``: a job in this process, alone or shared with others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+from headrace.bus.address import open_bus
+from headrace.bus.bus import Bus
+from headrace.bus.options import BusOptions
+from headrace.clock import SystemClock
+from headrace.config import Settings, load_settings
+from headrace.config.durability import Durability
+from headrace.coordinator.backup.places import newest_of, places
+from headrace.coordinator.commit_log import FileCommitLog
+from headrace.coordinator.history import load_state
+from headrace.coordinator.identity import host_identity
+from headrace.coordinator.joined import JoinedParts
+from headrace.coordinator.loop import Control
+from headrace.coordinator.manifest import JobState
+from headrace.coordinator.running.course import Listeners, RunResult, refusals
+from headrace.coordinator.running.interrupts import interrupts
+from headrace.coordinator.storage import DriverLock, check_job_name
+from headrace.coordinator.summary import EpochSummary
+from headrace.errors import HeadraceError, InvalidInputError
+from headrace.files import Files
+from headrace.graph.jobs import Job
+from headrace.standalone.driving import Driving
+from headrace.standalone.group import Group
+from headrace.standalone.membership import Membership
+from headrace.standalone.places import OwnStateDir
+from headrace.standalone.sharing import Sharing
+from headrace.standalone.slots import Kind, LocalSlots
+
+Status = Literal[
+    "starting", "following", "running", "paused", "stopping", "stopped", "ended", "failed"
+]
+
+
+class Running:
+    """A job that runs in this process, in threads of its own; ``headrace.start`` makes it.
+
+    As a context manager it stops the job at the end of the block. Methods can be called from any
+    thread.
+
+    Args:
+        job: made by ``headrace.job``.
+        settings: of the run.
+        join: share the job with other processes.
+        bus: the one at ``settings.bus_dir`` when left out; closed by whoever opened it.
+        control: what stops and finishes it.
+        listeners: who is told of what.
+        serve: whether the HTTP API is served, as far as the settings want it.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        settings: Settings,
+        *,
+        join: bool = False,
+        bus: Bus | None = None,
+        control: Control | None = None,
+        listeners: Listeners | None = None,
+        serve: bool = True,
+    ) -> None:
+        self.job, self.settings = check_job_name(job.name), settings
+        self._job, self._join, self._serve, self._bus = job, join, serve, bus
+        self._clock, self._files = SystemClock(), Files()
+        self._control, self._listeners = control or Control(), listeners or Listeners()
+        self._parts: JoinedParts | None = None
+        self._result: RunResult | None = None
+        self._error: BaseException | None = None
+        self._is_following = False
+        self._over = threading.Event()
+        threading.Thread(target=self._live, name=f"headrace {job.name}", daemon=True).start()
+
+    def _live(self) -> None:
+        try:
+            with refusals():
+                self._result = self._shared() if self._join else self._alone()
+        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+            self._error = error
+        finally:
+            self._over.set()
+
+    def _alone(self) -> RunResult:
+        settings = self.settings
+        root = places(settings, self.job).storage
+        with ExitStack() as held:
+            held.enter_context(DriverLock(root, self.job))
+            local, count = self._slots(settings, held)
+            host = host_identity(settings.state_dir, self._clock, self._files)
+            members = Membership(float("inf"))
+            group = Group(local, count, host, self.job, members, self._clock)
+            driving = self._driving(settings, held)
+            return driving.run(driving.engine(group))
+
+    def _shared(self) -> RunResult:
+        if Durability.parse(self.settings.state.durability).is_backup:
+            raise InvalidInputError(
+                f"state.durability is {self.settings.state.durability}, which keeps the job's "
+                "storage on the disk of one process; processes that share a job need "
+                "state.durability=epoch",
+                job=self.job,
+            )
+        with ExitStack() as held:
+            own = OwnStateDir(self.settings, self.job)
+            held.callback(own.release)
+            local, count = self._slots(own.settings, held)
+            driving = self._driving(own.settings, held)
+            return Sharing(driving, local, count, self._take_role).live()
+
+    def _slots(self, settings: Settings, held: ExitStack) -> tuple[LocalSlots, int]:
+        count = settings.job.slots or 1
+        wanted = settings.standalone.workers
+        kind: Kind = "threads" if wanted == "auto" and count == 1 else "processes"
+        local = LocalSlots(settings, kind if wanted == "auto" else wanted)
+        held.callback(local.close)
+        return local, count
+
+    def _driving(self, settings: Settings, held: ExitStack) -> Driving:
+        bus = self._bus
+        if bus is None:
+            opened = open_bus(settings.bus_dir, BusOptions.of(settings.bus))
+            bus = held.enter_context(opened)
+        listeners = replace(self._listeners, on_parts=self._begun)
+        control, clock, files = self._control, self._clock, self._files
+        return Driving(self._job, settings, bus, control, listeners, self._serve, clock, files)
+
+    def _begun(self, parts: JoinedParts) -> None:
+        self._parts, self._is_following = parts, False
+        if self._listeners.on_parts is not None:
+            self._listeners.on_parts(parts)
+
+    def _take_role(self, drives: bool) -> None:
+        self._is_following = not drives
+        if not drives:
+            self._parts = None
+
+    @property
+    def status(self) -> Status:
+        """What the job is doing in this process; ``following``: it runs slots for another one."""
+        if self._over.is_set():
+            if self._result is None:
+                return "failed"
+            return "ended" if self._result.state.ended else "stopped"
+        if self._control.stop.is_set():
+            return "stopping"
+        if self._is_following:
+            return "following"
+        if self._parts is None:
+            return "starting"
+        return "paused" if self._control.paused.is_set() else "running"
+
+    @property
+    def state(self) -> JobState | None:
+        """The job's state after its last epoch; ``None``: there is none yet."""
+        if self._result is not None:
+            return self._result.state
+        if self._parts is not None:
+            return self._parts.state
+        root = newest_of(self.settings, self.job)
+        if not (root / "manifests").is_dir():
+            return None
+        with suppress(HeadraceError):  # the driver has just begun, or prunes
+            return load_state(FileCommitLog(root, Files(sync=False), self._clock))
+        return None
+
+    def pause(self) -> None:
+        """Begin no further epoch until ``resume``; only what this process drives is paused."""
+        self._control.paused.set()
+
+    def resume(self) -> None:
+        """Go on after ``pause``."""
+        self._control.paused.clear()
+
+    def finish(self) -> None:
+        """Read the inputs to the ends that they have now, close all windows, and end for good."""
+        self._control.paused.clear()
+        self._control.finish.set()
+
+    def stop(self, timeout: float | None = None) -> RunResult:
+        """End the epoch under way and the run; nothing is lost. Doing so twice is fine.
+
+        Raises:
+            HeadraceError: as of ``wait``.
+            TimeoutError: it takes longer.
+        """
+        self._control.stop.set()
+        return self.wait(timeout)
+
+    def wait(self, timeout: float | None = None) -> RunResult:
+        """Return once the run is over.
+
+        Args:
+            timeout: seconds; ``None``: as long as it takes.
+
+        Raises:
+            HeadraceError: what the run failed with.
+            TimeoutError: it is not over by then; it goes on.
+        """
+        if not self._over.wait(timeout):
+            raise TimeoutError(f"job {self.job!r} is not over after {timeout} s; it goes on")
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None
+        return self._result
+
+    def __enter__(self) -> Running:
+        """Run the job for a block."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop the job; an error of its own is raised unless the block has one."""
+        if error is None:
+            self.stop()
+            return
+        self._control.stop.set()
+        self._over.wait()
+
+
+def start(
+    job: Job,
+    settings: Settings | Mapping[str, object] | None = None,
+    *,
+    home: Path | str | None = None,
+    join: bool = False,
+    on_epoch: Callable[[EpochSummary], None] | None = None,
+    on_notice: Callable[[str], None] | None = None,
+) -> Running:
+    """Begin to run a job in this process, without Spark, and return at once.
+
+    Args:
+        job: made by ``headrace.job``.
+        settings: by key, such as ``{"job.bounded": True}``, over those of the environment; or all
+            of them.
+        home: folder of bus, jobs and state; as the setting.
+        join: share the job with other processes that do so: one drives, all run its tasks.
+        on_epoch: called after each epoch that this process drives, from a thread of the run.
+        on_notice: called, from any thread, with a line when something is wrong although the job
+            goes on, or when processes come and go.
+
+    Raises:
+        InvalidInputError: a setting or the job's name is at fault. What is wrong with the job
+            itself is raised by ``wait`` and ``stop``.
+    """
+    listeners = Listeners(on_epoch=on_epoch, on_notice=on_notice)
+    return Running(job, _read(settings, home), join=join, listeners=listeners)
+
+
+def run(
+    job: Job,
+    settings: Settings | Mapping[str, object] | None = None,
+    *,
+    home: Path | str | None = None,
+    join: bool = False,
+    on_epoch: Callable[[EpochSummary], None] | None = None,
+    on_notice: Callable[[str], None] | None = None,
+) -> RunResult:
+    """Run a job in this process, without Spark, until it ends, is told to stop, or fails.
+
+    From the main thread the first SIGINT or SIGTERM ends the epoch under way and returns, with
+    ``interrupted``; nothing is lost.
+
+    Args:
+        job: as of ``start``, like the others.
+        settings: the same.
+        home: the same.
+        join: the same.
+        on_epoch: the same.
+        on_notice: the same.
+
+    Raises:
+        NotOwnerError: another driver runs the job.
+        InvalidInputError: the job, its settings or its data are at fault.
+        HeadraceError: of other kinds, by what to do next.
+    """
+    control = Control()
+    listeners = Listeners(on_epoch=on_epoch, on_notice=on_notice)
+    with interrupts(control):
+        return Running(
+            job, _read(settings, home), join=join, control=control, listeners=listeners
+        ).wait()
+
+
+def _read(settings: Settings | Mapping[str, object] | None, home: Path | str | None) -> Settings:
+    own = {} if home is None else {"home": home}
+    if isinstance(settings, Settings):
+        return (
+            settings
+            if home is None
+            else settings.model_copy(update={"home": Path(home).absolute()})
+        )
+    given = {**(settings or {}), **own}
+    return load_settings(None, [f"{key}={_text(value)}" for key, value in given.items()])
+
+
+def _text(value: object) -> object:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "none" if value is None else value

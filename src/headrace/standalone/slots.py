@@ -1,0 +1,205 @@
+"""The slots of this process: threads in it, or child processes of their own.
+
+A slot is known by part and number. It keeps its stores from order to order, in one thread, as a
+Python worker of Spark does.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, Protocol
+
+from headrace.config import Settings
+from headrace.coordinator.backup.places import places
+from headrace.coordinator.running.workers import WorkerSettings, open_worker, worker_settings
+from headrace.errors import UnavailableError
+from headrace.standalone.answering import answer
+from headrace.standalone.child import CHILD, encode_settings
+from headrace.standalone.frames import Do, Done, Wire
+from headrace.task.orders import SlotOrder, SlotReport
+from headrace.task.slot_host import SlotHost, release
+
+Kind = Literal["threads", "processes"]
+END_S = 5.0
+
+
+class SlotDiedError(Exception):
+    """The process of a slot ended in the middle of an order. Give the order again."""
+
+
+class _Slot(Protocol):
+    def ask(self, order: SlotOrder | None) -> Future[SlotReport]: ...
+
+    def close(self) -> None: ...
+
+
+class LocalSlots:
+    """Opens slots when they are first asked, and closes them all at the end.
+
+    Args:
+        settings: of this process; its state directory is that of all its slots.
+        kind: ``threads`` in this process, or child ``processes``.
+    """
+
+    def __init__(self, settings: Settings, kind: Kind) -> None:
+        self._settings, self._kind = settings, kind
+        self._slots: dict[tuple[str, int], _Slot] = {}
+        self._lock = threading.Lock()
+
+    def ask(self, job: str, slot: int, order: SlotOrder | None) -> Future[SlotReport]:
+        """Give a slot of a part an order; without one it lets go of its stores.
+
+        The future holds the report, or ``SlotDiedError`` where the slot's process has ended; the
+        next order finds a new one.
+        """
+        with self._lock:
+            key = (job, slot)
+            if key not in self._slots:
+                made = worker_settings(job, places(self._settings, job).storage, self._settings)
+                wanted = replace(made, slot=slot)
+                self._slots[key] = (
+                    _ThreadSlot(wanted) if self._kind == "threads" else _ProcessSlot(wanted)
+                )
+            return self._slots[key].ask(order)
+
+    def close(self) -> None:
+        """Let go of all stores and end the slots; those at work are not waited for longer."""
+        with self._lock:
+            slots, self._slots = list(self._slots.values()), {}
+        closers = [threading.Thread(target=slot.close, daemon=True) for slot in slots]
+        for closer in closers:
+            closer.start()
+        for closer in closers:
+            closer.join()
+
+
+class _ThreadSlot:
+    """A slot in a thread of this process. Its user code cannot be ended from outside."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._asked: queue.SimpleQueue[tuple[SlotOrder | None, Future[SlotReport]] | None] = (
+            queue.SimpleQueue()
+        )
+        name = f"headrace-slot-{settings.slot}"
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    def ask(self, order: SlotOrder | None) -> Future[SlotReport]:
+        future: Future[SlotReport] = Future()
+        self._asked.put((order, future))
+        return future
+
+    def _serve(self) -> None:
+        host: SlotHost | None = None
+        while (asked := self._asked.get()) is not None:
+            order, future = asked
+            try:
+                if host is None:
+                    host = open_worker(self._settings, Path(self._settings.state_dir))
+                future.set_result(answer(host, self._settings.slot, order))
+            except BaseException as error:  # noqa: BLE001 - whoever asked gets it
+                future.set_exception(error)
+        if host is not None:
+            release(host)
+
+    def close(self) -> None:
+        self._asked.put(None)
+        self._thread.join(END_S)
+
+
+class _ProcessSlot:
+    """A slot in a child process, which ends with this one, however that ends."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._calls: dict[int, Future[SlotReport]] = {}
+        self._number = 0
+        self._wire: Wire | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def ask(self, order: SlotOrder | None) -> Future[SlotReport]:
+        future: Future[SlotReport] = Future()
+        with self._lock:
+            if self._wire is None:
+                self._start()
+            self._number += 1
+            call, wire = self._number, self._wire
+            self._calls[call] = future
+        assert wire is not None
+        with suppress(OSError):  # its end is found by whoever reads
+            wire.send(Do(call, self._settings.job, self._settings.slot, order))
+        return future
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        words = [sys.executable, "-m", CHILD, str(theirs.fileno()), encode_settings(self._settings)]
+        paths = os.pathsep.join(self._settings.paths)
+        self._child = subprocess.Popen(
+            words,
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": paths},
+        )
+        theirs.close()
+        self._wire = Wire(ours)
+        name = f"headrace-slot-{self._settings.slot}"
+        reader = threading.Thread(
+            target=self._read, args=(self._wire, self._child), name=name, daemon=True
+        )
+        reader.start()
+
+    def _read(self, wire: Wire, child: subprocess.Popen[bytes]) -> None:
+        while isinstance(done := wire.receive(), Done):
+            with self._lock:
+                future = self._calls.pop(done.call)
+            settle(future, done, self._settings.slot)
+        wire.close()
+        code = _ended(child)
+        with self._lock:
+            if self._wire is wire:
+                self._wire = None
+            calls, self._calls = list(self._calls.values()), {}
+        for future in calls:
+            slot = self._settings.slot
+            future.set_exception(
+                SlotDiedError(f"process {child.pid} of slot {slot} ended with code {code}")
+            )
+
+    def close(self) -> None:
+        with self._lock:
+            wire, child = self._wire, self._child
+        if wire is None or child is None:
+            return
+        if not self._calls:
+            with suppress(Exception):  # what it does not let go of in time goes with it
+                self.ask(None).result(END_S)
+        wire.close()
+        _ended(child)
+
+
+def settle(future: Future[SlotReport], done: Done, slot: int) -> None:
+    """Give a future what came of an order."""
+    if done.report is not None:
+        future.set_result(done.report)
+    else:
+        future.set_exception(UnavailableError(f"slot {slot}: {done.problem}", slot=slot))
+
+
+def _ended(child: subprocess.Popen[bytes]) -> int:
+    """Wait until a child that was let go of has ended; one that does not is killed."""
+    try:
+        return child.wait(END_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        return child.wait()
