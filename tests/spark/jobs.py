@@ -187,9 +187,27 @@ def filing(folder: Path) -> Job:
     return job
 
 
+def framing(folder: Path) -> Job:
+    """Count the records of each id in JSON files, which Spark reads one file a batch."""
+
+    def frame(spark: Any) -> Any:
+        reader = spark.readStream.schema("id bigint, kind string, v bigint, at bigint")
+        return reader.option("maxFilesPerTrigger", 1).json(str(folder / "files"))
+
+    @hr.job("framing")
+    def framing(g: hr.Graph) -> None:
+        events = g.input_dataframe("events", frame, time="at", partitions=2)
+        events.partition_by("id").process(
+            Count, stores=(hr.store("n", int),), returns={"id": int, "n": int}, name="count"
+        ).send_to(g.output("counts"))
+
+    return framing
+
+
 MAKERS: dict[str, Callable[[Path], Job]] = {
     "counting": lambda folder: counting(),
     "filing": filing,
+    "framing": framing,
     "gated-parts": lambda folder: counting((3, 5), partial(pass_gate, folder, "count"), "bus"),
     "parts": lambda folder: counting(via="bus"),
     "gated": lambda folder: counting((3, 5), partial(pass_gate, folder, "count")),

@@ -14,6 +14,7 @@ from headrace.graph.aggregates import unknown_column
 from headrace.graph.arguments import attempt, shown, with_on_error
 from headrace.graph.daily import DailyTable
 from headrace.graph.durations import Duration, duration_ms
+from headrace.graph.frames import FrameSource, frame_stream
 from headrace.graph.kept_tables import Table
 from headrace.graph.ledger import Ledger, Output, SinkOutput, name_mistake
 from headrace.graph.operators import FAIL, Input, StoreSpec
@@ -128,6 +129,47 @@ class Graph:
         )
         self._ledger.add(with_on_error(wrong, operator, on_error), wrong)
         return Stream(self._ledger, chosen, None, chosen)
+
+    def input_dataframe(
+        self,
+        name: str,
+        frame: Callable[[Any], Any],
+        *,
+        key: str | Sequence[str] = (),
+        partitions: int | None = None,
+        **options: Any,
+    ) -> Stream:
+        """Read a Spark DataFrame, batch or streaming: files, JDBC, Kafka, any source Spark has.
+
+        The driver appends its rows to an internal stream of the job, each once, whoever dies; the
+        job reads that. For a streaming DataFrame Spark's checkpoint, in the job's storage, is the
+        truth of what was read. With ``--bounded`` the DataFrame is read to its end first.
+
+        Args:
+            name: of the operator, and of its internal stream ``JOB.NAME.dataframe``.
+            frame: gets the Spark session and returns the DataFrame, in the driver, at each start.
+            key: columns by whose values rows are placed in partitions of the internal stream. By
+                default rows stay in the order in which Spark's tasks have them.
+            partitions: of the internal stream. Default: as many as a keyed stage has tasks.
+            **options: ``time``, ``lateness``, ``schema``, ``ahead``, ``on_error``, ``idle``,
+                ``bootstrap`` and ``priority``, as for ``input``. With ``time=`` rows are sorted by
+                it: those of a batch DataFrame all, of a streaming one within a batch.
+        """
+        stream = self.input(frame_stream(self._ledger.job, str(name)), name=name, **options)
+        wrong: list[str] = []
+        given: Any = frame
+        keys = (key,) if isinstance(key, str) else tuple(key)
+        if not callable(given):
+            wrong.append(
+                f"found {shown(given)}; expected a function of the Spark session that returns a "
+                "DataFrame, such as lambda spark: spark.read.parquet(folder)"
+            )
+        if partitions is not None and (not isinstance(partitions, int) or partitions < 1):
+            wrong.append(f"partitions is {partitions!r}; expected a number above zero")
+        for text in wrong:
+            self._ledger.report(f"operator {name!r}", user_site(), text)
+        self._ledger.amend(str(name), frame=FrameSource(frame, keys, partitions))
+        return stream
 
     def table(
         self,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from headrace.graph.operators import (
     Input,
@@ -137,6 +138,10 @@ class Ledger:
         for text in wrong:
             self.report(f"operator {operator.name!r}", operator.site, text)
         self._operators.setdefault(operator.name, operator)
+
+    def amend(self, name: str, **changes: Any) -> None:
+        """Say more of an operator that was added."""
+        self._operators[name] = replace(self._operators[name], **changes)
 
     def add_output(self, output: Output, wrong: list[str]) -> None:
         """Take an output and its mistakes; the same stream is given the same things."""

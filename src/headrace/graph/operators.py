@@ -16,6 +16,7 @@ import pyarrow as pa
 from headrace.config.starts import Start
 from headrace.graph.aggregates import Aggregate
 from headrace.graph.calls import Calls
+from headrace.graph.frames import FrameSource
 from headrace.graph.remote import Remote
 from headrace.graph.semantics import Semantics
 from headrace.graph.sinks import Sink
@@ -127,7 +128,8 @@ class Input(Operator):
     place, with its name as ``pattern``. ``event`` makes event times where no column has them;
     ``confidence`` takes the place of ``lateness_ms``; a partition without rows for ``idle_ms``
     holds no watermark back. With ``bootstrap`` it is read to its end as of the job's begin before
-    others, by default if a table is made of it; one of a higher ``priority`` is read first.
+    others, by default if a table is made of it; one of a higher ``priority`` is read first. With
+    ``frame`` the stream is internal, and what a Spark DataFrame has is appended to it.
     """
 
     stream: str = ""
@@ -142,6 +144,7 @@ class Input(Operator):
     idle_ms: int | None = None
     bootstrap: bool | None = None
     priority: int = 0
+    frame: FrameSource | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from headrace.graph.durations import duration_text
+from headrace.graph.frames import FrameSource
 from headrace.graph.joins import JoinStreams
 from headrace.graph.operators import (
     DEAD_LETTER,
@@ -108,6 +109,8 @@ def _stage_lines(stage: Stage) -> Iterator[str]:
     for operator in stage.operators:
         if operator.name in bindings:
             rows = _input_rows(bindings[operator.name])
+            if isinstance(operator, Input) and operator.frame is not None:
+                rows.append("internal stream of a Spark DataFrame, whose rows it gets")
         elif operator.name in outputs:
             out = outputs[operator.name]
             by = f" by ({', '.join(out.keys)})" if out.keys else " by task"
@@ -239,6 +242,8 @@ def describe(operator: Operator) -> list[str]:
             return _join(operator)
         case KeepTable() | Changes() | JoinKept() | JoinTables():
             return [*describe_kept(operator), *map(_store, kept_stores(operator))]
+        case Input(frame=FrameSource()):
+            return ["of a Spark DataFrame", f"through internal stream {operator.stream}"]
         case Input(priority=int(priority)) if priority:
             return [f"{operator.stream}, priority {priority}"]
         case Input() | SendTo():

@@ -33,6 +33,7 @@ from headrace.coordinator.summary import EpochSummary
 from headrace.errors import PartsError
 from headrace.files import Files
 from headrace.graph.jobs import Job
+from headrace.spark.feeding import FrameFeeds, frame_inputs
 from headrace.spark.query import drive_query
 from headrace.spark.runner import SparkRunner
 from headrace.spark.session import build_session
@@ -79,10 +80,18 @@ def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
     course = Course(bus, settings, control, SystemClock(), Files(), listeners)
     root = places(settings, job.name).storage
     with refusals(), DriverLock(root, job.name):
-        deployed = course.deployed(job)
-        _check_loop(deployed, settings)
+        graph = job.build()
+        if not frame_inputs(graph):
+            deployed = course.deployed(job)
+            _check_loop(deployed, settings)
+            session = _session(settings, job.name, root)
+            return course.run(deployed, SparkEngine(session, course))
         session = _session(settings, job.name, root)
-        return course.run(deployed, SparkEngine(session, course))
+        feeds = FrameFeeds(session, graph, bus, settings, root)
+        deployed = course.deployed(job, feeds.fill)
+        _check_loop(deployed, settings)
+        with feeds.running(control, deployed):
+            return course.run(deployed, SparkEngine(session, course))
 
 
 def _session(settings: Settings, job: str, root: Path) -> SparkSession:

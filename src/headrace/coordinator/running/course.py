@@ -128,8 +128,14 @@ class Course:
     files: Files
     listeners: Listeners = field(default_factory=Listeners)
 
-    def deployed(self, job: Job) -> tuple[Deployment, ...]:
+    def deployed(
+        self, job: Job, ready: Callable[[], None] = lambda: None
+    ) -> tuple[Deployment, ...]:
         """Plan a job whose lock this process holds, and save its parts for the slots.
+
+        Args:
+            job: made by ``headrace.job``.
+            ready: called once the run has begun, before the job is planned.
 
         Raises:
             NotOwnerError: another host drives it.
@@ -143,6 +149,7 @@ class Course:
             begun = begin_run(self.settings, graph.name, self.bus, files, clock)
             if begun is not None:
                 self.listeners.notice(f"{graph.name}: run {begun.run} begins, without state")
+        ready()
         return deploy(graph, self.bus, self.settings, clock, files, job.function.__module__)
 
     @property

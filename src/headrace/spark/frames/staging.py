@@ -207,6 +207,10 @@ class Committer:
         self._write = write
         self._files, self._clock = files or Files(), clock or SystemClock()
 
+    def is_recorded(self, batch: int) -> bool:
+        """Say whether it is decided what a batch is; to commit it needs no rows any more."""
+        return (self._write.folder / _record_name(batch)).exists()
+
     def commit(self, batch: int, parts: Sequence[Part]) -> int:
         """Append a batch once, however often it is committed; return its rows.
 

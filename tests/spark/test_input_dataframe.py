@@ -1,0 +1,140 @@
+"""Spark DataFrames as inputs of a job: each row once, whoever dies; bounded when they end."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from tests.spark.jobs import rows_of
+from tests.spark.runs import World, run_driver
+
+import headrace as hr
+from headrace.bus.file import FileBus
+from headrace.config import load_settings
+from headrace.coordinator.loop import Control
+from headrace.errors import InvalidInputError
+from headrace.graph.jobs import Job
+from headrace.spark.run import run_job
+
+pytestmark = pytest.mark.spark
+
+FILES, ROWS = 4, 50
+
+
+def read(home: Path, stream: str) -> list[dict[str, Any]]:
+    with FileBus(home / "bus") as bus:
+        found = bus.stream(stream)
+        return [
+            row
+            for partition in range(found.spec.partitions)
+            for part in found.read(partition, found.begins()[partition])
+            for row in part.batch.to_pylist()
+        ]
+
+
+def test_a_batch_that_the_driver_died_in_counts_once(world: World) -> None:
+    folder = world.gates / "files"
+    folder.mkdir(parents=True)
+    expected: Counter[int] = Counter()
+    for number in range(FILES):
+        rows = rows_of(ROWS, 0, start=number * ROWS)
+        expected.update(row["id"] for row in rows)
+        (folder / f"{number}.json").write_text("\n".join(map(json.dumps, rows)))
+    bounded = "job.bounded=true"
+    died = run_driver("framing", world, bounded, die_at=("spark.part_appended", 3))
+    assert died["code"] < 0
+    done = run_driver("framing", world, bounded)
+    assert done["ended"], done
+    assert len(read(world.home, "framing.events.dataframe")) == FILES * ROWS
+    counts: dict[int, list[int]] = {}
+    for row in read(world.home, "counts"):
+        counts.setdefault(row["id"], []).append(row["n"])
+    assert counts == {key: list(range(1, n + 1)) for key, n in expected.items()}
+
+
+def summing(make: Any, **options: Any) -> Job:
+    """Sum up windows of a DataFrame's rows."""
+
+    @hr.job("summing")
+    def summing(g: hr.Graph) -> None:
+        rows = g.input_dataframe("numbers", make, time="at", partitions=2, **options)
+        rows.partition_by("k").window(hr.tumbling("10s"), total=hr.agg.sum("v")).send_to(
+            g.output("totals")
+        )
+
+    return summing
+
+
+@pytest.mark.parametrize("key", [(), "k"])
+def test_a_batch_frame_is_read_once_in_each_run_and_no_row_is_late(
+    spark: SparkSession, tmp_path: Path, key: str
+) -> None:
+    made: list[int] = []
+
+    def shuffled(session: SparkSession) -> DataFrame:
+        made.append(1)
+        rows = session.range(2000).selectExpr("id % 7 k", "id v", "id * 100 + 1000000 at")
+        return rows.repartition(5, "v")
+
+    settings = load_settings(None, [f"home={tmp_path}", "job.bounded=true"], {})
+    job = summing(shuffled, key=key)
+    assert run_job(job, settings).state.ended
+    first = read(tmp_path, "totals")
+    assert sum(row["total"] for row in first) == sum(range(2000))
+    result = run_job(job, settings)
+    assert (result.state.run, result.rows) == (2, 2000)
+    assert len(read(tmp_path, "summing.numbers.dataframe")) == 2000
+    assert len(read(tmp_path, "totals")) == 2 * len(first)
+
+
+def test_a_streaming_frame_goes_on_where_it_was_and_a_failing_one_stops_the_job(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder = tmp_path / "rows"
+
+    def rows(session: SparkSession) -> DataFrame:
+        return session.readStream.schema("k bigint, v bigint, at bigint").json(str(folder))
+
+    def put(name: str, *values: int) -> None:
+        lines = [json.dumps({"k": 1, "v": v, "at": 1_000_000 + v}) for v in values]
+        (folder / name).write_text("\n".join(lines))
+
+    def run(rows_wanted: int) -> None:
+        control = Control()
+        seen: list[int] = []
+
+        def on_epoch(summary: Any) -> None:
+            seen.append(summary.rows)
+            if sum(seen) >= rows_wanted:
+                control.stop.set()
+
+        guard = threading.Timer(60, control.stop.set)
+        guard.start()
+        run_job(summing(rows), settings, control=control, on_epoch=on_epoch)
+        guard.cancel()
+        assert sum(seen) == rows_wanted
+
+    settings = load_settings(None, [f"home={tmp_path / 'home'}"], {})
+    folder.mkdir()
+    put("a", 1, 2)
+    run(2)
+    put("b", 3)
+    run(1)
+    stored = read(tmp_path / "home", "summing.numbers.dataframe")
+    assert sorted(row["v"] for row in stored) == [1, 2, 3]
+    put("c", -2_000_000)  # an event time before 1970
+    with pytest.raises(InvalidInputError, match="is -1000000 ms in row 0, outside 1970 to 9999"):
+        run(99)
+
+
+def test_what_is_no_frame_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    settings = load_settings(None, [f"home={tmp_path}"], {})
+    with pytest.raises(InvalidInputError, match=r"returned a list; expected a Spark DataFrame"):
+        run_job(summing(lambda session: []), settings)
+    with pytest.raises(hr.GraphError, match=r"found 5 \(int\); expected a function of"):
+        summing(5).build()
