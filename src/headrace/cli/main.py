@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from headrace.cli import (
+    alerts,
     bench,
     cluster,
     config,
@@ -68,6 +69,7 @@ app.add_typer(state.app)
 app.add_typer(jobs.app)
 app.add_typer(dlq.app)
 app.add_typer(warehouse.app)
+app.add_typer(alerts.app)
 app.add_typer(config.app)
 app.add_typer(cluster.app)
 app.command()(doctor.doctor)

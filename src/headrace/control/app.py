@@ -40,7 +40,7 @@ from headrace.control.views import (
 )
 from headrace.coordinator.changes.requests import RescaleAnswer
 from headrace.errors import HeadraceError, InvalidInputError, NotOwnerError, UnavailableError
-from headrace.task.hot_keys import TOLD_KEYS
+from headrace.task.orders import TOLD_KEYS
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 ASK_S = 30.0

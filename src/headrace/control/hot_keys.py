@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from headrace.control.figures import ToldKeys
 from headrace.records.keys import decode_key
 
 SHOWN = 10
+FILE = "hot-keys.json"
+"""Below the folder of samples."""
+
+Plain = str | int | float | bool | None
 
 
 @dataclass(frozen=True)
 class HeavyKey:
-    """One key: its values, about how many rows it had, and the share of those of all keys."""
+    """One key: its values as JSON has them, about how many rows, and their share of all keys'."""
 
-    key: tuple[Any, ...]
+    key: tuple[Plain, ...]
     rows: float
     share: float
 
@@ -39,7 +47,7 @@ class HeavyKeys:
     keys: tuple[HeavyKey, ...]
 
 
-def plain(value: Any) -> str | int | float | bool | None:
+def plain(value: Any) -> Plain:
     """Return a value of a key as JSON has it: times and bytes as text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
@@ -63,15 +71,37 @@ def _joined(operator: str, told: list[ToldKeys], most: int) -> HeavyKeys:
         for hot in one.keys.keys:
             sums[hot.key] = sums.get(hot.key, 0.0) + hot.rows
     heaviest = sorted(sums.items(), key=lambda pair: (-pair[1], pair[0]))[:most]
+
+    def share(count: float) -> float:
+        return round(count / rows, 4) if rows else 0.0
+
     return HeavyKeys(
         operator,
         told[0].keys.columns,
         round(rows, 1),
-        round(sum(one.keys.slack for one in told) / rows, 4) if rows else 0.0,
+        share(sum(one.keys.slack for one in told)),
         len(told),
         max(one.at_ms for one in told),
         tuple(
-            HeavyKey(decode_key(key), round(count, 1), round(count / rows, 4) if rows else 0.0)
+            HeavyKey(tuple(map(plain, decode_key(key))), round(count, 1), share(count))
             for key, count in heaviest
         ),
     )
+
+
+def kept_keys(folder: Path) -> list[HeavyKeys]:
+    """Return what a driver has kept of its heaviest keys; nothing where there is no such file."""
+    try:
+        return _DECODER.decode((folder / FILE).read_bytes())
+    except (FileNotFoundError, msgspec.DecodeError):
+        return []
+
+
+def keep_keys(folder: Path, found: list[HeavyKeys]) -> None:
+    """Keep the heaviest keys where commands find them, in one step."""
+    temporary = folder / f".{FILE}.tmp"
+    temporary.write_bytes(msgspec.json.encode(found))
+    os.replace(temporary, folder / FILE)
+
+
+_DECODER = msgspec.json.Decoder(list[HeavyKeys])

@@ -17,11 +17,12 @@ import msgspec
 
 from headrace.clock import Clock
 from headrace.control.board import Board
+from headrace.control.hot_keys import HeavyKeys, keep_keys, kept_keys
 from headrace.control.views import time_of
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.task_files import state_bytes
 from headrace.errors import HeadraceError
-from headrace.task.orders import END_WATERMARK, NO_WATERMARK
+from headrace.task.orders import END_WATERMARK, NO_WATERMARK, TOLD_KEYS
 
 FOLDER = "history"
 THIN = ".1m"
@@ -48,8 +49,9 @@ class Sample(msgspec.Struct, frozen=True, array_like=True):
 
     ``rows``, ``epochs`` and ``busy_ms`` count up: rows of all its epochs, and epochs of the driver
     of this ``process`` and ``generation``, and the time in them. ``lag`` is in rows;
-    ``watermark_ms`` is the lowest of a stage. The first sample of each minute has inputs and the
-    watermarks of stages beside. ``output_rows`` counts up as ``epochs`` does.
+    ``watermark_ms`` is the lowest of a stage. The first sample of each minute, and the last of
+    a driver, have inputs and the watermarks of stages beside. ``output_rows`` counts up as
+    ``epochs`` does.
     """
 
     at_ms: int
@@ -97,6 +99,14 @@ class SampleLog:
             self._tidy(sample.at_ms // DAY_MS)
         with open(path, "ab") as file:
             file.write(_line(sample))
+
+    def keep_keys(self, found: list[HeavyKeys]) -> None:
+        """Keep the heaviest keys of now in the place of those of before."""
+        keep_keys(self._folder, found)
+
+    def kept_keys(self) -> list[HeavyKeys]:
+        """Return the heaviest keys that were kept last."""
+        return kept_keys(self._folder)
 
     def _path(self, day: int, end: str = "") -> Path:
         return self._folder / f"{day:06d}{end}.jsonl"
@@ -188,7 +198,7 @@ class Sampler:
     def __init__(self, board: Board, log: SampleLog, clock: Clock) -> None:
         self._board, self._log, self._clock = board, log, clock
         self._over = threading.Event()
-        self._minute = 0
+        self._minute, self._kept_keys = 0, list[HeavyKeys]()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -209,6 +219,9 @@ class Sampler:
             is_whole = now // MINUTE_MS != self._minute
             self._log.append(sample_of(self._board, now, is_whole=is_whole))
             self._minute = now // MINUTE_MS
+            if (keys := self._board.heavy_keys(TOLD_KEYS)) and keys != self._kept_keys:
+                self._log.keep_keys(keys)
+                self._kept_keys = keys
 
     def stop(self) -> None:
         """Take the last one, and end; without a start nothing happens."""
@@ -216,6 +229,7 @@ class Sampler:
             return
         self._over.set()
         self._thread.join()
+        self._minute = 0  # the last one is whole
         self.take()
 
 

@@ -9,7 +9,6 @@ from dataclasses import asdict
 
 from headrace.config.settings import setting_keys
 from headrace.control.board import Board
-from headrace.control.hot_keys import plain
 from headrace.control.models import (
     AlertInfo,
     EpochInfo,
@@ -161,8 +160,7 @@ def hot_keys_infos(board: Board, most: int) -> list[HotKeysInfo]:
             tasks=one.tasks,
             told_ms=one.at_ms,
             keys=[
-                HotKeyInfo(key=list(map(plain, key.key)), rows=key.rows, share=key.share)
-                for key in one.keys
+                HotKeyInfo(key=list(key.key), rows=key.rows, share=key.share) for key in one.keys
             ],
         )
         for one in board.heavy_keys(most)

@@ -12,11 +12,10 @@ import pyarrow as pa
 
 from headrace.records.keys import UInt64s, encode_columns
 from headrace.task.chunk import Chunk
-from headrace.task.orders import HotKey, HotKeys
+from headrace.task.orders import TOLD_KEYS, HotKey, HotKeys
 
 COUNTERS = 256
 DRAWN_ROWS = 2048
-TOLD_KEYS = 16
 TELL_EVERY_S = 10.0
 HALF_LIFE_S = 60.0
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

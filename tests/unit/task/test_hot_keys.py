@@ -16,10 +16,9 @@ from headrace.task.hot_keys import (
     COUNTERS,
     HALF_LIFE_S,
     TELL_EVERY_S,
-    TOLD_KEYS,
     KeySketch,
 )
-from headrace.task.orders import HotKeys, TaskReport, decode_report, encode
+from headrace.task.orders import TOLD_KEYS, HotKeys, TaskReport, decode_report, encode
 from headrace.task.orders import SlotReport as Report
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.jobs import changes, past, savepoints, steering
+from headrace.cli.jobs import changes, observed, past, savepoints, steering
 from headrace.cli.jobs.finding import find_job, refuse_driven, tell_notice
 from headrace.cli.jobs.replay import replay
 from headrace.cli.jobs.why import why
@@ -64,6 +64,7 @@ app.command()(why)
 app.command()(replay)
 app.command()(steering.top)
 app.command()(past.history)
+app.command(name="hot-keys")(observed.hot_keys)
 app.command()(steering.pause)
 app.command()(steering.resume)
 app.command()(changes.stop)

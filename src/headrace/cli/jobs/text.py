@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from headrace.cli.jobs.observed import observed_facts, observed_json
 from headrace.cli.screen import show_facts, show_table
 from headrace.cli.words import count_text, seconds_text, size_text, time_text
 from headrace.coordinator.manifest import SINK_ROWS
@@ -78,6 +79,7 @@ def job_json(view: JobView) -> dict[str, Any]:
         },
         "outputs": list(view.outputs),
         "sinks": [asdict(found) for found in view.sinks],
+        **observed_json(view.storage),
         "problem": view.problem or None,
     }
 
@@ -186,6 +188,7 @@ def _facts(view: JobView) -> list[tuple[str, str]]:
     ]
     if lost := {n: c for n, c in state.counts.items() if n.startswith(STANDBY)}:
         facts.append(("hosts lost", failures_text(lost)))
+    facts += observed_facts(view.storage)
     facts += [
         (f"standbys of {name}", f"have read {size_text(size)} in {seconds_text(ms / 1000)} of work")
         for name, (size, ms) in followed(state.counts).items()

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from headrace.cli.running.reporters import Reporter
     from headrace.clock import Clock
     from headrace.config import Settings
-    from headrace.control.board import Board
-    from headrace.control.samples import Sampler
-    from headrace.control.server import ControlServer
     from headrace.coordinator.joined import JoinedParts
     from headrace.coordinator.loop import Control
     from headrace.coordinator.summary import EpochSummary
@@ -96,6 +93,7 @@ def _reporter(clock: Clock, *, as_json: bool, verbose: bool) -> Reporter:
 def show_run(job: Job, settings: Settings, bus: Bus, reporter: Reporter, clock: Clock) -> bool:
     """Run a job under a reporter; return whether it was interrupted."""
     from headrace.cli.running.progress import Progress
+    from headrace.control.watch import DriverWatch
     from headrace.coordinator.changes.rescaling import setting_notice
     from headrace.coordinator.loop import Control
     from headrace.errors import HeadraceError
@@ -108,17 +106,14 @@ def show_run(job: Job, settings: Settings, bus: Bus, reporter: Reporter, clock: 
     lateness = {operator.name: operator.lateness_ms for operator in inputs}
     idle = {operator.name: operator.idle_ms for operator in inputs if operator.idle_ms is not None}
     running: list[tuple[JoinedParts, Progress]] = []
-    board, server, sampler = _served(job, settings, control, clock)
+    watch = DriverWatch(job.name, settings, control, bus, clock, reporter.notice)
 
     def on_parts(parts: JoinedParts) -> None:
         state, streams = parts.state, parts.input_streams()
         began = clock.monotonic()
         progress = Progress(job.name, streams, lateness, state, began, idle_ms=idle)
         running.append((parts, progress))
-        board.ready(parts)
-        if settings.control.enabled:
-            server.start()
-        sampler.start()
+        watch.ready(parts)
         if (told := setting_notice(state, settings.job.tasks)) is not None:
             typer.echo(told, err=True)
         reporter.started(progress, parts.ends)
@@ -126,7 +121,7 @@ def show_run(job: Job, settings: Settings, bus: Bus, reporter: Reporter, clock: 
     def on_epoch(summary: EpochSummary) -> None:
         parts, progress = running[0]
         progress.observe(summary, parts.state, clock.monotonic())
-        board.observe(summary)
+        watch.observe(summary)
         reporter.epoch(summary)
 
     with _ends_like_ctrl_c(), _telling(control, reporter):
@@ -146,8 +141,7 @@ def show_run(job: Job, settings: Settings, bus: Bus, reporter: Reporter, clock: 
             _tell_of_replay(job.name, error, settings, clock)
             raise
         finally:
-            sampler.stop()
-            server.stop()
+            watch.close()
             reporter.close()
     seconds = clock.monotonic() - running[0][1].began if running else 0.0
     reporter.finished(seconds, interrupted=result.interrupted)
@@ -168,23 +162,6 @@ def _tell_of_replay(job: str, error: HeadraceError, settings: Settings, clock: C
                 command = f"headrace jobs replay {reader.job}"
                 number = found.plan.epoch
                 error.also = f"for a test that runs epoch {number} again: {command}"
-
-
-def _served(
-    job: Job, settings: Settings, control: Control, clock: Clock
-) -> tuple[Board, ControlServer, Sampler]:
-    """Return what the driver writes of itself, and API and samples of it, not started yet."""
-    from headrace.control.board import Board
-    from headrace.control.samples import SampleLog, Sampler
-    from headrace.control.server import ControlServer
-    from headrace.coordinator.backup.places import places
-    from headrace.files import Files
-
-    board = Board(job.name, settings, control, clock)
-    wanted, storage = settings.control, places(settings, job.name).storage
-    files = Files(sync=False)
-    server = ControlServer(board, storage, wanted.host, wanted.port, files, clock)
-    return board, server, Sampler(board, SampleLog(storage), clock)
 
 
 @contextmanager

@@ -1,0 +1,141 @@
+"""``headrace alerts``: how the rules of a job stand, and whether the places answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.options import Config, Home, JobName, Json, Set, open_home_bus, settings_of
+from headrace.cli.screen import show_json, show_table
+from headrace.cli.words import count_text, time_text
+
+if TYPE_CHECKING:
+    from headrace.control.alerts.book import AlertEvent, Book
+    from headrace.control.alerts.places import Place
+    from headrace.control.alerts.rules import RuleState
+
+app = typer.Typer(
+    name="alerts", help="Rules that say what is wrong with a job.", no_args_is_help=True
+)
+
+SHOWN = 10
+
+
+@app.callback()
+def alerts() -> None:
+    """Rules that say what is wrong with a job."""
+
+
+@app.command()
+def ls(job: JobName, as_json: Json = False, home: Home = None) -> None:
+    """Show how the rules of a job stand, what they told last, and what waits for a place."""
+    import msgspec
+
+    from headrace.clock import SystemClock
+    from headrace.control.alerts.book import load_book
+    from headrace.coordinator.backup.places import newest_of
+    from headrace.coordinator.inspection.job_list import view_job
+
+    settings, clock = settings_of(home), SystemClock()
+    with open_home_bus(settings) as bus:
+        view_job(settings, job, bus, clock)  # so that a job that is not there is told
+    book = load_book(newest_of(settings, job), clock)
+    if as_json:
+        rules = [{"rule": name, **_state_json(held)} for name, held in sorted(book.rules.items())]
+        told = msgspec.to_builtins(book)
+        show_json(
+            {"job": job, "rules": rules, "events": told["events"], "waiting": told["waiting"]}
+        )
+    elif not book.rules and not book.events:
+        typer.echo(f"no rules of {job}: set alerts.rules, and run it")
+    else:
+        _show(book)
+
+
+def _state_json(held: RuleState) -> dict[str, Any]:
+    return {
+        "kind": held.kind,
+        "text": held.text,
+        "value": held.value,
+        "since_ms": held.since_ms,
+        "fired_ms": held.fired_ms,
+    }
+
+
+def _show(book: Book) -> None:
+    rows = [[name, held.text, _standing(held)] for name, held in sorted(book.rules.items())]
+    show_table(("rule", "fires on", "is"), rows)
+    if book.events:
+        typer.echo()
+        events = [
+            [time_text(one.at_ms, with_ms=False), one.rule, one.state, one.text]
+            for one in book.events[-SHOWN:]
+        ]
+        show_table(("told (UTC)", "rule", "state", "text"), events)
+    for one in book.waiting:
+        tried = f", tried {count_text(one.tries, 'time')}: {one.problem}" if one.tries else ""
+        typer.echo(f"waiting for the {one.place}: {one.event.rule} ({one.event.state}){tried}")
+
+
+def _standing(held: RuleState) -> str:
+    if held.fired_ms is not None:
+        return f"firing since {time_text(held.fired_ms, with_ms=False)}"
+    if held.since_ms is not None:
+        return f"true since {time_text(held.since_ms, with_ms=False)}"
+    return "quiet"
+
+
+@app.command(name="test")
+def send_test(
+    rule: Annotated[
+        str | None,
+        typer.Option(
+            "--rule", metavar="NAME", help="Only places of this rule.", show_default=False
+        ),
+    ] = None,
+    config: Config = None,
+    overrides: Set = None,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """Send a test to every place that the settings name; fails when one does not take it."""
+    from headrace.clock import SystemClock
+    from headrace.control.alerts.places import places_of
+    from headrace.errors import HeadraceError, InvalidInputError, UnavailableError
+
+    settings, clock = settings_of(home, config, overrides), SystemClock()
+    rules = settings.alerts.rules
+    names = [one.name for one in rules]
+    if rule is not None and rule not in names:
+        known = ", ".join(names) or "none"
+        raise InvalidInputError(f"--rule: no rule {rule!r} in alerts.rules; found {known}")
+    failed = []
+    with open_home_bus(settings) as bus:
+        found = places_of(settings, bus, lambda line: typer.echo(line, err=as_json))
+        chosen = next((one.to for one in rules if one.name == rule), None) or tuple(found)
+        for name in chosen:
+            event = _test_event(rule or "test", clock.new_id(), clock.now_ms())
+            problem = None
+            try:
+                found[name].deliver(event, event.id)
+            except HeadraceError as error:
+                problem = error.message
+                failed.append(f"{name}: {problem}")
+            _tell(name, found[name], problem, as_json=as_json)
+    if failed:
+        raise UnavailableError(f"not every place took the test: {'; '.join(failed)}")
+
+
+def _test_event(rule: str, name: str, now_ms: int) -> AlertEvent:
+    from headrace.control.alerts.book import AlertEvent
+
+    text = "a test of headrace alerts: nothing is wrong"
+    return AlertEvent(name, 1, "test", rule, "test", "test", text, None, None, now_ms, now_ms)
+
+
+def _tell(name: str, place: Place, problem: str | None, *, as_json: bool) -> None:
+    if as_json:
+        show_json({"place": name, "where": place.shown, "took": problem is None, "why": problem})
+    elif problem is None:
+        typer.echo(f"{place.shown}: took it")

@@ -1,0 +1,110 @@
+"""``jobs hot-keys``, and what ``jobs describe`` tells of alerts and of the heaviest keys."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.options import Home, JobName, Json, settings_of
+from headrace.cli.screen import show_json, show_table
+from headrace.cli.words import time_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headrace.control.hot_keys import HeavyKey, HeavyKeys
+
+TITLES = ("rows, about", "share")
+DESCRIBED = 3
+
+
+def hot_keys(
+    job: JobName,
+    most: Annotated[
+        int, typer.Option("--most", min=1, max=16, help="Keys of each partition_by.")
+    ] = 10,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """Name the keys with most rows lately, of each partition_by; of a sample of the rows."""
+    from headrace.cli.options import open_home_bus
+    from headrace.clock import SystemClock
+    from headrace.control.samples import SampleLog
+    from headrace.coordinator.backup.places import newest_of
+    from headrace.coordinator.inspection.job_list import view_job
+
+    settings = settings_of(home)
+    with open_home_bus(settings) as bus:
+        view_job(settings, job, bus, SystemClock())  # so that a job that is not there is told
+    found = SampleLog(newest_of(settings, job)).kept_keys()
+    if as_json:
+        show_json({"job": job, "hot_keys": [_limited(one, most) for one in found]})
+    elif not found:
+        typer.echo(
+            f"no keys of {job} are known: nothing went through a partition_by while headrace run "
+            "ran it, or it has observe.hot_keys=false"
+        )
+    for number, one in enumerate([] if as_json else found):
+        if number:
+            typer.echo()
+        _show(one, most)
+
+
+def _limited(one: HeavyKeys, most: int) -> dict[str, Any]:
+    told = asdict(one)
+    return {**told, "keys": told["keys"][:most]}
+
+
+def _show(one: HeavyKeys, most: int) -> None:
+    typer.echo(f"{one.operator}, about {one.rows:,.0f} rows until {time_text(one.at_ms)}")
+    rows = [[*map(str, key.key), f"{key.rows:,.0f}", f"{key.share:.1%}"] for key in one.keys[:most]]
+    show_table((*one.columns, *TITLES), rows, right=TITLES)
+
+
+def observed_json(storage: Path) -> dict[str, Any]:
+    """Return the rules of alerts and the heaviest keys of a job, for JSON."""
+    from headrace.control.samples import SampleLog
+
+    return {
+        "alerts": [
+            {"rule": name, "kind": kind, "text": text, "since_ms": since, "fired_ms": fired}
+            for name, kind, text, since, fired in _rules(storage)
+        ],
+        "hot_keys": [_limited(one, DESCRIBED) for one in SampleLog(storage).kept_keys()],
+    }
+
+
+def _rules(storage: Path) -> list[tuple[str, str, str, int | None, int | None]]:
+    from headrace.clock import SystemClock
+    from headrace.control.alerts.book import load_book
+    from headrace.errors import CorruptDataError
+
+    with suppress(CorruptDataError, OSError):  # ``alerts ls`` tells of it
+        return [
+            (name, held.kind, held.text, held.since_ms, held.fired_ms)
+            for name, held in sorted(load_book(storage, SystemClock()).rules.items())
+        ]
+    return []
+
+
+def observed_facts(storage: Path) -> list[tuple[str, str]]:
+    """Return what fires, and the heaviest keys, as facts of a job; nothing where there is none."""
+    from headrace.control.samples import SampleLog
+
+    facts = [
+        ("alert", f"{name} fires since {time_text(fired)}: {text}")
+        for name, _, text, _, fired in _rules(storage)
+        if fired is not None
+    ]
+    for one in SampleLog(storage).kept_keys():
+        told = ", ".join(_key_text(one, key) for key in one.keys[:DESCRIBED])
+        facts.append(("hot keys", f"{one.operator}: {told}"))
+    return facts
+
+
+def _key_text(one: HeavyKeys, key: HeavyKey) -> str:
+    named = zip(one.columns, key.key, strict=True)
+    return f"{' '.join(f'{name}={value}' for name, value in named)} {key.share:.1%}"
