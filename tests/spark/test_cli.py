@@ -265,3 +265,32 @@ def test_a_running_job_is_watched_paused_and_resumed(start: Start, folder: Path)
     code, _, err = ended(start("jobs", "top", "counts"))
     assert code == 1
     assert "no driver of job 'counts' answers" in err
+
+
+def test_another_job_goes_on_from_a_savepoint(start: Start, folder: Path) -> None:
+    """Of the running job, and of the one that it was stopped with: the counts go on."""
+
+    def has(rows: int) -> bool:
+        try:
+            return sum(counted(folder).values()) == rows
+        except InvalidInputError:  # there is no such stream yet
+            return False
+
+    running = run(start, "counts", "--json")
+    wait_until(lambda: has(ROWS), Deadline(SystemClock(), 120), "the first rows")
+    (made,) = objects(ended(start("jobs", "savepoint", "counts", "--name", "live", "--json"))[1])
+    assert made["epoch"] >= 1
+    (stopped,) = objects(ended(start("jobs", "stop", "counts", "--savepoint", "--json"))[1])
+    assert ended(running)[0] == 130
+    assert stopped["savepoint"]["epoch"] == stopped["epoch"]
+    schema = pa.schema([("customer", pa.int64()), ("price", pa.int64())])
+    with open_bus(folder / ".headrace" / "bus") as bus:
+        row = pa.RecordBatch.from_pydict({"customer": [1], "price": [1]}, schema=schema)
+        bus.stream("orders").append(0, row)
+
+    for name, word in (("one", "live"), ("two", stopped["savepoint"]["path"])):
+        words = ("--as", name, "--from-savepoint", word, "--bounded")
+        code, out, err = ended(run(start, "counts", *words))
+        assert (code, name in out, f"job {name} begins with epoch" in err) == (0, True, True)
+
+    assert counted(folder) - EXPECTED == Counter({(1, ROWS // CUSTOMERS + 1): 2})
