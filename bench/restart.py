@@ -34,7 +34,7 @@ from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.loop import Control
 from headrace.coordinator.summary import EpochSummary
 from headrace.spark import run
-from headrace.spark.session import build_session
+from headrace.spark.sessions import build_session
 
 VALUE_BYTES = 1000
 EPOCH_ROWS = 50_000

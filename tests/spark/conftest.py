@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.spark.runs import World
 
-from headrace.spark.session import build_session
+from headrace.spark.sessions import build_session
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from headrace.coordinator.naming import readable_names
 from headrace.errors import InvalidInputError
 from headrace.spark.frames.options import READ, WRITE
 from headrace.spark.frames.source import NAME, StreamSource
-from headrace.spark.session import build_session
+from headrace.spark.sessions import build_session
 
 STREAMS = "streams"
 _NOT_SQL = re.compile(r"\W")

@@ -36,7 +36,7 @@ from headrace.graph.jobs import Job
 from headrace.spark.feeding import FrameFeeds, frame_inputs
 from headrace.spark.query import drive_query
 from headrace.spark.runner import SparkRunner
-from headrace.spark.session import build_session
+from headrace.spark.sessions import build_session
 
 __all__ = ["RunResult", "run_job"]
 

@@ -57,7 +57,7 @@ def on_spark(query: str, settings: Settings) -> Iterator[Row]:
         InvalidInputError: it is no query of these tables.
         UnavailableError: Java does not start.
     """
-    from headrace.spark.session import build_session
+    from headrace.spark.sessions import build_session
     from headrace.spark.tables import query_rows
 
     log = settings.home / "spark" / "spark.log"
