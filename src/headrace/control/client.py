@@ -28,13 +28,14 @@ class Client:
     Args:
         storage: of the job.
         job: its name.
+        timeout_s: how long an answer may take.
 
     Raises:
         InvalidInputError: no driver of it serves the API, or one that this host cannot reach.
     """
 
-    def __init__(self, storage: Path, job: str) -> None:
-        self.job = job
+    def __init__(self, storage: Path, job: str, timeout_s: float = TIMEOUT_S) -> None:
+        self.job, self._timeout_s = job, timeout_s
         try:
             data = (storage / PLACE).read_bytes()
         except FileNotFoundError:
@@ -78,7 +79,7 @@ class Client:
             {"Authorization": f"Bearer {self.place.token}", "Content-Type": "application/json"},
         )
         try:
-            with _DIRECT.open(request, timeout=TIMEOUT_S) as answer:
+            with _DIRECT.open(request, timeout=self._timeout_s) as answer:
                 return json.loads(answer.read())
         except urllib.error.HTTPError as error:
             told: dict[str, Any] = {}

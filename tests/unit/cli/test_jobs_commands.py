@@ -68,6 +68,11 @@ def counts(driver: TestDriver) -> dict[str, int]:
     return {row["user"]: row["n"] for row in driver.output("spent")}
 
 
+def test_a_job_that_is_about_to_start_hides_no_other(driver: TestDriver) -> None:
+    (driver.home / "jobs" / "another" / "manifests").mkdir(parents=True)
+    assert jobs(driver, "ls")["job"] == "shop"
+
+
 def test_a_stopped_job_is_told(driver: TestDriver) -> None:
     found = jobs(driver, "describe", "shop")
     assert (found["job"], found["status"], found["process"]) == ("shop", "stopped", None)

@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import schemathesis
 from prometheus_client.parser import text_string_to_metric_families
 
 import headrace as hr
+from headrace.cli.jobs.finding import told
 from headrace.clock import SystemClock
 from headrace.config import Settings
 from headrace.control.app import make_app
@@ -26,6 +28,8 @@ from headrace.control.board import Board
 from headrace.control.client import Client
 from headrace.control.server import PLACE, ControlServer, Place
 from headrace.control.views import HIDDEN, setting_infos
+from headrace.coordinator.drivers import Driver
+from headrace.coordinator.inspection.job_list import view_job
 from headrace.coordinator.joined import JoinedParts
 from headrace.coordinator.loop import Control, drive
 from headrace.errors import InvalidInputError, UnavailableError
@@ -141,6 +145,20 @@ def test_a_rescale_is_done_between_two_epochs(client: Client, driver: TestDriver
         driver.parts[0].serve_requests()
         asking.join(0.01)
     assert answers == [{"epoch": 3, "tasks": {"orders.by_user": 2}}]
+
+
+def test_commands_tell_what_only_the_driver_knows(
+    client: Client, driver: TestDriver, board: Board
+) -> None:
+    def status() -> str:
+        view = view_job(driver.settings, "shop", driver.bus, SystemClock())
+        return told(replace(view, driver=Driver(1, "here", is_here=True))).status
+
+    assert status() != "paused"
+    client.post("/v1/pause")
+    assert status() == "paused"
+    board.control.stop.set()
+    assert status() == "stopping"
 
 
 def test_a_savepoint_is_made_between_two_epochs(client: Client, driver: TestDriver) -> None:

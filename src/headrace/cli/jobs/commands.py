@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.jobs import changes, observed, past, savepoints, steering
-from headrace.cli.jobs.finding import find_job, refuse_driven, tell_notice
+from headrace.cli.jobs.finding import find_job, refuse_driven, tell_notice, told
 from headrace.cli.jobs.replay import replay
 from headrace.cli.jobs.why import why
 from headrace.cli.options import Config, Home, JobName, Json, Set, open_home_bus, settings_of
@@ -35,7 +35,7 @@ def ls(as_json: Json = False, home: Home = None) -> None:
 
     settings, clock = settings_of(home), SystemClock()
     with open_home_bus(settings) as bus:
-        views = [view_job(settings, name, bus, clock) for name in job_names(settings)]
+        views = [told(view_job(settings, name, bus, clock)) for name in job_names(settings)]
     if as_json:
         show_json(*map(job_json, views))
     elif views:
@@ -53,7 +53,7 @@ def describe(job: JobName, as_json: Json = False, home: Home = None) -> None:
 
     settings = settings_of(home)
     with open_home_bus(settings) as bus:
-        view = view_job(settings, job, bus, SystemClock())
+        view = told(view_job(settings, job, bus, SystemClock()))
     if as_json:
         show_json(job_json(view))
     else:

@@ -28,7 +28,8 @@ from headrace.errors import CorruptDataError
 from headrace.files import Files
 from headrace.plan.stages import PART
 
-Status = Literal["running", "stopped", "ended", "reset", "damaged"]
+Status = Literal["running", "stopped", "ended", "reset", "damaged", "paused", "stopping"]
+"""The last two are known to the driver alone."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def job_names(settings: Settings) -> list[str]:
             if folder.is_dir()
             for path in folder.iterdir()
             if not path.name.startswith(".") and PART not in path.name
-            if (path / "manifests").is_dir()
+            if any((path / "manifests").glob("[0-9]*.json"))
         }
     )
 
