@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import add
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -223,8 +224,7 @@ class EpochRun:
         rows = [0] * stage.tasks
         for exchange in stage.receives:
             for file in self.exchange.get(exchange.operator, ()):
-                for task, count in enumerate(file.rows):
-                    rows[task] += count
+                rows = list(map(add, rows, file.rows))
         due = keyed_tasks(
             stage,
             self.state,

@@ -24,6 +24,11 @@ from headrace.task.orders import (
     TaskOrder,
 )
 
+MERGES_CONSIDERED = 1_000
+"""Tasks of a stage whose files an epoch looks at; of more, each has its turn every few epochs."""
+
+NEW_TASK = TaskState()
+
 
 def task_name(stage: str, task: int) -> str:
     """Return the name of a task in manifests."""
@@ -212,9 +217,11 @@ def keyed_tasks(  # noqa: PLR0913 - each is a fact of its own, by name
     One that has ``moved`` runs so that its new host is committed.
     """
     orders = []
+    turns = -(-stage.tasks // MERGES_CONSIDERED)
+    passed = state.watermarks.get(stage.name, NO_WATERMARK)
     for task in range(stage.tasks):
         name = task_name(stage.name, task)
-        held = state.tasks.get(name, TaskState())
+        held = state.tasks.get(name, NEW_TASK)
         due = held.event_deadline is not None and held.event_deadline <= watermark
         due = due or (held.wall_deadline is not None and held.wall_deadline <= wall_ms)
         ranges = (feeds or {}).get(task, [])
@@ -223,12 +230,14 @@ def keyed_tasks(  # noqa: PLR0913 - each is a fact of its own, by name
             groups = group_range(task, stage.tasks, state.key_groups)
             size = held.snapshot_bytes + held.segment_bytes
             target = StateTarget(held.epoch, held.attempt, held.shape, size)
-            passed = state.watermarks.get(stage.name, NO_WATERMARK)
-            if held.held is not None:
-                passed = min(passed, held.held)
-            merge = merge_order(held, state.time_ms, passed)
-            order = TaskOrder(stage.name, task, groups, ranges, target, merge, bound)
-            orders.append(msgspec.structs.replace(order, held=held.held))
+            merge = None
+            if (task + state.epoch) % turns == 0:
+                closed = passed if held.held is None else min(passed, held.held)
+                merge = merge_order(held, state.time_ms, closed)
+            order = TaskOrder(
+                stage.name, task, groups, ranges, target, merge, bound, held=held.held
+            )
+            orders.append(order)
     return orders
 
 

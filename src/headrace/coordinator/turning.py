@@ -18,6 +18,7 @@ from headrace.errors import HeadraceError, InternalError, UnavailableError
 from headrace.faults import fault
 from headrace.plan.semantics import commit_acts
 from headrace.state.ownership import StoreHeldError
+from headrace.task.asynchronous.loop import collecting_rarely
 
 
 @dataclass
@@ -83,8 +84,9 @@ class Turning:
         """
         self._force, self._now = force, None
         turn = Turn(self._clock.monotonic())
-        while not turn.is_over:
-            turn = self._step(turn)
+        with collecting_rarely():  # what an epoch of many tasks is made of is no garbage
+            while not turn.is_over:
+                turn = self._step(turn)
         if turn.phase is Phase.DONE:
             return self._now
         if turn.phase is Phase.FAILED:

@@ -67,6 +67,8 @@ def plan_merge(
     """
     if decide(snapshots, segments, state_bytes, expires=expires).take:
         return MergePlan(0, len(snapshots) + len(segments))
+    if len(snapshots) + len(segments) < FAN_IN:
+        return None
     weights = [*([len(snapshots)] if snapshots else []), *(1 for _ in segments)]
     sizes = [
         *([sum(r.bytes for r in snapshots)] if snapshots else []),

@@ -16,7 +16,6 @@ from headrace.coordinator.manifest import JobState
 from headrace.coordinator.placement import Affinity, Placement, PlacementRules, Slot, place
 from headrace.coordinator.planning import task_name
 from headrace.coordinator.standby.course import StandbyCourse
-from headrace.coordinator.task_files import TaskState
 from headrace.plan.stages import JobPlan, Stage
 from headrace.task.orders import StandbyOrder
 
@@ -101,12 +100,13 @@ class Placing:
         self.moves += placed.moves
         self.pending += placed.pending
         self.waiting += placed.waiting
-        hosts = {slot.host for slot in self._slots}
-        self.lost += sum(self._home(name) not in (*hosts, "") for name in names)
+        known = {"", *(slot.host for slot in self._slots)}
+        self.lost += sum(self._home(name) not in known for name in names)
         return placed
 
     def _home(self, name: str) -> str:
-        return self._state.tasks.get(name, TaskState()).host
+        task = self._state.tasks.get(name)
+        return "" if task is None else task.host
 
     def _known(self, stage: Stage, names: Sequence[str]) -> Known:
         tasks, standbys = self._state.tasks, self._state.standbys
