@@ -47,6 +47,8 @@ FAULT_POINTS: dict[str, str] = {
     "delete.published": "the last epoch's outputs are out, the job is still there",
     "delete.renamed": "the job's storage, or the copy of it, is no longer found by its name",
     "delete.gone": "neither is found by its name, nothing is removed yet",
+    "aliases.swapped": "several aliases are swapped, their own files do not say so yet",
+    "aliases.one_written": "the file of one alias is as it is to be, those of others may not be",
     "savepoint.cut": "it is known which epochs a savepoint is made of, nothing is written",
     "savepoint.pinned": "files of the epoch have second names, none of them is in the savepoint",
     "savepoint.file_brought": "a file is in a savepoint that has no name yet",

@@ -1,15 +1,25 @@
-"""Other names of streams, in a folder: each a small file that is swapped in one step."""
+"""Other names of streams, in a folder: each a small file that is swapped in one step.
+
+Of several the file ``.swap`` tells all first, in one step, and wins over their own until these say
+the same. Whoever sets aliases next completes what somebody else began and died over.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
+from headrace.bus.locks import take_lock
 from headrace.bus.settings import signed_json, verified_json
 from headrace.clock import Clock
-from headrace.errors import CorruptDataError
+from headrace.errors import CorruptDataError, UnavailableError
+from headrace.faults import fault
 from headrace.files import Files
 
 FORMAT = 1
+ALONE_S = 10.0
 
 
 class AliasFiles:
@@ -24,6 +34,9 @@ class AliasFiles:
         Raises:
             CorruptDataError: its file is damaged.
         """
+        pending = self._pending()
+        if alias in pending:
+            return pending[alias]
         path = self._path(alias)
         try:
             data = self._files.read(path)
@@ -37,21 +50,64 @@ class AliasFiles:
         return str(content["stream"])
 
     def all(self) -> dict[str, str]:
-        """Return the stream of each alias."""
+        """Return the stream of each alias, as they were at one moment."""
+        found = self._look()
+        while found != (again := self._look()):
+            found = again
+        return found
+
+    def _look(self) -> dict[str, str]:
+        pending = self._pending()
         names = [name for name in self._files.names(self._folder) if name.endswith(".json")]
-        found = {name[:-5]: self.target(name[:-5]) for name in names}
+        found = {alias: self.target(alias) for alias in (*(n[:-5] for n in names), *pending)}
         return {alias: stream for alias, stream in found.items() if stream is not None}
 
-    def set(self, alias: str, stream: str) -> None:
-        """Let an alias stand for a stream, durably and in one step."""
-        content = {"format": FORMAT, "alias": alias, "stream": stream}
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._files.replace(self._path(alias), signed_json(content), self._clock.new_id())
+    def set(self, targets: Mapping[str, str | None]) -> None:
+        """Let aliases stand for streams, or for nothing, durably and in one step.
 
-    def remove(self, alias: str) -> None:
-        """Remove an alias durably."""
-        self._files.remove(self._path(alias))
+        Raises:
+            UnavailableError: another process sets aliases all the time.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with self._alone():
+            self._write(self._pending())
+            if len(targets) > 1:
+                content = {"format": FORMAT, "aliases": dict(targets)}
+                self._files.replace(self._swap, signed_json(content), self._clock.new_id())
+                fault("aliases.swapped")
+            self._write(targets)
+            self._files.remove(self._swap)
+
+    @property
+    def _swap(self) -> Path:
+        return self._folder / ".swap"
+
+    def _pending(self) -> dict[str, str | None]:
+        try:
+            data = self._files.read(self._swap)
+        except FileNotFoundError:
+            return {}
+        return dict(verified_json(data, str(self._swap), FORMAT)["aliases"])
+
+    def _write(self, targets: Mapping[str, str | None]) -> None:
+        for alias, stream in targets.items():
+            if stream is None:
+                self._files.remove(self._path(alias))
+                continue
+            content = {"format": FORMAT, "alias": alias, "stream": stream}
+            self._files.replace(self._path(alias), signed_json(content), self._clock.new_id())
+            fault("aliases.one_written")
         self._files.sync_folder(self._folder)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        descriptor = os.open(self._folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if not take_lock(descriptor, self._clock, ALONE_S):
+                raise UnavailableError("another process sets aliases of the bus; try again")
+            yield
+        finally:
+            os.close(descriptor)
 
     def _path(self, alias: str) -> Path:
         return self._folder / f"{alias}.json"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.bus.refusals import unknown_stream
+from headrace.bus.refusals import stream_taken, unknown_stream
 from headrace.bus.settings import StreamSettings
 from headrace.bus.spec import (
     Appended,
@@ -30,7 +30,6 @@ from headrace.errors import InvalidInputError
 from headrace.records.keys import encode_columns, key_groups
 from headrace.records.schema import normalise
 
-ADD_COLUMN = 'headrace bus configure {} --add-column "NAME:TYPE"'
 NEVER = 2**63 - 1
 FOLLOW_CHECK_S = 0.2
 
@@ -394,17 +393,30 @@ class Bus(Closing):
         Raises:
             InvalidInputError: a name that cannot be, is that of a stream, or of none.
         """
-        check_name(alias)
+        return self.swap({alias: stream})[alias]
+
+    def swap(self, targets: Mapping[str, str]) -> dict[str, str | None]:
+        """Let several names stand for other streams, all in one step; see ``alias``.
+
+        Args:
+            targets: the stream of each alias.
+
+        Returns:
+            The stream that each stood for before.
+
+        Raises:
+            InvalidInputError: as of ``alias``; then all stay what they were.
+        """
         names = self.names()
-        if alias in names:
-            raise InvalidInputError(
-                f"{alias!r} is a stream and cannot be an alias too; use another name", stream=alias
-            )
-        if stream not in names:
-            raise unknown_stream(stream, names)
-        before = self.aliases().get(alias)
-        self._set_alias(alias, stream)
-        return before
+        for alias, stream in targets.items():
+            check_name(alias)
+            if alias in names:
+                raise stream_taken(alias)
+            if stream not in names:
+                raise unknown_stream(stream, names)
+        before = self.aliases()
+        self._set_aliases(targets)
+        return {alias: before.get(alias) for alias in targets}
 
     def unalias(self, alias: str) -> None:
         """Remove an alias; the stream stays.
@@ -415,7 +427,7 @@ class Bus(Closing):
         known = self.aliases()
         if alias not in known:
             raise InvalidInputError(f"no alias {alias!r}; found {sorted(known)[:10]}")
-        self._set_alias(alias, None)
+        self._set_aliases({alias: None})
 
     def remove(self, name: str) -> None:
         """Remove a stream with all of its rows, in one step; nobody may append to it any more.
@@ -443,52 +455,9 @@ class Bus(Closing):
         """Remove a stream; all was checked."""
 
     @abstractmethod
-    def _set_alias(self, alias: str, stream: str | None) -> None:
-        """Let an alias stand for a stream, or remove it; all was checked."""
+    def _set_aliases(self, targets: Mapping[str, str | None]) -> None:
+        """Let aliases stand for streams, or remove them, in one step; all was checked."""
 
     @abstractmethod
     def close(self) -> None:
         """Let go of files and threads; batches that were read stay valid."""
-
-
-def check_same(
-    stream: Stream, expected: StreamSpec, schemas: Sequence[pa.Schema], exist_ok: bool
-) -> None:
-    """Raise unless ``create`` may answer a stream that is there already.
-
-    As many partitions are right as it has, or was created with, or gives new rows to; and each
-    schema that it has had.
-    """
-    found = stream.spec
-    if not exist_ok:
-        raise InvalidInputError(
-            f"stream {found.name!r} exists; open it, or create it with exist_ok (--exist-ok)",
-            stream=found.name,
-        )
-    counts = {found.partitions, *stream.settings.counts(stream.created.partitions)}
-    if expected.partitions not in counts:
-        raise InvalidInputError(
-            f"stream {found.name!r} exists with another partitions: found {found.partitions}, "
-            f"expected {expected.partitions}; use its partitions, or another name",
-            stream=found.name,
-        )
-    if expected.compact and not found.compact:
-        raise InvalidInputError(
-            f"stream {found.name!r} exists and is not compacted, which it stays; use another name",
-            stream=found.name,
-        )
-    for what in ("schema", "time", "key"):
-        there, wanted = getattr(found, what), getattr(expected, what)
-        if there != wanted and not (what == "schema" and wanted in schemas):
-            more = "" if what != "schema" else f", add columns: {ADD_COLUMN.format(found.name)}"
-            raise InvalidInputError(
-                f"stream {found.name!r} exists with another {what}: found {_plain(there)}, "
-                f"expected {_plain(wanted)}; use its {what}{more}, or another name",
-                stream=found.name,
-            )
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, pa.Schema):
-        return ", ".join(f"{field.name} {field.type}" for field in value)
-    return repr(value)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from headrace.bus.aliases import AliasFiles
 from headrace.bus.background import BackgroundWork
 from headrace.bus.bell import FolderWatch
-from headrace.bus.bus import Bus, Stream, check_same
+from headrace.bus.bus import Bus, Stream
 from headrace.bus.compacting.holds import HoldFiles
 from headrace.bus.file_log import FileLog, Flusher, OpenLogs
 from headrace.bus.log import Log, Parts
 from headrace.bus.log_stream import LogStream
 from headrace.bus.maps import SegmentMaps
 from headrace.bus.options import BusOptions, Fsync
-from headrace.bus.refusals import alias_taken, unknown_stream
+from headrace.bus.refusals import alias_taken, check_same, unknown_stream
 from headrace.bus.settings import SettingsFiles, signed_json, verified_json
 from headrace.bus.spec import StreamSpec
 from headrace.clock import Clock, SystemClock
@@ -176,12 +176,9 @@ class FileBus(Bus):
         for path in self.root.glob(f"{_REMOVED}*"):  # those of a process that died here, too
             shutil.rmtree(path, ignore_errors=True)
 
-    def _set_alias(self, alias: str, stream: str | None) -> None:
+    def _set_aliases(self, targets: Mapping[str, str | None]) -> None:
         self._check_open()
-        if stream is None:
-            self._aliases.remove(alias)
-        else:
-            self._aliases.set(alias, stream)
+        self._aliases.set(targets)
 
     def names(self) -> list[str]:
         """Return the names of all streams, sorted."""

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.bus.bus import Bus, Stream, check_same
+from headrace.bus.bus import Bus, Stream
 from headrace.bus.compacting.compaction import Compaction, Piece
 from headrace.bus.compacting.holds import HoldStore, MemoryHolds
 from headrace.bus.entries import ENTRY, Entry, EntryTable, View
 from headrace.bus.log import Draft, Log, Order, Parts, Place, SegmentReplacedError
 from headrace.bus.log_stream import LogStream
 from headrace.bus.options import BusOptions
-from headrace.bus.refusals import alias_taken, unknown_stream
+from headrace.bus.refusals import alias_taken, check_same, unknown_stream
 from headrace.bus.restored import Restored, sparse_pieces
 from headrace.bus.retention import OffsetGoneError, expired, floor, offset_gone
 from headrace.bus.settings import MemorySettings, SettingsStore
@@ -237,11 +237,12 @@ class MemoryBus(Bus):
         with self._lock:
             self._streams.pop(name).close()
 
-    def _set_alias(self, alias: str, stream: str | None) -> None:
+    def _set_aliases(self, targets: Mapping[str, str | None]) -> None:
         with self._lock:
-            self._aliases.pop(alias, None)
-            if stream is not None:
-                self._aliases[alias] = stream
+            for alias, stream in targets.items():
+                self._aliases.pop(alias, None)
+                if stream is not None:
+                    self._aliases[alias] = stream
 
     def close(self) -> None:
         """Forget all streams."""

@@ -151,6 +151,19 @@ class ChangingContract(BusSuite):
             with pytest.raises(InvalidInputError, match="no stream 'now'"):
                 again.stream("now")
 
+    def test_several_aliases_are_swapped_in_one_step(self, bus: Bus, tmp_path: Path) -> None:
+        """All of them stand for other streams, or all for those of before."""
+        for name in ("a1", "b1", "a2", "b2"):
+            bus.create(StreamSpec(name, 1, SCHEMA))
+        assert bus.swap({"a": "a1", "b": "b1"}) == {"a": None, "b": None}
+        with pytest.raises(InvalidInputError, match="no stream 'b3'"):
+            bus.swap({"a": "a2", "b": "b3"})
+        assert bus.aliases() == {"a": "a1", "b": "b1"}
+        assert bus.swap({"a": "a2", "b": "b2"}) == {"a": "a1", "b": "b1"}
+        with self.reopen(bus, tmp_path / "bus", self.options) as again:
+            assert again.aliases() == {"a": "a2", "b": "b2"}
+            assert again.stream("b").spec.name == "b2"
+
     def test_an_alias_that_cannot_be_is_refused(self, bus: Bus) -> None:
         """A name is of a stream or an alias, and an alias stands for a stream."""
         bus.create(SPEC)
