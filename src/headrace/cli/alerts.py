@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -113,7 +114,7 @@ def send_test(
     failed = []
     with open_home_bus(settings) as bus:
         found = places_of(settings, bus, lambda line: typer.echo(line, err=as_json))
-        chosen = next((one.to for one in rules if one.name == rule), None) or tuple(found)
+        chosen: Iterable[str] = next((one.to for one in rules if one.name == rule), None) or found
         for name in chosen:
             event = _test_event(rule or "test", clock.new_id(), clock.now_ms())
             problem = None

@@ -36,7 +36,7 @@ PARTITION = ("input", "partition")
 JOB = (
     Family("headrace_job_status", "gauge", "1 for the status that the job has", ("status",)),
     Family("headrace_job_start_time_seconds", "gauge", "when the driver began, s since 1970"),
-    Family("headrace_job_generation", "gauge", "number of the driver's reign"),
+    Family("headrace_job_generation", "gauge", "number of the reign that the last epoch is of"),
     Family("headrace_epoch", "gauge", "number of the last committed epoch"),
     Family("headrace_epoch_time_seconds", "gauge", "clock of the last epoch, s since 1970"),
     Family("headrace_lag_rows", "gauge", "rows that the last epoch left unread"),

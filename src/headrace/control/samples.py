@@ -28,6 +28,9 @@ FOLDER = "history"
 THIN = ".1m"
 """What the name of a day's file ends with once it has been thinned."""
 
+FEW_PARTS = 12
+"""With so many inputs and stages, these are in every sample, else in one a minute."""
+
 MOST_PARTS = 64
 """So many inputs, those with most lag, and stages are in a sample."""
 
@@ -49,9 +52,9 @@ class Sample(msgspec.Struct, frozen=True, array_like=True):
 
     ``rows``, ``epochs`` and ``busy_ms`` count up: rows of all its epochs, and epochs of the driver
     of this ``process`` and ``generation``, and the time in them. ``lag`` is in rows;
-    ``watermark_ms`` is the lowest of a stage. The first sample of each minute, and the last of
-    a driver, have inputs and the watermarks of stages beside. ``output_rows`` counts up as
-    ``epochs`` does.
+    ``watermark_ms`` is the lowest of a stage. Inputs and the watermarks of stages are beside
+    where there are few of them, else in the first sample of each minute and the last of a driver.
+    ``output_rows`` counts up as ``epochs`` does.
     """
 
     at_ms: int
@@ -216,12 +219,16 @@ class Sampler:
         """Take a sample now; a disk or a stream that does not answer costs no more than that."""
         now = self._clock.now_ms()
         with suppress(HeadraceError, OSError):
-            is_whole = now // MINUTE_MS != self._minute
+            is_whole = now // MINUTE_MS != self._minute or self._has_few_parts()
             self._log.append(sample_of(self._board, now, is_whole=is_whole))
             self._minute = now // MINUTE_MS
             if (keys := self._board.heavy_keys(TOLD_KEYS)) and keys != self._kept_keys:
                 self._log.keep_keys(keys)
                 self._kept_keys = keys
+
+    def _has_few_parts(self) -> bool:
+        state = self._board.state
+        return len(state.inputs) + len(state.watermarks) <= FEW_PARTS
 
     def stop(self) -> None:
         """Take the last one, and end; without a start nothing happens."""

@@ -6,6 +6,7 @@ What this needs of OpenTelemetry is an extra, and loaded only where there is an 
 from __future__ import annotations
 
 import logging
+import textwrap
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SpanProcessor
+    from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
     from headrace.config import Settings
     from headrace.coordinator.observed import SlotSeen
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 STOP_S = 3.0
 _NS = 1_000_000  # of a millisecond
 _LOGGER = "opentelemetry"
+_SHOWN = 160
 
 
 class EpochTracer:
@@ -127,7 +128,8 @@ class _Words(logging.Handler):
         """Tell it once."""
         if not self.is_quiet:
             self.is_quiet = True
-            self._tell(f"tracing: {record.getMessage()}; epochs go on without traces")
+            said = textwrap.shorten(record.getMessage(), _SHOWN, placeholder="…")
+            self._tell(f"tracing: {said}; epochs go on without traces")
 
 
 def tracer_of(settings: Settings, job: str, tell: Callable[[str], None]) -> EpochTracer | None:

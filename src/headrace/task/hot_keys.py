@@ -83,7 +83,8 @@ class KeySketch:
         hashes = np.concatenate([self._hashes, encode_columns(drawn.columns).hashes()])
         known = drawn if self._keys is None else pa.concat_batches([self._keys, drawn])
         every, places, inverse = np.unique(hashes, return_index=True, return_inverse=True)
-        counts = np.bincount(inverse, np.concatenate([self._counts, weights]))
+        sums = np.bincount(inverse, np.concatenate([self._counts, weights]))
+        counts: Floats = np.asarray(sums, np.float64)
         self._rows += float(weights.sum())
         if len(counts) > COUNTERS:
             least = len(counts) - COUNTERS - 1

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,10 @@ def server() -> Iterator[Any]:
     made.server_close()
 
 
+def always(value: int | None, rule: AlertRule) -> int | None:
+    return value
+
+
 def course(
     storage: Path, clock: ManualClock, told: list[str], *rules: AlertRule, **places: Place
 ) -> AlertCourse:
@@ -129,7 +134,7 @@ def test_what_is_told_is_what_the_whole_past_says(
         if dies:
             alerts = course(storage, clock, told, LATE, kept=place)
         looks.append((clock.now_ms(), value))
-        alerts.look(lambda _, value=value: value)
+        alerts.look(partial(always, value))
     assert [(event.at_ms, event.state) for event in place.events] == model(looks, LATE)
     assert told == []
     assert len({event.id for event in place.events}) == len(place.events)

@@ -83,7 +83,8 @@ def test_an_epoch_is_a_trace_with_its_steps_and_slots(summary: EpochSummary) -> 
     }
     steps = below[whole.context.span_id]
     names = {span.name: span for span in steps}
-    assert list(summary.timings_ms) == [s.name for s in sorted(steps, key=lambda s: s.start_time)]
+    in_order = sorted(steps, key=lambda span: span.start_time or 0)
+    assert list(summary.timings_ms) == [span.name for span in in_order]
     assert {"plan", "level 0", "level 1", "commit", "publish"} <= names.keys()
     for level in ("level 0", "level 1"):
         slots = below[names[level].context.span_id]
@@ -91,11 +92,10 @@ def test_an_epoch_is_a_trace_with_its_steps_and_slots(summary: EpochSummary) -> 
         for slot in slots:
             assert slot.name.startswith("slot ")
             assert slot.attributes is not None
-            assert slot.attributes["headrace.tasks"] > 0
+            assert slot.attributes["headrace.tasks"] != 0
             assert {"run", "catch up"} <= {s.name for s in below[slot.context.span_id]}
     assert {span.context.trace_id for span in spans} == {whole.context.trace_id}
-    assert whole.start_time is not None
-    assert all(span.start_time >= whole.start_time for span in spans)
+    assert min(span.start_time or 0 for span in spans) == whole.start_time
 
 
 def test_a_collector_gets_it(summary: EpochSummary, receiver: Any) -> None:

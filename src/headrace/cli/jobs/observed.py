@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 TITLES = ("rows, about", "share")
 DESCRIBED = 3
+WORTH_TELLING = 0.01
 
 
 def hot_keys(
@@ -100,8 +101,10 @@ def observed_facts(storage: Path) -> list[tuple[str, str]]:
         if fired is not None
     ]
     for one in SampleLog(storage).kept_keys():
-        told = ", ".join(_key_text(one, key) for key in one.keys[:DESCRIBED])
-        facts.append(("hot keys", f"{one.operator}: {told}"))
+        heavy = [key for key in one.keys[:DESCRIBED] if key.share >= WORTH_TELLING]
+        if heavy:
+            told = ", ".join(_key_text(one, key) for key in heavy)
+            facts.append(("hot keys", f"{one.operator}: {told}"))
     return facts
 
 

@@ -69,7 +69,8 @@ class AlertCourse:
             state, turn = stepped(rule, held, seen(rule), now)
             self.book.rules[rule.name] = state
             if turn is not None:
-                self._turned(rule, held if turn == "over" else state, turn, state.value, now)
+                told = held if turn == "over" else state
+                self._turned(rule.name, told, turn, state.value, now, rule)
         if self._kept() != before:
             self._save()
         self.deliver(now)
@@ -90,12 +91,18 @@ class AlertCourse:
                 continue
             del self.book.rules[name]
             if state.is_firing:
-                gone = AlertRule.model_construct(name=name, kind=state.kind, above=None, to=None)
-                self._turned(gone, state, "over", None, now)
+                self._turned(name, state, "over", None, now)
 
     def _turned(
-        self, rule: AlertRule, state: RuleState, turn: Turn, value: int | None, now: int
+        self,
+        name: str,
+        state: RuleState,
+        turn: Turn,
+        value: int | None,
+        now: int,
+        rule: AlertRule | None = None,
     ) -> None:
+        """Note that a rule has turned; one that is gone is told to all."""
         number = max(self.book.number + 1, now)
         since = now if state.since_ms is None else state.since_ms
         text = event_text(self._job, state, turn, value, now - since)
@@ -103,16 +110,17 @@ class AlertCourse:
             f"{self.book.lineage}-{number}",
             number,
             self._job,
-            rule.name,
-            rule.kind,
+            name,
+            state.kind,
             turn,
             text,
             value,
-            rule.above,
+            rule and rule.above,
             since,
             now,
         )
-        for lost in self.book.add(event, rule.to or tuple(self._places)):
+        places = (rule and rule.to) or tuple(self._places)
+        for lost in self.book.add(event, places):
             self._give_up(lost, "more alerts wait than are kept")
 
     def deliver(self, now: int) -> None:
