@@ -21,6 +21,9 @@ Begin = Start | dict[int, int]
 READ = ("stream", "path", "home", "start", "end", "columns", "where", "maxrows", "splitrows")
 WRITE = ("stream", "path", "home", "create", "partitions", "key", "time", "writeid")
 SPARKS = ("checkpointlocation", "queryname", "outputmode")
+OURS = ("follows",)
+"""Given by ``stateful`` alone: a folder, see ``following``."""
+
 SPLIT_ROWS = 4_000_000
 
 
@@ -65,7 +68,7 @@ def check_known(options: Mapping[str, str], known: Sequence[str]) -> None:
         InvalidInputError: names it, and those that there are.
     """
     names = {name.lower() for name in options}
-    unknown = sorted(names - {*READ, *WRITE, *SPARKS})
+    unknown = sorted(names - {*READ, *WRITE, *SPARKS, *OURS})
     if unknown:
         raise InvalidInputError(
             f"unknown option {unknown[0]!r} of format headrace; expected one of {sorted(known)}"

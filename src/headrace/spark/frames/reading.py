@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -23,10 +24,13 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from headrace.bus.spec import OffsetBatch
+from headrace.clock import SystemClock
 from headrace.config.starts import EARLIEST, LATEST
 from headrace.errors import InvalidInputError
+from headrace.files import Files
 from headrace.records.schema import as_milliseconds
 from headrace.spark.frames.columns import Columns, arrow_schema
+from headrace.spark.frames.following import check_running, wait_until_taken_in
 from headrace.spark.frames.options import (
     SPLIT_ROWS,
     Place,
@@ -223,6 +227,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._start = begin_of(options, "start", EARLIEST)
         self._most = number_of(options, "maxRows", None)
         self._until: list[int] | None = None
+        self._follows = Path(options["follows"]) if "follows" in options else None
         if "end" in options:
             raise InvalidInputError(
                 "a streaming query has no end; use trigger(availableNow=True), or spark.read"
@@ -252,7 +257,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if self._most is None else ReadMaxRows(self._most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Read no further than what is there now."""
+        """Read no further than what is there now; of a job's results, once it has caught up."""
+        if self._follows is not None:
+            wait_until_taken_in(self._follows, Files(sync=False), SystemClock())
         self._until = self._stream.ends()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -261,6 +268,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return where the next batch ends: at what there is now, or within a moment."""
+        if self._follows is not None:
+            check_running(self._follows)
         ends = self._until or self._stream.ends()
         begins = self._begins(start, len(ends))
         if self._until is None and begins == ends:
