@@ -29,6 +29,7 @@ from headrace.coordinator.epoch import EpochRun, MisplacedError, Runner
 from headrace.coordinator.epoch_plan import EpochPlan
 from headrace.coordinator.feeds import is_joined, publish_epoch, sent_ends, trim_feeds
 from headrace.coordinator.hosts.members import Members
+from headrace.coordinator.hosts.steering import Steering
 from headrace.coordinator.inputs import Inputs, Planner
 from headrace.coordinator.kept import KeptEpochs
 from headrace.coordinator.lineages import begin_lineage
@@ -105,6 +106,16 @@ class Coordinator:
             ask=self._ask,
             sweep=self._forget,
         )
+        self.members = Members(self._limits.placement, runner, clock)
+        self.steering = Steering(
+            reign=self._reign,
+            members=self.members,
+            runner=runner,
+            clock=clock,
+            publish=self._publish,
+            ask=self._ask,
+            plan=lambda: self._digest,
+        )
         self._serving = Serving(
             storage.root,
             storage.files,
@@ -112,9 +123,9 @@ class Coordinator:
             rescale=self.rescale,
             state=lambda: self.state,
             cut=self._cut,
+            steering=self.steering,
         )
         self._inputs = Inputs(plan.job, bus, clock, planner)
-        self.members = Members(self._limits.placement, runner, clock)
         self._max_rows = self._limits.max_rows
         self._slots: list[Slot] = []
         self._published = ""
@@ -301,8 +312,8 @@ class Coordinator:
         return self.state
 
     def serve_requests(self) -> None:
-        """Do what others ask of this job, if anything; called between epochs."""
-        self._serving.serve()
+        """Do what others ask of this job while it is paused: no epoch is to follow."""
+        self._serving.serve(is_paused=True)
 
     def _cut(self) -> CutAnswer:
         """Tell the last epoch, once all that it sent is out."""
@@ -379,7 +390,8 @@ class Coordinator:
 
     def _summed_up(self, done: Committed) -> EpochSummary:
         run, timings = done.run, done.timings
-        self.members.committed(run.around)
+        self.members.committed(run.around, self.state)
+        self.steering.committed(run)
         self._max_rows = self._limits.adapt(self._max_rows, run.rows_read(), run.overlay_bytes)
         timings["total"] = self._since(done.began)
         lag = rows_behind(self._plan, self.state, run.ends)
@@ -388,11 +400,12 @@ class Coordinator:
 
     def _next(self, force: bool) -> tuple[EpochRun | None, float]:
         """Do what others ask for, and plan an epoch; ``None``: there is nothing to do."""
-        self.serve_requests()
+        self._serving.serve()
         began = self._clock.monotonic()
         if not self.state.ended:
             self._follow_patterns()
         self._inputs.hold(self._plan, self.state)
+        force = force or self.steering.wants_all
         return None if self.state.ended else self._planned(force=force), began
 
     def _ask(self, error: MisplacedError | None) -> None:

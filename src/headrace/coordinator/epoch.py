@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from headrace.coordinator.failures import slot_error
 from headrace.coordinator.feeds import feed_ranges, feed_watermark, open_watermark
 from headrace.coordinator.hosts.placing import Around, Placing
+from headrace.coordinator.hosts.record import Happening
 from headrace.coordinator.manifest import (
     FORMAT,
     SINK_ROWS,
@@ -441,6 +442,9 @@ class EpochRun:
             sent[SINK_ROWS + part.operator] += part.rows
         return sent
 
+    def _story(self) -> tuple[Happening, ...]:
+        return self.placing.story(self.tasks, self.standbys.changes(), self.time_ms)
+
     def manifest(self, act: Act, before: JobState, *, is_last: bool = True) -> Manifest:
         """Return the epoch as a delta manifest.
 
@@ -479,7 +483,7 @@ class EpochRun:
             is_half=not is_last,
             standbys=self.standbys.changes() if has_state else {},
             hosts=self.around.changes if has_state else {},
-            story=self.around.happened if has_state else (),
+            story=self._story() if has_state else (),
         )
 
 

@@ -67,14 +67,72 @@ class CutAnswer(msgspec.Struct, frozen=True):
     ends: dict[str, list[int]]
 
 
-_Request = TypeVar("_Request", RescaleRequest, CutRequest)
-_Answer = TypeVar("_Answer", RescaleAnswer, CutAnswer)
+class DrainRequest(msgspec.Struct, frozen=True):
+    """A wish that a host be empty; with ``undo`` that it be used again."""
+
+    id: str
+    named: str
+    undo: bool
+    process: int
+    host: str
+    time_ms: int
+
+    def __str__(self) -> str:
+        """Return what is asked for, in words."""
+        return f"use of host {self.named}" if self.undo else f"a drain of host {self.named}"
+
+
+class DrainAnswer(msgspec.Struct, frozen=True):
+    """What became of it: the epoch that says so and the identity of the host, or why not."""
+
+    epoch: int
+    host: str = ""
+    error: str = ""
+
+
+class RestartRequest(msgspec.Struct, frozen=True):
+    """A wish for new processes, on one host after the other or on all at once."""
+
+    id: str
+    rolling: bool
+    process: int
+    host: str
+    time_ms: int
+
+    def __str__(self) -> str:
+        """Return what is asked for, in words."""
+        return "a rolling restart" if self.rolling else "a restart"
+
+
+class RestartAnswer(msgspec.Struct, frozen=True):
+    """What became of it: the epoch by which all processes were new, and their hosts."""
+
+    epoch: int
+    hosts: list[str]
+
+
+_Request = TypeVar("_Request", RescaleRequest, CutRequest, DrainRequest, RestartRequest)
+_Answer = TypeVar("_Answer", RescaleAnswer, CutAnswer, DrainAnswer, RestartAnswer)
 
 
 def rescale_request(tasks: int, stage: str | None, clock: Clock) -> RescaleRequest:
     """Return a wish of this process for another number of tasks."""
     host, now = os.uname().nodename, clock.now_ms()
     return RescaleRequest(clock.new_id(), tasks, stage or "", os.getpid(), host, now)
+
+
+def drain_request(named: str, clock: Clock, *, undo: bool) -> DrainRequest:
+    """Return a wish of this process that a host be empty, or be used again."""
+    return DrainRequest(clock.new_id(), named, undo, *_asker(clock))
+
+
+def restart_request(clock: Clock, *, rolling: bool) -> RestartRequest:
+    """Return a wish of this process for new ones."""
+    return RestartRequest(clock.new_id(), rolling, *_asker(clock))
+
+
+def _asker(clock: Clock) -> tuple[int, str, int]:
+    return os.getpid(), os.uname().nodename, clock.now_ms()
 
 
 def rescales(root: Path, files: Files, clock: Clock) -> Requests[RescaleRequest, RescaleAnswer]:
@@ -85,6 +143,16 @@ def rescales(root: Path, files: Files, clock: Clock) -> Requests[RescaleRequest,
 def cuts(root: Path, files: Files, clock: Clock) -> Requests[CutRequest, CutAnswer]:
     """Return the requests of those who make savepoints; arguments as of ``Requests``."""
     return Requests(root, files, clock, "savepoint", CutRequest, CutAnswer)
+
+
+def drains(root: Path, files: Files, clock: Clock) -> Requests[DrainRequest, DrainAnswer]:
+    """Return the requests that hosts be empty; arguments as of ``Requests``."""
+    return Requests(root, files, clock, "drain", DrainRequest, DrainAnswer)
+
+
+def restarts(root: Path, files: Files, clock: Clock) -> Requests[RestartRequest, RestartAnswer]:
+    """Return the requests for new processes; arguments as of ``Requests``."""
+    return Requests(root, files, clock, "restart", RestartRequest, RestartAnswer)
 
 
 class Requests(Generic[_Request, _Answer]):
@@ -148,21 +216,17 @@ class Requests(Generic[_Request, _Answer]):
         Raises:
             UnavailableError: another request is under way, or the driver does not answer.
         """
-        data = msgspec.json.encode(request)
-        if not self._files.publish(self._path, data, self._clock.new_id()):
-            raise self._busy()
+        self.post(request)
         deadline = Deadline(self._clock, wait_s)
         try:
             while not deadline.expired:
-                found = self._taken(request)
+                found = self.taken(request)
                 if found is not None:
                     return found
                 self._clock.sleep(POLL_S)
         finally:
-            held = self.pending()
-            if held is not None and held.id == request.id:
-                self._files.remove(self._path)
-        found = self._taken(request)
+            self.take_back(request)
+        found = self.taken(request)
         if found is None:
             raise UnavailableError(
                 f"the driver did not take the request within {wait_s:.0f} s, and it was taken "
@@ -170,7 +234,24 @@ class Requests(Generic[_Request, _Answer]):
             )
         return found
 
-    def _taken(self, request: _Request) -> _Answer | None:
+    def post(self, request: _Request) -> None:
+        """Ask the driver, and go on.
+
+        Raises:
+            UnavailableError: another request is under way.
+        """
+        data = msgspec.json.encode(request)
+        if not self._files.publish(self._path, data, self._clock.new_id()):
+            raise self._busy()
+
+    def take_back(self, request: _Request) -> None:
+        """Ask no more for what was not answered yet."""
+        held = self.pending()
+        if held is not None and held.id == request.id:
+            self._files.remove(self._path)
+
+    def taken(self, request: _Request) -> _Answer | None:
+        """Take the answer away; ``None``: there is none yet."""
         path = self._answer_path(request)
         if not path.exists():
             return None

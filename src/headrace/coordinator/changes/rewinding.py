@@ -58,6 +58,8 @@ def emptied(state: JobState, offsets: Offsets, lineage: str) -> JobState:
         durability=state.durability,
         origin=state.origin or state.lineage,
         run=state.run + 1,
+        hosts=state.hosts,
+        story=state.story,
     )
 
 
@@ -76,6 +78,8 @@ def rewound(state: JobState, target: JobState, lineage: str) -> JobState:
         durability=state.durability,
         rescaled_at=state.epoch + 1 if is_rescaled else -1,
         origin=state.origin or state.lineage,
+        hosts=state.hosts,
+        story=state.story,
     )
 
 

@@ -61,6 +61,11 @@ class Members:
         self.is_unsettled = True
         self._looked_s = 0.0
 
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """The slots that tasks are placed over."""
+        return self._members.slots
+
     def begin(self, generation: int) -> None:
         """Note that a driver has begun."""
         detail = f"generation {generation}, process {os.getpid()} on {os.uname().nodename}"
@@ -162,9 +167,13 @@ class Members:
                 found[host] = HostState(held.address, 0, held.drained)
         return found
 
-    def committed(self, around: Around) -> None:
+    def committed(self, around: Around, state: JobState) -> None:
         """Note that an epoch was committed with what had happened by its begin."""
         del self._happened[: len(around.happened)]
+        for one in state.story:
+            if one.what == What.EMPTY and one.time_ms == state.time_ms:
+                name = _name(state.hosts, one.host)
+                self.tell(f"host {name} is drained: nothing is on it any more")
 
 
 def _name(hosts: Mapping[str, HostState], host: str) -> str:

@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.coordinator.balance import Budget, Known, Move
-from headrace.coordinator.hosts.record import LOST, MOVED, Happening, Hosts, away_hosts
+from headrace.coordinator.hosts.record import LOST, MOVED, Happening, Hosts, What, away_hosts
 from headrace.coordinator.hosts.seats import Seats
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.placement import Affinity, Placement, PlacementRules, Slot, place
 from headrace.coordinator.planning import task_name
 from headrace.coordinator.standby.course import StandbyCourse
+from headrace.coordinator.standby.placing import Standby, Standbys
+from headrace.coordinator.task_files import TaskChange, TaskState
 from headrace.plan.stages import JobPlan, Stage
 from headrace.task.orders import StandbyOrder
 
@@ -185,8 +187,33 @@ class Placing:
                 for slot, names in self.of(stage).slots.items():
                     seats.sit(dict.fromkeys(names, slot))
 
+    def story(
+        self, tasks: Mapping[str, TaskChange], standbys: Standbys, time_ms: int
+    ) -> tuple[Happening, ...]:
+        """Return what happened to hosts since the last epoch, and by this one.
+
+        Args:
+            tasks: as the epoch leaves those that have run.
+            standbys: as it leaves those that are others than before.
+            time_ms: its clock.
+        """
+        if not self._away:
+            return self.around.happened
+        before, state = occupied(self._state.tasks, self._state.standbys), self._state
+        after = occupied({**state.tasks, **tasks}, {**state.standbys, **standbys})
+        emptied = sorted((self._away & before) - after)
+        return (*self.around.happened, *(Happening(time_ms, What.EMPTY, h) for h in emptied))
+
     @property
     def counts(self) -> dict[str, int]:
         """What is counted of the epoch."""
         found = {MOVED: len(self.moves), LOST: self.lost}
         return {name: count for name, count in found.items() if count}
+
+
+def occupied(
+    tasks: Mapping[str, TaskState | TaskChange], standbys: Mapping[str, Sequence[Standby]]
+) -> frozenset[str]:
+    """Return the hosts that have tasks or standbys."""
+    copies = (one.host for held in standbys.values() for one in held)
+    return frozenset((*(task.host for task in tasks.values()), *copies))

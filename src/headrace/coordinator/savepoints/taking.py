@@ -239,6 +239,8 @@ def _bare(state: JobState) -> JobState:
         state,
         tasks={name: structs.replace(task, host="") for name, task in state.tasks.items()},
         standbys={},
+        hosts={},
+        story=(),
         outputs=(),
         sinks=(),
         copy_of="",
