@@ -1,0 +1,153 @@
+"""What stands for a stream that a job reads: tables ``[inputs.NAME]`` of the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from headrace.config.starts import read_start
+from headrace.errors import InvalidInputError
+
+INPUTS = "inputs"
+INPUT_KEY = f"{INPUTS}."
+
+
+class InputSettings(BaseModel):
+    """Where an input comes from, instead of all of the stream of its name.
+
+    Args:
+        files: paths, patterns, folders, or addresses such as ``s3://bucket/folder``.
+        format: ``parquet``, ``csv`` or ``jsonl``; by default what names end with.
+        partitions: of files; by default as many as there are files, at most ``job.tasks``.
+        time: the event-time column of files that no stream has the name of.
+        table: of the warehouse.
+        days: of the table: ``2013-01-31``, or ``2013-01-01..2013-01-31``.
+        stream: another one, instead of that with the input's name.
+        begin: ``from`` which event time on, inclusive.
+        end: ``to`` which event time, exclusive.
+        from_offset: of each partition of a stream; one number for all, or one for each.
+        to_offset: the same, exclusive.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    files: tuple[str, ...] = ()
+    format: Literal["parquet", "csv", "jsonl"] | None = None
+    partitions: int | None = Field(None, ge=1)
+    time: str | None = None
+    table: str | None = None
+    days: str | None = None
+    stream: str | None = None
+    begin: str | None = Field(None, alias="from")
+    end: str | None = Field(None, alias="to")
+    from_offset: tuple[int, ...] = ()
+    to_offset: tuple[int, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_or_several(cls, given: Any) -> Any:
+        """One path, or offset, need not be in a list; in text several are apart by commas."""
+        if not isinstance(given, dict):
+            return given
+        read = dict(given)
+        for name in ("files", "from_offset", "to_offset"):
+            value = read.get(name)
+            if isinstance(value, str):
+                read[name] = tuple(part.strip() for part in value.split(","))
+            elif isinstance(value, int):
+                read[name] = (value,)
+            elif isinstance(value, list):
+                read[name] = tuple(value)
+        for name in ("from", "to"):
+            if isinstance(read.get(name), date):  # as TOML has them
+                read[name] = read[name].isoformat()
+        return read
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> InputSettings:
+        kinds = [name for name in ("files", "table", "stream") if getattr(self, name)]
+        if len(kinds) > 1:
+            raise ValueError(f"{' and '.join(kinds)} are given; expected one of them")
+        kind = kinds[0] if kinds else "stream"
+        only = {
+            "format": "files",
+            "time": "files",
+            "days": "table",
+            "from_offset": "stream",
+            "to_offset": "stream",
+        }
+        for name, wanted in only.items():
+            if getattr(self, name) and kind != wanted:
+                raise ValueError(f"{name} goes with {wanted}, found {kind}")
+        if self.partitions is not None and kind == "stream":
+            raise ValueError("partitions goes with files or table, found a stream")
+        bounds = (self.begin, self.end, self.from_offset, self.to_offset)
+        if kind == "stream" and self.stream is None and not any(bounds):
+            raise ValueError(
+                "nothing is said; expected files, table, stream, or a range: from, to, "
+                "from_offset, to_offset"
+            )
+        for name, text in (("from", self.begin), ("to", self.end)):
+            if text is not None and not isinstance(read_start(text, name), int):
+                raise ValueError(f"{name} is {text!r}; expected an event time")
+        return self
+
+    @property
+    def begin_ms(self) -> int | None:
+        """The first event time that counts."""
+        return None if self.begin is None else int(read_start(self.begin, "from"))
+
+    @property
+    def end_ms(self) -> int | None:
+        """The first event time that no longer counts."""
+        return None if self.end is None else int(read_start(self.end, "to"))
+
+    @property
+    def text(self) -> str:
+        """What it is, in words."""
+        said = []
+        if self.files:
+            said.append(f"files {', '.join(self.files)}")
+        elif self.table:
+            said.append(f"table {self.table}" + (f", days {self.days}" if self.days else ""))
+        elif self.stream:
+            said.append(f"stream {self.stream}")
+        said += [f"from {self.begin}"] if self.begin else []
+        said += [f"to {self.end}"] if self.end else []
+        for name, offsets in (("from", self.from_offset), ("to", self.to_offset)):
+            if offsets:
+                said.append(f"{name} offset {', '.join(map(str, offsets))}")
+        return ", ".join(said)
+
+
+FIELDS = {info.alias or name: name for name, info in InputSettings.model_fields.items()}
+
+
+def split_key(key: str) -> tuple[str, str] | None:
+    """Return input and field that a key of settings names; ``None``: it names none.
+
+    The names of streams may have dots.
+    """
+    name, dot, field = key.removeprefix(INPUT_KEY).rpartition(".")
+    return (name, field) if key.startswith(INPUT_KEY) and dot and name else None
+
+
+def read_inputs(given: Mapping[str, Mapping[str, Any]]) -> dict[str, InputSettings]:
+    """Return what is said of each input.
+
+    Raises:
+        InvalidInputError: something that cannot be; names the input.
+    """
+    found = {}
+    for name, fields in given.items():
+        try:
+            found[name] = InputSettings.model_validate(dict(fields))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join([INPUT_KEY + name, *(str(part) for part in first["loc"][:1])])
+            reason = str(first["msg"]).removeprefix("Value error, ")
+            raise InvalidInputError(f"setting {where}: {reason}") from error
+    return found
