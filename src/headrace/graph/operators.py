@@ -156,6 +156,14 @@ class Select(Operator):
 
 
 @dataclass(frozen=True)
+class Explode(Select):
+    """``flat_map`` with Polars expressions: a row for each element of the first, a list.
+
+    The other expressions make columns that each of these rows has.
+    """
+
+
+@dataclass(frozen=True)
 class Filter(Operator):
     """``filter`` with a Polars expression; rows where it is null are dropped."""
 

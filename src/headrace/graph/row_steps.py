@@ -16,6 +16,7 @@ from headrace.graph.arguments import (
 )
 from headrace.graph.operators import (
     FAIL,
+    Explode,
     Filter,
     FilterMessages,
     FlatMapMessages,
@@ -62,21 +63,15 @@ class RowSteps(Steps):
                 schema = returned(wrong, "map", function, returns)
                 columns = checked_function(wrong, "map", function, uses)
                 return MapMessages(chosen, (self.name,), site, function, schema, columns)
-            if returns is not None or uses is not None:
-                wrong.append("returns= and uses= are for functions; expressions tell their own")
-            expressions = [pl.col(part) if isinstance(part, str) else part for part in what]
-            bad = [part for part in expressions if not isinstance(part, pl.Expr)]
-            if bad or not expressions:
-                found = ", ".join(shown(part) for part in bad) or "nothing"
-                wrong.append(f"map takes one function, or expressions and columns; found {found}")
-            good = tuple(part for part in expressions if isinstance(part, pl.Expr))
+            _check_untold(wrong, returns, uses)
+            good = _expressions(wrong, "map", what)
             return Select(chosen, (self.name,), site, good, tuple(map(str, good)))
 
         return self._add("map", name, make, self.keys, on_error, sides)
 
     def flat_map(
         self,
-        function: Callable[[Any], Any],
+        *what: Callable[[Any], Any] | pl.Expr | str,
         returns: Any = None,
         uses: Sequence[str] | None = None,
         name: str | None = None,
@@ -86,7 +81,9 @@ class RowSteps(Steps):
         """Make any number of messages of each message.
 
         Args:
-            function: from a message to an iterable of messages.
+            *what: one function from a message to an iterable of messages; or a Polars expression
+                of a list, of which each element is a row, and more expressions and names of
+                columns that these rows have.
             returns: columns of a message of the result; default: ``T`` of the return
                 annotation ``Iterable[T]``.
             uses: the columns the function reads. Default: all.
@@ -97,6 +94,11 @@ class RowSteps(Steps):
         site = user_site()
 
         def make(chosen: str, wrong: list[str]) -> Operator:
+            if len(what) > 1 or isinstance(what[0] if what else None, pl.Expr):
+                _check_untold(wrong, returns, uses)
+                good = _expressions(wrong, "flat_map", what)
+                return Explode(chosen, (self.name,), site, good, tuple(map(str, good)))
+            function: Any = what[0] if what else None
             columns = checked_function(wrong, "flat_map", function, uses)
             schema = returned(wrong, "flat_map", function, returns, many=True)
             return FlatMapMessages(chosen, (self.name,), site, function, schema, columns)
@@ -163,3 +165,18 @@ class RowSteps(Steps):
             return MapBatches(chosen, (self.name,), site, function, schema, columns)
 
         return self._add("map_batches", name, make, self.keys, on_error)
+
+
+def _check_untold(wrong: list[str], returns: Any, uses: Any) -> None:
+    if returns is not None or uses is not None:
+        wrong.append("returns= and uses= are for functions; expressions tell their own")
+
+
+def _expressions(wrong: list[str], what: str, given: Sequence[Any]) -> tuple[pl.Expr, ...]:
+    """Return what was given as expressions, names of columns too."""
+    expressions = [pl.col(part) if isinstance(part, str) else part for part in given]
+    bad = [part for part in expressions if not isinstance(part, pl.Expr)]
+    if bad or not expressions:
+        found = ", ".join(shown(part) for part in bad) or "nothing"
+        wrong.append(f"{what} takes one function, or expressions and columns; found {found}")
+    return tuple(part for part in expressions if isinstance(part, pl.Expr))

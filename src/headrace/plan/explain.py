@@ -15,6 +15,7 @@ from headrace.graph.operators import (
     DEAD_LETTER,
     FAIL,
     Deduplicate,
+    Explode,
     Filter,
     FilterMessages,
     FlatMapMessages,
@@ -145,6 +146,8 @@ def _input_rows(binding: InputBinding) -> list[str]:
     if len(binding.columns) < total:
         read += f" ({len(binding.columns)} of {total})"
     rows = [f"input {binding.stream}: {counted(binding.partitions, 'partition')}", read]
+    if binding.source:
+        rows.insert(1, f"by the settings: {binding.source}")
     if binding.bootstrap:
         rows.append("read first, up to the end that it has when the job begins")
     if binding.priority:
@@ -190,9 +193,15 @@ def _through(exchange: Exchange) -> str:
     return f"through internal stream {exchange.stream}, {width}"
 
 
+def _beside(operator: Explode) -> list[str]:
+    return [f"with {_listed(operator.text[1:])}"] if operator.text[1:] else []
+
+
 def describe(operator: Operator) -> list[str]:
     """Return what an operator does, one row for each part."""
     match operator:
+        case Explode():
+            return [f"a row for each element of {operator.text[0]}", *_beside(operator)]
         case Select():
             return [f"map to {_listed(operator.text)}"]
         case Filter():

@@ -16,6 +16,7 @@ from headrace.graph.operators import (
     BUS,
     DEAD_LETTER,
     Deduplicate,
+    Explode,
     Filter,
     FilterMessages,
     FlatMapMessages,
@@ -155,7 +156,8 @@ def _asked(operator: Split, before: Flow) -> set[str]:
 def _prune_select(operator: Select, flows: dict[str, Flow], wanted: set[str]) -> Select:
     source = flows[operator.inputs[0]].schema
     parts = [Resolved(expression, source) for expression in operator.expressions]
-    kept = [part for part in parts if wanted & set(part.schema.names)]
+    first = parts[:1] if isinstance(operator, Explode) else []  # it says how many rows there are
+    kept = first + [part for part in parts[len(first) :] if wanted & set(part.schema.names)]
     expressions = [part.expression for part in kept]
     if not any(part.reads for part in kept):
         # Constants alone would make one row, whatever the number of messages.

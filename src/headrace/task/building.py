@@ -14,6 +14,7 @@ from headrace.graph.joins import JoinStreams
 from headrace.graph.operators import (
     FAIL,
     Deduplicate,
+    Explode,
     Filter,
     FilterMessages,
     FlatMapMessages,
@@ -55,6 +56,7 @@ from headrace.task.joins.node import JoinStreamsNode
 from headrace.task.kept.nodes import kept_node
 from headrace.task.messages.node import MessageNode
 from headrace.task.messages.stateless import (
+    ExplodeNode,
     FilterNode,
     ForwardNode,
     MapBatchesNode,
@@ -136,6 +138,8 @@ def made_node(operator: Operator, build: Build) -> Node:
     """Return the node of an operator that is no input and no ``partition_by``."""
     name, schemas, limits = operator.name, build.stage.schemas, build.around.limits
     match operator:
+        case Explode():
+            return ExplodeNode(name, operator.expressions, schemas[name])
         case Select():
             return SelectNode(name, operator.expressions, schemas[name])
         case Filter():

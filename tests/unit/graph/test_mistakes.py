@@ -224,9 +224,17 @@ STEPS: dict[str, tuple[Callable[[hr.Stream], Any], str]] = {
         lambda s: s.flat_map(not_many),
         "its annotation Order is no iterable of records; write Iterable[T]",
     ),
-    "flat_map of an expression": (
-        lambda s: s.flat_map(hr.col("price")),  # type: ignore[arg-type]
+    "flat_map of a name": (
+        lambda s: s.flat_map("price"),
         "flat_map takes a function; found",
+    ),
+    "flat_map of an expression and a function": (
+        lambda s: s.flat_map(hr.col("price"), len),
+        "flat_map takes one function, or expressions and columns; found",
+    ),
+    "flat_map of an expression with columns": (
+        lambda s: s.flat_map(hr.col("price"), returns={"price": int}),
+        "returns= and uses= are for functions; expressions tell their own",
     ),
     "map of nothing": (
         lambda s: s.map(),

@@ -128,6 +128,14 @@ STEPS: dict[str, tuple[Callable[[hr.Graph], Any], str]] = {
         lambda g: g.input("orders").map(hr.col("items").explode()).send_to(g.output("out")),
         "looks beyond its row",
     ),
+    "flat_map of no list": (
+        lambda g: g.input("orders").flat_map(hr.col("price")).send_to(g.output("out")),
+        'flat_map makes rows of a list; col("price") is double; expected a list',
+    ),
+    "flat_map over rows": (
+        lambda g: g.input("orders").flat_map(hr.col("items").explode()).send_to(g.output("out")),
+        "looks beyond its row, but rows come in batches of any size: flat_map takes",
+    ),
     "column made twice": (
         lambda g: g.input("orders").map("price", hr.col("price") * 2).send_to(g.output("out")),
         "columns ['price'] are made more than once; use .alias()",

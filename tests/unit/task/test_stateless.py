@@ -312,3 +312,39 @@ def test_every_type_goes_through_messages_and_back(kind: str) -> None:
         driver.run()
         assert driver.output("mapped") == rows
         assert driver.output("keyed") == rows
+
+
+def test_a_list_of_an_expression_becomes_rows_with_other_columns_beside() -> None:
+    rows = [
+        {"k": 1, "name": "to be or", "x": 0.5},
+        {"k": 2, "name": None},
+        {"k": 3, "name": "not"},
+        {"k": 4, "name": ""},
+    ]
+    words = hr.col("name").str.extract_all(r"\w+").alias("word")
+    assert run(lambda s: s.flat_map(words, "k", (hr.col("x") * 2).alias("twice")), rows) == [
+        {"word": "to", "k": 1, "twice": 1.0},
+        {"word": "be", "k": 1, "twice": 1.0},
+        {"word": "or", "k": 1, "twice": 1.0},
+        {"word": "not", "k": 3, "twice": None},
+    ]
+    # The list says how many rows there are, also where nobody reads it.
+    assert run(lambda s: s.flat_map(words, "k").map("k"), rows) == [{"k": 1}] * 3 + [{"k": 3}]
+
+
+def test_rows_of_a_list_have_the_event_time_of_theirs() -> None:
+    @hr.job("one")
+    def one(g: hr.Graph) -> None:
+        words = g.input("in", time="k").flat_map(hr.col("name").str.split(" ").alias("word"))
+        words.partition_by("word").window(hr.tumbling("10ms"), n=hr.agg.count()).send_to(
+            g.output("out")
+        )
+
+    with TestDriver(one, tasks=1) as driver:
+        driver.create("in", COLUMNS)
+        driver.feed("in", [{"k": k, "name": "a b a"} for k in (1, 12, 30)])
+        driver.run()
+        found = [
+            (r["word"], r["window_start"].microsecond // 1000, r["n"]) for r in driver.output("out")
+        ]
+    assert sorted(found) == [("a", 0, 2), ("a", 10, 2), ("b", 0, 1), ("b", 10, 1)]

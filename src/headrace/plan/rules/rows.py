@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from headrace.graph.aggregates import unknown_column
 from headrace.graph.operators import (
+    Explode,
     FilterMessages,
     FlatMapMessages,
     Operator,
@@ -24,11 +25,18 @@ from headrace.plan.walk import Walk
 def select_flow(walk: Walk, operator: Select, before: Flow) -> Flow | None:
     """Return the columns that expressions make; splits those that make several."""
     parts = [Resolved(expression, before.schema) for expression in operator.expressions]
-    good = [walk.resolve(operator, part, "map") for part in parts]
+    is_exploding = isinstance(operator, Explode)
+    good = [walk.resolve(operator, part, "flat_map" if is_exploding else "map") for part in parts]
     if not all(good):
         return None
     parts = [piece for part in parts for piece in part.split()]
     fields = [column for part in parts for column in part.schema]
+    if is_exploding:
+        if not pa.types.is_list(fields[0].type):
+            text = f"{parts[0].expression} is {fields[0].type}; expected a list, or give a function"
+            walk.report(operator, f"flat_map makes rows of a list; {text}")
+            return None
+        fields[0] = pa.field(fields[0].name, fields[0].type.value_type)
     names = [column.name for column in fields]
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
@@ -39,7 +47,8 @@ def select_flow(walk: Walk, operator: Select, before: Flow) -> Flow | None:
     walk.operators[operator.name] = replace(operator, expressions=expressions, text=text)
 
     def is_kept(name: str) -> bool:
-        return any(name in part.schema.names and part.keeps(name) for part in parts)
+        kept = parts[1:] if is_exploding else parts
+        return any(name in part.schema.names and part.keeps(name) for part in kept)
 
     return follow(operator, before, pa.schema(fields), is_kept)
 

@@ -60,6 +60,34 @@ class SelectNode(BatchNode):
         return chunk.with_batch(normalise(frame.to_arrow(), self._schema))
 
 
+class ExplodeNode(BatchNode):
+    """``flat_map`` with expressions; of an empty list, or none, there is no row."""
+
+    def __init__(self, name: str, expressions: Sequence[pl.Expr], schema: pa.Schema) -> None:
+        super().__init__(name)
+        self._expressions, self._schema = list(expressions), schema
+
+    def compute(self, chunk: Chunk) -> Chunk:
+        """Make the rows."""
+
+        def made() -> tuple[pl.DataFrame, pl.Series]:
+            frame = chunk.frame().select(self._expressions)
+            if frame.height != chunk.rows:
+                raise FunctionResultError(
+                    f"operator {self.name!r} made {frame.height} lists of {chunk.rows} rows; "
+                    "flat_map takes an expression of each row by itself",
+                    operator=self.name,
+                )
+            lists = frame.columns[0]
+            counts = frame[lists].list.len().fill_null(0)
+            rows = frame.filter(counts > 0).explode(lists)
+            return rows.select(self._schema.names), counts  # the list may be for nobody
+
+        frame, counts = guarded(self.name, made)
+        rows = np.repeat(np.arange(chunk.rows), counts.to_numpy())
+        return chunk.derive(normalise(frame.to_arrow(), self._schema), rows)
+
+
 def condition_mask(operator: str, expression: pl.Expr, chunk: Chunk) -> npt.NDArray[np.bool_]:
     """Return for which rows a condition is true; null is not. Errors name the operator."""
     expression = expression.fill_null(value=False)
