@@ -12,9 +12,12 @@ from threading import Thread
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from headrace.cli.targets import find_job
+from headrace.config.inputs import read_inputs
+from headrace.graph.operators import Input
 from headrace.testing.driver import TestDriver
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
@@ -49,11 +52,33 @@ class Batch(TestDriver):
     _is_ending = False
 
 
+class FromFiles(Batch):
+    """Reads files that hold what its inputs do, a file for each partition."""
+
+    def finish(self) -> int:
+        here = self.home / "files"
+        said: dict[str, dict[str, Any]] = {}
+        for operator in self._job.build().operators:
+            if isinstance(operator, Input):
+                stream = self.bus.stream(operator.stream)
+                folder = here / operator.stream
+                folder.mkdir(parents=True, exist_ok=True)
+                for partition in range(stream.spec.partitions):
+                    rows = [part.batch for part in stream.read(partition, 0)]
+                    table = pa.Table.from_batches(rows, stream.spec.schema)
+                    pq.write_table(table, folder / f"{partition:04d}.parquet", row_group_size=2)
+                said[operator.stream] = {
+                    "files": str(folder), "partitions": stream.spec.partitions
+                }  # fmt: skip
+        self.settings = self.settings.model_copy(update={"inputs": read_inputs(said)})
+        return super().finish()
+
+
 def example(name: str, kind: type[TestDriver] = TestDriver) -> TestDriver:
     return kind(find_job(str(EXAMPLES[0].parent / name)))
 
 
-@pytest.fixture(params=[TestDriver, Batch], ids=["stream", "bounded"])
+@pytest.fixture(params=[TestDriver, Batch, FromFiles], ids=["stream", "bounded", "files"])
 def start(request: pytest.FixtureRequest) -> Start:
     """What starts an example that has the same results as a stream and as a bounded run.
 

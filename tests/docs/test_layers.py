@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "headrace"
 
 LAYERS = [
     "errors", "closing", "clock", "durations", "faults", "files", "config", "records",
-    "graph", "sinks", "warehouse", "bus", "state", "plan", "task", "coordinator", "control",
+    "graph", "sinks", "warehouse", "bus", "sources", "state", "plan", "task", "coordinator", "control",
     "standalone", "spark",
     "testing", "bench", "demo", "cli",
 ]  # fmt: skip

@@ -27,13 +27,15 @@ def explain(
     from headrace.plan.diagram import mermaid as draw
     from headrace.plan.explain import explain as tell
     from headrace.plan.objects import plan_object
+    from headrace.sources.sourced import look_up
 
     if mermaid and as_json:
         raise typer.BadParameter("give either --mermaid or --json")
     settings = settings_of(home, config, overrides)
     job = find_job(target)
     with open_home_bus(settings) as bus:
-        plan = make_plan(job.build(), bus, settings, absent_ok=True)
+        graph = job.build()
+        plan = make_plan(graph, look_up(graph, bus, settings), settings, absent_ok=True)
     durability = Durability.parse(settings.state.durability)
     if as_json:
         promise = {"durability": str(durability), "promise": durability.promise}

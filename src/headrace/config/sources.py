@@ -18,6 +18,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from headrace.config import samza
+from headrace.config.inputs import FIELDS, INPUTS, read_inputs, split_key
 from headrace.config.settings import (
     LEAVES,
     OPEN_KEY,
@@ -69,13 +70,17 @@ def load_settings(
     tree: dict[str, Any] = {}
     for key, entry in given.items():
         section, _, name = key.partition(".")
-        if key.startswith(OPEN_KEY):
+        if (part := split_key(key)) is not None:
+            tree.setdefault(INPUTS, {}).setdefault(part[0], {})[part[1]] = entry.value
+        elif key.startswith(OPEN_KEY):
             conf = tree.setdefault("spark", {}).setdefault("conf", {})
             conf[key.removeprefix(OPEN_KEY)] = _checked(key, entry)
         elif name:
             tree.setdefault(section, {})[name] = _checked(key, entry)
         else:
             tree[key] = _checked(key, entry)
+    if INPUTS in tree:
+        tree[INPUTS] = read_inputs(tree[INPUTS])
     try:
         settings = Settings.model_validate(tree)
     except ValidationError as error:
@@ -118,7 +123,13 @@ def _refuse_unknown(key: str, entry: _Given) -> None:
             "expected a table of settings",
             setting=key,
         )
-    if key not in LEAVES and not key.startswith(OPEN_KEY):
+    if (part := split_key(key)) is not None:
+        if part[1] not in FIELDS:
+            raise InvalidInputError(
+                f"{entry.source}: unknown setting {key}; of an input there are {', '.join(FIELDS)}",
+                setting=key,
+            )
+    elif key not in LEAVES and not key.startswith(OPEN_KEY):
         unknown = unknown_setting(key)
         raise InvalidInputError(f"{entry.source}: {unknown.message}", **unknown.fields)
 

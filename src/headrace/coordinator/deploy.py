@@ -49,6 +49,8 @@ from headrace.plan.parts import feed_streams, split
 from headrace.plan.recounting import with_task_counts
 from headrace.plan.semantics import Wanted
 from headrace.plan.stages import CallLimits, JobPlan
+from headrace.sources.read_only import ReadOnly
+from headrace.sources.sourced import SourcedBus
 from headrace.warehouse.sink import with_warehouse
 
 
@@ -196,7 +198,8 @@ def _info(bus: Bus, stream: str) -> StreamInfo:
     settings = found.settings
     spec, written = found.spec, settings.counts(found.created.partitions)[0]
     version = len(settings.columns)
-    place = (spec.time, spec.key, written, version, spec.added, spec.compact)
+    source = found.said if isinstance(found, ReadOnly) else ""
+    place = (spec.time, spec.key, written, version, spec.added, spec.compact, source)
     return StreamInfo(spec.schema, spec.partitions, *place)
 
 
@@ -217,6 +220,8 @@ def make_plan(
     """
     dead = dead_stream(graph.name, settings.job.dead_letters)
     check_apart(graph, bus, dead)
+    if isinstance(bus, SourcedBus):
+        graph = bus.from_the_begin(graph)
     graph = with_streams(graph, bus)
     if files is None:
         files = load_table_files(graph, absent_ok=absent_ok)

@@ -37,6 +37,7 @@ def _stage(stage: Stage) -> dict[str, Any]:
                 "lateness_ms": one.lateness_ms,
                 "bootstrap": one.bootstrap,
                 "priority": one.priority,
+                "source": one.source,
             }
             for one in stage.inputs
         ],

@@ -312,6 +312,7 @@ class _Draft:
             idle_ms=operator.idle_ms,
             bootstrap=operator.name in self.first,
             priority=operator.priority,
+            source="" if info is None else info.source,
         )
 
     def _exchange(

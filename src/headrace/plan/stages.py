@@ -47,7 +47,8 @@ class StreamInfo:
 
     ``written`` is how many of the partitions new rows go to; 0: all. ``version`` is the number of
     the schema, ``added`` are the columns that were added since it was created, with their defaults.
-    ``compact`` says that only the last record of each key is kept.
+    ``compact`` says that only the last record of each key is kept. ``source`` is what stands for
+    it, in words; empty: nothing does.
     """
 
     schema: pa.Schema
@@ -58,6 +59,7 @@ class StreamInfo:
     version: int = 0
     added: tuple[tuple[str, Any], ...] = ()
     compact: bool = False
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,8 @@ class InputBinding:
     ``columns``. ``origin`` is the number of the input in ``Stage.origins`` where its rows say
     which record they are. ``pattern`` names the input of a pattern that this is one of. ``event``
     takes the place of ``time``, and ``confidence`` that of ``lateness_ms``, see ``Input``.
-    ``bootstrap`` says that it is read to its end before others.
+    ``bootstrap`` says that it is read to its end before others. ``source`` is what stands for the
+    stream, in words.
     """
 
     operator: str
@@ -107,6 +110,7 @@ class InputBinding:
     idle_ms: int | None = None
     bootstrap: bool = False
     priority: int = 0
+    source: str = ""
 
     @property
     def is_timed(self) -> bool:

@@ -178,8 +178,8 @@ def made_node(operator: Operator, build: Build) -> Node:
             binding = next(o for o in build.stage.outputs if o.operator == name)
             return OutputNode(name, binding, build.task)
         case SendToSink():
-            binding = next(s for s in build.stage.sinks if s.operator == name)
-            return sink_node(name, binding, build.stage.delays.get(name, 0))
+            sink = next(s for s in build.stage.sinks if s.operator == name)
+            return sink_node(name, sink, build.stage.delays.get(name, 0))
         case RunningAggregate() | WindowAggregate():
             assert build.state is not None
             return aggregate_node(

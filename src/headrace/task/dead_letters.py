@@ -13,6 +13,7 @@ import pyarrow as pa
 from headrace.bus.bus import Bus
 from headrace.errors import CallTimeoutError, HeadraceError, InvalidInputError
 from headrace.plan.dead_letters import DEAD_SCHEMA, PARTITION_BITS
+from headrace.sources.read_only import tolerant
 from headrace.task.chunk import UNKNOWN, Chunk
 
 MOST_TRIES = 4096
@@ -139,9 +140,8 @@ class DeadLetters:
         cuts = [at for at in range(1, len(offsets)) if offsets[at] - offsets[at - 1] > _NEAR]
         for begin, end in zip([0, *cuts], [*cuts, len(offsets)], strict=True):
             try:
-                parts = list(
-                    self._bus.stream(stream).read(partition, offsets[begin], offsets[end - 1] + 1)
-                )
+                rows = tolerant(self._bus.stream(stream), lambda *_: None)
+                parts = list(rows.read(partition, offsets[begin], offsets[end - 1] + 1))
             except InvalidInputError:  # the bus has dropped them meanwhile
                 continue
             for part in parts:

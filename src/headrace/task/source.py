@@ -17,6 +17,7 @@ from headrace.graph.durations import duration_text
 from headrace.plan.stages import CallLimits, InputBinding
 from headrace.records.evolution import as_planned
 from headrace.records.schema import MAX_EVENT_TIME_MS, as_milliseconds, event_times
+from headrace.sources.read_only import tolerant
 from headrace.task.chunk import Chunk, Ints, Origins, source_of
 from headrace.task.dead_letters import Guard, Refused, without
 from headrace.task.event_times import Errors, EventTimes
@@ -53,7 +54,8 @@ class SourceReader:
         limits: CallLimits = NO_LIMITS,
         guard: Guard | None = None,
     ) -> None:
-        self._stream, self._binding, self._range = stream, binding, wanted
+        self._stream = tolerant(stream, self._unreadable)
+        self._binding, self._range = binding, wanted
         self._max_bytes, self._guard, self._wall_ms = max_bytes, guard, wall_ms
         ahead = binding.ahead_ms
         self._latest = MAX_EVENT_TIME_MS - 1 if ahead is None else wall_ms + ahead
@@ -63,6 +65,17 @@ class SourceReader:
         self._made = None
         if binding.event is not None and not binding.is_clock:
             self._made = EventTimes(binding, limits)
+
+    def _unreadable(self, offset: int, row: bytes, error: InvalidInputError) -> None:
+        """Set a row of a file aside that is none of the stream's."""
+        if self._guard is None:
+            raise error
+        batch = pa.record_batch({"line": [row.decode(errors="replace")]})
+        origins = None
+        if self._binding.origin is not None:
+            source = source_of(self._binding.origin, self._range.partition)
+            origins = Origins(np.array([source], np.int32), np.array([offset]))
+        self._guard.take(Chunk(batch, origins=origins), [Refused(0, error)])
 
     @property
     def wanted(self) -> InputRange:

@@ -28,8 +28,10 @@ from headrace.config import (
     StandbySettings,
     StateSettings,
 )
+from headrace.config.inputs import read_inputs
 from headrace.coordinator.backup.copier import Copier, CopyStatus
 from headrace.coordinator.backup.places import places
+from headrace.coordinator.bounded import sourced_bus, tell_parts
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.deploy import Deployment, deploy
 from headrace.coordinator.hosting import open_host
@@ -44,6 +46,7 @@ from headrace.graph.jobs import Job
 from headrace.graph.operators import Input
 from headrace.records.evolution import default_values
 from headrace.records.schema import normalise_schema
+from headrace.sources.sourced import plain, saved
 from headrace.task.background import Background, InlineBackground
 from headrace.task.slot_host import SlotHost
 from headrace.testing.clock import ManualClock
@@ -79,6 +82,7 @@ class TestDriver(Looking, Closing):
             ``copy`` only, when the test wants one.
         standby_copies: copies of each task's RocksDB stores on other hosts.
         job_settings: further settings of the section ``job``, such as ``call_timeout_s``.
+        inputs: what stands for streams, as the tables ``[inputs.NAME]`` of the settings say it.
         placement: settings of the section ``placement``; a lost host is not waited for unless they
             say so.
     """
@@ -106,6 +110,7 @@ class TestDriver(Looking, Closing):
         standby_copies: int = 0,
         job_settings: Mapping[str, Any] | None = None,
         placement: Mapping[str, Any] | None = None,
+        inputs: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self._job, self._slots, self._hosts = job, slots, hosts
         self._background = background
@@ -114,6 +119,7 @@ class TestDriver(Looking, Closing):
         self.clock = ManualClock(seed=seed)
         self.settings = Settings(
             home=self.home,
+            inputs=read_inputs(inputs or {}),
             job=JobSettings(
                 tasks=tasks, key_groups=key_groups, start=start, **(job_settings or {})
             ),
@@ -147,7 +153,7 @@ class TestDriver(Looking, Closing):
     def _open_slot(self, part: str, slot: int) -> SlotHost:
         return open_host(
             storage=places(self.settings, part).storage,
-            bus=self.bus,
+            bus=saved(plain(self.bus), places(self.settings, part).storage),
             state_dir=self.state_dir(slot % self._hosts),
             clock=self.clock,
             files=self._files,
@@ -242,7 +248,12 @@ class TestDriver(Looking, Closing):
         Returns:
             The coordinator of the first part, which most jobs have only.
         """
+        if self._replay is None:
+            graph = self._job.build()
+            self.bus = sourced_bus(graph, self.bus, self.settings, self._files, self.clock)
         deployed = self._deployed()
+        storages = (one.storage.root for one in deployed)
+        tell_parts(self.bus, storages, self._files, self.clock)
         self.copier = deployed[0].copier
         self._let_go()
         started = []

@@ -12,12 +12,12 @@ from headrace.bus.bus import Bus, Stream
 from headrace.bus.spec import StreamSpec
 from headrace.cli.bus.columns import evolve
 from headrace.cli.ingest.bad_lines import BadLines
-from headrace.cli.ingest.infer import inferred
-from headrace.cli.ingest.line_source import LineSource
 from headrace.cli.ingest.row_files import STDIN, Format, open_lines, read_rows
 from headrace.cli.words import count_text
 from headrace.clock import Clock
 from headrace.errors import InvalidInputError
+from headrace.sources.infer import inferred
+from headrace.sources.line_source import LineSource
 
 
 class File(NamedTuple):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import pyarrow as pa
 
 from headrace.bus.bus import Bus
 from headrace.bus.spec import StreamSpec
 from headrace.clock import Clock
+from headrace.sources.text_rows import BadLine
 
 SUFFIX = ".dead"
 SCHEMA = pa.schema(
@@ -20,14 +19,6 @@ SCHEMA = pa.schema(
         ("bytes", pa.binary()),
     ]
 )
-
-
-class BadLine(NamedTuple):
-    """A line of a file, and what is wrong with it."""
-
-    line: int
-    message: str
-    data: bytes
 
 
 class BadLines:

@@ -16,11 +16,10 @@ from typing import IO, Literal, NamedTuple
 import pyarrow as pa
 
 from headrace.bus.spec import StreamSpec
-from headrace.cli.ingest.bad_lines import BadLine
-from headrace.cli.ingest.line_source import LineSource
-from headrace.cli.ingest.text_rows import CsvLines, JsonLines, first_bad_time
 from headrace.errors import InvalidInputError
 from headrace.records.schema import normalise
+from headrace.sources.line_source import LineSource
+from headrace.sources.text_rows import BadLine, CsvLines, JsonLines, first_bad_time
 
 Format = Literal["jsonl", "csv", "parquet"]
 STDIN = "-"

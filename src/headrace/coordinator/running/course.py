@@ -18,6 +18,7 @@ from headrace.config import Settings
 from headrace.coordinator.backup.copier import Copier
 from headrace.coordinator.backup.lease import Lease
 from headrace.coordinator.backup.places import places
+from headrace.coordinator.bounded import sourced_bus, tell_parts
 from headrace.coordinator.changes.rerunning import begin_run, conclude
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.deploy import Deployment, deploy
@@ -108,12 +109,12 @@ class Listeners:
             self.on_recovery(recovery)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Course:
     """One run of a job by this process.
 
     Args:
-        bus: inputs and outputs.
+        bus: inputs and outputs; once the job is deployed, with what stands for inputs.
         settings: of the run.
         control: what stops and finishes it.
         clock: where time comes from.
@@ -150,7 +151,11 @@ class Course:
             if begun is not None:
                 self.listeners.notice(f"{graph.name}: run {begun.run} begins, without state")
         ready()
-        return deploy(graph, self.bus, self.settings, clock, files, job.function.__module__)
+        self.bus = sourced_bus(graph, self.bus, self.settings, files, clock)
+        module = job.function.__module__
+        deployed = deploy(graph, self.bus, self.settings, clock, files, module)
+        tell_parts(self.bus, (one.storage.root for one in deployed), files, clock)
+        return deployed
 
     @property
     def patience(self) -> Patience:

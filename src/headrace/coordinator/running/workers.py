@@ -13,6 +13,7 @@ from headrace.config import Settings
 from headrace.coordinator.backup.places import places
 from headrace.coordinator.hosting import open_host
 from headrace.files import Files
+from headrace.sources.sourced import saved
 from headrace.state.options import RocksDBSettings
 from headrace.task.slot_host import SlotHost
 
@@ -79,7 +80,7 @@ def open_worker(settings: WorkerSettings, state_dir: Path | None = None) -> Slot
             sys.path.insert(0, path)
     return open_host(
         storage=Path(settings.storage),
-        bus=open_bus(Path(settings.bus)),
+        bus=saved(open_bus(Path(settings.bus)), Path(settings.storage)),
         state_dir=state_dir or Path(os.environ.get("HEADRACE_STATE_DIR", settings.state_dir)),
         clock=SystemClock(),
         files=Files(),

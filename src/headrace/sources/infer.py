@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.json as arrow_json
 
-from headrace.cli.ingest.line_source import LineSource
 from headrace.errors import InvalidInputError
+from headrace.sources.line_source import LineSource
 
 _UTC = pa.timestamp("us", tz="UTC")
 

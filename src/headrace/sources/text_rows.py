@@ -11,16 +11,23 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from headrace.bus.spec import StreamSpec
-from headrace.cli.ingest.bad_lines import BadLine
-from headrace.cli.ingest.column_reader import ColumnReader
-from headrace.cli.ingest.line_source import LineSource
-from headrace.cli.ingest.row_types import RowReader, UnfitRowError
 from headrace.errors import InvalidInputError
 from headrace.records.schema import event_times
+from headrace.sources.column_reader import ColumnReader
+from headrace.sources.line_source import LineSource
+from headrace.sources.row_types import RowReader, UnfitRowError
 
 _BOM = b"\xef\xbb\xbf"
 _QUOTED_LINES = 1_000_000
 """Lines that one quoted field may go over, before it is taken for a quote that nothing ends."""
+
+
+class BadLine(NamedTuple):
+    """A line of a file, and what is wrong with it."""
+
+    line: int
+    message: str
+    data: bytes
 
 
 class Chunk(NamedTuple):

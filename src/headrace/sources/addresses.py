@@ -1,0 +1,138 @@
+"""Files by paths, patterns, folders and addresses of ``pyarrow.fs``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+from pyarrow import fs
+
+from headrace.errors import InvalidInputError, UnavailableError
+
+Form = Literal["parquet", "csv", "jsonl"]
+SUFFIXES: dict[str, Form] = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+}
+_PATTERN = re.compile(r"[*?\[]")
+
+
+@cache
+def _system(start: str) -> tuple[Any, str]:
+    """Return the file system of an address, and how addresses of it begin."""
+    try:
+        found, path = fs.FileSystem.from_uri(start)
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise InvalidInputError(
+            f"address {start!r} cannot be used: {str(error).splitlines()[0]}"
+        ) from error
+    return found, path
+
+
+def system_of(address: str) -> tuple[Any, str]:
+    """Return the file system that an address is of, and the path there.
+
+    Raises:
+        InvalidInputError: pyarrow knows no such file system.
+    """
+    if "://" not in address:
+        return _local(), str(Path(address).expanduser().absolute())
+    scheme, _, rest = address.partition("://")
+    place, _, path = rest.partition("/")
+    found, begin = _system(f"{scheme}://{place}/")
+    return found, begin.rstrip("/") + "/" + path if begin.strip("/") else "/" + path
+
+
+@cache
+def _local() -> Any:
+    return fs.LocalFileSystem()
+
+
+def open_address(address: str) -> Any:
+    """Open a file for reading anywhere in it.
+
+    Raises:
+        UnavailableError: it cannot be read.
+    """
+    system, path = system_of(address)
+    try:
+        return system.open_input_file(path)
+    except (OSError, pa.ArrowException) as error:
+        raise UnavailableError(
+            f"file {address} cannot be read: {str(error).splitlines()[0]}; the run began with it, "
+            "so put it back"
+        ) from error
+
+
+def found_files(address: str, form: Form | None) -> list[tuple[str, int]]:
+    """Return the files of a path, a pattern or a folder, sorted, each with its bytes.
+
+    Of a folder only those whose names end as the format says; names that begin with ``.`` or ``_``
+    are passed over.
+
+    Raises:
+        InvalidInputError: there is none.
+        UnavailableError: the file system does not answer.
+    """
+    system, path = system_of(address)
+    start = address[: len(address) - len(path)] if "://" in address else ""
+    try:
+        found = sorted(_listed(system, path, form))
+    except (OSError, pa.ArrowException) as error:
+        raise UnavailableError(f"{address} cannot be listed: {error}") from error
+    if not found:
+        raise InvalidInputError(f"no files at {address}; check the path, the pattern, and format=")
+    return [(start + name if start else name, size) for name, size in found]
+
+
+def _listed(system: Any, path: str, form: Form | None) -> Iterator[tuple[str, int]]:
+    pattern = _PATTERN.search(path)
+    if pattern is None:
+        info = system.get_file_info(path)
+        if info.type == fs.FileType.File:
+            yield info.path, info.size
+            return
+        if info.type == fs.FileType.NotFound:
+            return
+    base = path if pattern is None else path[: path.rfind("/", 0, pattern.start())] or "/"
+    selector = fs.FileSelector(base, recursive=True, allow_not_found=True)
+    depth = path.count("/")
+    for info in system.get_file_info(selector):
+        below = info.path[len(base) :].lstrip("/").split("/")
+        if info.type != fs.FileType.File or any(part[0] in "._" for part in below):
+            continue
+        if pattern is None:
+            suffix = Path(info.path).suffix.lower()
+            if SUFFIXES.get(suffix) is not None and form in {None, SUFFIXES[suffix]}:
+                yield info.path, info.size
+        elif info.path.count("/") == depth and _fits(info.path, path):
+            yield info.path, info.size
+
+
+def _fits(path: str, pattern: str) -> bool:
+    """Match part by part, for ``*`` stays within a folder."""
+    parts = zip(path.split("/"), pattern.split("/"), strict=True)
+    return all(fnmatch(part, wanted) for part, wanted in parts)
+
+
+def form_of(address: str, given: Form | None) -> Form:
+    """Return the format of a file, as given or else by its name.
+
+    Raises:
+        InvalidInputError: its name says nothing.
+    """
+    found = given or SUFFIXES.get(Path(address).suffix.lower())
+    if found is None:
+        raise InvalidInputError(
+            f"the format of {address} is unknown; give format = parquet, csv or jsonl"
+        )
+    return found

@@ -1,0 +1,98 @@
+"""Files are cut into stretches of whole rows, whatever is in them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.bus.spec import StreamSpec
+from headrace.errors import InvalidInputError
+from headrace.sources import units
+from headrace.sources.addresses import form_of, found_files
+from headrace.sources.listing import Source, SourceFile, what_of
+from headrace.sources.streams import FileStream
+from headrace.sources.units import text_units
+
+SCHEMA = pa.schema([("text", pa.string()), ("n", pa.int64())])
+TEXT = st.text(st.sampled_from('ab",\n\r {}'), max_size=12)
+
+
+def stream(path: Path, *, is_csv: bool) -> FileStream:
+    cut, header = text_units(0, str(path), is_csv=is_csv)
+    spec = StreamSpec("in", 1, SCHEMA)
+    files = (SourceFile(str(path), path.stat().st_size, header),)
+    form = "csv" if is_csv else "jsonl"
+    return FileStream(
+        "in", Source("x", **what_of(spec), form=form, files=files, partitions=(tuple(cut),))
+    )
+
+
+@pytest.mark.parametrize("is_csv", [True, False])
+@given(texts=st.lists(TEXT, min_size=1, max_size=30), size=st.integers(1, 40), data=st.data())
+def test_every_range_is_the_rows_of_the_file(
+    is_csv: bool,
+    texts: list[str],
+    size: int,
+    data: st.DataObject,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Quotes, commas, line ends and blank lines within fields and between rows."""
+    path = tmp_path_factory.mktemp("units") / "in"
+    rows = [{"text": text, "n": n} for n, text in enumerate(texts)]
+    if is_csv:
+        out = io.StringIO()
+        writer = csv.DictWriter(
+            out, ["text", "n"], quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n"
+        )
+        writer.writeheader()
+        writer.writerows(rows)
+        path.write_text(out.getvalue(), newline="")
+    else:
+        path.write_text("\n\n".join(map(json.dumps, rows)), newline="")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(units, "UNIT_BYTES", size)
+        patch.setattr(units, "LEAST_READ", 1)
+        found = stream(path, is_csv=is_csv)
+    assert found.ends() == [len(rows)]
+    low = data.draw(st.integers(0, len(rows)))
+    high = data.draw(st.integers(low, len(rows)))
+    parts = list(found.read(0, low, high))
+    assert [row for part in parts for row in part.batch.to_pylist()] == rows[low:high]
+    assert [at for part in parts for at in part.offsets.tolist()] == list(range(low, high))
+
+
+def test_a_folder_has_the_files_whose_names_end_so(tmp_path: Path) -> None:
+    for name in ("b.parquet", "a.csv", "sub/c.parquet", "_SUCCESS", ".x.parquet", "_log/d.parquet"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    for start in (str(tmp_path), f"file://{tmp_path}"):
+        every = [address for address, _ in found_files(start, None)]
+        assert every == [f"{start}/{name}" for name in ("a.csv", "b.parquet", "sub/c.parquet")]
+        assert [a for a, _ in found_files(f"{start}/*.parquet", None)] == [f"{start}/b.parquet"]
+        assert len(found_files(f"{start}/*/*.parquet", "parquet")) == 1
+        assert len(found_files(start, "parquet")) == 2
+    with pytest.raises(InvalidInputError, match="no files at"):
+        found_files(str(tmp_path / "none"), None)
+    with pytest.raises(InvalidInputError, match="cannot be used"):
+        found_files("nonsense://x/y", None)
+    with pytest.raises(InvalidInputError, match=r"the format of x\.dat is unknown"):
+        form_of("x.dat", None)
+
+
+def test_what_can_only_be_read_refuses_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"text": "a", "n": 1}')
+    found = stream(path, is_csv=False)
+    with pytest.raises(InvalidInputError, match="stream 'in' is x here, by the settings, and can"):
+        found.append_rows(pa.table({"text": ["b"], "n": [2]}))
+    with pytest.raises(InvalidInputError, match="can only be read"):
+        found.trim(0)
+    [part] = found.read(0, 0, columns=[])
+    assert (part.batch.num_rows, part.next_offset) == (1, 1)
