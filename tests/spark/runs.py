@@ -156,6 +156,7 @@ class Driver:
         die_at: a fault point and the number of the pass at which it kills itself.
         unlocked: leave out the lock that keeps two drivers of one host apart.
         command: put before the interpreter.
+        module: what runs; ``tests.standalone.drive`` shares the job with others, without Spark.
     """
 
     def __init__(
@@ -166,6 +167,7 @@ class Driver:
         die_at: tuple[str, int] | None = None,
         unlocked: bool = False,
         command: Iterable[str] = (),
+        module: str = "tests.spark.drive",
     ) -> None:
         order = {
             "job": job,
@@ -180,7 +182,7 @@ class Driver:
         environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
         with open(self._log, "wb") as log:
             self.process = subprocess.Popen(
-                [*command, sys.executable, "-m", "tests.spark.drive", json.dumps(order)],
+                [*command, sys.executable, "-m", module, json.dumps(order)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

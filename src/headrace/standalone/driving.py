@@ -58,7 +58,7 @@ class Driving:
         if not self.serve:
             return course.run(course.deployed(self.job), engine)
         serving = Serving(
-            self.job.name, self.settings, course.control, course.listeners, self.clock
+            self.job.name, self.settings, course.control, self.bus, course.listeners, self.clock
         )
         with closing(serving):
             course = replace(course, listeners=serving.listeners)

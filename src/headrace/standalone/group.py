@@ -326,6 +326,8 @@ class Door:
     def close(self) -> None:
         """Listen no more; who drives next need not wait for this process."""
         self._over.set()
+        with suppress(OSError):  # who waits in accept hears of it by this alone
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._note(without_own=True)
         with suppress(OSError, msgspec.DecodeError):

@@ -22,7 +22,8 @@ from headrace.coordinator.loop import Control
 from headrace.coordinator.running.course import RunResult
 from headrace.coordinator.running.dropping import DroppedError
 from headrace.coordinator.storage import DriverLock
-from headrace.errors import HeadraceError, NotOwnerError
+from headrace.coordinator.summary import EpochSummary
+from headrace.errors import HeadraceError, NotOwnerError, UnavailableError
 from headrace.files import Files
 from headrace.standalone.driving import Driving
 from headrace.standalone.election import Move
@@ -36,6 +37,9 @@ from headrace.standalone.reign import RENEWALS, Candidate, Keeper
 from headrace.standalone.slots import LocalSlots
 
 LOOK_S = 0.1
+RETRY_S = 1.0
+MOST_FAILURES = 10
+"""So often, without an epoch between, may what a driver needs not answer."""
 
 
 class Sharing:
@@ -61,7 +65,7 @@ class Sharing:
         self._candidate = Candidate(
             self._storage, name, self._host, self._lease_s, fast, driving.clock
         )
-        self._epochs = self._rows = 0
+        self._epochs = self._rows = self._failures = 0
 
     def live(self) -> RunResult:
         """Share the job until it ends or this process is told to stop.
@@ -150,6 +154,13 @@ class Sharing:
             if driving.control.stop.is_set():
                 raise
             return None
+        except UnavailableError as error:  # such as a lock of the bus that a frozen process has
+            self._failures += 1
+            if self._failures >= MOST_FAILURES or driving.control.stop.is_set():
+                raise
+            driving.listeners.notice(f"{error}; the job is begun again in a moment")
+            driving.control.stop.wait(RETRY_S)
+            return None
         finally:
             keeper.close()
             group.close(ended=ended)
@@ -163,7 +174,13 @@ class Sharing:
             if told is not None:
                 told(part)
 
-        listeners = replace(engine.course.listeners, on_start=started)
+        def epoch(summary: EpochSummary) -> None:
+            self._failures = 0
+            if tell is not None:
+                tell(summary)
+
+        tell = engine.course.listeners.on_epoch
+        listeners = replace(engine.course.listeners, on_start=started, on_epoch=epoch)
         course = replace(engine.course, listeners=listeners)
         return self._driving.run(replace(engine, course=course))
 
