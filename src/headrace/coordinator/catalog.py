@@ -162,7 +162,7 @@ class Catalog(msgspec.Struct, frozen=True):
 
     ``inputs`` names the stream of each input operator, ``lateness_ms`` what it waits for;
     ``feeds`` are those of them whose stream is internal, ``sends`` internal streams it sends to.
-    ``remotes`` are its remote stores, each with its stage; ``tables`` its broadcast stores.
+    ``sent`` names the stream of each output. ``remotes`` are its remote stores, each with its stage; ``tables`` its broadcast stores.
     """
 
     format: int
@@ -177,6 +177,7 @@ class Catalog(msgspec.Struct, frozen=True):
     feeds: tuple[str, ...] = ()
     sends: tuple[str, ...] = ()
     remotes: tuple[tuple[str, str], ...] = ()
+    sent: dict[str, str] = {}
     tables: tuple[TableEntry, ...] = ()
 
 
@@ -187,19 +188,20 @@ def describe_plan(plan: JobPlan) -> Catalog:
     """Return the stores, the streams and the sinks of a plan."""
     stores = [entry for stage in plan.stages if stage.keyed for entry in _stores(stage)]
     inputs = plan.reads
-    outputs = {output.stream for stage in plan.stages for output in stage.outputs}
+    sent = {output.operator: output.stream for stage in plan.stages for output in stage.outputs}
     return Catalog(
         FORMAT,
         plan.job,
         tuple(stores),
         {binding.operator: binding.stream for binding in inputs},
         {binding.operator: binding.lateness_ms for binding in inputs},
-        tuple(sorted(outputs)),
+        tuple(sorted(set(sent.values()))),
         tuple(SinkEntry(b.operator, b.sink.identity, b.sink.promise) for b in plan.sinks),
         tuple(_stage(plan, stage) for stage in plan.stages),
         tuple(_operators(plan)),
         feeds=tuple(feed.operator for feed in plan.feeds),
         sends=tuple(e.stream for stage in plan.stages for e in stage.sends if e.stream),
+        sent=sent,
         remotes=tuple(
             (stage.name, spec.name)
             for stage in plan.stages

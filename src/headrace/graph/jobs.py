@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from headrace.errors import GraphError, InvalidInputError
+from headrace.graph.apart import with_own_outputs
 from headrace.graph.arguments import attempt
 from headrace.graph.builder import Graph
 from headrace.graph.ledger import Ledger, name_mistake
@@ -23,12 +24,14 @@ class Job:
         name: under which the job is deployed and its state kept.
         function: called with a ``Graph`` once for each build.
         state_semantics, output_semantics: as of ``job``.
+        apart: where not empty, outputs are streams of its own: their names, a dot, and this.
     """
 
     name: str
     function: Callable[[Graph], object] = field(compare=False)
     state_semantics: str | None = None
     output_semantics: str | None = None
+    apart: str = ""
 
     @property
     def site(self) -> Site:
@@ -67,7 +70,8 @@ class Job:
             ledger.report("job", self.site, "its function builds nothing; begin with g.input(...)")
         if ledger.mistakes:
             raise GraphError(self.name, ledger.mistakes)
-        return replace(built, state_semantics=state, output_semantics=output)
+        built = replace(built, state_semantics=state, output_semantics=output)
+        return with_own_outputs(built, self.apart) if self.apart else built
 
 
 def job(

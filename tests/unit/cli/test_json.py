@@ -62,6 +62,8 @@ CASES: dict[str, list[str]] = {
 REFUSED = {name: ["shop"] for name in ("jobs stop", "jobs top", "jobs pause", "jobs resume")}
 """What cannot be done to a job that does not run."""
 
+REFUSED |= {name: ["shop", "shop"] for name in ("jobs compare", "jobs swap")}
+
 
 def test_every_command_has_a_case() -> None:
     assert set(ALL) == {*CASES, *REFUSED, *ON_SPARK}

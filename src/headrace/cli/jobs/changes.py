@@ -171,13 +171,18 @@ def rewind(
 def delete(
     job: JobName,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    outputs: Annotated[
+        bool, typer.Option("--outputs", help="Of a job run with --apart: its outputs, too.")
+    ] = False,
     as_json: Json = False,
     home: Home = None,
 ) -> None:
     """Remove a job with its state; its streams stay."""
     from headrace.clock import SystemClock
     from headrace.coordinator.changes.removal import remove_job, storages_of
+    from headrace.coordinator.changes.resetting import remove_streams
     from headrace.coordinator.inspection.inspection import JobReader
+    from headrace.coordinator.reprocessing.pairs import own_streams
     from headrace.coordinator.storage import DriverLock, check_job_name
     from headrace.files import Files
 
@@ -189,16 +194,19 @@ def delete(
         refuse_driven(settings, job, clock)
         for storage in storages:
             held.enter_context(DriverLock(storage, job, clock))
-        if not yes:
-            _confirm(job)
         with open_home_bus(settings) as bus:
+            streams = own_streams(settings, job, bus, clock) if outputs else []
+            if not yes:
+                _confirm(job)
             gone = remove_job(settings, job, bus, files, clock)
+            remove_streams(streams, bus)
     if as_json:
-        show_json({"job": job, "deleted": [str(path) for path in gone]})
+        show_json({"job": job, "deleted": [str(path) for path in gone], "streams": streams})
     else:
         hours = settings.state.keep_unused_s / 3600
+        kept = f"its outputs {', '.join(streams)} too" if streams else "its streams stay"
         show_line(
-            f"job {job}: deleted; its streams stay. State on this host goes when the next job "
+            f"job {job}: deleted; {kept}. State on this host goes when the next job "
             f"runs, {hours:g} h from now or later (state.keep_unused_s)"
         )
 

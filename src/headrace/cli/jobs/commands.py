@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.jobs import changes, observed, past, savepoints, steering
+from headrace.cli.jobs import changes, observed, past, savepoints, steering, versions
 from headrace.cli.jobs.finding import find_job, refuse_driven, tell_notice, told
 from headrace.cli.jobs.replay import replay
 from headrace.cli.jobs.why import why
@@ -70,6 +70,8 @@ app.command()(steering.resume)
 app.command()(changes.stop)
 app.command()(savepoints.savepoint)
 app.command()(savepoints.savepoints)
+app.command()(versions.compare)
+app.command()(versions.swap)
 app.command()(changes.reset)
 app.command(context_settings=changes.NEGATIVE)(changes.rewind)
 app.command()(changes.delete)

@@ -14,7 +14,13 @@ import typer
 
 from headrace.cli.failures import INTERRUPTED
 from headrace.cli.options import Config, Home, Json, Set, Target, open_home_bus, settings_of
-from headrace.cli.running.beginning import AsName, FromSavepoint, begin_from
+from headrace.cli.running.beginning import (
+    Apart,
+    AsName,
+    FromSavepoint,
+    begin_from,
+    with_own_outputs,
+)
 
 if TYPE_CHECKING:
     from headrace.bus.bus import Bus
@@ -41,6 +47,7 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     ] = False,
     from_savepoint: FromSavepoint = None,
     as_name: AsName = None,
+    apart: Apart = None,
     master: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Spark master, such as local[2].", show_default=False),
@@ -72,6 +79,7 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     own_name, job = job.name, job if as_name is None else dataclasses.replace(job, name=as_name)
     clock = SystemClock()
     reporter = _reporter(clock, as_json=as_json, verbose=verbose)
+    job = with_own_outputs(job, apart, settings, clock)
     with open_home_bus(settings) as bus:
         if from_savepoint is not None:
             reporter.notice(begin_from(from_savepoint, own_name, job, settings, bus, clock))
