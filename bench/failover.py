@@ -1,12 +1,19 @@
-"""How long a job stands still when a host is lost, with standbys and without; Figure 11's question.
+"""How long a job stands still when hosts are lost: the question of the paper's Figure 11.
 
-    python bench/failover.py [--mb 100 400] [--times 3] [--wait 1]
+    python bench/failover.py --mb 500 --ways affinity none >> docs/benchmarks/failover.jsonl
+    python bench/failover.py --mb 500 --ways standby frozen >> docs/benchmarks/failover.jsonl
+    python bench/failover.py --figure        # draws docs/images/recovery.svg from that file
 
-Three hosts of one core each (a Spark standalone cluster on this machine). The stores are filled
-with values of a kilobyte; then one message comes every 20 ms, and a host is killed: its worker,
-its executor and all Python processes. ``out_s`` is from the kill to the commit of a message that
-came after it. Two more ways: the executor alone is killed, whose
-host starts another one (``affinity``), and a host is lost without standbys (``none``).
+A Spark standalone cluster of four hosts of one core on this machine, eight tasks, a RocksDB store
+with values of a kilobyte, and one message every 20 ms. What is lost, of ``--lost`` hosts at once:
+
+``affinity``  the executors; their hosts start others, and the stores are there
+``none``      the hosts with their disks; empty ones come in their places at once
+``standby``   the hosts, by kill -9 of all that runs there; each task has a standby elsewhere
+``frozen``    the same hosts, by SIGSTOP: nobody is told
+
+``back_s`` is from then to the commit of the epoch by which every task has worked again. ``--ask``
+waits for Enter when the stores are filled, so that the machine can be made quiet.
 """
 
 from __future__ import annotations
@@ -14,16 +21,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib import pyplot
 
 from headrace.bench.large import PARTITIONS, SCHEMA, STREAM, feed, ids_of, keeping_job
 from headrace.bus.address import open_bus
@@ -39,69 +49,55 @@ from headrace.spark.run import run_job
 from headrace.testing.cluster import SparkCluster
 from headrace.testing.processes import end_group, kill
 
-HOSTS, TASKS, PATIENCE_S = 3, 6, 300.0
+DOCS = Path(__file__).parents[1] / "docs"
+RESULTS, IMAGE = DOCS / "benchmarks" / "failover.jsonl", DOCS / "images" / "recovery.svg"
+HOSTS, TASKS, PATIENCE_S = 4, 8, 600.0
 EVERY_S = 0.02
-WAYS = {"standby": 1, "affinity": 0, "none": 0}
+COPIES = {"affinity": 0, "none": 0, "standby": 1, "frozen": 1}
+LATE_EPOCHS = 20
 
 
-def settings_of(home: Path, url: str, copies: int, wait_s: float) -> Settings:
-    sets = {
+def settings_of(home: Path, url: str, copies: int, sets: Sequence[str]) -> Settings:
+    own = {
         "home": home,
         "spark.master": url,
         "spark.conf.spark.executor.memory": "512m",
         "job.tasks": TASKS,
-        "placement.wait_s": wait_s,
         "standby.enabled": str(copies > 0).lower(),
         "standby.copies": max(1, copies),
         "standby.share": 1.0,
     }
-    return load_settings(None, [f"{name}={value}" for name, value in sets.items()], {})
+    return load_settings(None, [*(f"{name}={value}" for name, value in own.items()), *sets], {})
 
 
-def drive(home: Path, url: str, copies: int, wait_s: float) -> None:
-    run_job(keeping_job("rocksdb"), settings_of(home, url, copies, wait_s))
+def drive(home: Path, url: str, copies: int, sets: Sequence[str]) -> None:
+    def note(line: object) -> None:
+        print(f"{time.time():.2f} {line}", flush=True)
+
+    settings = settings_of(home, url, copies, sets)
+    run_job(keeping_job("rocksdb"), settings, on_notice=note, on_epoch=note)
 
 
-def committed(home: Path) -> JobState | None:
-    root = home / "jobs" / "large"
-    if not (root / "manifests").is_dir():
-        return None
-    return load_state(FileCommitLog(root, Files(sync=False), SystemClock()))
-
-
-def read_rows(home: Path) -> int:
-    state = committed(home)
-    return 0 if state is None else state.counts.get("in", 0)
-
-
-def is_covered(home: Path) -> bool:
-    """Say whether the standbys hold all but a tail."""
-    state = committed(home)
-    if state is None or len(state.standbys) < TASKS:
-        return False
-    return all(s.epoch >= state.epoch - 20 for held in state.standbys.values() for s in held)
-
-
-def until(condition: Any, what: str) -> float:
+def until(condition: Callable[[], Any], what: str, pause_s: float = 0.1) -> None:
     began = time.monotonic()
     while not condition():
         if time.monotonic() - began > PATIENCE_S:
             raise TimeoutError(what)
-        time.sleep(0.02)
-    return time.monotonic() - began
+        time.sleep(pause_s)
 
 
 class Trickle:
     """One message every few milliseconds, until it is told to stop; counts those of all time."""
 
-    def __init__(self, bus: Bus, rows: int, ids: int) -> None:
-        self._stream, self._ids = bus.stream(STREAM), ids
-        self.rows, self._over = rows, threading.Event()
+    def __init__(self, bus: Bus, ids: int) -> None:
+        self._stream, self._ids, self.rows = bus.stream(STREAM), ids, ids
+        self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
+        self._draw = np.random.default_rng(2)
 
     def _run(self) -> None:
         while not self._over.wait(EVERY_S):
-            feed(self._stream, np.array([self.rows % self._ids]), "rocksdb")
+            feed(self._stream, self._draw.integers(0, self._ids, 1), "rocksdb")
             self.rows += 1
 
     def __enter__(self) -> Trickle:
@@ -113,74 +109,194 @@ class Trickle:
         self._thread.join()
 
 
-def measured(way: str, mb: int, times: int, wait_s: float) -> dict[str, Any]:
-    outs = []
+class Rig:
+    """A running job with filled stores, and the hosts that it runs on."""
+
+    def __init__(self, home: Path, cluster: SparkCluster, trickle: Trickle) -> None:
+        self.home, self.cluster, self.trickle = home, cluster, trickle
+
+    def state(self) -> JobState | None:
+        root = self.home / "jobs" / "large"
+        if not (root / "manifests").is_dir():
+            return None
+        return load_state(FileCommitLog(root, Files(sync=False), SystemClock()))
+
+    def rows(self) -> int:
+        state = self.state()
+        return 0 if state is None else state.counts.get("in", 0)
+
+    def is_covered(self) -> bool:
+        """Say whether the standbys hold all but a tail."""
+        state = self.state()
+        if state is None or len(state.standbys) < TASKS:
+            return False
+        late = state.epoch - LATE_EPOCHS
+        return all(one.epoch >= late for held in state.standbys.values() for one in held)
+
+    def is_whole(self) -> bool:
+        """Say whether all hosts have tasks, and the job is not behind."""
+        state = self.state()
+        hosts = {task.host for task in state.tasks.values()} if state else set()
+        return len(hosts) == HOSTS and self.rows() >= self.trickle.rows - 50
+
+    def lose(self, way: str, hosts: Sequence[int]) -> None:
+        for host in hosts:
+            if way == "affinity":
+                for pid in self.cluster.executors(host):
+                    kill(pid)
+            elif way == "frozen":
+                self.cluster.freeze(host)
+            else:
+                self.cluster.kill_worker(host)
+        for host in hosts if way == "none" else ():
+            shutil.rmtree(self.cluster.state_dir(host))
+            self.cluster.start_worker(host)
+
+    def restore(self, way: str, hosts: Sequence[int]) -> None:
+        for host in hosts:
+            if way == "frozen":
+                self.cluster.thaw(host)
+            elif way == "standby":
+                self.cluster.start_worker(host)
+                self.cluster.await_worker(host)
+
+    def back_s(self, since: float, epoch: int) -> float:
+        """Wait until every task has worked after an epoch; return how long that took."""
+
+        def is_back() -> bool:
+            state = self.state()
+            return state is not None and all(t.epoch > epoch for t in state.tasks.values())
+
+        until(is_back, "every task to work again", 0.05)
+        root = self.home / "jobs" / "large"
+        log = FileCommitLog(root, Files(sync=False), SystemClock())
+        newest = self.state()
+        assert newest is not None
+        first = newest.epoch
+        while first - 1 > epoch:
+            before = load_state(log, first - 1)
+            if before is None or not all(t.epoch > epoch for t in before.tasks.values()):
+                break
+            first -= 1
+        return (root / "manifests" / f"{first:012d}.json").stat().st_mtime - since
+
+
+@contextmanager
+def rig_of(mb: int, copies: int, sets: Sequence[str]) -> Iterator[Rig]:
     with tempfile.TemporaryDirectory(prefix="failover-") as name:
         home = Path(name)
         with SparkCluster(home / "cluster", HOSTS, 1024) as cluster, open_bus(home / "bus") as bus:
             ids = ids_of("rocksdb", mb)
             stream = bus.create(StreamSpec(STREAM, PARTITIONS, SCHEMA))
             feed(stream, np.arange(ids), "rocksdb")
-            given = ["--drive", str(home), cluster.url, str(WAYS[way]), str(wait_s)]
-            driver = subprocess.Popen(
-                [sys.executable, __file__, *given],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            )
+            given = ["--drive", str(home), cluster.url, str(copies), "--set", *sets]
+            with open(home / "driver.log", "wb") as log:
+                driver = subprocess.Popen(
+                    [sys.executable, __file__, *given],
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                )
             try:
-                until(lambda: read_rows(home) >= ids, "the stores to be filled")
-                with Trickle(bus, ids, ids) as trickle:
-                    for turn in range(times):
-                        if way == "standby":
-                            until(lambda: is_covered(home), "the standbys")
-                        time.sleep(2)
-                        outs.append(one_kill(way, home, cluster, trickle, turn % HOSTS))
+                with Trickle(bus, ids) as trickle:
+                    rig = Rig(home, cluster, trickle)
+                    until(lambda: rig.rows() >= ids, "the stores to be filled", 1.0)
+                    yield rig
+            except TimeoutError:
+                print((home / "driver.log").read_text()[-3000:], file=sys.stderr)
+                raise
             finally:
                 end_group(driver)
-        counts = getattr(committed(home), "counts", {})
-    return {
-        "way": way,
-        "mb": mb,
-        "out_s": [round(out, 2) for out in outs],
-        "median_s": round(statistics.median(outs), 2),
-        "failovers": counts.get("standby.failover", 0),
-        "without": counts.get("standby.no_failover", 0),
+
+
+def measured(rig: Rig, way: str, mb: int, lost: int, times: int) -> dict[str, Any]:
+    found = []
+    before = getattr(rig.state(), "counts", {})
+    for turn in range(times):
+        until(rig.is_whole, "the job to be whole")
+        if COPIES[way]:
+            until(rig.is_covered, "the standbys")
+        time.sleep(1)
+        hosts = [(turn * lost + n) % HOSTS for n in range(lost)]
+        state = rig.state()
+        assert state is not None
+        since = time.time()
+        rig.lose(way, hosts)
+        found.append(rig.back_s(since, state.epoch + 1))  # one may have been under way
+        rig.restore(way, hosts)
+    after = getattr(rig.state(), "counts", {})
+    moved = {
+        name: after.get(f"standby.{name}", 0) - before.get(f"standby.{name}", 0)
+        for name in ("failover", "no_failover")
     }
+    return {"way": way, "mb": mb, "lost": lost, "back_s": [round(s, 2) for s in found], **moved}
 
 
-def one_kill(way: str, home: Path, cluster: SparkCluster, trickle: Trickle, host: int) -> float:
-    """Kill, and return how long it was until a message was committed that came afterwards."""
-    if way == "affinity":
-        for pid in cluster.executors(host):
-            kill(pid)
-    else:
-        cluster.kill_worker(host)
-    wanted = trickle.rows + PARTITIONS
-    out = until(lambda: read_rows(home) >= wanted, "a commit after the kill")
-    if way != "affinity":
-        cluster.start_worker(host)
-        cluster.await_worker(host)
-    until(lambda: read_rows(home) >= trickle.rows - 50, "the job to be level again")
-    return out
+def measure(options: argparse.Namespace) -> None:
+    for mb in options.mb:
+        for copies in sorted({COPIES[way] for way in options.ways}):
+            with rig_of(mb, copies, options.set) as rig:
+                if copies:
+                    until(rig.is_covered, "the standbys", 1.0)
+                if options.ask:
+                    input("the stores are filled; press Enter when the machine is quiet\n")
+                try:
+                    for way in (way for way in options.ways if COPIES[way] == copies):
+                        for lost in (n for n in options.lost if n < HOSTS or not copies):
+                            told = measured(rig, way, mb, lost, options.times)
+                            print(json.dumps({**told, "sets": options.set}), flush=True)
+                finally:
+                    if options.log:
+                        shutil.copy(rig.home / "driver.log", options.log)
+
+
+def draw(results: Path, image: Path) -> None:
+    found: dict[tuple[str, int], dict[int, list[float]]] = {}
+    for line in results.read_text().splitlines():
+        one = json.loads(line)
+        runs = found.setdefault((one["way"], one["lost"]), {}).setdefault(one["mb"], [])
+        runs += one["back_s"]
+    colours = {"affinity": "tab:green", "none": "tab:red", "standby": "tab:blue"}
+    styles = {1: "-o", 2: "--s", 4: ":^"}
+    words = {"affinity": "affinity", "none": "disks lost", "standby": "standby"}
+    figure, axes = pyplot.subplots(figsize=(7, 4.2))
+    for (way, lost), sizes in sorted(found.items()):
+        if way not in colours or lost not in styles:
+            continue
+        places = sorted(sizes)
+        middle = [float(np.median(sizes[mb])) for mb in places]
+        label = f"{words[way]}, {lost} of {HOSTS}"
+        axes.plot(places, middle, styles[lost], color=colours[way], label=label, markersize=4)
+    axes.set(xscale="log", yscale="log", xlabel="state, MB", ylabel="until every task works, s")
+    axes.set_xticks([100, 500, 1000, 2000, 4000], ["100", "500", "1000", "2000", "4000"])
+    axes.set_yticks([1, 2, 5, 10, 20, 50, 100], ["1", "2", "5", "10", "20", "50", "100"])
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8, ncols=2)
+    figure.tight_layout()
+    figure.savefig(image, metadata={"Date": None})
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--mb", type=int, nargs="+", default=[100, 400])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mb", type=int, nargs="+", default=[100, 500, 1000, 2000, 4000])
+    parser.add_argument("--ways", nargs="+", choices=COPIES, default=list(COPIES))
+    parser.add_argument("--lost", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--times", type=int, default=3)
-    parser.add_argument("--wait", type=float, default=1.0)
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
-    parser.add_argument("--drive", nargs=4)
+    parser.add_argument("--set", nargs="*", default=["placement.wait_s=1", "job.slot_silence_s=2"])
+    parser.add_argument("--ask", action="store_true")
+    parser.add_argument("--log", help="keep what the driver told of each epoch")
+    parser.add_argument("--figure", action="store_true")
+    parser.add_argument("--drive", nargs=3)
     options = parser.parse_args()
     if options.drive is not None:
-        home, url, copies, wait_s = options.drive
-        drive(Path(home), url, int(copies), float(wait_s))
-        return
-    for mb in options.mb:
-        for way in options.ways:
-            print(json.dumps(measured(way, mb, options.times, options.wait)), flush=True)
+        home, url, copies = options.drive
+        drive(Path(home), url, int(copies), options.set)
+    elif options.figure:
+        draw(RESULTS, IMAGE)
+    else:
+        measure(options)
 
 
 if __name__ == "__main__":

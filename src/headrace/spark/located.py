@@ -58,11 +58,19 @@ def executors(context: SparkContext) -> list[Executor]:
     return found
 
 
-def running_tasks(context: SparkContext, group: str) -> dict[int, str]:
-    """Return the partitions of a job group that are running now, and the executor of each."""
+@dataclass(frozen=True)
+class Course:
+    """How far a job group is: where partitions run, by executor, and which are done."""
+
+    running: Mapping[int, str]
+    done: frozenset[int]
+
+
+def course(context: SparkContext, group: str) -> Course:
+    """Return how far the jobs of a group are that are active now."""
     tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
     active = set(tracker.getActiveJobsIds()) & set(tracker.getJobIdsForGroup(group))
-    found = {}
+    running, done = {}, set()
     for job in active:
         told = tracker.getJobInfo(job)
         for stage in () if told is None else told.stageIds:
@@ -73,8 +81,10 @@ def running_tasks(context: SparkContext, group: str) -> dict[int, str]:
             for index in range(tasks.size()):
                 task = tasks.apply(index)
                 if task.status() == "RUNNING":
-                    found[task.partitionId()] = task.executorId()
-    return found
+                    running[task.partitionId()] = task.executorId()
+                elif task.status() == "SUCCESS":
+                    done.add(task.partitionId())
+    return Course(running, frozenset(done))
 
 
 def in_driver(master: str) -> bool:

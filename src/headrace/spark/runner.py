@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +19,10 @@ from headrace.coordinator.running.dropping import DroppedError
 from headrace.coordinator.running.workers import WorkerSettings
 from headrace.errors import HeadraceError, UnavailableError
 from headrace.spark.located import Executor, SlotRDD, in_driver
+from headrace.spark.newcomers import Newcomers
 from headrace.spark.signs import PROPERTY as SIGNS_PROPERTY
 from headrace.spark.signs import described
-from headrace.spark.slot_watch import SilentHostError, SlotWatch
+from headrace.spark.slot_watch import LevelDroppedError, SlotWatch
 from headrace.spark.worker import ORDERS_PROPERTY, slot_main
 from headrace.task.orders import SlotOrder, SlotReport, decode_report, encode
 
@@ -68,6 +69,7 @@ class SparkRunner:
         self._context, self._settings, self._orders = context, settings, orders
         self._wanted, self._clock = slots, clock or SystemClock()
         self._watch = SlotWatch(context, self._group, silence_s, self._clock, tell)
+        self._newcomers = Newcomers(self._described, self._as_newcomer)
         self._cancelled = threading.Event()
         self._failure: HeadraceError | None = None
         self._rdd: SlotRDD | None = None
@@ -77,21 +79,32 @@ class SparkRunner:
     def slots(self) -> list[Slot]:
         """Ask every slot where it is; placed anew when the executors have changed."""
         while True:
-            with suppress(SilentHostError):  # each has given up an executor, and left others
+            with suppress(LevelDroppedError):  # each time an executor is gone
                 return self._asked()
 
     def _asked(self) -> list[Slot]:
         found = self._registered()
         places = self._numbered(self._spread(found))
         if self._rdd is None or places != self._placed:
-            described = {
-                number: (self._for_slot(number), [executor.location])
-                for number, executor in places.items()
-            }
-            self._rdd = SlotRDD(self._context, described, slot_main)
+            self._rdd = self._described(places)
         self._known, self._placed = found, places
         reports = self._run(None, list(places))
         return [Slot(r.slot, r.host, places[r.slot].host) for r in reports]
+
+    def _described(self, places: Mapping[int, Executor]) -> SlotRDD:
+        described = {
+            number: (self._for_slot(number), [executor.location])
+            for number, executor in places.items()
+        }
+        return SlotRDD(self._context, described, slot_main)
+
+    def _executors(self) -> list[Executor]:
+        """Return the executors that live, without those that are not ready yet."""
+        return self._newcomers.ready(
+            self._watch.executors(),
+            self._known,
+            lambda found: self._numbered(self._spread(found)),
+        )
 
     def _numbered(self, places: Sequence[Executor]) -> dict[int, Executor]:
         """Give each place a number; those that stay keep theirs, and so their processes."""
@@ -109,7 +122,7 @@ class SparkRunner:
     def _registered(self) -> list[Executor]:
         """Wait for executors: at first for as many as are wanted, but not for long."""
         deadline = Deadline(self._clock, WAIT_FOR_EXECUTORS_S)
-        found, since = self._watch.executors(), self._clock.monotonic()
+        found, since = self._executors(), self._clock.monotonic()
         while not self._enough(found, since):
             self._check_stop()
             if deadline.expired:
@@ -120,7 +133,7 @@ class SparkRunner:
                     f"{WAIT_FOR_EXECUTORS_S:.0f} s; start a worker, or free its cores"
                 )
             self._clock.sleep(POLL_S)
-            now = self._watch.executors()
+            now = self._executors()
             if now != found:
                 found, since = now, self._clock.monotonic()
         return found
@@ -147,7 +160,7 @@ class SparkRunner:
         """
         if self._is_local:
             return
-        found = self._watch.executors()
+        found = self._executors()
         if found != self._known and (level == 0 or not set(self._known) <= set(found)):
             raise MisplacedError(f"executors have changed: {len(self._known)} to {len(found)}")
 
@@ -203,6 +216,12 @@ class SparkRunner:
                 f"Spark could not run slots {slots}: {first_line(error)}; "
                 "Spark's log file has the whole story"
             ) from error
+
+    def _as_newcomer(self) -> None:
+        """Let Spark jobs of this thread ask slots where they are, with a group of their own."""
+        for name in (ORDERS_PROPERTY, SIGNS_PROPERTY):
+            self._context.setLocalProperty(name, None)  # type: ignore[arg-type]
+        self._context.setJobGroup(f"{self._group} new", "headrace newcomers")
 
     def _check_stop(self, cause: Exception | None = None) -> None:
         if self._failure is not None:

@@ -1,10 +1,15 @@
-"""Watches a level while Spark runs it, and has it dropped when a host has fallen silent."""
+"""Watches a level while Spark runs it, and has it dropped when one of its executors is gone.
+
+Spark itself would run the slots of a lost executor elsewhere, where their stores are not; and it
+would wait for a frozen one. Either way the epoch has to be placed anew, the sooner the better.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from py4j.protocol import Py4JError
@@ -13,12 +18,14 @@ from pyspark import SparkContext
 from headrace.clock import Clock
 from headrace.coordinator.epoch import MisplacedError
 from headrace.coordinator.silence import Silence
-from headrace.spark.located import Executor, SlotRDD, executors, in_driver, running_tasks
+from headrace.spark.located import Executor, SlotRDD, course, executors, in_driver
 from headrace.spark.signs import forget_signs, read_signs
 
+LOOK_S = 0.2
 
-class SilentHostError(MisplacedError):
-    """Slots gave no sign of life: the epoch is planned anew without their executors."""
+
+class LevelDroppedError(MisplacedError):
+    """Executors of a level are gone, or gave no sign of life: the epoch is placed anew."""
 
 
 class SlotWatch:
@@ -43,7 +50,7 @@ class SlotWatch:
         self._context, self._group, self._clock, self._tell = context, group, clock, tell
         no_use = silence_s is None or in_driver(str(context.master))
         self._silence = None if no_use or silence_s is None else Silence(silence_s)
-        self._given_up = ""
+        self._dropped, self._waited_s = "", 0.0
 
     @property
     def every_s(self) -> float | None:
@@ -73,61 +80,86 @@ class SlotWatch:
             places: the executor that each was placed on.
 
         Raises:
-            SilentHostError: the block failed, for the level was dropped.
+            LevelDroppedError: the block failed, for the level was dropped.
         """
-        silence = self._silence
-        if silence is None:
+        if in_driver(str(self._context.master)):
             yield
             return
-        self._given_up = ""
-        silence.begin(self._clock.monotonic())
+        self._dropped, self._waited_s = "", 0.0
+        if self._silence is not None:
+            self._silence.begin(self._clock.monotonic())
         over = threading.Event()
+        level = _Level(rdd, slots, prefix, {slot: places[slot].identity for slot in slots})
         thread = threading.Thread(
-            target=self._watch,
-            args=(silence, rdd, slots, prefix, over),
-            name="headrace-silence",
-            daemon=True,
+            target=self._watch, args=(level, over), name="headrace-watch", daemon=True
         )
         thread.start()
         try:
             yield
         except (Exception, KeyboardInterrupt) as error:
-            if self._given_up:
-                silent = SilentHostError(self._given_up)
-                silent.waited_s = silence.base_s
-                raise silent from error
+            if self._dropped:
+                dropped = LevelDroppedError(self._dropped)
+                dropped.waited_s = self._waited_s
+                raise dropped from error
             raise
         finally:
             over.set()
             thread.join()
-        silence.answered({slot: places[slot].identity for slot in slots})
+        if self._silence is not None:
+            self._silence.answered(level.places)
 
-    def _watch(
-        self,
-        silence: Silence,
-        rdd: SlotRDD,
-        slots: Sequence[int],
-        prefix: Path,
-        over: threading.Event,
-    ) -> None:
-        while not over.wait(silence.every_s):
+    def _watch(self, level: _Level, over: threading.Event) -> None:
+        looked = self._clock.monotonic()
+        while not over.wait(LOOK_S):
             try:
-                running = running_tasks(self._context, self._group)
                 alive = executors(self._context)
+                self._drop(level, self._lost(level, alive), 0.0)
+                now = self._clock.monotonic()
+                if self._silence is not None and now - looked >= self._silence.every_s:
+                    looked = now
+                    words = self._silent(self._silence, level, alive, now)
+                    self._drop(level, words, self._silence.base_s)
             except Py4JError:  # the session ends; so does the level
                 return
-            by_slot = {rdd.slot_of(partition): name for partition, name in running.items()}
-            free = {one.identity for one in alive} - set(by_slot.values()) - set(silence.aside)
-            now = self._clock.monotonic()
-            found = silence.look(now, by_slot, read_signs(prefix, list(by_slot)), len(free))
-            if not found:
-                continue
-            silence.give_up({one.identity: one.ended for one in alive if one.identity in found})
-            self._given_up = _words(found, by_slot, alive)
-            self._tell(f"{self._given_up}; the epoch is planned anew without it")
-            forget_signs(prefix, slots)
-            self._context.cancelJobGroup(self._group)
+            if self._dropped:
+                return
+
+    def _drop(self, level: _Level, words: str, waited_s: float) -> None:
+        if not words:
             return
+        self._dropped, self._waited_s = words, waited_s
+        forget_signs(level.prefix, level.slots)
+        self._context.cancelJobGroup(self._group)
+
+    def _lost(self, level: _Level, alive: Sequence[Executor]) -> str:
+        gone = set(level.places.values()) - {one.identity for one in alive}
+        if not gone:
+            return ""
+        done = {level.rdd.slot_of(one) for one in course(self._context, self._group).done}
+        slots = [n for n, name in level.places.items() if name in gone and n not in done]
+        return f"executors {sorted(gone)} are gone, with slots {slots}" if slots else ""
+
+    def _silent(
+        self, silence: Silence, level: _Level, alive: Sequence[Executor], now: float
+    ) -> str:
+        running = course(self._context, self._group).running
+        slots = {level.rdd.slot_of(partition): name for partition, name in running.items()}
+        free = {one.identity for one in alive} - set(slots.values()) - set(silence.aside)
+        found = silence.look(now, slots, read_signs(level.prefix, list(slots)), len(free))
+        if not found:
+            return ""
+        silence.give_up({one.identity: one.ended for one in alive if one.identity in found})
+        words = _words(found, slots, alive)
+        self._tell(f"{words}; the epoch is planned anew without it")
+        return words
+
+
+@dataclass(frozen=True)
+class _Level:
+    rdd: SlotRDD
+    slots: Sequence[int]
+    prefix: Path
+    places: dict[int, str]
 
 
 def _words(found: dict[str, float], slots: dict[int, str], alive: Sequence[Executor]) -> str:
