@@ -6,18 +6,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.cli.draining import drain
 from headrace.cli.options import Home, Json, settings_of
 from headrace.cli.screen import show_facts, show_json, show_table
+from headrace.cli.words import count_text
 from headrace.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from headrace.config import Settings
+    from headrace.coordinator.inspection.host_views import HostView
     from headrace.testing.cluster import SparkCluster
+
+    Jobs = dict[str, list[tuple[str, HostView]]]
+    """What jobs have on hosts, by address."""
 
 app = typer.Typer(
     name="cluster",
-    help="Start a Spark cluster of several hosts on this machine, and kill parts of it.",
+    help="Start a Spark cluster of hosts on this machine, kill parts of it, drain hosts of any.",
     no_args_is_help=True,
 )
 
@@ -54,22 +61,25 @@ def up(
         cluster.stop()
         raise
     if as_json:
-        show_json(_as_object(cluster))
+        show_json(_as_object(cluster, {}))
         return
-    _show(cluster)
+    _show(cluster, {})
     fits = "" if memory >= SPARKS_MEMORY else f" --set spark.conf.spark.executor.memory={memory}m"
     typer.echo(f"\nrun a job on it: headrace run MODULE:JOB --master {cluster.url}{fits}")
     typer.echo("lose a host: headrace cluster kill 0; end it all: headrace cluster down")
 
 
+app.command()(drain)
+
+
 @app.command()
 def ls(as_json: Json = False, home: Home = None) -> None:
-    """Tell which hosts are up, and what runs on them."""
-    cluster = _attached(home)
+    """Tell which hosts are up, and what jobs have on them."""
+    cluster, jobs = _attached(home), _jobs_on(settings_of(home))
     if as_json:
-        show_json(_as_object(cluster))
+        show_json(_as_object(cluster, jobs))
     else:
-        _show(cluster)
+        _show(cluster, jobs)
 
 
 @app.command()
@@ -126,7 +136,24 @@ def _check_host(cluster: SparkCluster, host: int) -> None:
         raise InvalidInputError(f"no host {host}; the cluster has hosts 0 to {cluster.workers - 1}")
 
 
-def _as_object(cluster: SparkCluster) -> dict[str, Any]:
+def _jobs_on(settings: Settings) -> Jobs:
+    """Return what running jobs have on each host, by its address."""
+    from headrace.cli.options import open_home_bus
+    from headrace.clock import SystemClock
+    from headrace.coordinator.inspection.host_views import host_views
+    from headrace.coordinator.inspection.job_list import job_names, view_job
+
+    found: Jobs = {}
+    with open_home_bus(settings) as bus:
+        views = [view_job(settings, name, bus, SystemClock()) for name in job_names(settings)]
+    for view in views:
+        if view.driver is not None and view.state is not None:
+            for host in host_views(view.state):
+                found.setdefault(host.address, []).append((view.job, host))
+    return found
+
+
+def _as_object(cluster: SparkCluster, jobs: Jobs) -> dict[str, Any]:
     return {
         "master": cluster.url,
         "is_up": bool(cluster.of("master")),
@@ -138,14 +165,23 @@ def _as_object(cluster: SparkCluster) -> dict[str, Any]:
                 "is_up": bool(cluster.of(f"worker-{number}")),
                 "executors": len(cluster.executors(number)),
                 "state": str(cluster.state_dir(number)),
+                "jobs": [
+                    {
+                        "job": job,
+                        "status": view.status,
+                        "tasks": view.tasks,
+                        "standbys": view.standbys,
+                    }
+                    for job, view in jobs.get(cluster.address(number), ())
+                ],
             }
             for number in range(cluster.workers)
         ],
     }
 
 
-def _show(cluster: SparkCluster) -> None:
-    found = _as_object(cluster)
+def _show(cluster: SparkCluster, jobs: Jobs) -> None:
+    found = _as_object(cluster, jobs)
     status = "up" if found["is_up"] else "down; end the rest with headrace cluster down"
     show_facts([("master", found["master"]), ("status", status), ("logs", found["folder"])])
     typer.echo()
@@ -155,9 +191,15 @@ def _show(cluster: SparkCluster) -> None:
             one["address"],
             "up" if one["is_up"] else "down",
             f"{one['executors']}",
+            ", ".join(map(_job_text, one["jobs"])) or "-",
             one["state"],
         ]
         for one in found["hosts"]
     ]
-    titles = ("host", "address", "status", "executors", "state")
+    titles = ("host", "address", "status", "executors", "jobs", "state")
     show_table(titles, rows, right=("executors",), spare=("state",))
+
+
+def _job_text(one: dict[str, Any]) -> str:
+    more = "" if one["status"] in ("up", "lost") else f", {one['status']}"
+    return f"{one['job']}: {count_text(one['tasks'], 'task')}{more}"

@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from headrace.control.board import EPOCHS, Board
+from headrace.control.hosts import HostAsks, add_hosts
 from headrace.control.metrics import metrics_text
 from headrace.control.models import (
     AlertInfo,
@@ -59,7 +60,7 @@ class _Refused(Exception):
     """The token is not the driver's."""
 
 
-def make_app(board: Board, token: str, ask: Ask, save: Save) -> FastAPI:
+def make_app(board: Board, token: str, ask: Ask, save: Save, hosts: HostAsks) -> FastAPI:
     """Return the API over a board.
 
     Args:
@@ -67,6 +68,7 @@ def make_app(board: Board, token: str, ask: Ask, save: Save) -> FastAPI:
         token: what requests have to bring.
         ask: asks the driver for another number of tasks, and waits.
         save: makes a savepoint.
+        hosts: asks the driver for what concerns hosts, and waits.
     """
 
     def check(sent: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]) -> None:
@@ -89,6 +91,7 @@ def make_app(board: Board, token: str, ask: Ask, save: Save) -> FastAPI:
     app.exception_handler(RequestValidationError)(_malformed)
     _observe(app, board)
     _steer(app, board, ask)
+    add_hosts(app, board, hosts)
     add_savepoints(app, board, save)
     return app
 

@@ -1,4 +1,4 @@
-"""Asks the parts of a running job for tasks and savepoints, through the storage of each."""
+"""Asks the parts of a running job for what changes them, through the storage of each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from headrace.clock import Clock
 from headrace.control.board import Board
 from headrace.coordinator.changes.requests import RescaleAnswer, rescale_request, rescales
 from headrace.coordinator.changes.rescaling import concerns, wanted_counts
+from headrace.coordinator.hosts.asking import ask_drain, ask_restart
 from headrace.coordinator.joined import joined_state
+from headrace.coordinator.manifest import JobState
 from headrace.coordinator.savepoints.form import Savepoint
 from headrace.coordinator.savepoints.saving import JobSaver
 from headrace.files import Files
@@ -65,6 +67,17 @@ class PartsRequests:
         board = self._board
         saver = JobSaver(board.settings, board.job, board.bus, self._files, self._clock)
         return saver.save_running(name, wait_s)
+
+    def drain(self, named: str, wait_s: float, *, undo: bool) -> str:
+        """Have a host be empty, or be used again; see ``ask_drain``."""
+        return ask_drain(self._states(), named, self._files, self._clock, wait_s, undo=undo)
+
+    def restart(self, wait_s: float, *, rolling: bool) -> list[str]:
+        """Renew the processes of all parts; see ``ask_restart``."""
+        return ask_restart(self._states(), self._files, self._clock, wait_s, rolling=rolling)
+
+    def _states(self) -> dict[Path, JobState]:
+        return {self._storage.with_name(state.job): state for state in self._board.states}
 
     def _ask(self, part: str, tasks: int, stage: str | None, wait_s: float) -> RescaleAnswer:
         request = rescale_request(tasks, stage, self._clock)

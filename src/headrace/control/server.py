@@ -86,7 +86,7 @@ class ControlServer:
         assert self.place is not None
         assert self._listener is not None
         requests = PartsRequests(self._storage, self._board, self._files, self._clock)
-        app = make_app(self._board, self.place.token, requests.ask, requests.save)
+        app = make_app(self._board, self.place.token, requests.ask, requests.save, requests)
         config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")
         server = uvicorn.Server(config)
         watcher = threading.Thread(target=self._end, args=(server,), daemon=True)

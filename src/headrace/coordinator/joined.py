@@ -9,6 +9,7 @@ import msgspec
 
 from headrace.bus.bus import Bus
 from headrace.coordinator.coordinator import Coordinator
+from headrace.coordinator.hosts.record import Happening, Hosts, HostState, told
 from headrace.coordinator.manifest import JobState
 
 
@@ -68,8 +69,26 @@ def joined_state(states: Sequence[JobState]) -> JobState:
         tasks={name: task for state in states for name, task in state.tasks.items()},
         task_counts={name: n for state in states for name, n in state.task_counts.items()},
         standbys={name: found for state in states for name, found in state.standbys.items()},
+        hosts=_hosts(states),
+        story=told((), sorted({one for state in states for one in state.story}, key=_order)),
         counts=dict(counts),
         ended=all(state.ended for state in states),
         rescaled_at=max(state.rescaled_at for state in states),
         fingerprint={name: text for state in states for name, text in state.fingerprint.items()},
     )
+
+
+def _hosts(states: Sequence[JobState]) -> Hosts:
+    """Return the hosts of all parts, which share the slots of each."""
+    found: Hosts = {}
+    for state in states:
+        for name, host in state.hosts.items():
+            held = found.get(name, HostState())
+            is_drained = held.drained or host.drained
+            address = host.address or held.address
+            found[name] = HostState(address, held.slots + host.slots, is_drained)
+    return found
+
+
+def _order(one: Happening) -> tuple[int, str, str]:
+    return one.time_ms, one.what, one.host

@@ -11,6 +11,7 @@ from tests.unit.cli.commands import ALL, headrace
 ON_SPARK = {
     *("run", "demo", "bench readwrite", "bench idle", "bench tasks", "bench stores"),
     *("cluster up", "cluster ls", "cluster kill", "cluster start", "cluster down"),
+    "cluster drain",
 }
 """What takes longer; their suites look at what they print."""
 
@@ -59,7 +60,10 @@ CASES: dict[str, list[str]] = {
     "doctor": [],
     "version": [],
 }
-REFUSED = {name: ["shop"] for name in ("jobs stop", "jobs top", "jobs pause", "jobs resume")}
+REFUSED = {
+    name: ["shop"]
+    for name in ("jobs stop", "jobs top", "jobs pause", "jobs resume", "jobs restart")
+}
 """What cannot be done to a job that does not run."""
 
 REFUSED |= {name: ["shop", "shop"] for name in ("jobs compare", "jobs swap")}

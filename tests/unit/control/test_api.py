@@ -339,6 +339,21 @@ def test_a_driver_that_is_paused_in_its_last_epoch_ends(driver: TestDriver, boar
     assert control.paused.is_set()
 
 
+def test_a_host_is_drained_and_used_again(client: Client, driver: TestDriver) -> None:
+    [only] = client.get("/v1/placement")["hosts"]
+    assert (only["address"], only["status"], only["tasks"]) == ("host-0", "up", 4)
+    with served(driver), pytest.raises(InvalidInputError, match="is the only one that job"):
+        client.post("/v1/drain", host="host-0")
+    with pytest.raises(InvalidInputError, match="no host called 'nowhere'"):
+        client.post("/v1/drain", host="nowhere")
+    with served(driver):
+        assert client.post("/v1/undrain", host="host-0") == only
+        assert client.post("/v1/restart", rolling=True) == {"hosts": [only["host"]]}
+    placement = client.get("/v1/placement")
+    assert placement["moves_pending"] == 0
+    assert placement["story"][0]["what"] == "driver"
+
+
 def test_every_route_keeps_to_its_description(driver: TestDriver, board: Board) -> None:
     """Whatever is sent, the answer is one that OpenAPI declares, and never a fault."""
     files, clock = FILES, SystemClock()
@@ -353,7 +368,20 @@ def test_every_route_keeps_to_its_description(driver: TestDriver, board: Board) 
         with served(driver):
             return PartsRequests(driver.storage, board, files, clock).save(name, 10.0)
 
-    schema = schemathesis.openapi.from_asgi("/openapi.json", make_app(board, "t", ask, save))
+    class Hosts(PartsRequests):
+        def drain(self, named: str, wait_s: float, *, undo: bool) -> str:
+            del wait_s
+            with served(driver):
+                return super().drain(named, 10.0, undo=undo)
+
+        def restart(self, wait_s: float, *, rolling: bool) -> list[str]:
+            del wait_s
+            with served(driver):
+                return super().restart(10.0, rolling=rolling)
+
+    hosts = Hosts(driver.storage, board, files, clock)
+    app = make_app(board, "t", ask, save, hosts)
+    schema = schemathesis.openapi.from_asgi("/openapi.json", app)
     tried = 0
     for result in schema.get_all_operations():
         for case in _cases(result.ok(), 20):  # type: ignore[union-attr]  # an error raises

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.jobs import changes, observed, past, savepoints, steering, versions
+from headrace.cli.jobs import changes, observed, past, restarting, savepoints, steering, versions
 from headrace.cli.jobs.finding import find_job, refuse_driven, tell_notice, told
 from headrace.cli.jobs.replay import replay
 from headrace.cli.jobs.why import why
@@ -68,6 +68,7 @@ app.command(name="hot-keys")(observed.hot_keys)
 app.command()(steering.pause)
 app.command()(steering.resume)
 app.command()(changes.stop)
+app.command()(restarting.restart)
 app.command()(savepoints.savepoint)
 app.command()(savepoints.savepoints)
 app.command()(versions.compare)

@@ -9,6 +9,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from headrace.cli.jobs.observed import observed_facts, observed_json
+from headrace.cli.jobs.placement_text import (
+    PLACEMENT,
+    placement_facts,
+    placement_json,
+    show_placement,
+)
 from headrace.cli.screen import show_facts, show_table
 from headrace.cli.words import count_text, seconds_text, size_text, time_text
 from headrace.coordinator.manifest import SINK_ROWS
@@ -77,6 +83,7 @@ def job_json(view: JobView) -> dict[str, Any]:
             name: {"bytes": size, "ms": ms}
             for name, (size, ms) in followed(state.counts if state else {}).items()
         },
+        "placement": state and placement_json(state),
         "outputs": list(view.outputs),
         "sinks": [asdict(found) for found in view.sinks],
         **observed_json(view.storage),
@@ -123,6 +130,8 @@ def show_job(view: JobView) -> None:
     _show_stages(view)
     sinks = [_sink_row(one) for one in view.sinks]
     _show_part(("sink", "sends to"), ("rows committed", "up to epoch", "waiting"), sinks)
+    if view.state is not None:
+        show_placement(view.state)
 
 
 def _show_stages(view: JobView) -> None:
@@ -173,7 +182,7 @@ def _facts(view: JobView) -> list[tuple[str, str]]:
     counts = [
         f"{number:,} {name}"
         for name, number in sorted(state.counts.items())
-        if name != "in" and not name.startswith((SINK_ROWS, STANDBY, FOLLOWED))
+        if name != "in" and not name.startswith((SINK_ROWS, STANDBY, FOLLOWED, PLACEMENT))
     ]
     facts += [
         (
@@ -188,6 +197,7 @@ def _facts(view: JobView) -> list[tuple[str, str]]:
     ]
     if lost := {n: c for n, c in state.counts.items() if n.startswith(STANDBY)}:
         facts.append(("hosts lost", failures_text(lost)))
+    facts += placement_facts(state)
     facts += observed_facts(view.storage)
     facts += [
         (f"standbys of {name}", f"have read {size_text(size)} in {seconds_text(ms / 1000)} of work")

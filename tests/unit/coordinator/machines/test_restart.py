@@ -1,0 +1,45 @@
+"""Processes are renewed host by host, each once, and an epoch runs between."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.coordinator.machines.restart import Over, Renew, Restart, Run
+from headrace.errors import InternalError
+
+HOSTS = st.lists(st.sampled_from("abcdef"), unique=True).map(tuple)
+
+
+@given(hosts=HOSTS, rolling=st.booleans(), lost=st.lists(st.sampled_from("abcdef-"), max_size=20))
+def test_every_host_that_stays_is_renewed_once(
+    hosts: tuple[str, ...], rolling: bool, lost: list[str]
+) -> None:
+    restart, done = Restart(hosts, rolling), list[str]()
+    for gone in [*lost, *"-" * 20]:
+        restart = restart.without({gone})
+        restart.validate()
+        match restart.action:
+            case Renew(now):
+                assert len(now) == 1 or not rolling
+                done += now
+                restart = restart.after_renewal()
+                if not restart.cold:
+                    raise AssertionError("nobody is to run")
+            case Run():
+                restart = restart.after_epoch()
+            case Over():
+                break
+        restart.validate()
+    assert isinstance(restart.action, Over)
+    assert done == [host for host in hosts if host in done]
+    assert {*hosts} - {*done} <= {*lost}
+
+
+def test_nothing_is_renewed_before_the_last_host_has_run() -> None:
+    restart = Restart(("a", "b"), is_rolling=True).after_renewal()
+    assert restart.action == Run()
+    with pytest.raises(InternalError, match="nothing was to be renewed"):
+        restart.after_renewal()
+    assert restart.after_epoch().action == Renew(("b",))
