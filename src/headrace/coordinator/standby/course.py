@@ -135,9 +135,7 @@ class StandbyCourse:
             return False
         reached = self._task(name).epoch - LATE_EPOCHS
         held = self._state.standbys.get(name, ())
-        return not any(
-            one.epoch >= max(0, reached) and one.host not in self._away for one in held
-        )
+        return not any(one.epoch >= max(0, reached) and one.host not in self._away for one in held)
 
     def is_late(self, orders: Sequence[StandbyOrder]) -> bool:
         """Say whether a slot is to have an order for its standbys' sake alone."""
