@@ -18,6 +18,7 @@ from headrace.control.models import (
     AlertInfo,
     Done,
     EpochInfo,
+    EventInfo,
     HotKeysInfo,
     InputInfo,
     JobInfo,
@@ -32,6 +33,7 @@ from headrace.control.savepoints import Save, add_savepoints
 from headrace.control.views import (
     alert_infos,
     epoch_info,
+    event_infos,
     hot_keys_infos,
     input_infos,
     job_info,
@@ -157,6 +159,11 @@ def _observe(app: FastAPI, board: Board) -> None:
     def alerts() -> list[AlertInfo]:
         """The rules of alerts, and how they stand."""
         return alert_infos(board)
+
+    @app.get("/v1/events")
+    def events(last: Annotated[int, Query(ge=1, le=EPOCHS)] = 100) -> list[EventInfo]:
+        """The last things that happened to drivers, hosts and workers of the job, oldest first."""
+        return event_infos(board, last)
 
     @app.get("/v1/config")
     def config() -> list[SettingInfo]:

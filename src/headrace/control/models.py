@@ -131,6 +131,15 @@ class EpochInfo(Model):
     changelog_bytes: int
 
 
+class EventInfo(Model):
+    """Something that happened to drivers, hosts or workers of the job."""
+
+    at_ms: int
+    kind: str
+    text: str
+    epoch: int | None = Field(description="the last committed one")
+
+
 class SettingInfo(Model):
     """One setting; the values of secrets are not shown."""
 

@@ -12,6 +12,7 @@ from headrace.control.board import Board
 from headrace.control.models import (
     AlertInfo,
     EpochInfo,
+    EventInfo,
     HotKeyInfo,
     HotKeysInfo,
     InputInfo,
@@ -21,8 +22,11 @@ from headrace.control.models import (
     StandbyInfo,
     TaskInfo,
 )
+from headrace.coordinator.backup.places import places
 from headrace.coordinator.inspection.job_list import stage_views
 from headrace.coordinator.manifest import JobState
+from headrace.coordinator.parts import part_folders
+from headrace.coordinator.story import story_of
 from headrace.coordinator.summary import EpochSummary
 from headrace.coordinator.task_files import TaskState, state_bytes
 from headrace.errors import UnavailableError
@@ -170,6 +174,21 @@ def hot_keys_infos(board: Board, most: int) -> list[HotKeysInfo]:
 def alert_infos(board: Board) -> list[AlertInfo]:
     """Return the rules of alerts, and how they stand."""
     return [AlertInfo(**asdict(rule)) for rule in board.alerts()]
+
+
+def event_infos(board: Board, last: int) -> list[EventInfo]:
+    """Return the last events of the job, oldest first."""
+    settings, job = board.settings, board.job
+    folders = [places(settings, job).storage, *part_folders(settings, job)]
+    return [
+        EventInfo(
+            at_ms=one.time_ms,
+            kind=one.kind,
+            text=one.text,
+            epoch=one.epoch if one.epoch >= 0 else None,
+        )
+        for one in story_of(folders)[-last:]
+    ]
 
 
 def setting_infos(board: Board) -> list[SettingInfo]:

@@ -46,6 +46,7 @@ from headrace.coordinator.reading import first_ends
 from headrace.coordinator.receivers import NoReceivers, Receivers
 from headrace.coordinator.reign import Reign
 from headrace.coordinator.storage import JobStorage
+from headrace.coordinator.story import Story, StoryLog
 from headrace.coordinator.summary import EpochLimits, EpochSummary, rows_behind
 from headrace.coordinator.turning import Committed, Turning
 from headrace.coordinator.watermarks import resting
@@ -107,6 +108,7 @@ class Coordinator:
             sweep=self._forget,
         )
         self.members = Members(self._limits.placement, runner, clock)
+        self.story = Story(StoryLog(storage.root), clock)
         self.steering = Steering(
             reign=self._reign,
             members=self.members,
@@ -391,6 +393,7 @@ class Coordinator:
     def _summed_up(self, done: Committed) -> EpochSummary:
         run, timings = done.run, done.timings
         self.members.committed(run.around, self.state)
+        self.story.ran(run.observed.slots, self.state)
         self.steering.committed(run)
         self._max_rows = self._limits.adapt(self._max_rows, run.rows_read(), run.overlay_bytes)
         timings["total"] = self._since(done.began)
@@ -461,6 +464,7 @@ class Coordinator:
         if self._copier is not None:
             self._copier.observe(self.state)
         self._kept.observe(self.state)
+        self.story.observe(self.state)
         if self._published == self.state.digest:
             return 0
         if is_joined(self._plan):  # after a reset the streams are others, which know no duplicates

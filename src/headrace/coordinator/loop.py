@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from headrace.bus.bus import Bus
 from headrace.clock import Clock
 from headrace.coordinator.coordinator import Coordinator
-from headrace.coordinator.machines.life import Action, Begun, Done, Life, Turned, Wishes
+from headrace.coordinator.machines.life import Action, Begun, Done, Life, Phase, Turned, Wishes
 from headrace.coordinator.patience import Patience
+from headrace.coordinator.story import PAUSED, RESUMED
 from headrace.coordinator.summary import EpochSummary
 
 IDLE_WAIT_S = 0.5
@@ -88,7 +89,11 @@ def drive(
     while life.action is not Action.RETURN:
         match life.action:
             case Action.LOOK:
-                life = life.after(control.wishes())
+                before, life = life.phase, life.after(control.wishes())
+                if life.phase is Phase.PAUSED is not before:
+                    coordinator.story.tell(*PAUSED)
+                if before is Phase.PAUSED is not life.phase:
+                    coordinator.story.tell(*RESUMED)
                 continue
             case Action.SERVE:
                 patience.until_room(coordinator.serve_requests)

@@ -21,6 +21,7 @@ from headrace.coordinator.backup.places import places
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.loop import Control
 from headrace.coordinator.patience import Patience
+from headrace.coordinator.story import PAUSED, RESUMED
 from headrace.coordinator.summary import EpochSummary
 from headrace.errors import UnavailableError
 from headrace.spark.runner import first_line
@@ -43,6 +44,7 @@ class _Epochs:
         self._on_epoch, self._patience = on_epoch, patience
         self.busy = threading.Lock()
         self.failure: Exception | None = None
+        self._was_paused = False
 
     def one(self, batch: DataFrame, number: int) -> None:
         """Run an epoch; called by Spark for each batch."""
@@ -63,6 +65,9 @@ class _Epochs:
 
     def between(self) -> None:
         """Do what others ask of the job, where no epoch is under way that would do it itself."""
+        if (is_paused := self._control.paused.is_set()) != self._was_paused:
+            self._was_paused = is_paused
+            self._coordinator.story.tell(*(PAUSED if is_paused else RESUMED))
         if self._control.finish.is_set():
             with self.busy:
                 self._patience.until_room(self._coordinator.end_at_present)

@@ -123,6 +123,19 @@ def test_history_since_a_time(home: Path) -> None:
     assert not asked(home, "jobs", "history", "shop", "--since", "2100-01-31")["stretches"]
 
 
+def test_history_has_the_story_of_the_job(home: Path) -> None:
+    words = ["jobs", "history", "shop", "--events", "--since", "2013-01-31T05:15"]
+    (event,) = asked(home, *words)["events"]
+    assert (event["kind"], event["text"].split(",")[0]) == (
+        "driver",
+        "a driver began: generation 1",
+    )
+    assert event["text"] in done(*words, "--home", home)
+    assert asked(home, "jobs", "describe", "shop")["events"] == [event]
+    none = done("jobs", "history", "shop", "--events", "--since", "2100-01-31", "--home", home)
+    assert none == "nothing happened to shop in that time; --last 7d looks further back\n"
+
+
 def test_samples_that_are_damaged_are_counted(home: Path) -> None:
     (file,) = (home / "jobs" / "shop" / FOLDER).glob("0*.jsonl")
     file.write_bytes(file.read_bytes() + b"[1,\n")

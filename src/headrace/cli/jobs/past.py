@@ -12,6 +12,7 @@ from headrace.cli.screen import show_json, show_table
 from headrace.cli.words import count_text, seconds_text, size_text, time_text
 
 if TYPE_CHECKING:
+    from headrace.config import Settings
     from headrace.control.past import InputPast, Past, StagePast
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -36,6 +37,9 @@ def history(
         ),
     ] = None,
     lines: Annotated[int, typer.Option("--lines", min=1, max=1000, help="Lines to show.")] = 12,
+    events: Annotated[
+        bool, typer.Option("--events", help="What happened to drivers, hosts and workers.")
+    ] = False,
     as_json: Json = False,
     home: Home = None,
 ) -> None:
@@ -56,6 +60,9 @@ def history(
         begin = read_time(since, "--since", "a time")
     with open_home_bus(settings) as bus:
         view_job(settings, job, bus, clock)  # so that a job that is not there is told
+    if events:
+        _show_story(settings, job, begin, as_json=as_json)
+        return
     log = SampleLog(newest_of(settings, job))
     found = past_of(log.read(begin), begin, max(now, begin + 1), lines)
     if as_json:
@@ -67,6 +74,21 @@ def history(
         typer.echo(f"{job} was not running {span}; --last 7d looks further back")
     if log.left_out and not as_json:
         typer.echo(f"{count_text(log.left_out, 'sample')} could not be read: left out", err=True)
+
+
+def _show_story(settings: Settings, job: str, begin_ms: int, *, as_json: bool) -> None:
+    from headrace.cli.jobs.text import event_json, show_events
+    from headrace.coordinator.backup.places import newest_of
+    from headrace.coordinator.parts import part_folders
+    from headrace.coordinator.story import story_of
+
+    found = story_of([newest_of(settings, job), *part_folders(settings, job)], begin_ms)
+    if as_json:
+        show_json({"job": job, "events": [event_json(event) for event in found]})
+    elif found:
+        show_events(found)
+    else:
+        typer.echo(f"nothing happened to {job} in that time; --last 7d looks further back")
 
 
 def _show(found: Past) -> None:

@@ -1,4 +1,4 @@
-"""What ``jobs describe`` says of hosts: what each has, what moved, what happened."""
+"""What ``jobs describe`` says of hosts: what each has, and what moved."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from headrace.cli.screen import show_table
-from headrace.cli.words import count_text, size_text, time_text
+from headrace.cli.words import count_text, size_text
 from headrace.coordinator.hosts.record import LOST, MOVED
 from headrace.coordinator.inspection.host_views import (
     happening_text,
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from headrace.coordinator.manifest import JobState
 
 PLACEMENT = "placement."
-TOLD = 8
-"""So many of the last happenings are shown."""
-
 
 def placement_json(state: JobState) -> dict[str, Any]:
     """Return it for programs."""
@@ -62,16 +59,12 @@ def placement_facts(state: JobState) -> list[tuple[str, str]]:
 
 
 def show_placement(state: JobState) -> None:
-    """Print the hosts, and the last things that happened to them."""
+    """Print the hosts."""
     rows = [_row(view) for view in host_views(state)]
     if rows:
         typer.echo()
         numbers = ("slots", "tasks", "a slot", "standbys", "state")
         show_table(("host", "status", *numbers), rows, right=numbers)
-    if state.story:
-        typer.echo()
-    for one in state.story[-TOLD:]:
-        typer.echo(f"{time_text(one.time_ms)}  {happening_text(one, state)}")
 
 
 def _row(view: HostView) -> list[str]:

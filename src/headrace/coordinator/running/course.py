@@ -183,6 +183,7 @@ class Course:
             held.enter_context(suppress(DroppedError))
             for part in parts:
                 held.enter_context(closing(part))
+            held.enter_context(_told(parts[0], self.control))
             if all(self._begin(part) for part in parts):
                 if self.listeners.on_start is not None:
                     self.listeners.on_start(parts[0])
@@ -214,6 +215,21 @@ class Course:
         if has_begun:
             _check_end(part, self.settings)
         return has_begun
+
+
+@contextmanager
+def _told(part: Coordinator, control: Control) -> Iterator[None]:
+    """Let the story of a job have how its run ended, where no manifest tells of that."""
+    try:
+        yield
+    except DroppedError:
+        part.story.tell("stopped", "the driver stopped, and dropped the epoch under way")
+        raise
+    except HeadraceError as error:
+        part.story.tell("failed", f"the driver ended: {error.code}: {error.message}")
+        raise
+    if control.stop.is_set() and not part.has_ended:
+        part.story.tell("stopped", "the driver stopped, as it was told to")
 
 
 class _Tally:

@@ -1,0 +1,192 @@
+"""The story of a job: what became of its drivers, hosts and workers, for a week, for people.
+
+One file for each day (UTC) in the job's storage, a line of JSON for each event, for its owner
+alone. What manifests say of hosts is written here once it is committed; what no manifest says, at
+once. A line that a crash tore is passed over; one that cannot be written is left out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from headrace.clock import Clock
+from headrace.coordinator.hosts.record import Happening, HostState, What
+from headrace.coordinator.inspection.host_views import happening_text
+from headrace.coordinator.manifest import JobState
+from headrace.coordinator.observed import SlotSeen
+
+FOLDER = "history"
+KEEP_DAYS = 7
+DAY_MS = 86_400_000
+MOST_BYTES = 1 << 20
+"""Of a day; what comes after that is left out."""
+
+IDLE_S = 50.0
+"""Spark ends a process that had nothing to do for a minute, which is no loss."""
+
+PAUSED, RESUMED = ("paused", "paused: no epoch begins"), ("resumed", "paused no more")
+
+_OF_ALL = {What.DRIVER.value, "paused", "resumed", "stopped", "failed"}
+"""What the parts of a job have in common."""
+
+
+class Event(msgspec.Struct, frozen=True, array_like=True):
+    """Something that happened, by the driver's wall clock; ``epoch`` is the last committed one."""
+
+    time_ms: int
+    kind: str
+    text: str
+    epoch: int = -1
+
+
+class StoryLog:
+    """The events of a job, as they are kept.
+
+    Args:
+        storage: of the job.
+    """
+
+    def __init__(self, storage: Path) -> None:
+        self._folder = storage / FOLDER
+
+    def append(self, event: Event) -> None:
+        """Keep one more, if that can be; on the first of a day those go that are too old."""
+        path = self._path(event.time_ms // DAY_MS)
+        with suppress(OSError):
+            if not path.exists():
+                self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                self._forget(event.time_ms)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            with open(os.open(path, flags, 0o600), "ab") as file:
+                if file.tell() < MOST_BYTES:
+                    file.write(msgspec.json.encode(event) + b"\n")
+
+    def _path(self, day: int) -> Path:
+        return self._folder / f"events-{day:06d}.jsonl"
+
+    def _days(self) -> list[int]:
+        names = [path.stem.removeprefix("events-") for path in self._folder.glob("events-*.jsonl")]
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def _forget(self, now_ms: int) -> None:
+        for day in self._days():
+            if day <= now_ms // DAY_MS - KEEP_DAYS:
+                self._path(day).unlink(missing_ok=True)
+
+    def read(self, since_ms: int = 0) -> Iterator[Event]:
+        """Yield the events from a moment on, oldest first."""
+        decoder = msgspec.json.Decoder(Event)
+        for day in self._days():
+            if day < since_ms // DAY_MS:
+                continue
+            with suppress(FileNotFoundError):  # its day was over meanwhile
+                for line in self._path(day).read_bytes().splitlines():
+                    with suppress(msgspec.DecodeError):
+                        event = decoder.decode(line)
+                        if event.time_ms >= since_ms:
+                            yield event
+
+    def last(self, count: int) -> list[Event]:
+        """Return the newest events, oldest first."""
+        return list(self.read())[-count:]
+
+
+class Story:
+    """Writes the events of one driver.
+
+    Args:
+        log: of its job.
+        clock: where time comes from.
+    """
+
+    def __init__(self, log: StoryLog, clock: Clock) -> None:
+        self._log, self._clock = log, clock
+        self._seen: JobState | None = None
+        self._workers: dict[int, tuple[str, int, float]] = {}
+
+    def tell(self, kind: str, text: str, time_ms: int | None = None) -> None:
+        """Write an event down."""
+        epoch = -1 if self._seen is None else self._seen.epoch
+        now = self._clock.now_ms() if time_ms is None else time_ms
+        self._log.append(Event(now, kind, text, epoch))
+
+    def observe(self, state: JobState) -> None:
+        """Tell what became of the job by its manifests, up to this one; each is told once."""
+        before, self._seen = self._seen, state
+        if before is state:
+            return
+        if before is None:
+            self._catch_up(state)
+            return
+        new = [one for one in state.story if one not in before.story]
+        self._tell_all(new, state)
+        if before.lineage == state.lineage:
+            self._tell_moves(before, state, new)
+        for stage, tasks in state.task_counts.items():
+            if (had := before.task_counts.get(stage, tasks)) != tasks:
+                self.tell("rescaled", f"stage {stage}: {had} to {tasks} tasks")
+        if state.ended and not before.ended:
+            self.tell("ended", f"the job ended, in epoch {state.epoch}")
+
+    def _catch_up(self, state: JobState) -> None:
+        """Tell what a driver before committed and did not come to tell."""
+        told = max((one.time_ms for one in self._log.read()), default=0)
+        self._tell_all((one for one in state.story if one.time_ms > told), state)
+
+    def _tell_all(self, new: Iterable[Happening], state: JobState) -> None:
+        for one in new:
+            self.tell(one.what.value, happening_text(one, state), one.time_ms)
+
+    def _tell_moves(self, before: JobState, state: JobState, new: list[Happening]) -> None:
+        moved = [
+            name
+            for name, task in before.tasks.items()
+            if task.host and name in state.tasks and state.tasks[name].host != task.host
+        ]
+        if not moved:
+            return
+        copies = {name: {one.host for one in before.standbys.get(name, ())} for name in moved}
+        there = sum(state.tasks[name].host in hosts for name, hosts in copies.items())
+        standbys = f", {there} to {'its standby' if there == 1 else 'their standbys'}"
+        since = [one.time_ms for one in new if one.what in {What.ASKED, What.LOST}]
+        late = (self._clock.now_ms() - min(since)) / 1000 if since else None
+        after = "" if late is None else f"; first commit after {late:.1f} s"
+        tasks = "1 task" if len(moved) == 1 else f"{len(moved)} tasks"
+        self.tell("moved", f"{tasks} moved{standbys if there else ''}{after}")
+
+    def ran(self, slots: Iterable[SlotSeen], state: JobState) -> None:
+        """Tell of processes that others took the place of, although they were not idle."""
+        now = self._clock.monotonic()
+        for one in slots:
+            host, process, at = self._workers.get(one.slot, ("", 0, 0.0))
+            if host == one.host and process != one.process and now - at < IDLE_S:
+                name = _name(state, host)
+                gone = f"process {process} of slot {one.slot} on host {name} is gone"
+                self.tell("worker", f"{gone}: process {one.process} goes on")
+            self._workers[one.slot] = (one.host, one.process, now)
+
+
+def _name(state: JobState, host: str) -> str:
+    return state.hosts.get(host, HostState()).named(host)
+
+
+def story_of(folders: Iterable[Path], since_ms: int = 0) -> list[Event]:
+    """Return the events of a job, oldest first.
+
+    Args:
+        folders: storages of its parts, the first one first.
+        since_ms: from this moment on.
+    """
+    return joined(StoryLog(folder).read(since_ms) for folder in folders)
+
+
+def joined(stories: Iterable[Iterable[Event]]) -> list[Event]:
+    """Return the events of the parts of a job as one story; each part has the same drivers."""
+    first, *others = [list(story) for story in stories]
+    more = [one for story in others for one in story if one.kind not in _OF_ALL]
+    return sorted([*first, *more], key=lambda one: one.time_ms)
