@@ -117,8 +117,8 @@ def test_what_is_wrong_is_raised_where_the_run_is_waited_for(world: World) -> No
     assert running.status == "failed"
     with pytest.raises(InvalidInputError, match=r"unknown setting job\.taks"):
         hr.start(counting(), {"job.taks": 3})
-    with pytest.raises(InvalidInputError, match="durability"):
-        hr.run(counting(), settings(world, "state.durability=backup"), join=True)
+    with pytest.raises(InvalidInputError, match=r"need state\.durability=epoch"):
+        hr.run(counting(), settings(world, "state.durability=backup(30s)"), join=True)
 
 
 def test_a_job_is_driven_once(world: World) -> None:

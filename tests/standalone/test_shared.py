@@ -15,8 +15,8 @@ from tests.spark.runs import Driver, World, until
 
 from headrace.clock import SystemClock
 from headrace.coordinator.drivers import driver_of
+from headrace.coordinator.running.members import MemberInfo, read_members
 from headrace.coordinator.standby.placing import FAILOVER, NO_FAILOVER
-from headrace.standalone.places import MemberInfo, read_members
 
 SETS = (
     "standalone.lease_s=2",

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from headrace.bus.bus import Bus
 from headrace.clock import Clock
 from headrace.config import Settings
+from headrace.control.watched import Watched
 from headrace.coordinator.loop import Control
 from headrace.coordinator.running.course import Course, Listeners, RunResult
 from headrace.files import Files
 from headrace.graph.jobs import Job
 from headrace.standalone.engine import GroupEngine
 from headrace.standalone.group import Group
-from headrace.standalone.serving import Serving
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,6 @@ class Driving:
         bus: inputs and outputs.
         control: what stops and finishes the run.
         listeners: who is told.
-        serve: whether the HTTP API is served, as far as the settings want it.
         clock: where time comes from.
         files: the file system.
     """
@@ -37,7 +36,6 @@ class Driving:
     bus: Bus
     control: Control
     listeners: Listeners
-    serve: bool
     clock: Clock
     files: Files
 
@@ -55,11 +53,9 @@ class Driving:
     def run(self, engine: GroupEngine) -> RunResult:
         """Drive the job, whose lock this process holds, until it ends, stops or fails."""
         course = engine.course
-        if not self.serve:
-            return course.run(course.deployed(self.job), engine)
-        serving = Serving(
-            self.job.name, self.settings, course.control, self.bus, course.listeners, self.clock
+        watched = Watched(
+            self.job.name, self.settings, course.control, self.bus, self.clock, course.listeners
         )
-        with closing(serving):
-            course = replace(course, listeners=serving.listeners)
+        with closing(watched):
+            course = replace(course, listeners=watched.listeners)
             return course.run(course.deployed(self.job), replace(engine, course=course))

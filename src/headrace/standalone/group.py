@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.clock import Clock
+from headrace.coordinator.running.members import MEMBERS, MemberInfo
 from headrace.errors import HeadraceError, InvalidInputError
 from headrace.files import Files
 from headrace.standalone.frames import (
@@ -33,7 +34,7 @@ from headrace.standalone.frames import (
     Wire,
 )
 from headrace.standalone.membership import Member, Membership
-from headrace.standalone.places import ADDRESS, MEMBERS, Address, MemberInfo, write_private
+from headrace.standalone.places import ADDRESS, Address, write_private
 from headrace.standalone.slots import LocalSlots, settle
 from headrace.task.orders import SlotOrder, SlotReport
 

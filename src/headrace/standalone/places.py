@@ -14,7 +14,6 @@ from headrace.config import Settings
 from headrace.errors import UnavailableError
 
 ADDRESS = "standalone.json"
-MEMBERS = "members.json"
 _LOCK = "process.lock"
 _MOST = 1000
 
@@ -28,28 +27,11 @@ class Address(msgspec.Struct, frozen=True):
     process: int
 
 
-class MemberInfo(msgspec.Struct, frozen=True):
-    """A process of a job as ``jobs describe`` tells of it; ``host_id`` as in manifests."""
-
-    host_id: str
-    host: str
-    process: int
-    slots: int
-    drives: bool
-
-
 def read_address(storage: Path) -> Address | None:
     """Return where a job can be joined; ``None``: nowhere."""
     with suppress(OSError, msgspec.DecodeError):
         return msgspec.json.decode((storage / ADDRESS).read_bytes(), type=Address)
     return None
-
-
-def read_members(storage: Path) -> list[MemberInfo]:
-    """Return the processes that were in last."""
-    with suppress(OSError, msgspec.DecodeError):
-        return msgspec.json.decode((storage / MEMBERS).read_bytes(), type=list[MemberInfo])
-    return []
 
 
 def write_private(path: Path, data: bytes, clock: Clock) -> None:

@@ -63,7 +63,7 @@ class GroupRunner:
                 reports = self._answers(dict.fromkeys(self._places))
             except MemberLostError:
                 continue
-            names = {member.number: member.machine for member in members}
+            names = {one.number: f"{one.machine}:{one.process}" for one in members}
             return [
                 Slot(number, report.host, names[self._places[number].member])
                 for number, report in sorted(reports.items())

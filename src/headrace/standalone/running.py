@@ -55,7 +55,8 @@ class Running:
         bus: the one at ``settings.bus_dir`` when left out; closed by whoever opened it.
         control: what stops and finishes it.
         listeners: who is told of what.
-        serve: whether the HTTP API is served, as far as the settings want it.
+        on_role: called, from a thread of the run, with whether this process drives the shared job,
+            whenever that changes.
     """
 
     def __init__(
@@ -67,10 +68,10 @@ class Running:
         bus: Bus | None = None,
         control: Control | None = None,
         listeners: Listeners | None = None,
-        serve: bool = True,
+        on_role: Callable[[bool], None] | None = None,
     ) -> None:
         self.job, self.settings = check_job_name(job.name), settings
-        self._job, self._join, self._serve, self._bus = job, join, serve, bus
+        self._job, self._join, self._on_role, self._bus = job, join, on_role, bus
         self._clock, self._files = SystemClock(), Files()
         self._control, self._listeners = control or Control(), listeners or Listeners()
         self._parts: JoinedParts | None = None
@@ -131,7 +132,7 @@ class Running:
             bus = held.enter_context(opened)
         listeners = replace(self._listeners, on_parts=self._begun)
         control, clock, files = self._control, self._clock, self._files
-        return Driving(self._job, settings, bus, control, listeners, self._serve, clock, files)
+        return Driving(self._job, settings, bus, control, listeners, clock, files)
 
     def _begun(self, parts: JoinedParts) -> None:
         self._parts, self._is_following = parts, False
@@ -142,6 +143,8 @@ class Running:
         self._is_following = not drives
         if not drives:
             self._parts = None
+        if self._on_role is not None:
+            self._on_role(drives)
 
     @property
     def status(self) -> Status:

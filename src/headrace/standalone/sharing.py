@@ -21,6 +21,7 @@ from headrace.coordinator.identity import host_identity
 from headrace.coordinator.loop import Control
 from headrace.coordinator.running.course import RunResult
 from headrace.coordinator.running.dropping import DroppedError
+from headrace.coordinator.running.members import read_members
 from headrace.coordinator.storage import DriverLock
 from headrace.coordinator.summary import EpochSummary
 from headrace.errors import HeadraceError, NotOwnerError, UnavailableError
@@ -32,7 +33,7 @@ from headrace.standalone.following import Following, Parted, hello_of
 from headrace.standalone.frames import Welcome
 from headrace.standalone.group import Group
 from headrace.standalone.membership import Membership
-from headrace.standalone.places import read_address, read_members
+from headrace.standalone.places import read_address
 from headrace.standalone.reign import RENEWALS, Candidate, Keeper
 from headrace.standalone.slots import LocalSlots
 

@@ -25,6 +25,12 @@ MISTAKES = [
     ("run shop_job.py --set tasks", "--set tasks: expected section.key=value"),
     ("run shop_job.py --config none.toml", "none.toml does not exist; name another"),
     ("run shop_job.py --master nonsense", "spark.master is 'nonsense', which Spark does not know"),
+    ("run shop_job.py --standalone --master local", "--standalone runs the job without Spark"),
+    ("run shop_job.py --join --loop query", "--join runs the job without Spark, and --loop is"),
+    (
+        "run shop_job.py --join --set 'state.durability=backup(30s)'",
+        "processes that share a job need state.durability=epoch",
+    ),
     ("jobs top shop", "no driver of job 'shop' answers"),
     ("jobs pause shop", "no driver of job 'shop' answers"),
     ("jobs resume shop", "no driver of job 'shop' answers"),

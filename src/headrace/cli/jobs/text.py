@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
+from msgspec import to_builtins
 
 from headrace.cli.jobs.observed import observed_facts, observed_json
 from headrace.cli.jobs.placement_text import (
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
         StageView,
         StandbyView,
     )
-    from headrace.coordinator.story import Event
+    from headrace.coordinator.running.members import MemberInfo
 
 
 def job_json(view: JobView) -> dict[str, Any]:
@@ -48,6 +49,7 @@ def job_json(view: JobView) -> dict[str, Any]:
         "status": view.status,
         "process": driver and driver.process,
         "host": driver and driver.host,
+        "members": [to_builtins(one) for one in view.members],
         "epoch": state and state.epoch,
         "oldest_epoch": view.oldest_epoch,
         "epoch_ms": state and state.time_ms,
@@ -88,7 +90,6 @@ def job_json(view: JobView) -> dict[str, Any]:
         "outputs": list(view.outputs),
         "sinks": [asdict(found) for found in view.sinks],
         **observed_json(view.storage),
-        "events": [event_json(event) for event in view.events],
         "problem": view.problem or None,
     }
 
@@ -116,12 +117,18 @@ def _job_row(view: JobView) -> list[str]:
         view.job,
         view.status,
         time_text(state.time_ms) if state else "-",
-        str(view.driver) if view.driver else "-",
+        _driver(view),
         f"{state.epoch:,}" if state else "-",
         f"{state.counts.get('in', 0):,}" if state else "-",
         _count(view.lag),
         size_text(view.state_bytes),
     ]
+
+
+def _driver(view: JobView) -> str:
+    others = len(view.members) - 1
+    more = f", {others} more" if others > 0 else ""
+    return f"{view.driver}{more}" if view.driver else "-"
 
 
 def show_job(view: JobView) -> None:
@@ -134,25 +141,6 @@ def show_job(view: JobView) -> None:
     _show_part(("sink", "sends to"), ("rows committed", "up to epoch", "waiting"), sinks)
     if view.state is not None:
         show_placement(view.state)
-    if view.events:
-        typer.echo()
-        show_events(view.events)
-
-
-def show_events(events: Sequence[Event]) -> None:
-    """Print a line for each event."""
-    rows = [[time_text(event.time_ms, with_ms=False), event.text] for event in events]
-    show_table(("happened (UTC)", "what"), rows)
-
-
-def event_json(event: Event) -> dict[str, Any]:
-    """Return an event ready for JSON."""
-    return {
-        "at_ms": event.time_ms,
-        "kind": event.kind,
-        "text": event.text,
-        "epoch": event.epoch if event.epoch >= 0 else None,
-    }
 
 
 def _show_stages(view: JobView) -> None:
@@ -198,6 +186,8 @@ def _facts(view: JobView) -> list[tuple[str, str]]:
     state = view.state
     by = f" by {view.driver}" if view.driver else ""
     facts = [("job", view.job), ("status", f"{view.status}{by}")]
+    if view.members:
+        facts.append(("shared by", "; ".join(map(_member, view.members))))
     if state is None:
         return [*facts, ("problem", view.problem), ("storage", str(view.storage))]
     counts = [
@@ -235,6 +225,11 @@ def _facts(view: JobView) -> list[tuple[str, str]]:
     if state.rescaled_at >= 0:
         facts.append(("rescaled", f"in epoch {state.rescaled_at}"))
     return facts
+
+
+def _member(found: MemberInfo) -> str:
+    drives = ", drives" if found.drives else ""
+    return f"process {found.process} on {found.host} with {count_text(found.slots, 'slot')}{drives}"
 
 
 def failures_text(counts: Mapping[str, int]) -> str:

@@ -25,6 +25,7 @@ from headrace.cli.running.beginning import (
 if TYPE_CHECKING:
     from headrace.bus.bus import Bus
     from headrace.cli.running.reporters import Reporter
+    from headrace.cli.running.ways import Way
     from headrace.clock import Clock
     from headrace.config import Settings
     from headrace.coordinator.joined import JoinedParts
@@ -58,6 +59,13 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
             help="Drive epochs by a loop, or by a Structured Streaming query.", show_default=False
         ),
     ] = None,
+    standalone: Annotated[
+        bool, typer.Option("--standalone", help="Run it in this process, without Spark.")
+    ] = False,
+    join: Annotated[
+        bool,
+        typer.Option("--join", help="Standalone, and share it with all that run it like this."),
+    ] = False,
     as_json: Json = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="A line an epoch.")] = False,
     home: Home = None,
@@ -66,9 +74,11 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
 
     Ctrl-C or SIGTERM ends the epoch under way and exits within 10 seconds; nothing is lost.
     """
+    from headrace.cli.running.ways import Way
     from headrace.cli.targets import find_job
     from headrace.clock import SystemClock
 
+    way = Way.of(standalone=standalone, join=join, master=master, loop=loop)
     flags: dict[str, object] = {"spark.master": master, "spark.loop": loop}
     if bounded:
         flags["job.bounded"] = "true"
@@ -83,7 +93,7 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     with open_home_bus(settings) as bus:
         if from_savepoint is not None:
             reporter.notice(begin_from(from_savepoint, own_name, job, settings, bus, clock))
-        interrupted = show_run(job, settings, bus, reporter, clock)
+        interrupted = show_run(job, settings, bus, reporter, clock, way)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
 
@@ -98,15 +108,16 @@ def _reporter(clock: Clock, *, as_json: bool, verbose: bool) -> Reporter:
     return QuietReporter(verbose=verbose)
 
 
-def show_run(job: Job, settings: Settings, bus: Bus, reporter: Reporter, clock: Clock) -> bool:
+def show_run(
+    job: Job, settings: Settings, bus: Bus, reporter: Reporter, clock: Clock, way: Way
+) -> bool:
     """Run a job under a reporter; return whether it was interrupted."""
     from headrace.cli.running.progress import Progress
-    from headrace.control.watch import DriverWatch
     from headrace.coordinator.changes.rescaling import setting_notice
     from headrace.coordinator.loop import Control
+    from headrace.coordinator.running.course import Listeners
     from headrace.errors import HeadraceError
     from headrace.graph.operators import Input
-    from headrace.spark.run import run_job
 
     control = Control()
     operators = job.build().operators
@@ -114,44 +125,42 @@ def show_run(job: Job, settings: Settings, bus: Bus, reporter: Reporter, clock: 
     lateness = {operator.name: operator.lateness_ms for operator in inputs}
     idle = {operator.name: operator.idle_ms for operator in inputs if operator.idle_ms is not None}
     running: list[tuple[JoinedParts, Progress]] = []
-    watch = DriverWatch(job.name, settings, control, bus, clock, reporter.notice)
 
     def on_parts(parts: JoinedParts) -> None:
         state, streams = parts.state, parts.input_streams()
         began = clock.monotonic()
         progress = Progress(job.name, streams, lateness, state, began, idle_ms=idle)
         running.append((parts, progress))
-        watch.ready(parts)
         if (told := setting_notice(state, settings.job.tasks)) is not None:
             typer.echo(told, err=True)
         reporter.started(progress, parts.ends)
 
     def on_epoch(summary: EpochSummary) -> None:
-        parts, progress = running[0]
+        parts, progress = running[-1]
         progress.observe(summary, parts.state, clock.monotonic())
-        watch.observe(summary)
         reporter.epoch(summary)
 
+    def on_role(drives: bool) -> None:
+        if not drives:
+            reporter.close()
+
+    listeners = Listeners(
+        on_parts=on_parts,
+        on_epoch=on_epoch,
+        on_notice=reporter.notice,
+        on_recovery=reporter.recovering,
+    )
     with _ends_like_ctrl_c(), _telling(control, reporter):
         try:
-            reporter.starting(settings.spark.master)
-            result = run_job(
-                job,
-                settings,
-                bus=bus,
-                control=control,
-                on_parts=on_parts,
-                on_epoch=on_epoch,
-                on_notice=reporter.notice,
-                on_recovery=reporter.recovering,
-            )
+            if not way.standalone:
+                reporter.starting(settings.spark.master)
+            result = way.run(job, settings, bus, control, listeners, clock, on_role)
         except HeadraceError as error:
             _tell_of_replay(job.name, error, settings, clock)
             raise
         finally:
-            watch.close()
             reporter.close()
-    seconds = clock.monotonic() - running[0][1].began if running else 0.0
+    seconds = clock.monotonic() - running[-1][1].began if running else 0.0
     reporter.finished(seconds, interrupted=result.interrupted)
     return result.interrupted
 

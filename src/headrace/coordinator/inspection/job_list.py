@@ -21,16 +21,13 @@ from headrace.coordinator.joined import joined_state
 from headrace.coordinator.manifest import SINK_ROWS, JobState
 from headrace.coordinator.parts import part_folders
 from headrace.coordinator.receivers import is_confirmed
+from headrace.coordinator.running.members import MemberInfo, read_members
 from headrace.coordinator.storage import check_job_name
-from headrace.coordinator.story import Event, story_of
 from headrace.coordinator.task_files import TaskState, state_bytes
 from headrace.coordinator.watermarks import Now, input_watermark
 from headrace.errors import CorruptDataError
 from headrace.files import Files
 from headrace.plan.stages import PART
-
-EVENTS = 6
-"""So many of the last events are told of."""
 
 Status = Literal["running", "stopped", "ended", "reset", "damaged", "paused", "stopping"]
 """The last two are known to the driver alone."""
@@ -98,7 +95,7 @@ class PartView:
 class JobView:
     """One job as of its last epoch; ``state`` is ``None`` where that cannot be read.
 
-    ``parts`` are there where there are several; ``events`` are the last of its story.
+    ``parts`` are there where there are several, ``members`` where processes share the job.
     """
 
     job: str
@@ -113,7 +110,7 @@ class JobView:
     sinks: tuple[SinkView, ...] = ()
     parts: tuple[PartView, ...] = ()
     problem: str = ""
-    events: tuple[Event, ...] = ()
+    members: tuple[MemberInfo, ...] = ()
 
     @property
     def lag(self) -> int | None:
@@ -150,11 +147,16 @@ def view_job(settings: Settings, job: str, bus: Bus, clock: Clock) -> JobView:
     """
     root = newest_of(settings, check_job_name(job))
     driver = driver_of(root, settings.jobs_dir / job, job, clock)
-    first = _view(root, job, driver, bus, clock)
-    folders = list(part_folders(settings, job))
-    others = [_view(path, path.name, driver, bus, clock) for path in folders]
-    view = joined_view([first, *others]) if others else first
-    return replace(view, events=tuple(story_of([root, *folders])[-EVENTS:]))
+    first = replace(_view(root, job, driver, bus, clock), members=_members(root, driver))
+    others = [_view(path, path.name, driver, bus, clock) for path in part_folders(settings, job)]
+    return joined_view([first, *others]) if others else first
+
+
+def _members(root: Path, driver: Driver | None) -> tuple[MemberInfo, ...]:
+    """Return the processes that share a job that is driven by one of them."""
+    found = read_members(root)
+    is_theirs = driver is not None and any(m.drives and m.process == driver.process for m in found)
+    return tuple(found) if is_theirs else ()
 
 
 def joined_view(views: Sequence[JobView]) -> JobView:

@@ -1,4 +1,4 @@
-"""What looks at a driver, as long as it drives: API, samples, alerts, traces."""
+"""A run whose listeners are told after those that look at its driver."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from headrace.coordinator.running.course import Listeners
 from headrace.coordinator.summary import EpochSummary
 
 
-class Serving:
-    """What a driver lets others see and ask, and whom it tells by itself.
+class Watched:
+    """What looks at a driver, put before the listeners of its run.
 
     Args:
         job: its name.
         settings: of the run.
         control: what requests set.
         bus: for the stream of alerts.
-        listeners: told what they would be told without this.
         clock: where time comes from.
+        told: the listeners.
+
+    Raises:
+        InvalidInputError: alerts or traces cannot be sent where the settings say.
     """
 
     def __init__(
@@ -32,15 +35,15 @@ class Serving:
         settings: Settings,
         control: Control,
         bus: Bus,
-        listeners: Listeners,
         clock: Clock,
+        told: Listeners,
     ) -> None:
-        self._watch = DriverWatch(job, settings, control, bus, clock, listeners.notice)
-        self._told = listeners
+        self._watch = DriverWatch(job, settings, control, bus, clock, told.notice)
+        self._told = told
 
     @property
     def listeners(self) -> Listeners:
-        """Those given, after this."""
+        """What the run is to tell."""
         return replace(self._told, on_parts=self._begin, on_epoch=self._observe)
 
     def _begin(self, parts: JoinedParts) -> None:
@@ -54,5 +57,5 @@ class Serving:
             self._told.on_epoch(summary)
 
     def close(self) -> None:
-        """Serve no more."""
+        """Look no more."""
         self._watch.close()
