@@ -15,7 +15,10 @@ from headrace.task.chunk import Chunk
 from headrace.task.orders import TOLD_KEYS, HotKey, HotKeys
 
 COUNTERS = 256
+BLOCK_ROWS = 64
 DRAWN_ROWS = 2048
+DRAWN_A_SECOND = 500
+PACE_S = 2.0
 TELL_EVERY_S = 10.0
 HALF_LIFE_S = 60.0
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -42,36 +45,42 @@ class KeySketch:
         self._rows = self._slack = 0.0
         self._drawn: list[pa.RecordBatch] = []
         self._weights: list[Floats] = []
-        self._held, self._step, self._passed = 0, 1, 0
+        self._held, self._step, self._passed, self._lots = 0, 1.0, 0, 0
+        self._paced_at: float | None = None
+        self._paced_rows = 0
         self._told_at: float | None = None
-        self._told_rows = self._new_rows = 0.0
+        self._told_rows, self._new_rows = 0.0, 0
 
     def see(self, chunk: Chunk) -> None:
         """Draw from the rows of a chunk; holds on to none of its memory."""
-        places = self._places(chunk.rows)
         self._new_rows += chunk.rows
-        if not len(places):
+        self._passed += chunk.rows
+        wanted = self._passed / self._step
+        if wanted < BLOCK_ROWS and self._step > 1:  # so few from a chunk cost as much as more
             return
+        places = self._places(chunk.rows, min(int(wanted), DRAWN_ROWS))
         rows = pa.array(places)
         columns = [chunk.batch.column(name).take(rows) for name in self._columns]
         self._drawn.append(pa.RecordBatch.from_arrays(columns, names=list(self._columns)))
-        self._weights.append(np.full(len(places), float(self._step)))
+        self._weights.append(np.full(len(places), self._passed / len(places)))
         self._held += len(places)
+        self._paced_rows += self._passed
+        self._passed = 0
         if self._held >= DRAWN_ROWS:
             self._fold()
             self._step *= 2  # so that many rows in a short time are drawn from more seldom
 
-    def _places(self, rows: int) -> npt.NDArray[np.int64]:
-        """One row of each run of so many as the step, at a place that does not repeat."""
-        step = self._step
-        first, self._passed = self._passed // step, self._passed + rows
-        if step == 1:
+    def _places(self, rows: int, wanted: int) -> npt.NDArray[np.int64]:
+        """Choose rows of a chunk: one of each of so many runs, at a place that does not repeat."""
+        if wanted >= rows:
             return np.arange(rows)
-        runs = np.arange(first, self._passed // step + 1, dtype=np.uint64)
+        self._lots += wanted
+        runs = np.arange(wanted)
         with np.errstate(over="ignore"):
-            lots = ((runs * _GOLDEN) >> _HIGH) % np.uint64(step)
-        places = (runs * np.uint64(step) + lots).astype(np.int64) - (self._passed - rows)
-        return places[(places >= 0) & (places < rows)]
+            lots = (runs + self._lots).astype(np.uint64) * _GOLDEN >> _HIGH
+        ends = (runs + 1) * rows // wanted
+        begins = runs * rows // wanted
+        return begins + (lots * (ends - begins).astype(np.uint64) >> _HIGH).astype(np.int64)
 
     def _fold(self) -> None:
         """Take in what was drawn."""
@@ -102,6 +111,7 @@ class KeySketch:
         Args:
             now: of a monotonic clock, s.
         """
+        self._pace(now)
         if not self._new_rows:
             return None
         since = TELL_EVERY_S if self._told_at is None else now - self._told_at
@@ -112,14 +122,21 @@ class KeySketch:
             return None
         if self._told_at is not None:
             self._age(since)
-        self._told_at, self._told_rows, self._new_rows = now, self._rows, 0.0
-        self._step = max(1, self._step // 2)
+        self._told_at, self._told_rows, self._new_rows = now, self._rows, 0
         order = np.lexsort((self._hashes, -self._counts))[:TOLD_KEYS]
         names = encode_columns(self._keys.take(pa.array(order)).columns).to_list()
         pairs = zip(names, self._counts[order].tolist(), strict=True)
         keys = [HotKey(name, round(count, 1)) for name, count in pairs]
         rows, slack = round(self._rows, 1), round(self._slack, 1)
         return HotKeys(self._operator, self._columns, rows, slack, keys)
+
+    def _pace(self, now: float) -> None:
+        """Draw about so many rows a second, whatever goes through."""
+        if self._paced_at is None or now - self._paced_at >= PACE_S:
+            if self._paced_at is not None:
+                rows = self._paced_rows + self._passed
+                self._step = max(1.0, rows / (now - self._paced_at) / DRAWN_A_SECOND)
+            self._paced_at, self._paced_rows = now, 0
 
     def _age(self, seconds: float) -> None:
         left = 0.5 ** (seconds / HALF_LIFE_S)

@@ -14,6 +14,7 @@ from headrace.records.keys import decode_key
 from headrace.task.chunk import Chunk
 from headrace.task.hot_keys import (
     COUNTERS,
+    DRAWN_A_SECOND,
     HALF_LIFE_S,
     TELL_EVERY_S,
     KeySketch,
@@ -69,7 +70,7 @@ def test_of_many_rows_shares_are_about_right(size: int) -> None:
         off = told.slack / told.rows + 0.03  # three times the deviation of 2,048 rows
         assert found[key] == pytest.approx(exact[key] / len(users), abs=off)
     assert told.slack <= told.rows / (COUNTERS + 1)
-    assert told.rows == pytest.approx(len(users), rel=0.01)
+    assert told.rows == pytest.approx(len(users), rel=0.05)
 
 
 def test_keys_that_come_in_turn_have_equal_shares() -> None:
@@ -80,6 +81,20 @@ def test_keys_that_come_in_turn_have_equal_shares() -> None:
     told = sketch.tell(0.0)
     assert told is not None
     assert max(shares(told).values()) < 3 / 64
+
+
+def test_few_rows_a_second_are_drawn_however_many_go_through() -> None:
+    sketch, drawn = KeySketch("by", ("user",)), 0
+    rows = chunk(np.arange(65_536) % 10)
+    for second in range(60):
+        for _ in range(100):
+            before = sketch._held
+            sketch.see(rows)
+            drawn += max(0, sketch._held - before) if second > 10 else 0
+        sketch.tell(float(second))
+    assert 0 < drawn < 49 * 2 * DRAWN_A_SECOND
+    told = sketch.tell(100.0)
+    assert told is None or max(shares(told).values()) < 0.2
 
 
 def test_what_is_old_counts_less() -> None:
