@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         StandbyView,
     )
     from headrace.coordinator.running.members import MemberInfo
+    from headrace.coordinator.story import Event
 
 
 def job_json(view: JobView) -> dict[str, Any]:
@@ -90,6 +91,7 @@ def job_json(view: JobView) -> dict[str, Any]:
         "outputs": list(view.outputs),
         "sinks": [asdict(found) for found in view.sinks],
         **observed_json(view.storage),
+        "events": [event_json(event) for event in view.events],
         "problem": view.problem or None,
     }
 
@@ -141,6 +143,25 @@ def show_job(view: JobView) -> None:
     _show_part(("sink", "sends to"), ("rows committed", "up to epoch", "waiting"), sinks)
     if view.state is not None:
         show_placement(view.state)
+    if view.events:
+        typer.echo()
+        show_events(view.events)
+
+
+def show_events(events: Sequence[Event]) -> None:
+    """Print a line for each event."""
+    rows = [[time_text(event.time_ms, with_ms=False), event.text] for event in events]
+    show_table(("happened (UTC)", "what"), rows)
+
+
+def event_json(event: Event) -> dict[str, Any]:
+    """Return an event ready for JSON."""
+    return {
+        "at_ms": event.time_ms,
+        "kind": event.kind,
+        "text": event.text,
+        "epoch": event.epoch if event.epoch >= 0 else None,
+    }
 
 
 def _show_stages(view: JobView) -> None:

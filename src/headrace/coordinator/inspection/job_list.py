@@ -23,11 +23,15 @@ from headrace.coordinator.parts import part_folders
 from headrace.coordinator.receivers import is_confirmed
 from headrace.coordinator.running.members import MemberInfo, read_members
 from headrace.coordinator.storage import check_job_name
+from headrace.coordinator.story import Event, story_of
 from headrace.coordinator.task_files import TaskState, state_bytes
 from headrace.coordinator.watermarks import Now, input_watermark
 from headrace.errors import CorruptDataError
 from headrace.files import Files
 from headrace.plan.stages import PART
+
+EVENTS = 6
+"""So many of the last events are told of."""
 
 Status = Literal["running", "stopped", "ended", "reset", "damaged", "paused", "stopping"]
 """The last two are known to the driver alone."""
@@ -95,7 +99,8 @@ class PartView:
 class JobView:
     """One job as of its last epoch; ``state`` is ``None`` where that cannot be read.
 
-    ``parts`` are there where there are several, ``members`` where processes share the job.
+    ``parts`` are there where there are several, ``members`` where processes share the job;
+    ``events`` are the last of its story.
     """
 
     job: str
@@ -111,6 +116,7 @@ class JobView:
     parts: tuple[PartView, ...] = ()
     problem: str = ""
     members: tuple[MemberInfo, ...] = ()
+    events: tuple[Event, ...] = ()
 
     @property
     def lag(self) -> int | None:
@@ -148,8 +154,10 @@ def view_job(settings: Settings, job: str, bus: Bus, clock: Clock) -> JobView:
     root = newest_of(settings, check_job_name(job))
     driver = driver_of(root, settings.jobs_dir / job, job, clock)
     first = replace(_view(root, job, driver, bus, clock), members=_members(root, driver))
-    others = [_view(path, path.name, driver, bus, clock) for path in part_folders(settings, job)]
-    return joined_view([first, *others]) if others else first
+    folders = list(part_folders(settings, job))
+    others = [_view(path, path.name, driver, bus, clock) for path in folders]
+    view = joined_view([first, *others]) if others else first
+    return replace(view, events=tuple(story_of([root, *folders])[-EVENTS:]))
 
 
 def _members(root: Path, driver: Driver | None) -> tuple[MemberInfo, ...]:
