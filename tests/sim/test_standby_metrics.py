@@ -1,0 +1,127 @@
+"""Seed 002's metrics: failures, failovers, those not possible, and the lag of standbys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from prometheus_client.parser import text_string_to_metric_families
+
+import headrace as hr
+from headrace.cli.jobs.text import job_json
+from headrace.control.board import Board
+from headrace.control.metrics import metrics_text
+from headrace.control.views import stage_infos, task_infos
+from headrace.coordinator.inspection.job_list import view_job
+from headrace.coordinator.joined import JoinedParts
+from headrace.coordinator.loop import Control
+from headrace.testing import TestDriver
+
+
+class Sum:
+    def process(self, message: Any, context: hr.Context) -> None:
+        store = context.store("n")
+        store.put(message.id, store.get(message.id, 0) + 1)
+
+
+@hr.job("sums")
+def sums(g: hr.Graph) -> None:
+    g.input("events").partition_by("id").process(Sum, stores={"n": int}, name="sum")
+
+
+def metrics(driver: TestDriver) -> dict[str, float]:
+    """The values of a job without other labels, and the sum of each of those with more."""
+    board = Board("sums", driver.settings, Control(), driver.clock)
+    board.ready(JoinedParts(driver.parts))
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(metrics_text(board).decode()):
+        for sample in family.samples:
+            found[sample.name] = found.get(sample.name, 0.0) + sample.value
+    return found
+
+
+def failures(found: dict[str, float]) -> tuple[float, ...]:
+    names = ("active_failures", "standby_failures", "failovers", "failovers_impossible")
+    return tuple(found[f"headrace_{name}_total"] for name in names)
+
+
+def told(driver: TestDriver) -> dict[str, int]:
+    view = view_job(driver.settings, "sums", driver.bus, driver.clock)
+    counts: dict[str, int] = job_json(view)["failures"]
+    return counts
+
+
+def run(driver: TestDriver, epochs: int) -> None:
+    for _ in range(epochs):
+        driver.feed("events", [{"id": n} for n in range(60)])
+        driver.run()
+
+
+def lose_home(driver: TestDriver) -> str:
+    """Lose the host with most tasks; return it."""
+    homes = [task.host for task in driver.coordinator.state.tasks.values()]
+    lost = max(sorted(set(homes)), key=homes.count)
+    number = next(
+        n
+        for n in range(driver._hosts)
+        if n not in driver.runner.down and driver.runner.host(n).host == lost
+    )
+    driver.lose_host(number)
+    return lost
+
+
+def test_failures_and_failovers_are_counted_for_every_reader(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"tasks": 6, "slots": 3, "hosts": 3, "standby_copies": 1}
+    with TestDriver(sums, home=tmp_path, **options) as driver:
+        driver.create("events", {"id": pa.int64()})
+        run(driver, 4)
+        assert failures(metrics(driver)) == (0, 0, 0, 0)
+        assert told(driver) == {}
+        before = driver.coordinator.state
+        lost = lose_home(driver)
+        tasks = sum(task.host == lost for task in before.tasks.values())
+        standbys = sum(s.host == lost for found in before.standbys.values() for s in found)
+        run(driver, 1)
+        counted = failures(metrics(driver))
+        assert counted == (tasks, standbys, tasks, 0)
+        lost = lose_home(driver)  # before its tasks have standbys that hold anything
+        run(driver, 1)
+        counts = driver.coordinator.state.counts
+        assert failures(metrics(driver)) == (
+            counts["standby.active_lost"],
+            counts["standby.lost"],
+            counts["standby.failover"],
+            counts.get("standby.no_failover", 0),
+        )
+        assert counts["standby.active_lost"] > tasks
+        every = failures(metrics(driver))
+        assert every[0] == every[2] + every[3]
+        driver.start()  # another driver learns them from the manifest
+        assert failures(metrics(driver)) == every
+        found = told(driver)
+        assert (found["active_lost"], found["lost"], found["failover"]) == every[:3]
+
+
+def test_the_lag_of_standbys_is_told_by_stage_and_task(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"tasks": 4, "slots": 2, "hosts": 2, "standby_copies": 1}
+    with TestDriver(sums, home=tmp_path, **options) as driver:
+        driver.create("events", {"id": pa.int64()})
+        run(driver, 5)
+        found = metrics(driver)
+        state = driver.coordinator.state
+        behind = {
+            name: task.epoch - state.standbys[name][0].epoch for name, task in state.tasks.items()
+        }
+        assert found["headrace_standbys"] == 4
+        assert found["headrace_standby_behind_epochs"] == max(behind.values())
+        assert found["headrace_task_standby_behind_epochs"] == sum(behind.values())
+        board = Board("sums", driver.settings, Control(), driver.clock)
+        board.ready(JoinedParts(driver.parts))
+        (stage,) = stage_infos(board)
+        assert stage.standby_epochs_behind == max(behind.values())
+        assert {one.task: one.epoch - one.standbys[0].epoch for one in task_infos(board)} == behind
+        (view,) = view_job(driver.settings, "sums", driver.bus, driver.clock).stages
+        assert view.standby is not None
+        assert view.standby.epochs == max(behind.values())
+        assert view.standby.size == found["headrace_standby_behind_bytes"]
