@@ -1,0 +1,40 @@
+"""A job goes from standalone to Spark and back, as if it had always been in one place."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark.jobs import counting, model
+from tests.spark.runs import World, until
+
+import headrace as hr
+from headrace.coordinator.loop import Control
+from headrace.coordinator.summary import EpochSummary
+from headrace.spark.run import run_job
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_job_moves_between_standalone_and_spark(spark: SparkSession, world: World) -> None:
+    """Each run is stopped where it stands; the next goes on from there, on the same stores."""
+    world.feed(50)
+    with hr.start(counting(), world.settings("control.enabled=false")):
+        until(lambda: world.read_so_far("counting") == 100, "the first rows")
+    homes = {task.host for task in world.state("counting").tasks.values()}
+
+    world.feed(50)
+    control = Control()
+
+    def stop_at_the_end(summary: EpochSummary) -> None:
+        if summary.lag == 0:
+            control.stop.set()
+
+    result = run_job(counting(), world.settings(), control=control, on_epoch=stop_at_the_end)
+    assert result.rows == 100
+    assert {task.host for task in world.state("counting").tasks.values()} == homes
+
+    world.feed(50)
+    result = hr.run(counting(), world.settings("job.bounded=true", "control.enabled=false"))
+    assert (result.state.ended, result.rows, result.state.generation) == (True, 100, 3)
+    assert model(world.log) == world.found()
+    assert world.leftovers("counting") == []
