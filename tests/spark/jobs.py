@@ -187,6 +187,16 @@ def filing(folder: Path) -> Job:
     return job
 
 
+def tabling(folder: Path) -> Job:
+    """Send every record to a table of the warehouse."""
+
+    @hr.job("tabling")
+    def job(g: hr.Graph) -> None:
+        g.input("events", time="at").send_to(g.output_table("events", sort_by="id"))
+
+    return job
+
+
 def framing(folder: Path) -> Job:
     """Count the records of each id in JSON files, which Spark reads one file a batch."""
 
@@ -213,6 +223,7 @@ MAKERS: dict[str, Callable[[Path], Job]] = {
     "gated": lambda folder: counting((3, 5), partial(pass_gate, folder, "count")),
     "limited": lambda folder: counting((3, 5), take_no_more_bytes),
     "shuffling": shuffling,
+    "tabling": tabling,
 }
 
 

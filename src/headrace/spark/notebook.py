@@ -17,6 +17,7 @@ from headrace.errors import InvalidInputError
 from headrace.spark.frames.options import READ, WRITE
 from headrace.spark.frames.source import NAME, StreamSource
 from headrace.spark.sessions import build_session
+from headrace.spark.tables import register_tables
 
 STREAMS = "streams"
 _NOT_SQL = re.compile(r"\W")
@@ -30,8 +31,9 @@ def session(
     """Start Spark, or take the session that is active, and make Headrace known to it.
 
     Streams are tables in SQL: ``select * from streams.flights``; a sign that no table's name can
-    have is ``_`` there. They are those that there are when this is called; call it again, or
-    ``register``, for streams and columns that came later.
+    have is ``_`` there. Tables of the warehouse go by their own names, and have the column ``ds``.
+    They are those that there are when this is called; call it again, or
+    ``register``, for what came later.
 
     Args:
         master: as Spark names it; by default what ``headrace.toml`` or the environment say.
@@ -51,14 +53,18 @@ def session(
 
 
 def register(spark: SparkSession, home: str | os.PathLike[str] | None = None) -> None:
-    """Make the data source ``headrace``, and the streams of a home as tables, known to a session.
+    """Make the data source ``headrace``, and streams and tables of a home, known to a session.
+
+    Tables of the warehouse go by their own names, as their newest snapshots have them.
 
     Args:
         spark: a session of your own.
         home: folder of streams and jobs; by default that of the settings.
     """
     register_source(spark)
-    folder = _settings(home).home
+    settings = _settings(home)
+    folder = settings.home
+    register_tables(spark, settings.warehouse_dir)
     with open_bus(folder / "bus") as bus:
         names = [*readable_names(bus), *bus.aliases()]
     place = folder / "spark" / STREAMS

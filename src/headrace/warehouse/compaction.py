@@ -32,6 +32,11 @@ class Aims:
     merge_files: int = 32
     keep_ms: int = 3_600_000
 
+    @property
+    def complete_files(self) -> int:
+        """So many small ones are merged when the day is complete."""
+        return max(2, self.merge_files // 8)
+
 
 @dataclass(frozen=True)
 class Merge:
@@ -56,8 +61,13 @@ def due(snapshot: Snapshot, aims: Aims, *, at_once: bool = False) -> Iterator[Me
     """
     for name, day in sorted(snapshot.days.items()):
         small = small_files(day, aims)
-        is_ripe = at_once or (day.completed_ms is not None and not day.is_merged)
-        if len(small) >= (2 if is_ripe else aims.merge_files):
+        if at_once:
+            wanted = 2
+        elif day.completed_ms is not None and not day.is_merged:
+            wanted = aims.complete_files
+        else:
+            wanted = aims.merge_files
+        if len(small) >= wanted:
             yield Merge(name, tuple(_taken(small, aims)))
 
 
@@ -80,7 +90,8 @@ def within_budget(merges: Iterator[Merge], budget: int) -> list[Merge]:
     """Return the first merges, together of about so many bytes; at least one."""
     taken: list[Merge] = []
     for merge in merges:
-        if taken and sum(one.bytes for one in taken) + merge.bytes > budget:
+        budget -= merge.bytes
+        if taken and budget < 0:
             break
         taken.append(merge)
     return taken

@@ -50,7 +50,7 @@ def snapshot_of(folder: Path) -> Snapshot:
     """
     found = library().DeltaTable(str(folder))
     days: dict[str, list[DataFile]] = {}
-    actions = pa.record_batch(found.get_add_actions(flatten=True)).to_pylist()
+    actions = pa.table(found.get_add_actions(flatten=True)).to_pylist()
     for action in actions:
         day = str(action[f"partition.{PARTITION}"])
         name = Path(action["path"]).name

@@ -5,7 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -43,6 +45,8 @@ END = 1 << 61
 """A watermark beyond it is that of the end of the inputs."""
 
 _FEW = 16
+MERGERS = 2
+"""Threads that merge days, beside each other."""
 
 
 class TableReceiver(Receiver):
@@ -297,8 +301,10 @@ class TableReceiver(Receiver):
         days = dict(held.days)
         gone: list[tuple[str, DataFile]] = []
         written: list[Path] = []
-        for merge in merges:
-            file = self._as_one(merge, held.schema)
+        with ThreadPoolExecutor(MERGERS) as pool:
+            names = [f"merged-{self._clock.new_id()}.parquet" for _ in merges]
+            made = list(pool.map(partial(self._as_one, held.schema), merges, names))
+        for merge, file in zip(merges, made, strict=True):
             written.append(self._place.path(merge.day, file.name))
             day = days[merge.day]
             left = tuple(one for one in day.files if one not in merge.files)
@@ -309,10 +315,9 @@ class TableReceiver(Receiver):
         fault("warehouse.merged")
         return self._replaced(held, self._without(msgspec.structs.replace(held, days=days), gone))
 
-    def _as_one(self, merge: Merge, schema: pa.Schema) -> DataFile:
+    def _as_one(self, schema: pa.Schema, merge: Merge, name: str) -> DataFile:
         paths = [self._place.path(merge.day, file.name) for file in sorted(merge.files)]
         content = merged(paths, schema, self._table.order)
-        name = f"merged-{self._clock.new_id()}.parquet"
         self._files.write_new(self._place.path(merge.day, name), [content], durable=False)
         return DataFile(name, sum(file.rows for file in merge.files), content.size)
 

@@ -33,7 +33,7 @@ class Writer:
     """Sends epochs to a table as a driver would."""
 
     def __init__(self, home: Path, clock: ManualClock, schema: pa.Schema, **options: Any) -> None:
-        aims = options.pop("aims", Aims(keep_ms=1000))
+        aims = options.pop("aims", Aims(merge_files=16, keep_ms=1000))
         self.sink = TableSink(
             "events", **{"time": "at", **options}, folder=str(home / "events"), aims=aims
         )

@@ -1,0 +1,56 @@
+"""A table that real slots write, from files that the settings name; Spark reads it and its parts."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import signal
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark.jobs import tabling
+from tests.spark.runs import SCHEMA, World, run_driver
+
+from headrace.errors import InvalidInputError
+from headrace.spark.run import run_job
+from headrace.spark.tables import query_rows
+
+pytestmark = pytest.mark.spark
+DAY_MS = 86_400_000
+
+
+def test_a_killed_driver_fills_a_table_from_files_once_and_spark_reads_it(
+    spark: SparkSession, world: World
+) -> None:
+    world.feed(300)
+    fed = [row for rows in world.log for row in rows]
+    for number, rows in enumerate(world.log):
+        days = [{**row, "at": row["at"] + n % 3 * DAY_MS} for n, row in enumerate(rows)]
+        table = pa.Table.from_pylist(days, schema=SCHEMA)
+        pq.write_table(table, world.gates / f"{number}.parquet", row_group_size=70)
+    sets = ["job.bounded=true", "epoch.max_rows=150", f"inputs.events.files={world.gates}"]
+    said = run_driver("tabling", world, *sets, die_at=("warehouse.listed", 2))
+    assert said["code"] == -signal.SIGKILL, said["story"]
+
+    result = run_job(tabling(world.gates), world.settings(*sets))
+
+    assert result.state.ended
+    warehouse = world.home / "warehouse"
+    rows = spark.read.parquet(str(warehouse / "events")).collect()
+    assert len(rows) == len(fed)
+    first = dt.date(1970, 1, 1) + dt.timedelta(days=fed[0]["at"] // DAY_MS)
+    assert {row.ds for row in rows} == {first + dt.timedelta(days=n) for n in range(3)}
+    found = pl.read_parquet(warehouse / "events/*/*.parquet").select(SCHEMA.names)
+    wanted = pl.read_parquet(world.gates / "*.parquet").select(SCHEMA.names)
+    assert sorted(found.rows()) == sorted(wanted.rows())
+    [counted] = query_rows(
+        spark, warehouse, f"SELECT count(*) AS n FROM events WHERE ds = date '{first}'"
+    )
+    assert counted == {"n": found.filter(pl.col("at") // DAY_MS == fed[0]["at"] // DAY_MS).height}
+    with pytest.raises(InvalidInputError, match=r"Spark: .*evnts"):
+        list(query_rows(spark, warehouse, "SELECT * FROM evnts"))
+    mark = warehouse / "events" / f"ds={first}" / "_SUCCESS"
+    assert json.loads(mark.read_text())["rows"] == counted["n"]

@@ -1,0 +1,155 @@
+"""Programs that know nothing of Headrace read a table: by a pattern, by a folder, in SQL."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+from pathlib import Path
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from deltalake import DeltaTable
+
+import headrace as hr
+from headrace.cli.warehouse.sql import on_duckdb
+from headrace.errors import GraphError, InvalidInputError
+from headrace.graph.jobs import Job
+from headrace.testing import TestDriver
+
+BEGIN = dt.datetime(2013, 1, 1, tzinfo=dt.UTC)
+COLUMNS = {"at": pa.timestamp("us", "UTC"), "user": pa.string(), "n": pa.int64()}
+STEPS = ("warehouse.written", "warehouse.listed", "sink.committed", "commit.published")
+
+
+def job(form: str) -> Job:
+    @hr.job("history")
+    def history(g: hr.Graph) -> None:
+        g.input("in", time="at").send_to(g.output_table("events", format=form, late="drop"))
+
+    return history
+
+
+def feed(driver: TestDriver, first: int, count: int) -> None:
+    driver.feed(
+        "in",
+        [
+            {"at": BEGIN + dt.timedelta(hours=n), "user": f"u{n % 3}", "n": n}
+            for n in range(first, first + count)
+        ],
+    )
+
+
+@pytest.fixture(scope="module", params=["parquet", "delta"])
+def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of 60 rows over three days, whose driver has died at each step of a commit."""
+    home = tmp_path_factory.mktemp("home")
+    with TestDriver(job(request.param), home=home, tasks=2) as driver:
+        driver.create("in", COLUMNS, partitions=2, time="at", key=["user"])
+        for number, point in enumerate(STEPS):
+            feed(driver, number * 15, 15)
+            assert driver.advance_with_crash(point)
+            driver.run()
+    return home / "warehouse" / "events"
+
+
+def test_duckdb(table: Path) -> None:
+    if (table / "_delta_log").exists():
+        files = hr.warehouse.Table(table).files()
+    else:
+        files = [f"{table}/*/*.parquet"]
+    query = "SELECT ds, count(*), sum(n) FROM read_parquet(?, hive_partitioning = true) GROUP BY 1"
+    found = sorted(duckdb.execute(query, [files]).fetchall())
+    assert found == [
+        (dt.date(2013, 1, 1), 24, sum(range(24))),
+        (dt.date(2013, 1, 2), 24, sum(range(24, 48))),
+        (dt.date(2013, 1, 3), 12, sum(range(48, 60))),
+    ]
+
+
+def test_polars(table: Path) -> None:
+    if (table / "_delta_log").exists():
+        rows = pl.read_delta(str(table))
+    else:
+        rows = pl.read_parquet(table / "*/*.parquet", hive_partitioning=True)
+    assert rows["n"].sort().to_list() == list(range(60))
+    assert rows.filter(pl.col("ds") == dt.date(2013, 1, 2)).height == 24
+
+
+def test_pandas_and_arrow(table: Path) -> None:
+    if (table / "_delta_log").exists():
+        assert sorted(DeltaTable(table).to_pandas()["n"]) == list(range(60))
+        return
+    rows = pd.read_parquet(table)
+    assert sorted(rows["n"]) == list(range(60))
+    assert set(rows["ds"].astype(str)) == {"2013-01-01", "2013-01-02", "2013-01-03"}
+    found = ds.dataset(table, partitioning="hive")
+    assert found.count_rows(filter=ds.field("ds") == "2013-01-03") == 12
+
+
+def test_sql_of_the_command(table: Path) -> None:
+    query = "SELECT ds, count(*) AS rows FROM events WHERE n >= 40 GROUP BY ds ORDER BY ds"
+    found = list(on_duckdb(query, table.parent))
+    assert found == [
+        {"ds": dt.date(2013, 1, 2), "rows": 8},
+        {"ds": dt.date(2013, 1, 3), "rows": 12},
+    ]
+
+
+def test_what_is_known_of_it(table: Path) -> None:
+    found = hr.warehouse.Table(table)
+    assert (found.job, found.time, found.schema.names) == ("history", "at", [*COLUMNS])
+    assert [(day.day, day.rows) for day in found.days] == [
+        ("2013-01-01", 24),
+        ("2013-01-02", 24),
+        ("2013-01-03", 12),
+    ]
+    assert sorted(found.to_arrow("2013-01-03")["n"].to_pylist()) == list(range(48, 60))
+
+
+def test_a_delta_table_gets_columns_and_compaction_and_is_of_one_job(tmp_path: Path) -> None:
+    with TestDriver(job("delta"), home=tmp_path, tasks=2) as driver:
+        driver.create("in", COLUMNS, time="at")
+        for number in range(3):
+            feed(driver, number * 10, 10)
+            driver.run()
+        schema = pa.schema([*driver.bus.stream("in").spec.schema, ("shop", pa.string())])
+        driver.bus.stream("in").evolve(schema)
+        driver.crash()
+        driver.feed("in", [{"at": BEGIN, "user": "x", "n": 99, "shop": "here"}])
+        driver.feed("in", [{"at": BEGIN + dt.timedelta(days=1), "user": "x", "n": 30, "shop": "h"}])
+        driver.run()
+        folder = driver.settings.warehouse_dir / "events"
+        rows = hr.warehouse.Table(folder).to_arrow().to_pylist()
+        assert [row["n"] for row in rows if row["shop"]] == [30]  # 99 was late, and is dropped
+        assert sorted(row["n"] for row in rows) == list(range(31))
+
+    @hr.job("other")
+    def other(g: hr.Graph) -> None:
+        g.input("in", time="at").send_to(g.output_table("events", format="delta"))
+
+    with TestDriver(other, home=tmp_path, tasks=2) as driver:
+        driver.create("in", COLUMNS, time="at")
+        with pytest.raises(InvalidInputError, match=r"expected .*other.*: give each a table of"):
+            driver.start()
+
+
+def test_what_delta_has_not_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    @hr.job("wrong")
+    def wrong(g: hr.Graph) -> None:
+        g.input("in", time="at").send_to(g.output_table("t", format="delta", retention="9d"))
+
+    with pytest.raises(GraphError, match='retention is for format="parquet"'):
+        wrong.build()
+    with TestDriver(job("delta")) as driver:
+        driver.create("in", {"at": pa.timestamp("us", "UTC"), "n": pa.uint32()}, time="at")
+        with pytest.raises(GraphError, match="column 'n' is uint32, which Delta has no type for"):
+            driver.start()
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    with TestDriver(job("delta")) as driver:
+        driver.create("in", COLUMNS, time="at")
+        with pytest.raises(InvalidInputError, match=r"install headrace\[delta\]"):
+            driver.start()
