@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from headrace.cli import (
     alerts,
+    backfill,
     bench,
     cluster,
     config,
@@ -63,6 +64,7 @@ app = typer.Typer(
 app.command()(init.init)
 app.command()(dev.dev)
 app.command()(run.run)
+app.command()(backfill.backfill)
 app.command()(explain.explain)
 app.add_typer(bus.app)
 app.add_typer(state.app)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from headrace.errors import GraphError, InvalidInputError
 from headrace.graph.apart import with_own_outputs
@@ -24,6 +25,7 @@ class Job:
         name: under which the job is deployed and its state kept.
         function: called with a ``Graph`` once for each build.
         state_semantics, output_semantics: as of ``job``.
+        merge: as of ``job``.
         apart: where not empty, outputs are streams of its own: their names, a dot, and this.
     """
 
@@ -32,6 +34,9 @@ class Job:
     state_semantics: str | None = None
     output_semantics: str | None = None
     apart: str = ""
+    merge: Callable[[dict[str, Any] | None, dict[str, Any]], dict[str, Any] | None] | None = field(
+        default=None, compare=False
+    )
 
     @property
     def site(self) -> Site:
@@ -75,7 +80,11 @@ class Job:
 
 
 def job(
-    name: str, *, state_semantics: str | None = None, output_semantics: str | None = None
+    name: str,
+    *,
+    state_semantics: str | None = None,
+    output_semantics: str | None = None,
+    merge: Callable[[dict[str, Any] | None, dict[str, Any]], dict[str, Any] | None] | None = None,
 ) -> Callable[[Callable[[Graph], object]], Job]:
     """Turn a function that builds a graph into a ``Job``.
 
@@ -87,6 +96,9 @@ def job(
             setting ``job.state_semantics`` says.
         output_semantics: the same of results in outputs that do not say so themselves. By
             default what the setting ``job.output_semantics`` says, or as the state.
+        merge: given the live row of a key, ``None`` where there is none, and that of a run over
+            old data: the row that is to follow in the live stream, or ``None`` for nothing. By
+            default the live one wins.
 
     Raises:
         InvalidInputError: the decorator was used without a name.
@@ -95,6 +107,6 @@ def job(
         raise InvalidInputError('a job needs a name: write @hr.job("name") above its function')
 
     def decorate(function: Callable[[Graph], object]) -> Job:
-        return Job(name, function, state_semantics, output_semantics)
+        return Job(name, function, state_semantics, output_semantics, merge=merge)
 
     return decorate

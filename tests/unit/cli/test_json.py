@@ -9,7 +9,7 @@ import pytest
 from tests.unit.cli.commands import ALL, headrace
 
 ON_SPARK = {
-    *("run", "demo", "bench readwrite", "bench idle", "bench tasks", "bench stores"),
+    *("backfill", "run", "demo", "bench readwrite", "bench idle", "bench tasks", "bench stores"),
     *("cluster up", "cluster ls", "cluster kill", "cluster start", "cluster down"),
     "cluster drain",
 }
@@ -66,7 +66,7 @@ REFUSED = {
 }
 """What cannot be done to a job that does not run."""
 
-REFUSED |= {name: ["shop", "shop"] for name in ("jobs compare", "jobs swap")}
+REFUSED |= {name: ["shop", "shop"] for name in ("jobs compare", "jobs swap", "jobs merge")}
 
 
 def test_every_command_has_a_case() -> None:

@@ -1,4 +1,4 @@
-"""``headrace jobs compare|swap``: a version of a job beside another one."""
+"""``headrace jobs compare|swap|merge``: a version of a job, or a run, beside the live one."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ from headrace.cli.screen import show_json, show_line, show_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
+    from headrace.clock import Clock
     from headrace.coordinator.reprocessing.comparing import Compared
+    from headrace.coordinator.reprocessing.merging import Merge, Merged
 
 Other = Annotated[
     str,
@@ -113,3 +116,77 @@ def swap(
     else:
         told = ", ".join(f"{alias} stands for {stream}" for alias, stream in targets.items())
         show_line(f"{told}; {job} goes on until it is stopped, and can be swapped back")
+
+
+def merge(
+    job: JobName,
+    other: Other,
+    key: KeyColumns = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by", metavar="MODULE:JOB", help="Its merge function chooses.", show_default=False
+        ),
+    ] = None,
+    wait: Annotated[
+        float, typer.Option("--wait", metavar="SECONDS", min=0, help="For a driver that runs.")
+    ] = 60.0,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """Bring results of a run that has ended into those of the live job; for each key one wins."""
+    from headrace.cli.targets import find_job
+    from headrace.clock import SystemClock
+
+    choose = find_job(by).merge if by is not None else None
+    clock = SystemClock()
+    found = merge_into(job, other, choose, column_names(key), wait, home, clock)
+    if as_json:
+        show_json({"job": job, "other": other, "outputs": [asdict(one) for one in found]})
+        return
+    for one in found:
+        before = f", {one.there:,} were there" if one.there else ""
+        show_line(
+            f"{one.stream}: {one.appended:,} rows of {other} appended{before}, "
+            f"{one.kept:,} keys stay as {job} has them"
+        )
+
+
+def merge_into(
+    job: str,
+    other: str,
+    choose: Merge | None,
+    key: Sequence[str],
+    wait_s: float,
+    home: Path | None,
+    clock: Clock,
+) -> list[Merged]:
+    """Merge the outputs of a job that has ended into those of a live one."""
+    from headrace.cli.jobs.finding import find_job as find_existing
+    from headrace.cli.jobs.finding import refuse_driven
+    from headrace.control.stillness import still
+    from headrace.coordinator.inspection.part_readers import part_readers
+    from headrace.coordinator.reprocessing.merging import live_wins, merge_streams
+    from headrace.coordinator.reprocessing.pairs import outputs_of, pairs_of
+    from headrace.errors import InvalidInputError
+    from headrace.files import Files
+
+    settings = find_existing(job, home, None, None, clock).settings
+    states = [reader.state() for reader in part_readers(settings, other, clock)]
+    refuse_driven(settings, other, clock)
+    if not all(state.ended for state in states):
+        raise InvalidInputError(
+            f"job {other!r} has not ended, so not all of its results are there; run it to its end "
+            "with --bounded first",
+            job=other,
+        )
+    pairs = pairs_of(outputs_of(settings, job, clock), outputs_of(settings, other, clock))
+    run = states[0].lineage
+    with (
+        open_home_bus(settings) as bus,
+        still(settings, job, bus, Files(), clock, wait_s),
+    ):
+        return [
+            merge_streams(bus, operator, pair, run, choose or live_wins, key)
+            for operator, pair in pairs.items()
+        ]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.bus.bus import Bus, Stream
-from headrace.errors import InvalidInputError
-from headrace.graph.windows import BOUNDS
+from headrace.bus.bus import Bus
+from headrace.coordinator.reprocessing.latest import Latest, key_columns, latest_rows
 
 
 @dataclass(frozen=True)
@@ -65,8 +63,8 @@ def compare(
     first, second = (bus.stream(name) for name in streams)
     names = [one.spec.schema.names for one in (first, second)]
     shared = [name for name in names[0] if name in names[1]]
-    keys = _keys(first, shared, key)
-    held, others = _last(first, shared, keys), _last(second, shared, keys)
+    keys = key_columns(first, shared, key)
+    held, others = (latest_rows(one, shared, keys) for one in (first, second))
     lacking = [name for name in held.rows if name not in others.rows]
     new = [name for name in others.rows if name not in held.rows]
     both = [name for name in held.rows if name in others.rows]
@@ -93,43 +91,6 @@ def compare(
     )
 
 
-@dataclass(frozen=True)
-class _Last:
-    """How many rows there are, and the last one of each key.
-
-    Where all columns are the key, equal rows are told apart by their number.
-    """
-
-    count: int
-    rows: dict[str, dict[str, Any]]
-
-
-def _keys(first: Stream, shared: Sequence[str], wanted: Sequence[str]) -> list[str]:
-    unknown = [name for name in wanted if name not in shared]
-    if unknown:
-        raise InvalidInputError(
-            f"column {unknown[0]!r} is not in both streams; expected some of {list(shared)}"
-        )
-    if wanted:
-        return list(wanted)
-    own = [name for name in first.spec.key if name in shared]
-    return [*own, *(name for name in BOUNDS if name in shared and name not in own)] or list(shared)
-
-
-def _last(stream: Stream, shared: Sequence[str], keys: Sequence[str]) -> _Last:
-    count, rows, seen = 0, {}, Counter[str]()
-    is_all = len(keys) == len(shared)
-    for partition, begin in enumerate(stream.begins()):
-        for part in stream.read(partition, begin, columns=list(shared)):
-            for row in part.batch.to_pylist():
-                count += 1
-                # As text, NaN is equal to itself, and lists can be keys.
-                name = repr([row[key] for key in keys])
-                seen[name] += is_all
-                rows[f"{name}/{seen[name]}" if is_all else name] = row
-    return _Last(count, rows)
-
-
-def _key_of(held: _Last, others: _Last, name: str, keys: Sequence[str]) -> list[Any]:
+def _key_of(held: Latest, others: Latest, name: str, keys: Sequence[str]) -> list[Any]:
     row = held.rows.get(name) or others.rows[name]
     return [row[key] for key in keys]

@@ -1,0 +1,154 @@
+"""``headrace backfill``: a job over old data, beside the live one or in its place."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli.options import (
+    Config,
+    Home,
+    Json,
+    Set,
+    Target,
+    column_names,
+    open_home_bus,
+    settings_of,
+)
+
+if TYPE_CHECKING:
+    from headrace.bus.bus import Bus
+    from headrace.config import Settings
+    from headrace.graph.jobs import Job
+
+EVERY_MS = 1000
+"""An epoch so often, where a rate is given."""
+
+WAIT_S = 60.0
+"""For the epoch under way of the live job, at the end."""
+
+
+def backfill(  # noqa: PLR0913, PLR0917 - one for each option
+    target: Target,
+    begin: Annotated[
+        str,
+        typer.Option("--from", metavar="TIME", help="First event time.", show_default=False),
+    ],
+    end: Annotated[
+        str | None,
+        typer.Option(
+            "--to", metavar="TIME", help="First that no longer counts.", show_default=False
+        ),
+    ] = None,
+    rate: Annotated[
+        int | None,
+        typer.Option(
+            "--rate", metavar="ROWS", min=1, help="At most so many a second.", show_default=False
+        ),
+    ] = None,
+    as_name: Annotated[
+        str | None,
+        typer.Option("--as", metavar="NAME", help="Default: JOB-backfill.", show_default=False),
+    ] = None,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Bring its results into the live ones at the end.")
+    ] = False,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            "--key", metavar="COLUMN,...", help="What tells results apart.", show_default=False
+        ),
+    ] = None,
+    blocking: Annotated[
+        bool, typer.Option("--blocking", help="In place of the live job, which begins anew.")
+    ] = False,
+    config: Config = None,
+    overrides: Set = None,
+    master: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Spark master, such as local[2].", show_default=False),
+    ] = None,
+    as_json: Json = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="A line an epoch.")] = False,
+    home: Home = None,
+) -> None:
+    """Run a job over old data: beside the live one with outputs of its own, or in its place.
+
+    Asked again in the same words, a run that was stopped or killed goes on.
+    """
+    from headrace.cli.jobs.changes import reset
+    from headrace.cli.jobs.versions import merge_into
+    from headrace.cli.running.run import run
+    from headrace.cli.screen import show_json, show_line
+    from headrace.cli.targets import find_job
+    from headrace.clock import SystemClock
+    from headrace.errors import InvalidInputError
+
+    if blocking and (end or merge or as_name):
+        raise InvalidInputError(
+            "--blocking goes on in place of the live job, to where its inputs end; it takes no "
+            "--to, --as and --merge"
+        )
+    job = find_job(target)
+    sets = [*(overrides or []), *rate_sets(rate)]
+    go = partial(run, master=master, as_json=as_json, verbose=verbose, home=home)
+    if blocking:
+        reset(job.name, begin, None, config, overrides, as_json, home)
+        go(target, config, sets)
+        return
+    settings = settings_of(home, config, overrides)
+    with open_home_bus(settings) as bus:
+        sets += range_sets(settings, job, bus, begin, end)
+    name = as_name or f"{job.name}-backfill"
+    apart = as_name or "backfill"
+    go(target, config, sets, bounded=True, replace=True, as_name=name, apart=apart)
+    if not merge:
+        return
+    found = merge_into(job.name, name, job.merge, column_names(key), WAIT_S, home, SystemClock())
+    for one in found:
+        if as_json:
+            show_json({"type": "merged", **dataclasses.asdict(one)})
+        else:
+            show_line(f"{one.stream}: {one.appended:,} rows appended, {one.kept:,} keys stay")
+
+
+def rate_sets(rate: int | None) -> list[str]:
+    """Return the settings under which at most so many rows are read a second."""
+    return [] if rate is None else [f"epoch.max_rows={rate}", f"epoch.interval_ms={EVERY_MS}"]
+
+
+def range_sets(settings: Settings, job: Job, bus: Bus, begin: str, end: str | None) -> list[str]:
+    """Return the settings under which a job reads its inputs of a range of event times.
+
+    What the settings say of an input, such as a table of the warehouse, stays, and gets the range
+    where it has none. Inputs without event time are read whole.
+
+    Raises:
+        InvalidInputError: a time that cannot be read, or no input has any.
+    """
+    from headrace.cli.running.starts import read_time
+    from headrace.errors import InvalidInputError
+    from headrace.graph.operators import Input, is_pattern
+
+    span = {"from": begin} if end is None else {"from": begin, "to": end}
+    for option, word in span.items():
+        read_time(word, f"--{option}", "a time")
+    sets, known = [], {*bus.names(), *bus.aliases()}
+    for operator in job.build().operators:
+        if not isinstance(operator, Input) or is_pattern(operator.stream):
+            continue
+        name, given = operator.stream, settings.inputs.get(operator.stream)
+        has_range = given is not None and (given.begin or given.end or given.days)
+        is_timed = given is not None or (name in known and bus.stream(name).spec.time is not None)
+        if is_timed and not has_range:
+            sets += [f"inputs.{name}.{option}={word}" for option, word in span.items()]
+    if not sets and not settings.inputs:
+        raise InvalidInputError(
+            f"no input of job {job.name!r} has event times to choose by; give a range of offsets: "
+            "headrace run MODULE:JOB --as NAME --apart SUFFIX --bounded "
+            "--set inputs.STREAM.from_offset=N"
+        )
+    return sets
