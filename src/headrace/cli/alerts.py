@@ -114,8 +114,8 @@ def send_test(
     failed = []
     with open_home_bus(settings) as bus:
         found = places_of(settings, bus, lambda line: typer.echo(line, err=as_json))
-        chosen: Iterable[str] = next((one.to for one in rules if one.name == rule), None) or found
-        for name in chosen:
+        own: list[Iterable[str]] = [one.to for one in rules if one.name == rule and one.to]
+        for name in own[0] if own else found:
             event = _test_event(rule or "test", clock.new_id(), clock.now_ms())
             problem = None
             try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -115,12 +115,12 @@ class AlertCourse:
             turn,
             text,
             value,
-            rule and rule.above,
+            None if rule is None else rule.above,
             since,
             now,
         )
-        places = (rule and rule.to) or tuple(self._places)
-        for lost in self.book.add(event, places):
+        chosen: Iterable[str] = (rule and rule.to) or self._places
+        for lost in self.book.add(event, tuple(chosen)):
             self._give_up(lost, "more alerts wait than are kept")
 
     def deliver(self, now: int) -> None:
