@@ -432,6 +432,8 @@ class Coordinator:
         ended = not ranges and at_end(self._plan, state)
         due = self.wall_deadline()
         is_due = ranges or ended or force or (due is not None and due <= now)
+        if not is_due and self._runner.has_changed():
+            self._slots = self._found_slots(MisplacedError("slots have gone or come"))
         if not is_due and not self.members.is_unsettled:
             return None
         run = EpochRun(

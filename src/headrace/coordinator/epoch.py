@@ -66,6 +66,10 @@ class Runner(Protocol):
         """Return the slots that answer now; at least one."""
         ...
 
+    def has_changed(self) -> bool:
+        """Say whether other slots would answer now than did last; asked while a job is idle."""
+        ...
+
     def run(self, orders: list[SlotOrder]) -> list[SlotReport]:
         """Run one order for each slot named and return one report of each, in any order.
 

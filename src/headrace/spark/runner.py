@@ -34,6 +34,8 @@ MOST_SLOTS = 1000
 WAIT_FOR_EXECUTORS_S = 60.0
 SETTLE_S = 1.0
 POLL_S = 0.1
+LOOK_S = 1.0
+"""How often an idle job looks for executors that have gone or come."""
 
 
 class SparkRunner:
@@ -74,6 +76,7 @@ class SparkRunner:
         self._failure: HeadraceError | None = None
         self._rdd: SlotRDD | None = None
         self._known: list[Executor] = []
+        self._looked_s = 0.0
         self._placed: dict[int, Executor] = {}
 
     def slots(self) -> list[Slot]:
@@ -151,6 +154,14 @@ class SparkRunner:
     @property
     def _is_local(self) -> bool:
         return in_driver(str(self._context.master))
+
+    def has_changed(self) -> bool:
+        """Say whether executors have gone or come; looks now and then only."""
+        now = self._clock.monotonic()
+        if self._is_local or now < self._looked_s + LOOK_S:
+            return False
+        self._looked_s = now
+        return self._watch.executors() != self._known
 
     def _check_placement(self, level: int) -> None:
         """Notice executors that have gone, and between epochs those that have come.

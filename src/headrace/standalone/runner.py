@@ -83,6 +83,10 @@ class GroupRunner:
         self._places = kept | dict(zip(free, left, strict=False))
         self._members = {member.number for member in members}
 
+    def has_changed(self) -> bool:
+        """Say whether a process has come, gone, or would like to go."""
+        return self._group.version != self._version
+
     def run(self, orders: list[SlotOrder]) -> list[SlotReport]:
         """Run the orders and return their reports.
 

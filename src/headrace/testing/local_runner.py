@@ -55,6 +55,10 @@ class LocalRunner:
     def _answering(self) -> list[int]:
         return [number for number in range(self._count) if number not in self.down]
 
+    def has_changed(self) -> bool:
+        """Say whether slots have gone or come back."""
+        return self._answering() != self._known
+
     def run(self, orders: list[SlotOrder]) -> list[SlotReport]:
         """Run the orders one by one; a slot whose process dies is run again.
 
@@ -62,7 +66,7 @@ class LocalRunner:
         ``down`` do not answer: their host is lost. With ``doubled`` two attempts of each order
         answer, and that report is returned.
         """
-        if self._answering() != self._known:
+        if self.has_changed():
             raise MisplacedError(f"slots have changed: {len(self._known)} were known")
         if self.doubled is None:
             return [self.run_one(order) for order in orders]
