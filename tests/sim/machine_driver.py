@@ -151,7 +151,7 @@ class MachineDriver:
                 world.emit(run.outputs_of(act.outputs))
             case turning.Sweep():
                 assert run is not None
-                self._members.committed(run.around)
+                self._members.committed(run.around, self.state)
             case turning.Ask():
                 return self._ask()
             case turning.Wait(seconds):
