@@ -1,6 +1,7 @@
 """What looking for the heaviest keys costs, as JSON: the same epochs with it and without, in turn.
 
     python bench/hot_keys.py [--rows 1000000] [--ids 1000,1000000] [--keys int,string] [--epochs 24]
+        [--what sender,job]
 
 ``sender``: a source task alone, from columns in memory to a file of the exchange, where keys are
 drawn; with rows combined first, and without. ``job``: a whole job in one process, from a bus in
@@ -152,16 +153,19 @@ def main() -> None:
     parser.add_argument("--ids", default="1000,1000000")
     parser.add_argument("--epochs", type=int, default=24)
     parser.add_argument("--keys", default="int,string")
+    parser.add_argument("--what", default="sender,job")
     given = parser.parse_args()
+    senders = "sender" in given.what
     for key in given.keys.split(","):
         for ids in map(int, given.ids.split(",")):
             rows = rows_of(given.rows, ids, key)
             told: dict[str, Any] = {"key": key, "ids": ids, "rows": given.rows}
-            for name, combined in (("rows", False), ("combined", True)):
+            for name, combined in (("rows", False), ("combined", True)) if senders else ():
                 found = sender(rows, given.epochs, exchange_of(key, rows.schema, combined=combined))
                 print(json.dumps({"what": f"sender, {name}", **told, **found}), flush=True)
-            found = whole(rows, given.epochs, key)
-            print(json.dumps({"what": "job", **told, **found}), flush=True)
+            if "job" in given.what:
+                found = whole(rows, given.epochs, key)
+                print(json.dumps({"what": "job", **told, **found}), flush=True)
 
 
 if __name__ == "__main__":
