@@ -9,7 +9,17 @@ import threading
 import pytest
 
 from headrace.errors import UnavailableError
-from headrace.standalone.frames import MOST_BYTES, Alive, Do, Done, Hello, Leave, Over, Wire
+from headrace.standalone.frames import (
+    MOST_BYTES,
+    Alive,
+    Do,
+    Done,
+    Hello,
+    Leave,
+    Message,
+    Over,
+    Wire,
+)
 from headrace.task.orders import SlotOrder, SlotReport
 
 
@@ -23,7 +33,7 @@ def test_messages_arrive_as_they_were_sent() -> None:
     order = SlotOrder(
         job="j", lineage="l", generation=1, epoch=2, level=0, slot=3, time_ms=4, plan="p"
     )
-    sent = [
+    sent: list[Message] = [
         Hello("j", "h", "m", 1, 2),
         Do(1, "j", 0, order),
         Do(2, "j", 1),
