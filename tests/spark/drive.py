@@ -37,7 +37,8 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
         if order["die_at"] is not None:
             stack.enter_context(_dying(*order["die_at"]))
         try:
-            result = run.run_job(job, settings, on_epoch=on_epoch, on_notice=tell)
+            over = order.get("takes_over", False)
+            result = run.run_job(job, settings, on_epoch=on_epoch, on_notice=tell, takes_over=over)
         except HeadraceError as error:
             return {"error": type(error).__name__, "message": str(error), "rows": epochs}
     return {"ended": result.state.ended, "interrupted": result.interrupted, "rows": epochs}

@@ -155,6 +155,7 @@ class Driver:
         sets: settings beside those of the world.
         die_at: a fault point and the number of the pass at which it kills itself.
         unlocked: leave out the lock that keeps two drivers of one host apart.
+        takes_over: fence the driver that runs the job.
         command: put before the interpreter.
         module: what runs; ``tests.standalone.drive`` shares the job with others, without Spark.
     """
@@ -166,6 +167,7 @@ class Driver:
         *sets: str,
         die_at: tuple[str, int] | None = None,
         unlocked: bool = False,
+        takes_over: bool = False,
         command: Iterable[str] = (),
         module: str = "tests.spark.drive",
     ) -> None:
@@ -175,6 +177,7 @@ class Driver:
             "sets": [*world.sets, *sets],
             "die_at": die_at,
             "unlocked": unlocked,
+            "takes_over": takes_over,
         }
         self._log = world.gates / f"driver-{SystemClock().new_id()}.log"
         environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}

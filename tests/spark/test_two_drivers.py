@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from typing import Any
 from unittest import mock
@@ -11,6 +12,7 @@ from pyspark.sql import SparkSession
 from tests.spark.jobs import counting, model
 from tests.spark.runs import Driver, World, run_driver, until
 
+from headrace.coordinator.story import StoryLog
 from headrace.errors import NotOwnerError
 from headrace.faults import injected
 from headrace.spark.run import run_job
@@ -63,7 +65,8 @@ def test_the_older_of_two_hosts_drivers_stops(
     def take_over(name: str) -> None:
         if name == point and not taken and world.read_so_far("counting"):
             elsewhere = f"state.dir={world.home.parent / 'elsewhere'}"
-            taken.append(run_driver("counting", world, *sets, elsewhere, unlocked=True))
+            how = {"unlocked": True, "takes_over": True}
+            taken.append(run_driver("counting", world, *sets, elsewhere, **how))
 
     with (
         mock.patch("headrace.spark.run.DriverLock"),  # as on two hosts: not the same lock
@@ -80,3 +83,46 @@ def test_the_older_of_two_hosts_drivers_stops(
     run_job(counting(), world.settings(*sets))
     assert model(world.log) == world.found()
     assert world.leftovers("counting") == []
+
+
+def stories(world: World) -> list[str]:
+    return [event.text for event in StoryLog(world.home / "jobs" / "counting").read()]
+
+
+def test_a_driver_that_waits_for_input_is_taken_over(world: World) -> None:
+    """It finds that by itself, and ends; nothing is doubled, and the story names both."""
+    world.feed(100)
+    with Driver("counting", world) as first:
+        until(lambda: world.read_so_far("counting") == 200, "all to be read", first)
+        refused = run_driver("counting", world)
+        assert refused["error"] == "NotOwnerError"
+        assert f"process {first.process.pid} on this host" in refused["message"]
+        world.feed(50)
+        newer = run_driver("counting", world, "job.bounded=true", takes_over=True)
+        older = first.wait()
+    assert newer["ended"], newer["story"]
+    assert older["error"] == "NotOwnerError", first.story
+    assert "taken over by generation" in older["message"]
+    assert model(world.log) == world.found()
+    told = [text for text in stories(world) if "is taken over from" in text]
+    assert [f"process {first.process.pid} on" in text for text in told] == [True]
+
+
+def test_a_frozen_driver_is_taken_over_and_changes_nothing_when_it_wakes(world: World) -> None:
+    """Its lock is taken away, and its lease; awake again it is refused."""
+    world.feed(100)
+    with Driver("counting", world) as first:
+        until(lambda: world.read_so_far("counting") == 200, "all to be read", first)
+        first.process.send_signal(signal.SIGSTOP)
+        try:
+            world.feed(50)
+            elsewhere = f"state.dir={world.home.parent / 'elsewhere'}"
+            newer = run_driver("counting", world, "job.bounded=true", elsewhere, takes_over=True)
+            found = world.found()
+        finally:
+            first.process.send_signal(signal.SIGCONT)
+        older = first.wait()
+    assert newer["ended"], newer["story"]
+    assert older["error"] == "NotOwnerError", first.story
+    assert model(world.log) == found == world.found()
+    assert any("which did not let go" in text for text in stories(world))

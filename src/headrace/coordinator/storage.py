@@ -153,6 +153,25 @@ def _age(path: Path, now: float) -> float:
         return 0.0
 
 
+def _locked(path: Path) -> int:
+    """Open and lock a file that others may replace at any time.
+
+    Raises:
+        BlockingIOError: another process has the lock.
+    """
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with contextlib.suppress(FileNotFoundError):
+                if os.fstat(file).st_ino == path.stat().st_ino:
+                    return file
+        except BlockingIOError:
+            os.close(file)
+            raise
+        os.close(file)
+
+
 class DriverLock:
     """One driver for each job on a host: a lock that ends with its process.
 
@@ -180,10 +199,10 @@ class DriverLock:
             self._sign()
             os.replace(new, path)
             return
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._file = _locked(path)
         except BlockingIOError as error:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
             holder = self._holder(clock or SystemClock())
             os.close(self._file)
             raise NotOwnerError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from headrace.bus.bus import Bus
 from headrace.bus.options import BusOptions
 from headrace.clock import SystemClock
 from headrace.config import Settings
+from headrace.coordinator.backup.lease import Lease
 from headrace.coordinator.backup.places import places
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.deploy import Deployment
+from headrace.coordinator.identity import host_identity
 from headrace.coordinator.joined import JoinedParts
 from headrace.coordinator.loop import Control, drive
 from headrace.coordinator.patience import Patience
@@ -27,6 +30,7 @@ from headrace.coordinator.running.course import (
     RunResult,
     refusals,
 )
+from headrace.coordinator.running.tenure import kept, locked
 from headrace.coordinator.running.workers import worker_settings
 from headrace.coordinator.storage import DriverLock
 from headrace.coordinator.summary import EpochSummary
@@ -52,6 +56,7 @@ def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
     on_epoch: Callable[[EpochSummary], None] | None = None,
     on_notice: Callable[[str], None] | None = None,
     on_recovery: Callable[[Recovery | None], None] | None = None,
+    takes_over: bool = False,
 ) -> RunResult:
     """Run a job until it ends, is told to stop, or fails.
 
@@ -68,6 +73,7 @@ def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
         on_epoch: the same.
         on_notice: the same.
         on_recovery: the same.
+        takes_over: fence a driver that runs the job, instead of being refused.
 
     Raises:
         NotOwnerError: another driver runs the job.
@@ -77,21 +83,34 @@ def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
     control = control or Control()
     bus = bus or open_bus(settings.bus_dir, BusOptions.of(settings.bus))
     listeners = Listeners(on_start, on_parts, on_epoch, on_notice, on_recovery)
-    course = Course(bus, settings, control, SystemClock(), Files(), listeners)
+    clock, files = SystemClock(), Files()
+    course = Course(bus, settings, control, clock, files, listeners, takes_over)
     root = places(settings, job.name).storage
-    with refusals(), DriverLock(root, job.name):
+    lock = locked(DriverLock, root, job.name, clock, files, listeners.notice, takes_over=takes_over)
+    with refusals(), lock:
         graph = job.build()
         if not frame_inputs(graph):
             deployed = course.deployed(job)
             _check_loop(deployed, settings)
             session = _session(settings, job.name, root)
-            return course.run(deployed, SparkEngine(session, course))
+            with _kept(course, job.name):
+                return course.run(deployed, SparkEngine(session, course))
         session = _session(settings, job.name, root)
         feeds = FrameFeeds(session, graph, bus, settings, root)
         deployed = course.deployed(job, feeds.fill)
         _check_loop(deployed, settings)
-        with feeds.running(control, deployed):
+        with _kept(course, job.name), feeds.running(control, deployed):
             return course.run(deployed, SparkEngine(session, course))
+
+
+def _kept(course: Course, job: str) -> AbstractContextManager[None]:
+    """Keep a job that this process drives; a copy in job_dir has a lease of its own."""
+    settings, clock, files, lease = course.settings, course.clock, course.files, None
+    where = places(settings, job)
+    if where.copy is None:
+        host = host_identity(settings.state_dir, clock, files)
+        lease = Lease(where.storage, job, host, files, clock)
+    return kept(lease, where.storage, job, course.control, clock, files)
 
 
 def _session(settings: Settings, job: str, root: Path) -> SparkSession:

@@ -36,7 +36,7 @@ class Seen:
         is_dead: the holder's process is known to have ended.
         has_address: the holder has said where it can be joined.
         is_locked: some process of this host has the job's lock.
-        locked_s: for how long this process has seen a lock without a lease.
+        locked_s: for how long this process has seen a lock without a lease, or no address.
     """
 
     holder: Holder | None = None
@@ -60,7 +60,9 @@ def next_move(seen: Seen, lease_s: float) -> Move:
         return Move.WAIT if seen.locked_s < lease_s else Move.GIVE_UP
     if seen.is_dead or seen.age_s > lease_s:
         return Move.STAND
-    return Move.FOLLOW if seen.has_address else Move.WAIT
+    if seen.has_address:
+        return Move.FOLLOW
+    return Move.WAIT if seen.locked_s < lease_s else Move.GIVE_UP
 
 
 def is_deposed(mine: Holder, seen: Holder | None, generation: int, newest: int) -> bool:

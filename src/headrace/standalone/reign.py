@@ -47,15 +47,16 @@ class Candidate:
         holder, age = self.lease.holder()
         is_here = holder is not None and holder.machine == self.lease.mine.machine
         address = read_address(self._storage)
+        has_address = (
+            holder is not None and address is not None and address.process == holder.process
+        )
         seen = Seen(
             holder,
             age,
             is_dead=holder is not None and is_here and not is_alive(holder.process),
-            has_address=holder is not None
-            and address is not None
-            and address.process == holder.process,
+            has_address=has_address,
             is_locked=holder is None and self._is_locked(),
-            locked_s=self._locked_s(holder),
+            locked_s=self._locked_s(has_address=has_address),
         )
         return next_move(seen, self._lease_s)
 
@@ -66,9 +67,10 @@ class Candidate:
             return True
         return False
 
-    def _locked_s(self, holder: Holder | None) -> float:
+    def _locked_s(self, *, has_address: bool) -> float:
+        """Return for how long there has been a driver that cannot be joined, as one on Spark."""
         now = self._clock.monotonic()
-        if holder is not None:
+        if has_address:
             self._locked_since = None
             return 0.0
         self._locked_since = now if self._locked_since is None else self._locked_since

@@ -26,6 +26,7 @@ MISTAKES = [
     ("run shop_job.py --config none.toml", "none.toml does not exist; name another"),
     ("run shop_job.py --master nonsense", "spark.master is 'nonsense', which Spark does not know"),
     ("run shop_job.py --standalone --master local", "--standalone runs the job without Spark"),
+    ("run shop_job.py --join --takeover", "--takeover is for jobs on Spark: processes that share"),
     ("run shop_job.py --join --loop query", "--join runs the job without Spark, and --loop is"),
     (
         "run shop_job.py --join --set 'state.durability=backup(30s)'",

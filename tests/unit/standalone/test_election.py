@@ -21,6 +21,7 @@ OTHER = Holder("b", "here", 2, "boot")
         (Seen(), Move.STAND),
         (Seen(is_locked=True, locked_s=1), Move.WAIT),
         (Seen(is_locked=True, locked_s=LEASE_S), Move.GIVE_UP),
+        (Seen(OTHER, locked_s=LEASE_S), Move.GIVE_UP),
         (Seen(OTHER, 1.0, has_address=True), Move.FOLLOW),
         (Seen(OTHER, 1.0), Move.WAIT),
         (Seen(OTHER, LEASE_S + 0.1, has_address=True), Move.STAND),

@@ -66,6 +66,9 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
         bool,
         typer.Option("--join", help="Standalone, and share it with all that run it like this."),
     ] = False,
+    takeover: Annotated[
+        bool, typer.Option("--takeover", help="Fence the driver that runs it, and go on from it.")
+    ] = False,
     as_json: Json = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="A line an epoch.")] = False,
     home: Home = None,
@@ -78,7 +81,7 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     from headrace.cli.targets import find_job
     from headrace.clock import SystemClock
 
-    way = Way.of(standalone=standalone, join=join, master=master, loop=loop)
+    way = Way.of(standalone=standalone, join=join, master=master, loop=loop, takeover=takeover)
     flags: dict[str, object] = {"spark.master": master, "spark.loop": loop}
     if bounded:
         flags["job.bounded"] = "true"

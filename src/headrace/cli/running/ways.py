@@ -24,13 +24,23 @@ class Way:
     Args:
         standalone: in this process; else on Spark.
         join: there, with others that share it.
+        takeover: fence the driver that runs it.
     """
 
     standalone: bool = False
     join: bool = False
+    takeover: bool = False
 
     @classmethod
-    def of(cls, *, standalone: bool, join: bool, master: str | None, loop: str | None) -> Way:
+    def of(
+        cls,
+        *,
+        standalone: bool,
+        join: bool,
+        master: str | None,
+        loop: str | None,
+        takeover: bool = False,
+    ) -> Way:
         """Read the options of a command.
 
         Raises:
@@ -38,12 +48,17 @@ class Way:
         """
         from headrace.errors import InvalidInputError
 
-        way = cls(standalone or join, join)
+        way = cls(standalone or join, join, takeover)
         given = "--master" if master is not None else "--loop" if loop is not None else ""
         if way.standalone and given:
             own = "--join" if join else "--standalone"
             raise InvalidInputError(
                 f"{own} runs the job without Spark, and {given} is about Spark; leave one out"
+            )
+        if way.standalone and takeover:
+            raise InvalidInputError(
+                "--takeover is for jobs on Spark: processes that share a job elect their driver by "
+                "themselves; leave it out, and use --join"
             )
         return way
 
@@ -96,4 +111,5 @@ class Way:
                 on_epoch=told.on_epoch,
                 on_notice=told.on_notice,
                 on_recovery=told.on_recovery,
+                takes_over=self.takeover,
             )

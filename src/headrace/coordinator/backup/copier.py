@@ -82,7 +82,7 @@ class Copier:
     ) -> None:
         self._backup, self._clock = backup, clock
         self._interval_s, self._stuck_s = interval_ms / 1000, stuck_s
-        self.tell = tell
+        self.tell, self.takes_over = tell, False
         self._lock, self._turn = threading.Lock(), threading.Lock()
         self._latest: JobState | None = None
         self._copying: JobState | None = None
@@ -128,7 +128,7 @@ class Copier:
 
     def _look(self) -> tuple[int, bool]:
         backup = self._backup
-        if backup.remote.exists():
+        if backup.remote.exists() and not self.takes_over:
             backup.lease.refuse_others()
         backup.attach()
         newest, is_mine = backup.lease.newest()

@@ -120,6 +120,7 @@ class Course:
         clock: where time comes from.
         files: the file system.
         listeners: who is told.
+        takes_over: drive the job although another host has its lease.
     """
 
     bus: Bus
@@ -128,6 +129,7 @@ class Course:
     clock: Clock
     files: Files
     listeners: Listeners = field(default_factory=Listeners)
+    takes_over: bool = False
 
     def deployed(
         self, job: Job, ready: Callable[[], None] = lambda: None
@@ -144,7 +146,9 @@ class Course:
         """
         graph, clock, files = job.build(), self.clock, self.files
         where = places(self.settings, graph.name)
-        if where.copy is None:  # a driver that has a copy looks there itself
+        if (
+            where.copy is None and not self.takes_over
+        ):  # a driver that has a copy looks there itself
             Lease(where.storage, graph.name, "", files, clock).refuse_others()
         if self.settings.job.bounded:
             begun = begin_run(self.settings, graph.name, self.bus, files, clock)
@@ -201,6 +205,8 @@ class Course:
     ) -> Coordinator:
         """Return the driver of a part, watched over as long as the stack is open."""
         root, limit_s = one.storage.root, self.settings.state.recovery_timeout_s
+        if one.copier is not None:
+            one.copier.takes_over = self.takes_over
         runner = engine.runner(one, share)
         part = one.coordinator(runner, self.bus, self.clock, self.settings)
         watch = RecoveryWatch(root, self.files, self.clock, limit_s)

@@ -1,0 +1,193 @@
+"""How one process comes to drive a job, keeps that, and notices that another has taken over.
+
+1. The lock of the host is taken. Where another process has it, that one is named, and that is all;
+but for a takeover: 2. a generation is taken, which refuses whatever the driver before still
+commits, and which it finds by itself within a second or two, and lets go. 3. From one that does
+not, as one that is frozen, the lock is taken away. 4. The lease in the storage is renewed, so that
+drivers of hosts where the lock is not seen are refused, too; by the same thread the newest
+generation is looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Protocol
+
+from headrace.clock import Clock, Deadline
+from headrace.coordinator.backup.lease import Lease
+from headrace.coordinator.commit_log import FileCommitLog
+from headrace.coordinator.loop import Control
+from headrace.coordinator.story import Event, StoryLog
+from headrace.errors import HeadraceError, NotOwnerError
+from headrace.files import Files
+
+LET_GO_S = 15.0
+"""So long a driver that is fenced has to end its epoch and let go of the lock."""
+
+LOOK_S = 1.0
+POLL_S = 0.2
+
+
+class Lock(Protocol):
+    """A lock on driving a job, held from its making on."""
+
+    def release(self) -> None:
+        """Let go of it."""
+        ...
+
+
+class Locking(Protocol):
+    """Makes a lock, or is refused."""
+
+    def __call__(self, root: Path, job: str, clock: Clock, *, seize: bool = False) -> Lock:
+        """Take the lock; with ``seize`` from whoever has it."""
+        ...
+
+
+@contextmanager
+def locked(
+    locking: Locking,
+    root: Path,
+    job: str,
+    clock: Clock,
+    files: Files,
+    tell: Callable[[str], None],
+    *,
+    takes_over: bool,
+) -> Iterator[None]:
+    """Hold the lock of a job for a block.
+
+    Args:
+        locking: makes the lock.
+        root: the job's storage.
+        job: its name.
+        clock: for waiting.
+        files: the file system.
+        tell: called with a line when a driver is fenced.
+        takes_over: fence the driver that has the lock, instead of being refused.
+
+    Raises:
+        NotOwnerError: another process drives the job.
+    """
+    lock = _take(locking, root, job, clock, files, tell, takes_over=takes_over)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _take(
+    locking: Locking,
+    root: Path,
+    job: str,
+    clock: Clock,
+    files: Files,
+    tell: Callable[[str], None],
+    *,
+    takes_over: bool,
+) -> Lock:
+    try:
+        return locking(root, job, clock)
+    except NotOwnerError as error:
+        if not takes_over:
+            error.also = "with --takeover it is fenced, and this one drives"
+            raise
+    log = FileCommitLog(root, files, clock)
+    own: dict[str, str | int] = {"process": os.getpid(), "host": os.uname().nodename}
+    before, holder = log.newest_generation()
+    log.take_generation({**own, "time_ms": clock.now_ms()})
+    who = f"process {holder.get('process', '?')} on {holder.get('host', '?')}"
+    said = f"job {job!r} is taken over from {who}, of generation {before}"
+    tell(f"{said}; it has {LET_GO_S:.0f} s to let go")
+    deadline = Deadline(clock, LET_GO_S)
+    while not deadline.expired:
+        with suppress(NotOwnerError):
+            lock = locking(root, job, clock)
+            StoryLog(root).append(Event(clock.now_ms(), "takeover", said))
+            return lock
+        clock.sleep(POLL_S)
+    tell(f"{who} did not let go, as one that is frozen: its lock is taken away")
+    lock = locking(root, job, clock, seize=True)
+    StoryLog(root).append(Event(clock.now_ms(), "takeover", f"{said}, which did not let go"))
+    return lock
+
+
+@contextmanager
+def kept(
+    lease: Lease | None, root: Path, job: str, control: Control, clock: Clock, files: Files
+) -> Iterator[None]:
+    """Keep a job for a block, and stop when another driver has begun.
+
+    Args:
+        lease: in the storage; ``None`` where a copy in job_dir has one.
+        root: the job's storage.
+        job: its name.
+        control: told to stop when the job is lost.
+        clock: for names.
+        files: the file system.
+
+    Raises:
+        NotOwnerError: another driver had begun, and nothing else went wrong before.
+    """
+    keeper = _Keeper(lease, root, job, control, clock, files)
+    keeper.start()
+    try:
+        yield
+    finally:
+        keeper.stop()
+    if keeper.lost is not None:
+        raise keeper.lost
+
+
+class _Keeper:
+    """Renews a lease and looks at generations, from a thread."""
+
+    def __init__(
+        self,
+        lease: Lease | None,
+        root: Path,
+        job: str,
+        control: Control,
+        clock: Clock,
+        files: Files,
+    ) -> None:
+        self._lease, self._job, self._control = lease, job, control
+        self._log = FileCommitLog(root, files, clock)
+        self._first, _ = self._log.newest_generation()
+        self._own = (os.getpid(), os.uname().nodename)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="headrace-tenure", daemon=True)
+        self.lost: NotOwnerError | None = None
+
+    def start(self) -> None:
+        if self._lease is not None:
+            self._lease.force()
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join()
+        if self._lease is not None and self.lost is None:
+            with suppress(OSError):  # then it ends by itself, a while later
+                self._lease.release()
+
+    def _keep(self) -> None:
+        while not self._over.wait(LOOK_S):
+            with suppress(OSError, HeadraceError):  # the next look may find better
+                number, holder = self._log.newest_generation()
+                own = (holder.get("process"), holder.get("host")) == self._own
+                if number > self._first and not own:
+                    self.lost = NotOwnerError(
+                        f"job {self._job!r} was taken over by generation {number}, process "
+                        f"{holder.get('process')} on {holder.get('host')}; this driver stops: "
+                        "headrace jobs ls tells who runs it",
+                        job=self._job,
+                    )
+                    self._control.stop.set()
+                    return
+                if self._lease is not None:
+                    self._lease.renew()

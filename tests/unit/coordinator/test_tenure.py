@@ -1,0 +1,125 @@
+"""How a process comes to drive a job: it is refused, or takes over, and keeps it or loses it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from headrace.clock import SystemClock
+from headrace.coordinator.backup.lease import Lease
+from headrace.coordinator.commit_log import FileCommitLog
+from headrace.coordinator.loop import Control
+from headrace.coordinator.running import tenure
+from headrace.coordinator.running.tenure import kept, locked
+from headrace.coordinator.storage import DriverLock
+from headrace.coordinator.story import StoryLog
+from headrace.errors import NotOwnerError
+from headrace.files import Files
+from headrace.testing.clock import ManualClock
+
+FILES = Files(sync=False)
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[DriverLock]:
+    """The lock of a driver of this very process: a lock is one of an open file."""
+    lock = DriverLock(tmp_path, "shop")
+    log_of(tmp_path).take_generation({"process": 7, "host": "far"})
+    yield lock
+    lock.release()
+
+
+def log_of(root: Path) -> FileCommitLog:
+    return FileCommitLog(root, FILES, SystemClock())
+
+
+def taking(root: Path, told: list[str], *, takes_over: bool) -> AbstractContextManager[None]:
+    clock = ManualClock()
+    return locked(DriverLock, root, "shop", clock, FILES, told.append, takes_over=takes_over)
+
+
+def test_a_second_driver_is_refused_and_told_how_to_take_over(
+    tmp_path: Path, held: DriverLock
+) -> None:
+    with (
+        pytest.raises(NotOwnerError, match="already driven by process") as refused,
+        taking(tmp_path, [], takes_over=False),
+    ):
+        pass
+    assert refused.value.also == "with --takeover it is fenced, and this one drives"
+    assert log_of(tmp_path).newest_generation()[0] == 1
+
+
+def test_a_driver_that_lets_go_is_fenced_first(tmp_path: Path, held: DriverLock) -> None:
+    told: list[str] = []
+
+    class LetsGo(ManualClock):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            assert log_of(tmp_path).newest_generation()[0] == 2
+            held.release()
+
+    over = locked(DriverLock, tmp_path, "shop", LetsGo(), FILES, told.append, takes_over=True)
+    with over, pytest.raises(NotOwnerError):
+        DriverLock(tmp_path, "shop", ManualClock())
+    assert told == [
+        "job 'shop' is taken over from process 7 on far, of generation 1; it has 15 s to let go"
+    ]
+    (event,) = StoryLog(tmp_path).read()
+    assert event.text == "job 'shop' is taken over from process 7 on far, of generation 1"
+    DriverLock(tmp_path, "shop").release()
+
+
+def test_the_lock_of_a_driver_that_does_not_let_go_is_taken_away(
+    tmp_path: Path, held: DriverLock
+) -> None:
+    told: list[str] = []
+    with taking(tmp_path, told, takes_over=True):
+        assert "its lock is taken away" in told[-1]
+        held.release()  # that of the file that nobody finds
+        with pytest.raises(NotOwnerError):
+            DriverLock(tmp_path, "shop", ManualClock())
+    DriverLock(tmp_path, "shop").release()
+
+
+def test_without_another_driver_a_takeover_is_a_start(tmp_path: Path) -> None:
+    told: list[str] = []
+    with taking(tmp_path, told, takes_over=True):
+        assert told == []
+    assert log_of(tmp_path).newest_generation()[0] == 0
+
+
+def test_a_driver_that_waits_finds_that_a_newer_one_has_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tenure, "LOOK_S", 0.01)
+    control, log = Control(), log_of(tmp_path)
+    lease = Lease(tmp_path, "shop", "here", FILES, SystemClock())
+
+    def drive() -> None:
+        with kept(lease, tmp_path, "shop", control, SystemClock(), FILES):
+            assert lease.holder()[0] == lease.mine
+            log.take_generation({"process": 7, "host": "far"})
+            assert control.stop.wait(30)
+
+    with pytest.raises(NotOwnerError, match="taken over by generation 1, process 7 on far"):
+        drive()
+    assert threading.active_count() < 20
+    assert lease.holder()[0] == lease.mine  # it is the next driver's now, or runs out
+
+
+def test_its_own_generation_is_none_of_another_and_its_lease_ends_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tenure, "LOOK_S", 0.01)
+    control, log = Control(), log_of(tmp_path)
+    lease = Lease(tmp_path, "shop", "here", FILES, SystemClock())
+    with kept(lease, tmp_path, "shop", control, SystemClock(), FILES):
+        mine = lease.mine
+        log.take_generation({"process": mine.process, "host": mine.host})
+        assert not control.stop.wait(0.1)
+    assert lease.holder()[0] is None
