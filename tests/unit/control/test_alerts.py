@@ -343,6 +343,53 @@ def test_a_driver_looks_at_its_own_job(tmp_path: Path) -> None:
         )
 
 
+def test_a_place_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    """What it did not take is told by the next driver."""
+    with TestDriver(shop, home=tmp_path) as driver:
+        driver.create("orders", {"user": pa.string()})
+        settings = settings_of(AlertRule(name="late", kind="lag", above=0))
+        board = Board("shop", settings, Control(), driver.clock)
+        board.ready(JoinedParts(driver.parts))
+        driver.feed("orders", [{"user": "ann"}])
+        let_go, began = threading.Event(), threading.Event()
+
+        class Hanging(Kept):
+            def deliver(self, event: AlertEvent, lineage: str) -> None:
+                began.set()
+                let_go.wait(60)
+
+        watch = AlertWatch(
+            board, driver.bus, storage=driver.storage, files=FILES, clock=driver.clock, tell=print
+        )
+        watch._places = {"log": Hanging()}
+        watch.start()
+        assert began.wait(60)
+        (waiting,) = load_book(driver.storage, driver.clock).waiting
+        assert waiting.event.state == "firing"
+        watch.stop()
+        let_go.set()
+        assert watch._thread is not None
+        watch._thread.join()
+
+
+def test_a_look_that_fails_is_told_and_the_next_one_comes(tmp_path: Path) -> None:
+    told: list[str] = []
+    board = Board("shop", settings_of(LATE), Control(), ManualClock())
+    watch = AlertWatch(
+        board,
+        MemoryBus(),
+        storage=tmp_path / "none",
+        files=FILES,
+        clock=ManualClock(),
+        tell=told.append,
+    )
+    (tmp_path / "none").write_text("no folder")
+    watch._try()
+    watch._try()
+    (line,) = told
+    assert line.startswith("alerts: rules could not be looked at: NotADirectoryError")
+
+
 def test_a_watch_without_rules_has_no_thread(tmp_path: Path) -> None:
     board = Board("shop", Settings(), Control(), ManualClock())
     watch = AlertWatch(

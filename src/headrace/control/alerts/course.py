@@ -56,11 +56,12 @@ class AlertCourse:
             self.book = Book(clock.new_id())
         self._told: set[str] = set()
 
-    def look(self, seen: Seen) -> None:
+    def look(self, seen: Seen, *, is_last: bool = False) -> None:
         """Look at every rule, note what has turned, then deliver what is due.
 
         Args:
             seen: returns what a rule watches; ``None`` where it is not known.
+            is_last: deliver what is not due yet, too.
         """
         now, before = self._clock.now_ms(), self._kept()
         self._retire(now)
@@ -73,6 +74,9 @@ class AlertCourse:
                 self._turned(rule.name, told, turn, state.value, now, rule)
         if self._kept() != before:
             self._save()
+        if is_last:
+            waiting = [msgspec.structs.replace(one, next_ms=0) for one in self.book.waiting]
+            self.book.waiting = waiting
         self.deliver(now)
 
     def _kept(self) -> object:
@@ -177,9 +181,3 @@ class AlertCourse:
             if "" not in self._told:
                 self._told.add("")
                 self._tell(f"alerts: {self._storage} cannot be written: {error.strerror}")
-
-    def hurry(self) -> None:
-        """Try once more, at the end of a run, what has not been tried or is waiting."""
-        waiting = [msgspec.structs.replace(one, next_ms=0) for one in self.book.waiting]
-        self.book.waiting = waiting
-        self.deliver(self._clock.now_ms())

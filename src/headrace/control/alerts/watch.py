@@ -20,7 +20,7 @@ from headrace.errors import HeadraceError
 from headrace.files import Files
 
 EVERY_S = 5.0
-STOP_S = 8.0
+STOP_S = 3.0
 
 
 class AlertWatch:
@@ -55,7 +55,7 @@ class AlertWatch:
         self._course: AlertCourse | None = None
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
-        self._seen_rows = 0
+        self._seen_rows, self._has_failed = 0, False
         board.alerts = self.now
 
     def start(self) -> None:
@@ -69,12 +69,25 @@ class AlertWatch:
         return bool(self._rules) or (self._storage / "alerts.json").exists()
 
     def _run(self) -> None:
-        self.look()
+        self._try()
         while not self._over.wait(EVERY_S):
-            self.look()
+            self._try()
+        self._try(is_last=True)
 
-    def look(self) -> None:
-        """Look once."""
+    def _try(self, *, is_last: bool = False) -> None:
+        try:
+            self.look(is_last=is_last)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next look comes
+            if not self._has_failed:
+                self._has_failed = True
+                self._tell(f"alerts: rules could not be looked at: {type(error).__name__}: {error}")
+
+    def look(self, *, is_last: bool = False) -> None:
+        """Look once.
+
+        Args:
+            is_last: try what waits for a place although it is not due.
+        """
         if self._course is None:
             self._course = AlertCourse(
                 self._board.job,
@@ -94,7 +107,7 @@ class AlertWatch:
                 return self._value(rule, sent, has_ended=has_ended)
             return None
 
-        self._course.look(seen)
+        self._course.look(seen, is_last=is_last)
 
     def _value(self, rule: AlertRule, sent: int, *, has_ended: bool) -> int:
         match rule.kind:
@@ -130,11 +143,10 @@ class AlertWatch:
         return found
 
     def stop(self) -> None:
-        """Look once more, try what still waits, and end; without a start nothing happens."""
-        if self._thread is None:
-            return
-        self._over.set()
-        self._thread.join(STOP_S)
-        if not self._thread.is_alive() and self._course is not None:
-            self.look()
-            self._course.hurry()
+        """Look once more, try what still waits, and end; without a start nothing happens.
+
+        A place that does not answer in time gets it from the next driver: all is on disk.
+        """
+        if self._thread is not None:
+            self._over.set()
+            self._thread.join(STOP_S)
