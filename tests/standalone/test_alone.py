@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.spark.jobs import counting, failing, model, pass_gate
+from tests.spark.jobs import counting, failing, framing, model, pass_gate
 from tests.spark.runs import World, until
 
 import headrace as hr
@@ -118,6 +118,11 @@ def test_what_is_wrong_is_raised_where_the_run_is_waited_for(world: World) -> No
         hr.start(counting(), {"job.taks": 3})
     with pytest.raises(InvalidInputError, match=r"need state\.durability=epoch"):
         hr.run(counting(), settings(world, "state.durability=backup(30s)"), join=True)
+
+
+def test_a_job_that_reads_dataframes_is_refused(world: World) -> None:
+    with pytest.raises(InvalidInputError, match="this run has no Spark; run the job on Spark"):
+        hr.run(framing(world.gates), settings(world))
 
 
 def test_a_job_is_driven_once(world: World) -> None:

@@ -58,6 +58,13 @@ ELSEWHERE: tuple[Elsewhere, ...] = (
     Elsewhere("job.name", 'name the job in its code: @hr.job("name")'),
     Elsewhere("job.id", 'give a second run a name of its own: @hr.job("name-2")'),
     Elsewhere("app.class", "name the job on the command line: headrace run MODULE:JOB"),
+    Elsewhere(
+        "job.coordinator.factory",
+        "leave it out; processes share a job without a cluster by: headrace run MODULE:JOB --join",
+    ),
+    Elsewhere(
+        "job.coordinator.zk.*", "leave it out: processes find each other by the job's folder"
+    ),
     Elsewhere("app.name", 'name the job in its code: @hr.job("name")'),
     Elsewhere("task.class", "name the job on the command line: headrace run MODULE:JOB"),
     Elsewhere("task.inputs", 'read streams in the job\'s code: g.input("stream")'),

@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from threading import Thread
 
 from headrace.clock import Clock
 from headrace.coordinator.backup.places import STORAGES
@@ -62,6 +63,16 @@ def collect(state_dir: Path, files: Files, clock: Clock, keep_s: float) -> list[
         found = [path for folder in jobs for path in _unneeded(folder, host, files, clock)]
         found += [path for path in _storages(state_dir, files) if (path / DELETED).exists()]
         return [path for path in found if _is_due(path, clock, keep_s) and _remove(path, clock)]
+
+
+def collect_beside(state_dir: Path, files: Files, clock: Clock, keep_s: float) -> None:
+    """Collect in a thread, which nobody waits for; what fails is left for another time."""
+
+    def run() -> None:
+        with contextlib.suppress(OSError, HeadraceError):
+            collect(state_dir, files, clock, keep_s)
+
+    Thread(target=run, name="headrace-collector", daemon=True).start()
 
 
 @contextmanager

@@ -10,12 +10,11 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
+from headrace.coordinator.collector import collect_beside
 from headrace.coordinator.running.workers import WorkerSettings, open_worker
 from headrace.spark.signs import PROPERTY as SIGNS_PROPERTY
 from headrace.spark.signs import living
@@ -58,20 +57,8 @@ def _report(settings: WorkerSettings, prefix: str | None) -> tuple[bytes, bool]:
         return encode(run_slot(order, _host(settings))), order.renew
     host = _host(settings)
     release(host)
-    _collect_beside(host, settings.keep_unused_s)
+    collect_beside(host.state_dir, host.files, host.clock, settings.keep_unused_s)
     return encode(SlotReport(settings.slot, "", host.host, os.getpid())), False
-
-
-def _collect_beside(host: Any, keep_s: float) -> None:
-    """Remove local state that nobody needs; the slot does not wait for it."""
-    from headrace.coordinator.collector import collect
-    from headrace.errors import HeadraceError
-
-    def run() -> None:
-        with suppress(OSError, HeadraceError):  # what is left is collected another time
-            collect(host.state_dir, host.files, host.clock, keep_s)
-
-    Thread(target=run, name="headrace-collector", daemon=True).start()
 
 
 _served = count(1)

@@ -13,12 +13,11 @@ import socket
 import sys
 import threading
 from dataclasses import asdict
-from pathlib import Path
 
 import msgspec
 
-from headrace.coordinator.running.workers import WorkerSettings, open_worker
-from headrace.standalone.answering import answer
+from headrace.coordinator.running.workers import WorkerSettings
+from headrace.standalone.answering import Answering
 from headrace.standalone.frames import Do, Done, Wire
 
 CHILD = "headrace.standalone.child"
@@ -43,12 +42,12 @@ def main(descriptor: int, said: str) -> None:
             asked.put(message)
         os._exit(0)
 
-    host = open_worker(settings, Path(settings.state_dir))
+    slot = Answering(settings)
     threading.Thread(target=listen, name="headrace-orders", daemon=True).start()
     while True:
         message = asked.get()
         try:
-            done = Done(message.call, answer(host, settings.slot, message.order))
+            done = Done(message.call, slot.answer(message.order))
         except Exception as error:  # noqa: BLE001 - the parent is told
             done = Done(message.call, problem=f"{type(error).__name__}: {error}")
         wire.send(done)

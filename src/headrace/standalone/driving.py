@@ -11,8 +11,10 @@ from headrace.config import Settings
 from headrace.control.watched import Watched
 from headrace.coordinator.loop import Control
 from headrace.coordinator.running.course import Course, Listeners, RunResult
+from headrace.errors import InvalidInputError
 from headrace.files import Files
 from headrace.graph.jobs import Job
+from headrace.graph.operators import Input
 from headrace.standalone.engine import GroupEngine
 from headrace.standalone.group import Group
 
@@ -51,7 +53,12 @@ class Driving:
         return GroupEngine(group, course)
 
     def run(self, engine: GroupEngine) -> RunResult:
-        """Drive the job, whose lock this process holds, until it ends, stops or fails."""
+        """Drive the job, whose lock this process holds, until it ends, stops or fails.
+
+        Raises:
+            InvalidInputError: the job reads DataFrames; or as of the course.
+        """
+        self._refuse_frames()
         course = engine.course
         watched = Watched(
             self.job.name, self.settings, course.control, self.bus, self.clock, course.listeners
@@ -59,3 +66,12 @@ class Driving:
         with closing(watched):
             course = replace(course, listeners=watched.listeners)
             return course.run(course.deployed(self.job), replace(engine, course=course))
+
+    def _refuse_frames(self) -> None:
+        for one in self.job.build().operators:
+            if isinstance(one, Input) and one.frame is not None:
+                raise InvalidInputError(
+                    f"input {one.name!r} of job {self.job.name!r} is a Spark DataFrame, and this "
+                    "run has no Spark; run the job on Spark: headrace run MODULE:JOB",
+                    operator=one.name,
+                )

@@ -15,18 +15,16 @@ import threading
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal, Protocol
 
 from headrace.config import Settings
 from headrace.coordinator.backup.places import places
-from headrace.coordinator.running.workers import WorkerSettings, open_worker, worker_settings
+from headrace.coordinator.running.workers import WorkerSettings, worker_settings
 from headrace.errors import UnavailableError
-from headrace.standalone.answering import answer
+from headrace.standalone.answering import Answering
 from headrace.standalone.child import CHILD, encode_settings
 from headrace.standalone.frames import Do, Done, Wire
 from headrace.task.orders import SlotOrder, SlotReport
-from headrace.task.slot_host import SlotHost, release
 
 Kind = Literal["threads", "processes"]
 END_S = 5.0
@@ -100,17 +98,14 @@ class _ThreadSlot:
         return future
 
     def _serve(self) -> None:
-        host: SlotHost | None = None
+        slot = Answering(self._settings)
         while (asked := self._asked.get()) is not None:
             order, future = asked
             try:
-                if host is None:
-                    host = open_worker(self._settings, Path(self._settings.state_dir))
-                future.set_result(answer(host, self._settings.slot, order))
+                future.set_result(slot.answer(order))
             except BaseException as error:  # noqa: BLE001 - whoever asked gets it
                 future.set_exception(error)
-        if host is not None:
-            release(host)
+        slot.close()
 
     def close(self) -> None:
         self._asked.put(None)
