@@ -1,11 +1,13 @@
 """How fast a job writes a table of the warehouse; docs/decisions/0030-warehouse.md.
 
-    python bench/warehouse.py [--rows 8000000] [--days 1000] [--epoch-rows 8000000] [--slots 2]
+    python bench/warehouse.py [--rows 8000000] [--days 1000] [--epoch-rows 8000000] [--cpu]
 
 Fills a stream with events of so many days, in order of their time, and runs a job that only sends
 them to a table, on Spark with two slots, as a bounded run. ``write_s`` is from the first epoch to
 the end of the last, with the merging of small files; ``rows_s`` are rows by that time. Then counts
 the rows by day with DuckDB. ``--late`` shuffles the rows, so that every epoch touches every day.
+``--cpu`` runs all in one process instead, and counts its CPU time, for machines that are in use:
+what the slots do, reading and writing, and what the driver does, which slots wait for.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from headrace.bus.spec import StreamSpec
 from headrace.config import load_settings
 from headrace.coordinator.summary import EpochSummary
 from headrace.spark import run
+from headrace.testing import TestDriver
 
 DAY_US = 86_400_000_000
 BEGIN_US = 15_000 * DAY_US
@@ -109,6 +112,41 @@ def measure(home: Path, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def measure_cpu(home: Path, options: argparse.Namespace) -> dict[str, Any]:
+    job = {"tasks": 2, "slots": options.slots, "memory_bus": False, "home": home}
+    with TestDriver(history, max_rows=options.epoch_rows, max_bytes=8 << 30, **job) as driver:
+        driver.start()
+        began = time.process_time()
+        slots = 0.0
+        for runner in driver.runners.values():
+            own = runner.run
+
+            def run(orders: Any, own: Any = own) -> Any:
+                nonlocal slots
+                mark = time.process_time()
+                try:
+                    return own(orders)
+                finally:
+                    slots += time.process_time() - mark
+
+            runner.run = run
+        epochs = driver.finish()
+        total = time.process_time() - began
+    days = hr.warehouse.Table(home / "warehouse" / "events").days
+    assert sum(day.rows for day in days) == options.rows
+    return {
+        "rows": options.rows,
+        "days": len(days),
+        "epochs": epochs,
+        "shuffled": options.late,
+        "slots_cpu_s": round(slots, 2),
+        "driver_cpu_s": round(total - slots, 2),
+        "rows_s_two_cores": round(options.rows / (slots / 2 + total - slots)),
+        "files": sum(day.files for day in days),
+        "mb": round(sum(day.bytes for day in days) / 1e6, 1),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rows", type=int, default=8_000_000)
@@ -116,11 +154,13 @@ def main() -> None:
     parser.add_argument("--epoch-rows", type=int, default=8_000_000)
     parser.add_argument("--slots", type=int, default=2)
     parser.add_argument("--late", action="store_true")
+    parser.add_argument("--cpu", action="store_true")
     options = parser.parse_args()
     home = Path(tempfile.mkdtemp(prefix="warehouse-"))
     try:
         fill(home, options.rows, options.days, options.slots, is_shuffled=options.late)
-        print(json.dumps(measure(home, options)))
+        measured = measure_cpu if options.cpu else measure
+        print(json.dumps(measured(home, options)))
     finally:
         shutil.rmtree(home)
 

@@ -22,6 +22,7 @@ MODULES = {
     "headrace": "what a job is written with",
     "headrace.agg": "aggregates of `aggregate` and `window`",
     "headrace.sinks": "receivers outside Headrace, and the contract of one of your own",
+    "headrace.warehouse": "tables that jobs write by day, read from Python",
     "headrace.bus": "streams from Python",
     "headrace.testing": "a whole job in one thread",
 }

@@ -1,4 +1,4 @@
-"""A table that real slots write, from files that the settings name; Spark reads it and its parts."""
+"""A table that real slots write, from files that the settings name, and that Spark reads."""
 
 from __future__ import annotations
 

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+MIB = 1 << 20
 
 
 class Section(BaseModel):
     """What all groups of settings have: frozen, and closed to unknown names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+def _absolute(path: object) -> object:
+    return Path(path).expanduser().absolute() if isinstance(path, str | Path) else path
+
+
+Folder = Annotated[Path, BeforeValidator(_absolute)]

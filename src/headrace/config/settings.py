@@ -24,17 +24,13 @@ from pydantic import (
 from headrace.config import samza
 from headrace.config.durability import Durability
 from headrace.config.inputs import INPUTS, InputSettings
-from headrace.config.section import Section
+from headrace.config.section import MIB, Folder, Section
 from headrace.config.starts import read_start
+from headrace.config.storing import BusSettings, WarehouseSettings
 from headrace.config.watching import AlertSettings, ObserveSettings, TracingSettings
 from headrace.errors import InvalidInputError
 
-_MIB = 1 << 20
 OPEN_KEY = "spark.conf."  # everything below it belongs to Spark and is not checked here
-
-
-def _absolute(path: object) -> object:
-    return Path(path).expanduser().absolute() if isinstance(path, str | Path) else path
 
 
 def _spark_text(value: object) -> object:
@@ -50,7 +46,6 @@ def _durability(value: str) -> str:
 SPARK_TEXT = Annotated[str, BeforeValidator(_spark_text)]
 DURABILITY = Annotated[str, AfterValidator(_durability)]
 SEMANTICS = Literal["exactly_once", "at_least_once", "at_most_once"]
-Folder = Annotated[Path, BeforeValidator(_absolute)]
 
 
 class JobSettings(Section):
@@ -141,9 +136,7 @@ class EpochSettings(Section):
 
     interval_ms: int = Field(0, ge=0, description="least time from one epoch's start to the next's")
     max_rows: int = Field(8_000_000, ge=1, description="input rows of an epoch, over all inputs")
-    max_bytes: int = Field(
-        1024 * _MIB, ge=1, description="input bytes of an epoch, over all inputs"
-    )
+    max_bytes: int = Field(1024 * MIB, ge=1, description="input bytes of an epoch, over all inputs")
     timeout_s: float = Field(
         600.0, gt=0, description="after this long an epoch reads no more input and ends"
     )
@@ -181,25 +174,25 @@ class StateSettings(Section):
         None, description="folder on a local disk of each host; none: state, below home"
     )
     overlay_bytes: int = Field(
-        128 * _MIB,
+        128 * MIB,
         ge=1,
         description="changes that a task may hold in an epoch; when one holds more, "
         "the next are smaller",
     )
     cache_bytes: int = Field(
-        256 * _MIB,
+        256 * MIB,
         ge=0,
         description="values of key-value stores that a process keeps between epochs, about",
     )
     block_cache_bytes: int = Field(
-        128 * _MIB,
+        128 * MIB,
         ge=0,
         description="blocks, indexes and filters of RocksDB stores that a process keeps, and "
         "with them what is not yet written to files",
     )
     write_buffer_bytes: int = Field(
-        96 * _MIB,
-        ge=1 * _MIB,
+        96 * MIB,
+        ge=1 * MIB,
         description="entries of RocksDB stores that a process has not yet written to files",
     )
     keep_epochs: int = Field(
@@ -209,7 +202,7 @@ class StateSettings(Section):
         "files that only they need stay as long",
     )
     keep_bytes: int = Field(
-        1024 * _MIB,
+        1024 * MIB,
         ge=0,
         description="files that only kept epochs need; fewer epochs are kept where these are more",
     )
@@ -279,52 +272,6 @@ class ControlSettings(Section):
     enabled: bool = Field(True, description="serve the HTTP API while `headrace run` runs a job")
     host: str = Field("127.0.0.1", min_length=1, description="address that it is bound to")
     port: int = Field(0, ge=0, le=65535, description="port that it listens on; 0: any that is free")
-
-
-class BusSettings(Section):
-    """How streams are written."""
-
-    fsync: Literal["always", "interval", "never"] = Field(
-        "always",
-        description="when an append survives a power cut: at its return, within the interval, "
-        "or when the system gets to it; the death of a process loses nothing in any of them",
-    )
-    fsync_interval_ms: int = Field(200, ge=1, description="the interval of fsync = interval")
-    segment_bytes: int = Field(64 * _MIB, ge=4096, description="size at which a new file begins")
-    adopt_bytes: int = Field(
-        4 * _MIB, ge=0, description="output segments from this size on are adopted without a copy"
-    )
-    compact_bytes: int = Field(
-        64 * _MIB,
-        ge=4096,
-        description="so much must be new in a partition of a compacted stream, and as much as is "
-        "compacted, before it is compacted by itself",
-    )
-    batch_bytes: int = Field(64 * _MIB, ge=1024, description="largest batch that is appended whole")
-    record_bytes: int = Field(8 * _MIB, ge=64, description="largest record that is appended")
-
-
-class WarehouseSettings(Section):
-    """Tables that jobs write by day."""
-
-    dir: Folder | None = Field(
-        None,
-        description="folder of all tables, which the drivers' hosts reach; none: warehouse, below "
-        "home",
-    )
-    file_bytes: int = Field(
-        128 * _MIB,
-        ge=1024,
-        description="aim of a file of a day; those below half of it are merged",
-    )
-    merge_files: int = Field(
-        32, ge=2, description="so many small files of a day that is not complete are merged"
-    )
-    keep_s: float = Field(
-        3600.0,
-        ge=0,
-        description="how long files that were merged, or dropped, stay for readers that have begun",
-    )
 
 
 class RemoteSettings(Section):
