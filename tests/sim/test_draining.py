@@ -267,7 +267,7 @@ def test_a_lost_host_is_waited_for_only_with_strict_affinity(tmp_path: Path, aff
         feed.rows()
         driver.run()
         driver.lose_host(1)
-        began, told = driver.clock.monotonic(), []
+        began, told = driver.clock.monotonic(), list[str]()
         driver.parts[0].members.tell = told.append
         feed.rows()
         driver.run()

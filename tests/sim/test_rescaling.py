@@ -216,7 +216,7 @@ def test_a_running_driver_takes_requests_between_epochs() -> None:
         world.feed(30)
         driver.advance()
         assert set(driver.coordinator.state.task_counts.values()) == {6}
-        answer = desk(driver)._taken(wish)
+        answer = desk(driver).taken(wish)
         assert answer is not None
         assert set(answer.counts.values()) == {6}
         assert list((driver.storage / "requests").iterdir()) == []
@@ -230,7 +230,7 @@ def test_a_request_that_cannot_be_is_answered_with_the_reason() -> None:
         wish = request(driver, 6, "nowhere")
         ask(driver, wish)
         driver.coordinator.serve_requests()
-        answer = desk(driver)._taken(wish)
+        answer = desk(driver).taken(wish)
         assert answer is not None
         assert "no keyed stage 'nowhere'" in answer.error
 
@@ -246,7 +246,7 @@ def test_a_driver_that_dies_leaves_the_request_to_the_next() -> None:
         assert driver.advance_with_crash("rescale.committed")
         epoch = driver.coordinator.state.epoch
         driver.coordinator.serve_requests()
-        answer = desk(driver)._taken(wish)
+        answer = desk(driver).taken(wish)
         assert answer is not None
         assert (answer.epoch, set(answer.counts.values())) == (epoch, {6})
         check(driver, world)

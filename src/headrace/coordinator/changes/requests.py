@@ -178,8 +178,8 @@ class Requests(Generic[_Request, _Answer]):
     ) -> None:
         self._folder = root / FOLDER
         self._files, self._clock, self._kind = files, clock, kind
-        self._request = msgspec.json.Decoder(request)
-        self._answer = msgspec.json.Decoder(answer)
+        self._request: msgspec.json.Decoder[_Request] = msgspec.json.Decoder(request)
+        self._answer: msgspec.json.Decoder[_Answer] = msgspec.json.Decoder(answer)
 
     @property
     def _path(self) -> Path:
@@ -255,7 +255,7 @@ class Requests(Generic[_Request, _Answer]):
         path = self._answer_path(request)
         if not path.exists():
             return None
-        answer = self._answer.decode(self._files.read(path))
+        answer: _Answer = self._answer.decode(self._files.read(path))
         self._files.remove(path)
         return answer
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from headrace.clock import Clock
@@ -29,7 +29,7 @@ LOOK_S = 0.5
 class Asked(Protocol):
     """What can be asked for slots: a runner."""
 
-    def slots(self) -> list[Slot]:
+    def slots(self) -> Sequence[Slot]:
         """Return the slots that answer now; each lets go of its stores."""
         ...
 

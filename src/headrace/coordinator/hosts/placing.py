@@ -167,8 +167,8 @@ class Placing:
         placed: dict[str, int] = {}
         for stage in self._plan.stages:
             if stage.keyed:
-                for slot, names in self.of(stage).slots.items():
-                    placed.update(dict.fromkeys(names, slot))
+                for number, names in self.of(stage).slots.items():
+                    placed.update(dict.fromkeys(names, number))
         seats = self.around.seats
         found = seats.leaving(placed)
         for move in self.moves:  # a standby may be open in any slot of the host
