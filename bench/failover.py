@@ -199,10 +199,9 @@ def rig_of(mb: int, copies: int, sets: Sequence[str]) -> Iterator[Rig]:
                     env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 )
             try:
-                with Trickle(bus, ids) as trickle:
-                    rig = Rig(home, cluster, trickle)
-                    until(lambda: rig.rows() >= ids, "the stores to be filled", 1.0)
-                    yield rig
+                rig = Rig(home, cluster, Trickle(bus, ids))
+                until(lambda: rig.rows() >= ids, "the stores to be filled", 1.0)
+                yield rig
             except TimeoutError:
                 print((home / "driver.log").read_text()[-3000:], file=sys.stderr)
                 raise
@@ -210,42 +209,40 @@ def rig_of(mb: int, copies: int, sets: Sequence[str]) -> Iterator[Rig]:
                 end_group(driver)
 
 
-def measured(rig: Rig, way: str, mb: int, lost: int, times: int) -> dict[str, Any]:
-    found = []
-    before = getattr(rig.state(), "counts", {})
+def measured(rig: Rig, way: str, lost: int, times: int) -> Iterator[dict[str, Any]]:
     for turn in range(times):
         until(rig.is_whole, "the job to be whole")
         if COPIES[way]:
             until(rig.is_covered, "the standbys")
         time.sleep(1)
         hosts = [(turn * lost + n) % HOSTS for n in range(lost)]
-        state = rig.state()
-        assert state is not None
+        before = rig.state()
+        assert before is not None
         since = time.time()
         rig.lose(way, hosts)
-        found.append(rig.back_s(since, state.epoch + 1))  # one may have been under way
+        back_s = rig.back_s(since, before.epoch + 1)  # one may have been under way
+        after = rig.state()
+        assert after is not None
+        moved = {
+            name: after.counts.get(f"standby.{name}", 0) - before.counts.get(f"standby.{name}", 0)
+            for name in ("failover", "no_failover")
+        }
+        yield {"way": way, "lost": lost, "back_s": round(back_s, 2), **moved}
         rig.restore(way, hosts)
-    after = getattr(rig.state(), "counts", {})
-    moved = {
-        name: after.get(f"standby.{name}", 0) - before.get(f"standby.{name}", 0)
-        for name in ("failover", "no_failover")
-    }
-    return {"way": way, "mb": mb, "lost": lost, "back_s": [round(s, 2) for s in found], **moved}
 
 
 def measure(options: argparse.Namespace) -> None:
     for mb in options.mb:
         for copies in sorted({COPIES[way] for way in options.ways}):
             with rig_of(mb, copies, options.set) as rig:
-                if copies:
-                    until(rig.is_covered, "the standbys", 1.0)
                 if options.ask:
                     input("the stores are filled; press Enter when the machine is quiet\n")
                 try:
-                    for way in (way for way in options.ways if COPIES[way] == copies):
-                        for lost in (n for n in options.lost if n < HOSTS or not copies):
-                            told = measured(rig, way, mb, lost, options.times)
-                            print(json.dumps({**told, "sets": options.set}), flush=True)
+                    with rig.trickle:
+                        for way in (way for way in options.ways if COPIES[way] == copies):
+                            for lost in (n for n in options.lost if n < HOSTS or not copies):
+                                for told in measured(rig, way, lost, options.times):
+                                    print(json.dumps({"mb": mb, **told}), flush=True)
                 finally:
                     if options.log:
                         shutil.copy(rig.home / "driver.log", options.log)
@@ -256,7 +253,7 @@ def draw(results: Path, image: Path) -> None:
     for line in results.read_text().splitlines():
         one = json.loads(line)
         runs = found.setdefault((one["way"], one["lost"]), {}).setdefault(one["mb"], [])
-        runs += one["back_s"]
+        runs.append(one["back_s"])
     colours = {"affinity": "tab:green", "none": "tab:red", "standby": "tab:blue"}
     styles = {1: "-o", 2: "--s", 4: ":^"}
     words = {"affinity": "affinity", "none": "disks lost", "standby": "standby"}

@@ -5,6 +5,7 @@
     python bench/restart.py > docs/benchmarks/restart.json      # some minutes
     for form in snapshot merged epochs; do python bench/restore.py --form $form; done \\
         > docs/benchmarks/restore.jsonl                         # a minute
+    python bench/failover.py >> docs/benchmarks/failover.jsonl  # an hour
     python bench/page.py [--check]                              # writes the page
 
 Text outside the marks ``<!-- name -->`` and ``<!-- /name -->`` is left as it is; ``--check`` writes
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -110,6 +112,47 @@ def restore(result: list[dict[str, Any]]) -> str:
     return markdown(rows)
 
 
+LOSSES = {
+    "affinity": "executors; their hosts stay",
+    "none": "hosts with their disks",
+    "standby": "hosts, by kill -9, with standbys",
+    "frozen": "hosts, by SIGSTOP, with standbys",
+}
+
+
+def failover(result: list[dict[str, Any]]) -> str:
+    found: dict[tuple[int, str, int], list[dict[str, Any]]] = {}
+    for one in result:
+        found.setdefault((list(LOSSES).index(one["way"]), one["mb"], one["lost"]), []).append(one)
+    rows: list[Row] = [
+        (
+            "lost",
+            "of 4",
+            "state",
+            "times",
+            "all tasks work again, median",
+            "the worst",
+            "to a standby",
+        )
+    ]
+    for (way, mb, lost), runs in sorted(found.items()):
+        took = [one["back_s"] for one in runs]
+        went = sum(one["failover"] for one in runs)
+        moved = went + sum(one["no_failover"] for one in runs)
+        rows.append(
+            (
+                list(LOSSES.values())[way],
+                f"{lost}",
+                f"{mb:,} MB",
+                f"{len(runs)}",
+                f"{statistics.median(took):.1f} s",
+                f"{max(took):.1f} s",
+                f"{went} of {moved} tasks" if moved else "-",
+            )
+        )
+    return markdown(rows)
+
+
 TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "machine": ("stores.json", machine),
     "readwrite": ("stores.json", lambda result: markdown(rows_of(result, "readwrite"))),
@@ -118,6 +161,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "restart": ("restart.json", restart),
     "memory": ("memory.json", memory),
     "restore": ("restore.jsonl", restore),
+    "failover": ("failover.jsonl", failover),
 }
 
 if __name__ == "__main__":

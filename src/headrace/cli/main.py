@@ -21,6 +21,7 @@ from headrace.cli import (
     doctor,
     explain,
     init,
+    submit,
     version,
 )
 from headrace.cli.bus import commands as bus
@@ -65,6 +66,7 @@ app.command()(init.init)
 app.command()(dev.dev)
 app.command()(run.run)
 app.command()(backfill.backfill)
+app.command()(submit.submit)
 app.command()(explain.explain)
 app.add_typer(bus.app)
 app.add_typer(state.app)

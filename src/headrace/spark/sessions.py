@@ -65,6 +65,8 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
 }
 
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+
 _MASTER = re.compile(
     r"local(\[(\d+|\*)(,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|yarn|(spark|k8s|sc)://.+"
 )
@@ -116,17 +118,16 @@ def build_session(
     for name, value in SINGLE_THREAD.items():
         os.environ.setdefault(name, value)
     log_file.parent.mkdir(parents=True, exist_ok=True)
-    log4j = log_file.with_suffix(".log4j2.properties")
-    log4j.write_text(_LOG4J.format(path=log_file))
-    java = f"-Dlog4j2.configurationFile={log4j.as_uri()} -XX:+UseSerialGC"
     builder = SparkSession.builder.master(_with_retries(master)).appName(app)
     settings = {
         **SETTINGS,
-        "spark.driver.extraJavaOptions": java,
+        "spark.driver.extraJavaOptions": java_options(log_file),
         "spark.executor.extraJavaOptions": "-XX:+UseSerialGC",
         **{f"spark.executorEnv.{name}": value for name, value in SINGLE_THREAD.items()},
         **(extra or {}),
     }
+    if _SUBMITTED in os.environ:  # spark-submit has them, and the user's over them
+        settings = dict(extra or {})
     for name, value in settings.items():
         builder = builder.config(name, value)
     try:
@@ -137,6 +138,14 @@ def build_session(
             f"Spark did not start with master {master!r}; {log_file} has what Java said, and "
             "headrace doctor looks whether Java is as it must be"
         ) from error
+
+
+def java_options(log_file: Path) -> str:
+    """Return what has a driver's JVM write to a file; its folder exists from then on."""
+    log4j = log_file.with_suffix(".log4j2.properties")
+    log4j.parent.mkdir(parents=True, exist_ok=True)
+    log4j.write_text(_LOG4J.format(path=log_file))
+    return f"-Dlog4j2.configurationFile={log4j.as_uri()} -XX:+UseSerialGC"
 
 
 def _with_retries(master: str) -> str:

@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -33,7 +34,12 @@ START_S = 60.0
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED = re.compile("Successfully registered with master")
 _EXECUTOR, _DAEMON = "CoarseGrainedExecutorBackend", "deploy.worker.Worker"
-_OWN_DISK = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
+_OWN_DISK = """mount --bind "$1" "$2" || exit 1
+shift 2
+while [ "$1" != -- ]; do mount -t tmpfs none "$1" || exit 1; shift; done
+shift
+exec "$@"
+"""
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -60,6 +66,7 @@ class SparkCluster:
         state_dir: the folder of stores as jobs name it. Each worker has a disk of its own there, in
             a mount namespace of its own, where the system allows that; the driver has the folder
             itself. Without, workers are told of their folders by ``HEADRACE_STATE_DIR``.
+        without: folders that hosts find empty, where each has a disk of its own.
 
     Attributes:
         url: of the master, for ``spark.master``.
@@ -72,8 +79,11 @@ class SparkCluster:
         memory_mb: int = 512,
         cores: int = 1,
         state_dir: Path | None = None,
+        *,
+        without: Sequence[Path] = (),
     ) -> None:
         self.home, self.url = home.absolute(), ""
+        self._without = [str(path.absolute()) for path in without]
         self.workers, self.memory_mb, self.cores = workers, memory_mb, cores
         self._state = None if state_dir is None else state_dir.absolute()
         self._children: dict[str, subprocess.Popen[bytes]] = {}
@@ -175,7 +185,8 @@ class SparkCluster:
             environment["HEADRACE_STATE_DIR"] = own
             return daemon
         self._state.mkdir(parents=True, exist_ok=True)
-        return [*unshare, "sh", "-c", _OWN_DISK, "sh", own, str(self._state), *daemon]
+        places = [own, str(self._state), *self._without]
+        return [*unshare, "sh", "-c", _OWN_DISK, "sh", *places, "--", *daemon]
 
     def _wait_for(
         self, pattern: re.Pattern[str], log: Path, process: subprocess.Popen[bytes]

@@ -19,6 +19,7 @@ CASES: dict[str, list[str]] = {
     "init": ["project"],
     "dev": ["shop_job.py", "--once", "--data", "orders=orders.jsonl"],
     "explain": ["shop_job.py"],
+    "submit": ["shop_job.py", "--master", "spark://h:7077", "--env", "none", "--dry-run"],
     "bus create": ["new", "--schema", "a:int64"],
     "bus append": ["orders", "orders.jsonl"],
     "bus tail": ["orders"],

@@ -17,6 +17,9 @@ from headrace.sources.sourced import saved
 from headrace.state.options import RocksDBSettings
 from headrace.task.slot_host import SlotHost
 
+PACKED = "HEADRACE_PACKED"
+"""Set where code and environment came with the job."""
+
 
 @dataclass(frozen=True)
 class WorkerSettings:
@@ -63,7 +66,12 @@ def worker_settings(job: str, storage: Path, settings: Settings) -> WorkerSettin
 
 
 def import_paths() -> tuple[str, ...]:
-    """Folders that workers search for the user's modules: those of this process, existing."""
+    """Folders that workers search for the user's modules: those of this process, existing.
+
+    None where all was packed for them: a folder of the same name there is another.
+    """
+    if os.environ.get(PACKED):
+        return ()
     here = os.getcwd()
     return tuple(dict.fromkeys(os.path.abspath(p or here) for p in sys.path if p != "" or here))
 

@@ -1,0 +1,1 @@
+"""``headrace submit``: a job with its code and environment, packed for ``spark-submit``."""
