@@ -241,7 +241,12 @@ def test_a_running_job_is_watched_paused_and_resumed(start: Start, folder: Path)
         except InvalidInputError:  # there is no such stream yet
             return False
 
-    running = run(start, "counts", "--json")
+    def told() -> list[str]:
+        (alerts,) = objects(ended(start("alerts", "ls", "counts", "--json"))[1])
+        return [event["state"] for event in alerts["events"]]
+
+    rule = 'alerts.rules=[{"name": "behind", "kind": "lag", "above": 0}]'
+    running = run(start, "counts", "--json", "--set", rule)
     wait_until(lambda: has(ROWS), Deadline(SystemClock(), 120), "the first rows")
 
     (found,) = objects(ended(start("jobs", "top", "counts", "--json"))[1])
@@ -257,6 +262,7 @@ def test_a_running_job_is_watched_paused_and_resumed(start: Start, folder: Path)
     code, out, _ = ended(start("jobs", "top", "counts"))
     assert (code, out.splitlines()[0][:17]) == (0, "counts is paused:")
     assert has(ROWS)
+    wait_until(lambda: told()[-1:] == ["firing"], Deadline(SystemClock(), 60), "the alert")
 
     assert ended(start("jobs", "resume", "counts"))[1] == "counts is running\n"
     wait_until(lambda: has(ROWS + 1), Deadline(SystemClock(), 60), "the last row")
@@ -265,6 +271,11 @@ def test_a_running_job_is_watched_paused_and_resumed(start: Start, folder: Path)
     code, _, err = ended(start("jobs", "top", "counts"))
     assert code == 1
     assert "no driver of job 'counts' answers" in err
+    assert told()[-1] == "over"  # it looks once more when it ends
+    (heavy,) = objects(ended(start("jobs", "hot-keys", "counts", "--json"))[1])
+    (keys,) = heavy["hot_keys"]
+    assert (keys["columns"], len(keys["keys"])) == (["customer"], 10)
+    assert 0 < keys["rows"] <= ROWS + 1  # what is older counts less
 
 
 def test_another_job_goes_on_from_a_savepoint(start: Start, folder: Path) -> None:
