@@ -66,6 +66,8 @@ class TableReceiver(Receiver):
     def __init__(self, place: Place, table: DailyTable, aims: Aims, site: SinkSite) -> None:
         self._place, self._table, self._aims, self._site = place, table, aims, site
         self._files, self._clock = site.files, site.clock
+        self._known: tuple[tuple[int, int], Snapshot] | None = None
+        self._is_behind = True
         self._view = View(place, site.files, site.clock)
         for folder in (place.root, place.data, place.stage):
             folder.mkdir(parents=True, exist_ok=True)
@@ -74,6 +76,8 @@ class TableReceiver(Receiver):
             self._view.clear()
             self.can_compact = self._view.can_exchange()
             self._tidy(snapshot)
+            if (cleaned := self._cleaned(snapshot)) is not snapshot:
+                snapshot = self._write(cleaned)
             self._show(snapshot, set(snapshot.days) | self._view.days())
 
     @contextmanager
@@ -131,10 +135,17 @@ class TableReceiver(Receiver):
         return self._place.write(snapshot, self._files, self._clock.new_id())
 
     def _read(self) -> Snapshot:
-        snapshot = self._place.read()
-        if snapshot is None:
-            raise ReceiverAwayError(f"snapshot {self._place.snapshot} is gone; put it back")
-        return snapshot
+        """Return the snapshot, read again only where it is another one."""
+        with suppress(FileNotFoundError):
+            found = self._place.snapshot.stat()
+            version = (found.st_ino, found.st_mtime_ns)
+            if self._known is None or self._known[0] != version:
+                snapshot = self._place.read()
+                if snapshot is not None:
+                    self._known = (version, snapshot)
+            if self._known is not None and self._known[0] == version:
+                return self._known[1]
+        raise ReceiverAwayError(f"snapshot {self._place.snapshot} is gone; put it back")
 
     def _tidy(self, snapshot: Snapshot) -> None:
         """Remove files that nothing names: their commit died before its snapshot."""
@@ -163,7 +174,10 @@ class TableReceiver(Receiver):
                 return
             snapshot = self._with_files(held, epoch, tag) if epoch.files else held
             snapshot = self._kept(self._completed(snapshot, epoch.watermark))
-            if snapshot is not held:
+            if snapshot is held:
+                if not self._is_behind:
+                    return
+            else:
                 marks = {**held.marks, tag: epoch.epoch}
                 fault("warehouse.written")
                 mark = held.watermark if epoch.watermark == NO_TIME else epoch.watermark
@@ -269,6 +283,7 @@ class TableReceiver(Receiver):
         """Merge what is due, a bounded part of it but at the end of the inputs."""
         while self.can_compact:
             merges = within_budget(due(snapshot, self._aims), BUDGET_BYTES)
+            self._is_behind = bool(merges)
             snapshot = self._merged(snapshot, merges)
             if not (merges and at_end):
                 return
