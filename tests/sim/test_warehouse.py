@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.config.settings import WarehouseSettings
+from headrace.config import WarehouseSettings
 from headrace.faults import FAULT_POINTS
 from headrace.graph.jobs import Job
 from headrace.testing import TestDriver

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.jobs import tabling
-from tests.spark.runs import SCHEMA, World, run_driver
+from tests.spark.jobs import SCHEMA, tabling
+from tests.spark.runs import World, run_driver
 
 from headrace.errors import InvalidInputError
 from headrace.spark.run import run_job
@@ -39,10 +39,10 @@ def test_a_killed_driver_fills_a_table_from_files_once_and_spark_reads_it(
 
     assert result.state.ended
     warehouse = world.home / "warehouse"
-    rows = spark.read.parquet(str(warehouse / "events")).collect()
-    assert len(rows) == len(fed)
+    read = spark.read.parquet(str(warehouse / "events")).collect()
+    assert len(read) == len(fed)
     first = dt.date(1970, 1, 1) + dt.timedelta(days=fed[0]["at"] // DAY_MS)
-    assert {row.ds for row in rows} == {first + dt.timedelta(days=n) for n in range(3)}
+    assert {row.ds for row in read} == {first + dt.timedelta(days=n) for n in range(3)}
     found = pl.read_parquet(warehouse / "events/*/*.parquet").select(SCHEMA.names)
     wanted = pl.read_parquet(world.gates / "*.parquet").select(SCHEMA.names)
     assert sorted(found.rows()) == sorted(wanted.rows())

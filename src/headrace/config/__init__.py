@@ -1,7 +1,6 @@
 """Typed settings: ``settings`` holds the tree, ``sources`` fills it and refuses mistakes."""
 
 from headrace.config.settings import (
-    BusSettings,
     EpochSettings,
     Explanation,
     JobSettings,
@@ -13,6 +12,7 @@ from headrace.config.settings import (
     setting_keys,
 )
 from headrace.config.sources import load_settings
+from headrace.config.storing import BusSettings, WarehouseSettings
 
 __all__ = [
     "BusSettings",
@@ -24,6 +24,7 @@ __all__ = [
     "SparkSettings",
     "StandbySettings",
     "StateSettings",
+    "WarehouseSettings",
     "load_settings",
     "setting_keys",
 ]
