@@ -18,8 +18,9 @@ from headrace.spark.frames.options import READ, WRITE
 from headrace.spark.frames.source import NAME, StreamSource
 from headrace.spark.sessions import build_session
 from headrace.spark.tables import register_tables
+from headrace.warehouse import Table, table_names
 
-STREAMS = "streams"
+STREAMS, WAREHOUSE = "streams", "warehouse"
 _NOT_SQL = re.compile(r"\W")
 
 
@@ -74,6 +75,27 @@ def register(spark: SparkSession, home: str | os.PathLike[str] | None = None) ->
         spark.dataSource.register(source)
         spark.sql(f"drop table if exists {STREAMS}.{table}")
         spark.sql(f"create table {STREAMS}.{table} using `{source.name()}`")
+    _register_warehouse(spark, folder, settings.warehouse_dir)
+
+
+def _register_warehouse(spark: SparkSession, folder: Path, tables: Path) -> None:
+    """Make tables of the warehouse known as ``warehouse.NAME``, beside the views of their names.
+
+    Not those of Delta, for which Spark has no reader of its own.
+    """
+    place = folder / "spark" / WAREHOUSE
+    spark.sql(f"create database if not exists {WAREHOUSE} location '{place.as_uri()}'")
+    for name in table_names(tables):
+        table = Table(tables / name)
+        if not table.is_delta and table.files():
+            known = f"{WAREHOUSE}.{_NOT_SQL.sub('_', name).lower()}"
+            files = (tables / name).as_uri()
+            spark.sql(f"drop table if exists {known}")
+            spark.sql(
+                f"create table {known} using parquet options (mergeSchema 'true') "
+                f"location '{files}'"
+            )
+            spark.sql(f"msck repair table {known}")
 
 
 def register_source(spark: SparkSession) -> None:

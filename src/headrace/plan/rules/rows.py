@@ -33,8 +33,9 @@ def select_flow(walk: Walk, operator: Select, before: Flow) -> Flow | None:
     fields = [column for part in parts for column in part.schema]
     if is_exploding:
         if not pa.types.is_list(fields[0].type):
-            text = f"{parts[0].expression} is {fields[0].type}; expected a list, or give a function"
-            walk.report(operator, f"flat_map makes rows of a list; {text}")
+            found = f"{parts[0].expression} is {fields[0].type}"
+            mistake = f"flat_map makes rows of a list; {found}; expected a list, or give a function"
+            walk.report(operator, mistake)
             return None
         fields[0] = pa.field(fields[0].name, fields[0].type.value_type)
     names = [column.name for column in fields]
