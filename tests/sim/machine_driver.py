@@ -122,7 +122,9 @@ class MachineDriver:
     def _over(self, turn: Turn) -> None:
         self.turn = None
         if turn.phase is Phase.FAILED:
-            self.error = turn.error or UnavailableError("too many tries")
+            gave_up = turn.error is None or isinstance(turn.error, MisplacedError)
+            require(not gave_up, "a turn went in circles")
+            self.error = turn.error
             return
         done = turn.phase is Phase.DONE
         is_out = self._published == self.state.digest or not self.state.outputs

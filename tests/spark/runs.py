@@ -24,6 +24,7 @@ from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.history import load_state
 from headrace.coordinator.inspection.inspection import committed_entries
 from headrace.coordinator.manifest import JobState
+from headrace.coordinator.story import StoryLog
 from headrace.files import Files
 from headrace.records.keys import decode_key
 from headrace.testing.processes import end_group, wait_until
@@ -95,6 +96,10 @@ class World:
         """Rows of input that the job has committed; 0 before it was created."""
         state = load_state(FileCommitLog(self.job_dir(job), FILES, SystemClock()))
         return 0 if state is None else state.counts.get("in", 0)
+
+    def events(self, job: str) -> list[str]:
+        """What the story of a job tells."""
+        return [event.text for event in StoryLog(self.job_dir(job)).read()]
 
     def store(self, job: str, name: str) -> dict[Any, Any]:
         """A processor's store as committed."""

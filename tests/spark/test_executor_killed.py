@@ -86,6 +86,7 @@ def test_a_killed_executor_and_a_lost_host(world: World, cluster: SparkCluster) 
         until(lambda: len(world.rows("kept")) == fed, "all records", driver)
         driver.terminate()
         said = driver.wait()
+    assert any(text.startswith("host 127.0.0.") for text in world.events("shuffling"))
     assert said["interrupted"], driver.story
     assert sum(said["rows"]) == fed
     assert hosts(world) == {(cluster.state_dir(1 - host) / "host-id").read_text()}

@@ -71,6 +71,8 @@ def test_tasks_of_a_lost_host_go_to_their_standbys(world: World, cluster: SparkC
     for name, host in before.items():
         assert after[name] == (copies[name][0].host if host == lost else host)
     assert counts["standby.failover"] == sum(host == lost for host in before.values())
+    told = world.events("shuffling")
+    assert any("standby" in text and "first commit after" in text for text in told), told
     assert "standby.no_failover" not in counts
     rows = Counter((row["id"], row["v"]) for part in world.log for row in part)
     assert rows == Counter((row["id"], row["v"]) for row in world.rows("kept"))

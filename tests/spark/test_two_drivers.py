@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 from tests.spark.jobs import counting, model
 from tests.spark.runs import Driver, World, run_driver, until
 
-from headrace.coordinator.story import StoryLog
 from headrace.errors import NotOwnerError
 from headrace.faults import injected
 from headrace.spark.run import run_job
@@ -85,10 +84,6 @@ def test_the_older_of_two_hosts_drivers_stops(
     assert world.leftovers("counting") == []
 
 
-def stories(world: World) -> list[str]:
-    return [event.text for event in StoryLog(world.home / "jobs" / "counting").read()]
-
-
 def test_a_driver_that_waits_for_input_is_taken_over(world: World) -> None:
     """It finds that by itself, and ends; nothing is doubled, and the story names both."""
     world.feed(100)
@@ -104,7 +99,7 @@ def test_a_driver_that_waits_for_input_is_taken_over(world: World) -> None:
     assert older["error"] == "NotOwnerError", first.story
     assert "taken over by generation" in older["message"]
     assert model(world.log) == world.found()
-    told = [text for text in stories(world) if "is taken over from" in text]
+    told = [text for text in world.events("counting") if "is taken over from" in text]
     assert [f"process {first.process.pid} on" in text for text in told] == [True]
 
 
@@ -125,4 +120,4 @@ def test_a_frozen_driver_is_taken_over_and_changes_nothing_when_it_wakes(world: 
     assert newer["ended"], newer["story"]
     assert older["error"] == "NotOwnerError", first.story
     assert model(world.log) == found == world.found()
-    assert any("which did not let go" in text for text in stories(world))
+    assert any("which did not let go" in text for text in world.events("counting"))

@@ -40,3 +40,5 @@ def test_a_killed_worker_is_replaced(spark: SparkSession, world: World, loop: st
     assert sum(epoch.rows for epoch in epochs) == 400
     assert model(world.log) == world.found()
     assert world.leftovers("counting") == []
+    told = [text for text in world.events("counting") if text.startswith(f"process {victim} of")]
+    assert ["goes on" in text for text in told] == [True]
