@@ -24,6 +24,7 @@ MODULES = {
     "headrace.sinks": "receivers outside Headrace, and the contract of one of your own",
     "headrace.warehouse": "tables that jobs write by day, read from Python",
     "headrace.bus": "streams from Python",
+    "headrace.spark": "streams as DataFrames, and state for PySpark programs",
     "headrace.testing": "a whole job in one thread",
 }
 _SECTION = re.compile(r"^(Args|Returns|Yields|Raises|Attributes|Examples?):$")
