@@ -152,6 +152,7 @@ def rewind(
         epoch_at,
         rewound,
     )
+    from headrace.sources.sourced import saved
 
     is_epoch = to.removeprefix("-").isdecimal()
     time_ms = 0 if is_epoch else read_time(to, "--to", "an epoch, -5, or a time")
@@ -160,7 +161,7 @@ def rewind(
     def choose(state: JobState, reader: JobReader, bus: Bus, clock: Clock) -> JobState:
         target = reader.state(int(to) if is_epoch else epoch_at(reader, time_ms))
         check_whole(reader, target.epoch)
-        check_readable(target, _streams(reader, target), bus)
+        check_readable(target, _streams(reader, target), saved(bus, reader.root))
         chosen.append(target.epoch)
         return rewound(state, target, clock.new_id())
 

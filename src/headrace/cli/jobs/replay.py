@@ -68,12 +68,13 @@ def replay(
     from headrace.coordinator.inspection.part_readers import part_readers
     from headrace.coordinator.recording.recorder import Recorder
     from headrace.plan.stages import job_of
+    from headrace.sources.sourced import saved
 
     settings, clock = settings_of(home, config, overrides), SystemClock()
     parts = part_readers(settings, job_of(job), clock)
     reader = _part(parts, job)
     with open_home_bus(settings) as bus:
-        recorder = Recorder(reader, bus, settings, clock, parts)
+        recorder = Recorder(reader, saved(bus, reader.root), settings, clock, parts)
         number = reader.state().epoch + 1 if epoch is None else epoch
         path = out or Path(f"{reader.job}-{number}.replay")
         recording, size = recorder.record(path, number, tasks or ())

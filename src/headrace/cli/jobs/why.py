@@ -23,11 +23,12 @@ def why(job: JobName, as_json: Json = False, home: Home = None) -> None:
     from headrace.clock import SystemClock
     from headrace.coordinator.inspection.part_readers import part_readers
     from headrace.coordinator.inspection.why import ask_why
+    from headrace.sources.sourced import saved
 
     settings = settings_of(home)
     readers = part_readers(settings, job, SystemClock())
     with open_home_bus(settings) as bus:
-        found = [ask_why(reader, bus) for reader in readers]
+        found = [ask_why(reader, saved(bus, reader.root)) for reader in readers]
     if as_json:
         show_json(*map(asdict, found))
         return

@@ -29,6 +29,7 @@ from headrace.coordinator.watermarks import Now, input_watermark
 from headrace.errors import CorruptDataError
 from headrace.files import Files
 from headrace.plan.stages import PART
+from headrace.sources.sourced import saved
 
 EVENTS = 6
 """So many of the last events are told of."""
@@ -153,6 +154,7 @@ def view_job(settings: Settings, job: str, bus: Bus, clock: Clock) -> JobView:
     """
     root = newest_of(settings, check_job_name(job))
     driver = driver_of(root, settings.jobs_dir / job, job, clock)
+    bus = saved(bus, root)
     first = replace(_view(root, job, driver, bus, clock), members=_members(root, driver))
     folders = list(part_folders(settings, job))
     others = [_view(path, path.name, driver, bus, clock) for path in folders]
