@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import stat
 import subprocess
 import sys
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.clock import Deadline, SystemClock
 from headrace.config import load_settings
 from headrace.errors import InvalidInputError
 from headrace.spark.submission import packing
@@ -22,6 +25,7 @@ from headrace.spark.submission.spark_command import (
     find_spark_submit,
     settings_toml,
 )
+from headrace.testing.processes import wait_until
 
 HADOOP = {"HADOOP_CONF_DIR": "/etc/hadoop"}
 
@@ -220,3 +224,29 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="found no java"):
         find_spark_submit({"PATH": str(tmp_path)})
     assert find_spark_submit({"PATH": "", "JAVA_HOME": "/java"}).endswith("bin/spark-submit")
+
+
+DRIVER = """
+import os, pathlib, signal, sys
+lock = pathlib.Path(sys.argv[1]) / "driver.lock"
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(3))
+lock.with_suffix(".new").write_text(f"{os.getpid()}\\n")
+lock.with_suffix(".new").rename(lock)
+signal.pause()
+"""
+LAUNCH = """
+import pathlib, sys
+from headrace.spark.submission.launching import launch
+folder = sys.argv[1]
+sys.exit(launch([sys.executable, "-c", sys.argv[2], folder], pathlib.Path(folder)))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_goes_to_the_driver_alone(tmp_path: Path, number: signal.Signals) -> None:
+    words = [sys.executable, "-c", LAUNCH, str(tmp_path), DRIVER]
+    with subprocess.Popen(words, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}) as ran:
+        deadline = Deadline(SystemClock(), 30.0)
+        wait_until((tmp_path / "driver.lock").exists, deadline, "the driver to hold its lock")
+        ran.send_signal(number)
+        assert ran.wait(30) == 3
