@@ -36,6 +36,7 @@ from headrace.coordinator.summary import EpochSummary
 from headrace.errors import HeadraceError, InvalidInputError
 from headrace.files import Files, disk_error
 from headrace.graph.jobs import Job
+from headrace.graph.operators import Input
 from headrace.plan.stages import job_of
 
 STOP_GRACE_S = 8.0
@@ -131,20 +132,26 @@ class Course:
     listeners: Listeners = field(default_factory=Listeners)
     takes_over: bool = False
 
-    def deployed(
-        self, job: Job, ready: Callable[[], None] = lambda: None
-    ) -> tuple[Deployment, ...]:
+    def deployed(self, job: Job, ready: Callable[[], None] | None = None) -> tuple[Deployment, ...]:
         """Plan a job whose lock this process holds, and save its parts for the slots.
 
         Args:
             job: made by ``headrace.job``.
-            ready: called once the run has begun, before the job is planned.
+            ready: called once the run has begun, before the job is planned; fills the streams of
+                inputs that are DataFrames.
 
         Raises:
             NotOwnerError: another host drives it.
             InvalidInputError: the job or its settings are at fault.
         """
         graph, clock, files = job.build(), self.clock, self.files
+        frames = [one.name for one in graph.operators if isinstance(one, Input) and one.frame]
+        if ready is None and frames:
+            raise InvalidInputError(
+                f"input {frames[0]!r} of job {job.name!r} is a Spark DataFrame, and here is no "
+                "Spark; run it with headrace run, and a master such as local[2]",
+                job=job.name,
+            )
         where = places(self.settings, graph.name)
         if (
             where.copy is None and not self.takes_over
@@ -154,7 +161,8 @@ class Course:
             begun = begin_run(self.settings, graph.name, self.bus, files, clock)
             if begun is not None:
                 self.listeners.notice(f"{graph.name}: run {begun.run} begins, without state")
-        ready()
+        if ready is not None:
+            ready()
         self.bus = sourced_bus(graph, self.bus, self.settings, files, clock)
         module = job.function.__module__
         deployed = deploy(graph, self.bus, self.settings, clock, files, module)
