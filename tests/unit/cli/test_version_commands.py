@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,19 @@ def shop(g: hr.Graph) -> None:
 def better(g: hr.Graph) -> None:
     orders = g.input("orders").filter(hr.col("n") > 0).partition_by("user")
     orders.aggregate(name="spent", total=hr.agg.sum("n")).send_to(g.output("totals"), name="out")
+
+
+@hr.job("last")
+def last(g: hr.Graph) -> None:
+    rows = g.input("orders").map(timed, returns={"user": str, "n": int, "at": dt.datetime})
+    rows.partition_by("user").aggregate(name="spent", at=hr.agg.max("at")).send_to(
+        g.output("times"), name="out"
+    )
+
+
+def timed(order: Any) -> dict[str, Any]:
+    at = dt.datetime(2013, 1, 1, tzinfo=dt.UTC) + dt.timedelta(days=order.n)
+    return {"user": order.user, "n": order.n, "at": at}
 
 
 ROWS = [{"user": "ann", "n": 1}, {"user": "bob", "n": -2}, {"user": "bob", "n": 5}]
@@ -83,6 +97,15 @@ def test_keys_that_one_alone_has(driver: TestDriver) -> None:
     assert (one["only"], one["keys"]) == ([1, 0], [3, 2])
     (one,) = told(driver, "compare", "shop", "shop-2", "--key", "total,user")["outputs"]
     assert (one["only"], one["different"]) == ([3, 1], 0)
+
+
+def test_rows_with_times_are_told(driver: TestDriver) -> None:
+    go_on(driver, last, "last")
+    driver.feed("orders", [{"user": "bob", "n": 9}])
+    go_on(driver, last, "last-2", "v2")
+    (one,) = told(driver, "compare", "last", "last-2")["outputs"]
+    assert one["examples"][0]["second"] == {"user": "bob", "at": "2013-01-10T00:00:00Z"}
+    assert "at=2013-01-10" in done("jobs", "compare", "last", "last-2", "--home", driver.home)
 
 
 def test_readers_of_an_alias_are_led_over_and_back(driver: TestDriver) -> None:

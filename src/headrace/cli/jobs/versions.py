@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from headrace.cli.options import (
@@ -57,7 +58,8 @@ def compare(
     late = {job: behind(second, first), other: behind(first, second)}
     if as_json:
         outputs = [{**asdict(one), "is_same": one.is_same} for one in found]
-        show_json({"job": job, "other": other, "behind": late, "outputs": outputs})
+        told = {"job": job, "other": other, "behind": late, "outputs": outputs}
+        typer.echo(msgspec.json.encode(told).decode())  # rows have times
     else:
         _show(found, late)
 
