@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,22 @@ def test_files_are_those_of_the_begin_of_the_run(tmp_path: Path) -> None:
         pl.DataFrame(fed[:7]).write_csv(tmp_path / "2.csv")
         with pytest.raises(InvalidInputError, match=r"2\.csv has changed since the run began"):
             driver.run()
+
+
+def test_a_host_that_is_lost_behind_its_copy_leaves_the_list_of_files(tmp_path: Path) -> None:
+    """It is where the copy is, and so are links to files of tables."""
+    fed = rows()
+    files = as_lines(tmp_path, [fed[:100], fed[100:]])
+    with bounded({"files": files}, max_rows=50, durability="backup(30s)") as driver:
+        driver.advance()
+        driver.copy()
+        driver.advance()
+        driver.crash(lose_hosts=[0])
+        as_lines(tmp_path, [fed[:100], fed[100:], fed])
+        [lease] = driver.home.glob("**/lease.json")
+        os.utime(lease, (0, 0))  # its driver has been silent for long
+        driver.run()
+        assert set(streamed(fed)) == set(results(driver))
 
 
 def test_a_range_of_a_stream_by_event_time_and_by_offset() -> None:

@@ -34,11 +34,12 @@ def sourced_bus(graph: JobGraph, bus: Bus, settings: Settings, files: Files, clo
             the run began with.
     """
     where = places(settings, graph.name)
-    if not settings.inputs and not load_listing(where.storage):
+    shared = where.copy or where.storage  # what the next host finds, should this one be lost
+    if not settings.inputs and not load_listing(shared):
         return plain(bus)
     found = SourcedBus(plain(bus))
     has_state = _has_state(where.readable)
-    fix(graph, found, settings, where.storage, files, clock, has_state=has_state)
+    fix(graph, found, settings, shared, files, clock, has_state=has_state)
     return found
 
 
