@@ -47,12 +47,14 @@ class Known:
             moves freely.
         unready: says that a task is not to leave a host that is drained yet, because its standby
             has not caught up.
+        reach: how new the state of a task is that a host holds; the newest comes first.
     """
 
     home: Mapping[str, str]
     held: Mapping[str, Sequence[str]] = field(default_factory=dict)
     weight: Callable[[str], int] = lambda task: 1
     unready: Callable[[str], bool] = lambda task: False
+    reach: Callable[[str, str], int] = lambda task, host: 0
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class _Spreading:
         self._gone: set[str] = set()
         self._lightest: dict[str, list[str]] = {}
         self._pending = self._waiting = 0
-        homeless = []
+        homeless: list[str] = []
         for task in tasks:
             stay = self._tasks.get(known.home.get(task, ""))
             (homeless if stay is None else stay).append(task)
@@ -240,6 +242,8 @@ class _Spreading:
             for task in self._tasks[source]:
                 for host in self._known.held.get(task, ()):
                     found.setdefault(host, []).append((task, source))
+        for host, there in found.items():
+            there.sort(key=lambda pair: self._known.reach(pair[0], host), reverse=True)
         return found
 
     def _lightest_of(self, source: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from headrace.coordinator.hosts.record import former_hosts
+from headrace.coordinator.hosts.record import Former, former_hosts
 from headrace.state.snapshots import SnapshotDecision
 from headrace.state.tiers import Run, decide, live_bytes, plan_merge
 from headrace.task.orders import NO_WATERMARK, Merged, MergeOrder, SegmentRef
@@ -41,7 +41,7 @@ class TaskState(msgspec.Struct, frozen=True, omit_defaults=True):
     host: str = ""
     held: int | None = None
     waiting: int = 0
-    former: tuple[str, ...] = ()
+    former: Former = ()
 
     @property
     def files(self) -> tuple[SegmentRef, ...]:
@@ -127,6 +127,7 @@ def changed(task: TaskState, change: TaskChange) -> TaskState:
     merged = change.merged and _replaced(task, change.merged)
     if merged:
         task = merged
+    held = task.epoch
     if change.segment is not None:
         task = msgspec.structs.replace(
             task,
@@ -143,7 +144,7 @@ def changed(task: TaskState, change: TaskChange) -> TaskState:
         host=change.host,
         held=change.held,
         waiting=change.waiting,
-        former=former_hosts(task.former, task.host, change.host) if task.host else (),
+        former=former_hosts(task.former, task.host, held, change.host),
     )
 
 

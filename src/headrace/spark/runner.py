@@ -161,7 +161,7 @@ class SparkRunner:
         if self._is_local or now < self._looked_s + LOOK_S:
             return False
         self._looked_s = now
-        return self._watch.executors() != self._known
+        return self._executors() != self._known
 
     def _check_placement(self, level: int) -> None:
         """Notice executors that have gone, and between epochs those that have come.

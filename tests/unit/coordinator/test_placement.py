@@ -192,6 +192,14 @@ def test_a_host_that_is_back_gets_the_tasks_whose_state_it_has() -> None:
     assert back == first
 
 
+def test_of_several_tasks_whose_state_it_has_a_host_gets_the_newest() -> None:
+    homed = dict.fromkeys(["t0", "t1", "t2", "t3"], "a")
+    held = dict.fromkeys(homed, ("b",))
+    known = Known(homed, held, reach=lambda task, host: {"t1": 9, "t2": 7}.get(task, 1))
+    found = spread([*homed], {"a": 1, "b": 1}, known)
+    assert {move.task for move in found.moves} == {"t1", "t2"}
+
+
 def test_tasks_without_state_move_freely_and_before_others() -> None:
     tasks = [f"t{n}" for n in range(8)]
     weight = {"t2": 0, "t5": 0}

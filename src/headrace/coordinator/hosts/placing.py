@@ -121,9 +121,16 @@ class Placing:
             if name in standbys or task.former:
                 copies = [one for one in standbys.get(name, ()) if one.epoch >= 0]
                 copies.sort(key=lambda one: one.epoch, reverse=True)
-                held[name] = (*(one.host for one in copies), *task.former)
+                held[name] = (*(one.host for one in copies), *(host for host, _ in task.former))
         home.update(self._standbys.homes(stage))
-        return Known(home, held, self._weight, self._unready)
+        return Known(home, held, self._weight, self._unready, self._reach)
+
+    def _reach(self, name: str, host: str) -> int:
+        """Return the last epoch of a task's state that a host may hold."""
+        task = self._state.tasks.get(name, TaskState())
+        found = [epoch for former, epoch in task.former if former == host]
+        found += [one.epoch for one in self._state.standbys.get(name, ()) if one.host == host]
+        return max(found, default=-1)
 
     def _weight(self, name: str) -> int:
         task = self._state.tasks.get(name)

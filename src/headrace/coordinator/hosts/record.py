@@ -84,11 +84,24 @@ def told(story: Sequence[Happening], more: Sequence[Happening]) -> tuple[Happeni
     return (*story, *more)[-STORY:] if more else tuple(story)
 
 
-def former_hosts(former: Sequence[str], before: str, now: str, most: int = 2) -> tuple[str, ...]:
-    """Return the hosts that may still hold something of a task's state, the last one first."""
+Former = tuple[tuple[str, int], ...]
+"""Hosts that a task has left, and the last epoch of its state that each may hold."""
+
+
+def former_hosts(former: Former, before: str, epoch: int, now: str, most: int = 2) -> Former:
+    """Return the hosts that may still hold something of a task's state, the last one first.
+
+    Args:
+        former: those so far.
+        before: the host of the task.
+        epoch: that its stores there hold.
+        now: its host from now on.
+        most: how many are remembered.
+    """
     if before == now or not before:
-        return tuple(host for host in former if host != now)
-    return (before, *(host for host in former if host not in (before, now)))[:most]
+        return former
+    others = (one for one in former if one[0] not in (before, now))
+    return ((before, epoch), *others)[:most]
 
 
 def away_hosts(hosts: Mapping[str, HostState]) -> frozenset[str]:
