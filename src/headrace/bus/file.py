@@ -18,7 +18,8 @@ from headrace.bus.log import Log, Parts
 from headrace.bus.log_stream import LogStream
 from headrace.bus.maps import SegmentMaps
 from headrace.bus.options import BusOptions, Fsync
-from headrace.bus.refusals import alias_taken, check_same, unknown_stream
+from headrace.bus.refusals import alias_taken, unknown_stream
+from headrace.bus.sameness import check_same
 from headrace.bus.settings import SettingsFiles, signed_json, verified_json
 from headrace.bus.spec import StreamSpec
 from headrace.clock import Clock, SystemClock

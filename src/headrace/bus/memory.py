@@ -17,9 +17,10 @@ from headrace.bus.entries import ENTRY, Entry, EntryTable, View
 from headrace.bus.log import Draft, Log, Order, Parts, Place, SegmentReplacedError
 from headrace.bus.log_stream import LogStream
 from headrace.bus.options import BusOptions
-from headrace.bus.refusals import alias_taken, check_same, unknown_stream
+from headrace.bus.refusals import alias_taken, unknown_stream
 from headrace.bus.restored import Restored, sparse_pieces
 from headrace.bus.retention import OffsetGoneError, expired, floor, offset_gone
+from headrace.bus.sameness import check_same
 from headrace.bus.settings import MemorySettings, SettingsStore
 from headrace.bus.spec import Appended, Compacted, StreamSpec
 from headrace.clock import Clock, SystemClock

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-import pyarrow as pa
 
 from headrace.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from headrace.bus.bus import Stream
-    from headrace.bus.spec import StreamSpec
-
-ADD_COLUMN = 'headrace bus configure {} --add-column "NAME:TYPE"'
 
 
 def unknown_stream(name: str, names: Sequence[str]) -> InvalidInputError:
@@ -40,46 +31,3 @@ def stream_taken(name: str) -> InvalidInputError:
     return InvalidInputError(
         f"{name!r} is a stream and cannot be an alias too; use another name", stream=name
     )
-
-
-def check_same(
-    stream: Stream, expected: StreamSpec, schemas: Sequence[pa.Schema], exist_ok: bool
-) -> None:
-    """Raise unless ``create`` may answer a stream that is there already.
-
-    As many partitions are right as it has, or was created with, or gives new rows to; and each
-    schema that it has had.
-    """
-    found = stream.spec
-    if not exist_ok:
-        raise InvalidInputError(
-            f"stream {found.name!r} exists; open it, or create it with exist_ok (--exist-ok)",
-            stream=found.name,
-        )
-    counts = {found.partitions, *stream.settings.counts(stream.created.partitions)}
-    if expected.partitions not in counts:
-        raise InvalidInputError(
-            f"stream {found.name!r} exists with another partitions: found {found.partitions}, "
-            f"expected {expected.partitions}; use its partitions, or another name",
-            stream=found.name,
-        )
-    if expected.compact and not found.compact:
-        raise InvalidInputError(
-            f"stream {found.name!r} exists and is not compacted, which it stays; use another name",
-            stream=found.name,
-        )
-    for what in ("schema", "time", "key"):
-        there, wanted = getattr(found, what), getattr(expected, what)
-        if there != wanted and not (what == "schema" and wanted in schemas):
-            more = "" if what != "schema" else f", add columns: {ADD_COLUMN.format(found.name)}"
-            raise InvalidInputError(
-                f"stream {found.name!r} exists with another {what}: found {_plain(there)}, "
-                f"expected {_plain(wanted)}; use its {what}{more}, or another name",
-                stream=found.name,
-            )
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, pa.Schema):
-        return ", ".join(f"{field.name} {field.type}" for field in value)
-    return repr(value)

@@ -162,7 +162,8 @@ class Catalog(msgspec.Struct, frozen=True):
 
     ``inputs`` names the stream of each input operator, ``lateness_ms`` what it waits for;
     ``feeds`` are those of them whose stream is internal, ``sends`` internal streams it sends to.
-    ``sent`` names the stream of each output. ``remotes`` are its remote stores, each with its stage; ``tables`` its broadcast stores.
+    ``sent`` names the stream of each output. ``remotes`` are its remote stores, each with its
+    stage; ``tables`` its broadcast stores.
     """
 
     format: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,8 +29,12 @@ def driver(tmp_path: Path) -> Iterator[TestDriver]:
         yield made
 
 
-def sets(driver: TestDriver, end: str | None = "2013-02-01", **inputs: dict[str, str]) -> list[str]:
-    settings = driver.settings.model_copy(update={"inputs": read_inputs(inputs)})
+def sets(
+    driver: TestDriver,
+    end: str | None = "2013-02-01",
+    inputs: Mapping[str, Mapping[str, str]] | None = None,
+) -> list[str]:
+    settings = driver.settings.model_copy(update={"inputs": read_inputs(inputs or {})})
     return range_sets(settings, shop, driver.bus, "2013-01-01", end)
 
 
@@ -50,8 +54,8 @@ def test_inputs_with_event_times_get_the_range_and_others_are_read_whole(
 def test_what_the_settings_say_of_an_input_stays(driver: TestDriver) -> None:
     """A table gets the range; one whose days are chosen is read as they say."""
     table = {"table": "orders"}
-    assert len(sets(driver, **{"shop.orders": table})) == 2
-    assert sets(driver, **{"shop.orders": {**table, "days": "2013-01-01"}}) == []
+    assert len(sets(driver, inputs={"shop.orders": table})) == 2
+    assert sets(driver, inputs={"shop.orders": {**table, "days": "2013-01-01"}}) == []
 
 
 def test_a_rate_is_a_bound_of_an_epoch_a_second() -> None:
