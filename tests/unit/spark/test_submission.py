@@ -122,7 +122,8 @@ def test_settings_are_read_back_as_they_were(tmp_path: Path) -> None:
         f"home={tmp_path / 'a b'}",
         "job.tasks=7",
         "standby.enabled=true",
-        'spark.conf.spark.app.words=say "é" \\ twice',
+        'job.dead_letters=say "é" \\ twice',
+        "spark.conf.spark.executor.memory=2g",
         "state.overlay_bytes=4096",
     ]
     before = load_settings(None, sets, {})
@@ -132,7 +133,7 @@ def test_settings_are_read_back_as_they_were(tmp_path: Path) -> None:
     assert after.spark.master == "yarn"
     assert after.model_dump() == {
         **before.model_dump(),
-        "spark": {**before.spark.model_dump(), "master": "yarn"},
+        "spark": {**before.spark.model_dump(), "master": "yarn", "conf": {}},
     }
 
 

@@ -155,9 +155,10 @@ def find_spark_submit(environ: Mapping[str, str]) -> str:
 
 
 def settings_toml(settings: Settings, master: str) -> str:
-    """Return settings as TOML: those that are not defaults."""
+    """Return settings as TOML: those that are not defaults, but for Spark's, which it gets."""
     tree = settings.model_dump(mode="json", exclude_unset=True, exclude_none=True)
-    tree.setdefault("spark", {})["master"] = master
+    tree["spark"] = {**tree.get("spark", {}), "master": master}
+    tree["spark"].pop("conf", None)
     tree["home"] = str(settings.home)
     lines = [f"{name} = {_toml(v)}" for name, v in tree.items() if not isinstance(v, dict)]
     for name, section in tree.items():
