@@ -83,7 +83,7 @@ def test_a_job_is_followed_paused_and_stopped_by_its_handle(world: World) -> Non
         world.feed(10)
         until(lambda: sum(epochs) == 20, "the first rows")
         running.pause()
-        assert running.status == "paused"
+        assert str(running.status) == "paused"
         assert running.state is not None
         assert running.state.counts["in"] == 20
         with pytest.raises(TimeoutError, match="it goes on"):
@@ -91,7 +91,7 @@ def test_a_job_is_followed_paused_and_stopped_by_its_handle(world: World) -> Non
         running.resume()
         world.feed(10)
         until(lambda: sum(epochs) == 40, "more rows")
-    assert running.status == "stopped"
+    assert str(running.status) == "stopped"
     result = running.wait()
     assert (result.interrupted, result.rows, result.state.ended) == (True, 40, False)
     assert running.stop().rows == 40
@@ -121,7 +121,7 @@ def test_what_is_wrong_is_raised_where_the_run_is_waited_for(world: World) -> No
 
 
 def test_a_job_that_reads_dataframes_is_refused(world: World) -> None:
-    with pytest.raises(InvalidInputError, match="this run has no Spark; run the job on Spark"):
+    with pytest.raises(InvalidInputError, match="is a Spark DataFrame, and here is no Spark"):
         hr.run(framing(world.gates), settings(world))
 
 

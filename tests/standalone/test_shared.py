@@ -19,7 +19,7 @@ from headrace.coordinator.running.members import MemberInfo, read_members
 from headrace.coordinator.standby.placing import FAILOVER, NO_FAILOVER
 
 SETS = (
-    "standalone.lease_s=2",
+    "standalone.lease_s=3",
     "placement.wait_s=0.5",
     "control.enabled=false",
     "job.tasks=6",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,11 +13,9 @@ from headrace.bus.bus import Bus
 from headrace.bus.options import BusOptions
 from headrace.clock import SystemClock
 from headrace.config import Settings
-from headrace.coordinator.backup.lease import Lease
 from headrace.coordinator.backup.places import places
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.deploy import Deployment
-from headrace.coordinator.identity import host_identity
 from headrace.coordinator.joined import JoinedParts
 from headrace.coordinator.loop import Control, drive
 from headrace.coordinator.patience import Patience
@@ -30,7 +27,7 @@ from headrace.coordinator.running.course import (
     RunResult,
     refusals,
 )
-from headrace.coordinator.running.tenure import kept, locked
+from headrace.coordinator.running.tenure import keeping, locked
 from headrace.coordinator.running.workers import worker_settings
 from headrace.coordinator.storage import DriverLock
 from headrace.coordinator.summary import EpochSummary
@@ -93,24 +90,14 @@ def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
             deployed = course.deployed(job)
             _check_loop(deployed, settings)
             session = _session(settings, job.name, root)
-            with _kept(course, job.name):
+            with keeping(settings, job.name, control, clock, files):
                 return course.run(deployed, SparkEngine(session, course))
         session = _session(settings, job.name, root)
         feeds = FrameFeeds(session, graph, bus, settings, root)
         deployed = course.deployed(job, feeds.fill)
         _check_loop(deployed, settings)
-        with _kept(course, job.name), feeds.running(control, deployed):
+        with keeping(settings, job.name, control, clock, files), feeds.running(control, deployed):
             return course.run(deployed, SparkEngine(session, course))
-
-
-def _kept(course: Course, job: str) -> AbstractContextManager[None]:
-    """Keep a job that this process drives; a copy in job_dir has a lease of its own."""
-    settings, clock, files, lease = course.settings, course.clock, course.files, None
-    where = places(settings, job)
-    if where.copy is None:
-        host = host_identity(settings.state_dir, clock, files)
-        lease = Lease(where.storage, job, host, files, clock)
-    return kept(lease, where.storage, job, course.control, clock, files)
 
 
 def _session(settings: Settings, job: str, root: Path) -> SparkSession:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
 
 from headrace.bus.bus import Bus
@@ -11,10 +11,9 @@ from headrace.config import Settings
 from headrace.control.watched import Watched
 from headrace.coordinator.loop import Control
 from headrace.coordinator.running.course import Course, Listeners, RunResult
-from headrace.errors import InvalidInputError
+from headrace.coordinator.running.tenure import keeping
 from headrace.files import Files
 from headrace.graph.jobs import Job
-from headrace.graph.operators import Input
 from headrace.standalone.engine import GroupEngine
 from headrace.standalone.group import Group
 
@@ -52,26 +51,26 @@ class Driving:
         course = Course(self.bus, self.settings, control, self.clock, self.files, self.listeners)
         return GroupEngine(group, course)
 
-    def run(self, engine: GroupEngine) -> RunResult:
+    def run(self, engine: GroupEngine, *, is_alone: bool) -> RunResult:
         """Drive the job, whose lock this process holds, until it ends, stops or fails.
 
+        Args:
+            engine: runs the slots.
+            is_alone: the job is not shared: nobody else keeps its lease.
+
         Raises:
-            InvalidInputError: the job reads DataFrames; or as of the course.
+            HeadraceError: as of the course.
         """
-        self._refuse_frames()
         course = engine.course
         watched = Watched(
             self.job.name, self.settings, course.control, self.bus, self.clock, course.listeners
         )
         with closing(watched):
             course = replace(course, listeners=watched.listeners)
-            return course.run(course.deployed(self.job), replace(engine, course=course))
-
-    def _refuse_frames(self) -> None:
-        for one in self.job.build().operators:
-            if isinstance(one, Input) and one.frame is not None:
-                raise InvalidInputError(
-                    f"input {one.name!r} of job {self.job.name!r} is a Spark DataFrame, and this "
-                    "run has no Spark; run the job on Spark: headrace run MODULE:JOB",
-                    operator=one.name,
-                )
+            deployed = course.deployed(self.job)
+            kept: AbstractContextManager[None] = nullcontext()
+            if is_alone:
+                name, control = self.job.name, course.control
+                kept = keeping(self.settings, name, control, self.clock, self.files)
+            with kept:
+                return course.run(deployed, replace(engine, course=course))

@@ -52,13 +52,13 @@ def next_move(seen: Seen, lease_s: float) -> Move:
 
     Args:
         seen: as things are now.
-        lease_s: how long a lease counts after it was renewed.
+        lease_s: how long a driver that cannot be joined is waited for.
     """
     if seen.holder is None:
         if not seen.is_locked:
             return Move.STAND
         return Move.WAIT if seen.locked_s < lease_s else Move.GIVE_UP
-    if seen.is_dead or seen.age_s > lease_s:
+    if seen.is_dead or seen.age_s > seen.holder.lasts_s:
         return Move.STAND
     if seen.has_address:
         return Move.FOLLOW

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headrace.clock import Clock
-from headrace.coordinator.backup.lease import Holder, Lease
+from headrace.coordinator.backup.lease import Lease
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.storage import DriverLock, is_alive
 from headrace.errors import HeadraceError, NotOwnerError
@@ -39,7 +39,7 @@ class Candidate:
     ) -> None:
         self._storage, self._job, self._lease_s = storage, job, lease_s
         self._files, self._clock = files, clock
-        self.lease = Lease(storage, job, host, files, clock, lease_s / RENEWALS)
+        self.lease = Lease(storage, job, host, files, clock, lease_s / RENEWALS, lease_s)
         self._locked_since: float | None = None
 
     def look(self) -> Move:

@@ -100,7 +100,7 @@ class Running:
             members = Membership(float("inf"))
             group = Group(local, count, host, self.job, members, self._clock)
             driving = self._driving(settings, held)
-            return driving.run(driving.engine(group))
+            return driving.run(driving.engine(group), is_alone=True)
 
     def _shared(self) -> RunResult:
         if Durability.parse(self.settings.state.durability).is_backup:

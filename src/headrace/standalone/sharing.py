@@ -183,7 +183,7 @@ class Sharing:
         tell = engine.course.listeners.on_epoch
         listeners = replace(engine.course.listeners, on_start=started, on_epoch=epoch)
         course = replace(engine.course, listeners=listeners)
-        return self._driving.run(replace(engine, course=course))
+        return self._driving.run(replace(engine, course=course), is_alone=False)
 
     def _group(self, frozen: str) -> Group:
         driving, settings = self._driving, self._driving.settings

@@ -11,8 +11,9 @@ from headrace.coordinator.backup.lease import Holder
 from headrace.standalone.election import Move, Seen, is_deposed, next_move
 
 LEASE_S = 5.0
-ME = Holder("a", "here", 1, "boot")
-OTHER = Holder("b", "here", 2, "boot")
+ME = Holder("a", "here", 1, "boot", LEASE_S)
+OTHER = Holder("b", "here", 2, "boot", LEASE_S)
+SLOW = Holder("c", "here", 3, "boot", 30.0)
 
 
 @pytest.mark.parametrize(
@@ -25,6 +26,9 @@ OTHER = Holder("b", "here", 2, "boot")
         (Seen(OTHER, 1.0, has_address=True), Move.FOLLOW),
         (Seen(OTHER, 1.0), Move.WAIT),
         (Seen(OTHER, LEASE_S + 0.1, has_address=True), Move.STAND),
+        (Seen(SLOW, LEASE_S + 0.1), Move.WAIT),
+        (Seen(SLOW, LEASE_S + 0.1, locked_s=LEASE_S), Move.GIVE_UP),
+        (Seen(SLOW, 30.1, locked_s=LEASE_S), Move.STAND),
         (Seen(OTHER, 0.0, is_dead=True, has_address=True), Move.STAND),
     ],
 )
@@ -60,7 +64,7 @@ class World:
         self.generation = 0
         self.commits: list[int] = []
         self.processes = [
-            Process(Holder(f"p{n}", f"m{n % machines}", n, f"boot{n % machines}"))
+            Process(Holder(f"p{n}", f"m{n % machines}", n, f"boot{n % machines}", LEASE_S))
             for n in range(processes)
         ]
 

@@ -26,12 +26,14 @@ class Holder(msgspec.Struct, frozen=True):
     """Who holds a lease; ``host_id`` is the identity of its state directory.
 
     ``machine`` names what its process number means something in: a boot, and a namespace.
+    The lease counts for ``lasts_s`` after it was renewed.
     """
 
     host_id: str
     host: str
     process: int
     machine: str = ""
+    lasts_s: float = LEASE_S
 
 
 class Lease:
@@ -44,6 +46,7 @@ class Lease:
         files: the file system.
         clock: for names, and for when to renew.
         renew_s: how often it is renewed at most.
+        lasts_s: how long it counts after that.
     """
 
     def __init__(
@@ -54,10 +57,11 @@ class Lease:
         files: Files,
         clock: Clock,
         renew_s: float = RENEW_S,
+        lasts_s: float = LEASE_S,
     ) -> None:
         self._root, self._job, self._files, self._clock = root, job, files, clock
         self._path, self._renew_s = root / "lease.json", renew_s
-        self._mine = Holder(host_id, os.uname().nodename, os.getpid(), _machine())
+        self._mine = Holder(host_id, os.uname().nodename, os.getpid(), _machine(), lasts_s)
         self._renewed: float | None = None
         self.generation = 0
 
@@ -72,7 +76,7 @@ class Lease:
             OSError: job_dir does not answer.
         """
         holder, age = self.holder()
-        if holder is None or holder.host_id == self._mine.host_id or age > LEASE_S:
+        if holder is None or holder.host_id == self._mine.host_id or age > holder.lasts_s:
             return
         own = (self._mine.process, self._mine.machine)
         if not self._mine.host_id and (holder.process, holder.machine) == own:
@@ -82,7 +86,7 @@ class Lease:
         raise NotOwnerError(
             f"job {self._job!r} is driven by process {holder.process} on host {holder.host}, which "
             f"renewed its lease {age:.0f} s ago; stop that driver first, or, if it is dead, try "
-            f"again in {LEASE_S - age:.0f} s",
+            f"again in {holder.lasts_s - age:.0f} s",
             job=self._job,
         )
 

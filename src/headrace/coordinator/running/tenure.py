@@ -13,13 +13,16 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
 from headrace.clock import Clock, Deadline
+from headrace.config import Settings
 from headrace.coordinator.backup.lease import Lease
+from headrace.coordinator.backup.places import places
 from headrace.coordinator.commit_log import FileCommitLog
+from headrace.coordinator.identity import host_identity
 from headrace.coordinator.loop import Control
 from headrace.coordinator.story import Event, StoryLog
 from headrace.errors import HeadraceError, NotOwnerError
@@ -114,6 +117,25 @@ def _take(
     lock = locking(root, job, clock, seize=True)
     StoryLog(root).append(Event(clock.now_ms(), "takeover", f"{said}, which did not let go"))
     return lock
+
+
+def keeping(
+    settings: Settings, job: str, control: Control, clock: Clock, files: Files
+) -> AbstractContextManager[None]:
+    """Keep a job that this process drives alone; a copy in job_dir has a lease of its own.
+
+    Args:
+        settings: of the run.
+        job: its name.
+        control: told to stop when the job is lost.
+        clock: for names.
+        files: the file system.
+    """
+    where, lease = places(settings, job), None
+    if where.copy is None:
+        host = host_identity(settings.state_dir, clock, files)
+        lease = Lease(where.storage, job, host, files, clock)
+    return kept(lease, where.storage, job, control, clock, files)
 
 
 @contextmanager
