@@ -64,6 +64,10 @@ class Silence:
         """Note the slots that have answered, by number, and the executors that they ran on."""
         self._answered = set(executors.items())
 
+    def renewed(self, slots: Collection[int]) -> None:
+        """Note that slots get new processes, which are given time to start."""
+        self._answered = {one for one in self._answered if one[0] not in slots}
+
     def look(
         self, now: float, running: Mapping[int, str], signs: Mapping[int, str], others: int
     ) -> dict[str, float]:

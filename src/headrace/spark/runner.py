@@ -206,6 +206,8 @@ class SparkRunner:
         for path, order in zip(paths, orders, strict=True):
             path.write_bytes(encode(order))
         reports = self._run(str(prefix), [order.slot for order in orders])
+        if first.renew:
+            self._watch.renewed([order.slot for order in orders])
         for path in paths:
             path.unlink(missing_ok=True)
         return reports

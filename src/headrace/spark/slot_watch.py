@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,6 +66,11 @@ class SlotWatch:
             limit = self._silence.limit_s
             self._tell(f"executor {name} answers again; slots are given {limit:g} s from now on")
         return [one for one in found if one.identity not in self._silence.aside]
+
+    def renewed(self, slots: Collection[int]) -> None:
+        """Note that slots get new processes."""
+        if self._silence is not None:
+            self._silence.renewed(slots)
 
     @contextlib.contextmanager
     def over(
