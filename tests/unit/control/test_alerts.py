@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import StreamRequestHandler, TCPServer
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +23,13 @@ from headrace.config import Settings, load_settings
 from headrace.config.alerts import AlertRule
 from headrace.control.alerts.book import BOOK, AlertEvent, load_book
 from headrace.control.alerts.course import FIRST_PAUSE_MS, MOST_TRIES, AlertCourse
-from headrace.control.alerts.places import Place, StreamPlace, Webhook, places_of
+from headrace.control.alerts.places import (
+    Place,
+    RefusedError,
+    StreamPlace,
+    Webhook,
+    places_of,
+)
 from headrace.control.alerts.rules import RuleState, stepped
 from headrace.control.alerts.watch import AlertWatch
 from headrace.control.board import Board
@@ -65,6 +72,12 @@ class Hook(BaseHTTPRequestHandler):
         if code == 200:
             self.server.got.append((self.headers["Content-Type"], json.loads(body)))
         self.send_response(code)
+        if code == 302:
+            self.send_header("Location", "/elsewhere")
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.send_response(200)
         self.end_headers()
 
     def log_message(self, *args: object) -> None:
@@ -253,6 +266,40 @@ def test_a_webhook_that_is_not_there_is_unavailable(server: Any) -> None:
     event = AlertEvent("i", 1, "shop", "late", "lag", "firing", "t", 1, 1, 1, 1)
     with pytest.raises(UnavailableError, match="does not answer"):
         Webhook("http://127.0.0.1:9/x").deliver(event, "")
+
+
+@pytest.mark.parametrize("answer", [b"SSH-2.0-sshd\r\n", b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000])
+def test_a_webhook_that_is_no_web_server_is_unavailable(answer: bytes) -> None:
+    class Other(StreamRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(65536)
+            self.wfile.write(answer)
+
+    event = AlertEvent("i", 1, "shop", "late", "lag", "firing", "t", 1, 1, 1, 1)
+    with TCPServer(("127.0.0.1", 0), Other) as other:
+        thread = threading.Thread(target=other.handle_request)
+        thread.start()
+        with pytest.raises(UnavailableError, match="not answer as a web server does"):
+            Webhook(f"http://127.0.0.1:{other.server_address[1]}/x").deliver(event, "")
+        thread.join()
+
+
+def test_a_webhook_that_sends_elsewhere_is_refused_for_the_event_would_be_left_behind(
+    server: Any,
+) -> None:
+    server.answers = [302]
+    event = AlertEvent("i", 1, "shop", "late", "lag", "firing", "t", 1, 1, 1, 1)
+    with pytest.raises(RefusedError, match="answers 302 Found"):
+        Webhook(server.url).deliver(event, "")
+
+
+@pytest.mark.parametrize(
+    "held", ["h/se cret", "h:secret", "[::1/secret", "h/s\u00e9cret", ":80/secret"]
+)
+def test_a_webhook_that_is_no_url_is_refused_at_the_start_and_not_shown(held: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"alerts\.webhook is no URL") as caught:
+        Webhook("http://${HOOK}", {"HOOK": held})
+    assert "cret" not in str(caught.value)
 
 
 def test_a_stream_has_each_event_once_although_a_driver_died_after_it(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from http.client import HTTPException
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -22,6 +23,7 @@ from headrace.errors import HeadraceError, InvalidInputError, UnavailableError
 TIMEOUT_S = 5.0
 _TRY_AGAIN = (408, 425, 429)
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
+_URL = re.compile(r"https?://[!-~]+")
 
 COLUMNS = pa.schema(
     [
@@ -82,6 +84,17 @@ class Log:
         self._tell(f"{word} {event.rule}: {event.text}")
 
 
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: the event would be left behind, and a GET be sent in its place."""
+
+    def redirect_request(self, *args: object) -> None:
+        """Let the answer be an error."""
+        del args
+
+
+_OPENER = urllib.request.build_opener(_Stay)
+
+
 class Webhook:
     """A server that takes each event as JSON, by POST.
 
@@ -90,7 +103,7 @@ class Webhook:
         environ: the environment; the process's own when left out.
 
     Raises:
-        InvalidInputError: a variable that is not set.
+        InvalidInputError: a variable that is not set, or with them it is no URL.
     """
 
     def __init__(self, url: str, environ: Mapping[str, str] | None = None) -> None:
@@ -102,7 +115,7 @@ class Webhook:
                 "where headrace runs"
             )
         self._url = _VARIABLE.sub(lambda found: known[found[1]], url)
-        self.shown = f"webhook of {urlsplit(self._url).hostname}"
+        self.shown = f"webhook of {_host(self._url)}"
 
     def deliver(self, event: AlertEvent, lineage: str) -> None:
         """Post it; any answer of 2xx is good."""
@@ -110,17 +123,34 @@ class Webhook:
         headers = {"Content-Type": "application/json", "User-Agent": "headrace"}
         request = urllib.request.Request(self._url, msgspec.json.encode(event), headers)
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+            with _OPENER.open(request, timeout=TIMEOUT_S) as answer:
                 answer.read(1)
         except urllib.error.HTTPError as error:
             error.close()
             said = f"the {self.shown} answers {error.code} {error.reason}"
-            if 400 <= error.code < 500 and error.code not in _TRY_AGAIN:
+            if 300 <= error.code < 500 and error.code not in _TRY_AGAIN:
                 raise RefusedError(said) from error
             raise UnavailableError(said) from error
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
             raise UnavailableError(f"the {self.shown} does not answer: {reason}") from error
+        except HTTPException as error:
+            said = f"the {self.shown} does not answer as a web server does"
+            raise UnavailableError(f"{said}: {type(error).__name__}") from error
+
+
+def _host(url: str) -> str:
+    """Return the host of a URL; one that is wrong is not shown, for it may be secret."""
+    try:
+        found = urlsplit(url)
+        if _URL.fullmatch(url) and found.hostname and found.port != 0:
+            return found.hostname
+    except ValueError:  # of its port, or of an address in brackets
+        pass
+    raise InvalidInputError(
+        "alerts.webhook is no URL once its variables are in place; http:// or https://, a host, "
+        "and no spaces or other letters than ASCII are expected"
+    )
 
 
 class StreamPlace:
