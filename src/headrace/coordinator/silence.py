@@ -62,7 +62,7 @@ class Silence:
 
     def answered(self, executors: Mapping[int, str]) -> None:
         """Note the slots that have answered, by number, and the executors that they ran on."""
-        self._answered = set(executors.items())
+        self._answered.update(executors.items())
 
     def renewed(self, slots: Collection[int]) -> None:
         """Note that slots get new processes, which are given time to start."""

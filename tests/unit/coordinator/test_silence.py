@@ -74,6 +74,12 @@ def test_a_slot_that_never_answered_may_take_longer_to_begin(silence: Silence) -
     assert looked(silence, 60, {7: "c"}, others=1) == (START_S, {"c": START_S})
 
 
+def test_a_slot_that_had_nothing_to_do_for_a_while_is_known_all_the_same(silence: Silence) -> None:
+    silence.answered({1: "b"})
+    silence.begin(0.0)
+    assert looked(silence, 60, {0: "a"}, others=1) == (3.0, {"a": 3.0})
+
+
 def test_a_driver_that_was_held_up_itself_blames_nobody(silence: Silence) -> None:
     """A laptop that slept, a driver that was paused: nothing is known of that time."""
     assert silence.look(0.5, {0: "a"}, {}, 1) == {}
