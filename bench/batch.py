@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -291,16 +292,22 @@ def measure(name: str, rows: int, times: int, spark: SparkSession) -> dict[str, 
                 if step is not None:
                     job = f"{name}-{'python' if step is program.python else 'job'}-{turn}"
                     found.add(run_step(program, step, home, job))
-                    best[way] = min(best.get(way, 1e9), ended[-1] - started[-1])
+                    note(best, name, way)
             for way, frame in frames.items():
                 if frame is not None:
                     found.add(run_frame(program, frame, spark, home, f"{way}-{turn}"))
-                    best[way] = min(best.get(way, 1e9), ended[-1] - started[-1])
+                    note(best, name, way)
         if len(found) > 1:
             raise SystemExit(f"{name}: ways differ: {found}")
         return best
     finally:
         shutil.rmtree(home, ignore_errors=True)
+
+
+def note(best: dict[str, float], name: str, way: str) -> None:
+    seconds = round(ended[-1] - started[-1], 2)
+    best[way] = min(best.get(way, seconds), seconds)
+    print(f"{name}, {way}: {seconds} s", file=sys.stderr, flush=True)
 
 
 def main() -> None:
