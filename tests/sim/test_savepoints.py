@@ -298,3 +298,26 @@ def cut(path: Path) -> None:
 
 
 HARMS: list[Callable[[Path], None]] = [flip, cut, Path.unlink]
+
+
+@pytest.mark.parametrize("durability", ["epoch", "backup(30s)"])
+def test_a_job_whose_epochs_are_not_on_this_disk_is_not_begun_over(
+    durability: str, tmp_path: Path
+) -> None:
+    """Its state is in job_dir, and the host that begins would commit to a disk of its own."""
+    with TestDriver(JOBS["memory"], home=tmp_path, durability=durability) as driver:
+        world = World(driver, random.Random(5))
+        world.feed(50)
+        driver.run()
+        save(driver)
+        world.feed(50)
+        driver.run()
+        if driver.copier is not None:
+            driver.copy()
+            driver.crash()
+            shutil.rmtree(driver.storage)
+        driver.clock.advance(60_000)
+        backup = driver.settings.state.model_copy(update={"durability": "backup(30s)"})
+        driver.settings = driver.settings.model_copy(update={"state": backup})
+        with pytest.raises(InvalidInputError, match="job 'world' exists"):
+            begin(driver, job="world")

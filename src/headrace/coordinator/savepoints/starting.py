@@ -21,7 +21,7 @@ from headrace.bus.bus import Bus
 from headrace.clock import Clock
 from headrace.config import Settings
 from headrace.coordinator.backup.copying import FileCopier, named_files
-from headrace.coordinator.backup.places import places
+from headrace.coordinator.backup.places import newest_of, places
 from headrace.coordinator.catalog import save_catalog
 from headrace.coordinator.changes.rescaling import rescaled
 from headrace.coordinator.changes.resetting import remove_streams, unfinished
@@ -118,7 +118,8 @@ class Beginning:
     def _held(self) -> dict[str, JobState]:
         """Return the states of the parts that are there."""
         found: dict[str, JobState] = {}
-        for root in (self._root, *part_folders(self.settings, self.graph.name)):
+        newest = newest_of(self.settings, self.graph.name)  # whatever it was run with
+        for root in (newest, *part_folders(self.settings, self.graph.name)):
             if (root / "manifests").is_dir():
                 state = load_state(FileCommitLog(root, self.files, self.clock))
                 if state is not None:
