@@ -40,7 +40,7 @@ FAULT_POINTS: dict[str, str] = {
     "rescale.published": "the last epoch's outputs are out, nothing of the rescale is visible",
     "rescale.committed": "the manifest with other numbers of tasks is visible, nobody knows yet",
     "placement.let_go": "slots have let go of the tasks that move, nobody else has opened them",
-    "drain.committed": "the manifest that says which hosts are drained is visible, no task has moved",
+    "drain.committed": "the manifest that names the hosts to drain is visible, no task has moved",
     "streams.followed": "the manifest with the streams that came to a pattern, or went, is visible",
     "set_back.published": "the last epoch's outputs are out, the reset or rewind is not visible",
     "set_back.committed": "the manifest of a reset or rewind is visible, nobody knows yet",

@@ -13,8 +13,8 @@ SOURCE = Path(__file__).parents[2] / "src" / "headrace"
 
 LAYERS = [
     "errors", "closing", "clock", "durations", "faults", "files", "config", "records",
-    "graph", "sinks", "warehouse", "bus", "sources", "state", "plan", "task", "coordinator", "control",
-    "standalone", "spark",
+    "graph", "sinks", "warehouse", "bus", "sources", "state", "plan", "task", "coordinator",
+    "control", "standalone", "spark",
     "testing", "bench", "demo", "cli",
 ]  # fmt: skip
 ABOVE = {name: set(LAYERS[:index]) | {name} for index, name in enumerate(LAYERS)}

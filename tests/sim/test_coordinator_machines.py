@@ -181,6 +181,7 @@ class _Schedule:
                 driver.step()
         assert driver.life.phase is Phase.ENDED, "the job never ended"
         assert self.world.state is not None
+        assert self.world.state.until is not None
         at = [held.next_offset for held in self.world.state.inputs["events"].values()]
         assert list(self.world.state.until["events"]) == at
         self.world.check_rows()

@@ -82,7 +82,7 @@ def wrong(g: hr.Graph) -> None:
     source = g.input("clicks")
     source.map(7)  # type: ignore[arg-type]
     source.filter("seconds > 1")  # type: ignore[arg-type]
-    source.flat_map(hr.col("seconds"))  # type: ignore[arg-type]
+    source.flat_map(7)  # type: ignore[arg-type]
     source.partition_by(1)  # type: ignore[arg-type]
     source.window("1h", n=hr.agg.count())  # type: ignore[arg-type]
     source.window(hr.tumbling(3600), n=hr.agg.count())  # type: ignore[arg-type]

@@ -236,6 +236,8 @@ class SparkCluster:
         while left := self.of(place):
             for pid in left:
                 kill(pid)
+        if (process := self._children.pop(place, None)) is not None:
+            process.wait()
 
     def freeze(self, worker: int) -> None:
         """Have a host do nothing any more, and say so to nobody: no connection of it is closed."""

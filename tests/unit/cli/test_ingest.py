@@ -16,9 +16,9 @@ from tests.unit.cli.commands import done, headrace, refused
 
 import headrace as hr
 from headrace.bus.spec import StreamSpec
+from headrace.cli.ingest.schema_text import schema_from_words
 from headrace.sources.column_reader import ColumnReader
 from headrace.sources.row_types import RowReader
-from headrace.cli.ingest.schema_text import schema_from_words
 from headrace.testing.driver import TestDriver
 
 SCHEMA = "id:int64,at:timestamp,name:string,ok:bool,x:float64"

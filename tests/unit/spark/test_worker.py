@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
+from headrace.coordinator.running.workers import WorkerSettings
 from headrace.spark import worker
 from headrace.testing import TestDriver
 
@@ -32,8 +33,8 @@ def connected(g: hr.Graph) -> None:
     g.input("in").partition_by("id").process(Connected, stores=stores)
 
 
-def settings(folder: Path) -> worker.WorkerSettings:
-    return worker.WorkerSettings(
+def settings(folder: Path) -> WorkerSettings:
+    return WorkerSettings(
         job="other",
         slot=0,
         storage=str(folder / "jobs" / "other"),

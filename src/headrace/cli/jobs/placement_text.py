@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PLACEMENT = "placement."
 
+
 def placement_json(state: JobState) -> dict[str, Any]:
     """Return it for programs."""
     return {

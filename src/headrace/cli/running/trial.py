@@ -10,12 +10,12 @@ from typing import NamedTuple
 from headrace.bus.spec import StreamSpec
 from headrace.cli.bus.tailing import Tail, Tailed
 from headrace.cli.ingest.appending import File, columns_of
-from headrace.sources.line_source import LineSource
 from headrace.cli.ingest.row_files import format_of, open_lines, read_rows
 from headrace.coordinator.table_files import broadcast_specs
 from headrace.errors import InvalidInputError
 from headrace.graph.jobs import Job
 from headrace.graph.operators import Input, JobGraph, SendTo
+from headrace.sources.line_source import LineSource
 from headrace.testing.driver import TestDriver
 
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
