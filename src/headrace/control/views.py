@@ -34,7 +34,7 @@ from headrace.task.orders import END_WATERMARK, NO_WATERMARK
 
 HIDDEN = "***"
 _SECRET = re.compile(
-    r"passw|pwd|secret|token|credential|signature|webhook|://[^/@\s]*@"
+    r"passw|pwd|secret|token|credential|signature|\bsas\b|\bsig=|webhook|://[^/@\s]*@"
     r"|(access|account|api|encryption|private|shared|storage)[._-]?key",
     re.IGNORECASE,
 )

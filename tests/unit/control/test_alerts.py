@@ -322,6 +322,10 @@ def test_places_are_those_of_the_settings(server: Any) -> None:
     settings = load_settings(overrides=[f"alerts.rules={rule}"], environ={})
     with pytest.raises(InvalidInputError, match=r"tells the webhook, and alerts\.webhook is not"):
         places_of(settings, MemoryBus(), print)
+    with pytest.raises(InvalidInputError, match="'al erts' cannot name a stream"):
+        places_of(
+            load_settings(overrides=["alerts.stream=al erts"], environ={}), MemoryBus(), print
+        )
     more = [f"alerts.webhook={server.url}", "alerts.stream=alerts"]
     settings = load_settings(overrides=[f"alerts.rules={rule}", *more], environ={})
     assert list(places_of(settings, MemoryBus(), print)) == ["log", "webhook", "stream"]

@@ -270,6 +270,8 @@ def test_the_token_goes_past_proxies(client: Client, monkeypatch: pytest.MonkeyP
     ("key", "value"),
     [
         ("spark.hadoop.fs.azure.account.key.shop.dfs.core.windows.net", "hunter2"),
+        ("spark.hadoop.fs.azure.sas.shop.acct.blob.core.windows.net", "?sv=1&sp=hunter2"),
+        ("spark.hadoop.store", "https://acct.blob.core.windows.net/c?sv=1&sig=hunter2"),
         ("spark.hadoop.fs.s3a.access.key", "hunter2"),
         ("spark.hadoop.google.cloud.auth.service.account.private.key", "hunter2"),
         ("spark.hadoop.store", "Endpoint=x;AccountKey=hunter2"),

@@ -159,10 +159,13 @@ class StreamPlace:
     Args:
         name: of the stream, made at its first event.
         bus: where it is.
+
+    Raises:
+        InvalidInputError: no stream can have that name.
     """
 
     def __init__(self, name: str, bus: Bus) -> None:
-        self._name, self._bus = name, bus
+        self._spec, self._bus = StreamSpec(name, 1, COLUMNS, "at"), bus
         self.shown = f"stream {name}"
 
     def deliver(self, event: AlertEvent, lineage: str) -> None:
@@ -180,9 +183,10 @@ class StreamPlace:
             raise UnavailableError(f"{self.shown} takes nothing: {error}") from error
 
     def _stream(self) -> Stream:
-        if self._name not in {*self._bus.names(), *self._bus.aliases()}:
-            self._bus.create(StreamSpec(self._name, 1, COLUMNS, "at"), exist_ok=True)
-        return self._bus.stream(self._name)
+        name = self._spec.name
+        if name not in {*self._bus.names(), *self._bus.aliases()}:
+            self._bus.create(self._spec, exist_ok=True)
+        return self._bus.stream(name)
 
 
 def places_of(settings: Settings, bus: Bus, tell: Callable[[str], None]) -> dict[str, Place]:
