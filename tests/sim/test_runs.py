@@ -12,6 +12,7 @@ import pytest
 
 import headrace as hr
 from headrace.coordinator.changes.rerunning import begin_run, conclude
+from headrace.coordinator.changes.rewinding import rewound, set_back
 from headrace.coordinator.inspection.part_readers import part_readers
 from headrace.coordinator.manifest import JobState
 from headrace.errors import PartsError
@@ -179,6 +180,32 @@ def test_a_driver_that_died_after_the_last_commit_is_followed_by_one_of_the_same
     runs.finish()
     assert (runs.sent(), set(runs.numbers())) == (runs.expected, {1})
     assert runs.begin() is not None
+
+
+def test_a_run_that_was_rewound_after_its_end_ends_again_before_the_next_begins() -> None:
+    """What was said of its first end is not said of the second."""
+    runs = Runs("exchange")
+    with runs.driver as driver:
+        runs.feed(0, 50)
+        driver.run()
+        epoch = driver.coordinator.state.epoch
+        runs.finish()
+        driver.crash()
+        reader = part_readers(driver.settings, "batch", driver.clock)[0]
+        target = reader.state(epoch)
+        set_back(
+            reader.root,
+            "batch",
+            lambda state: rewound(state, target, driver.clock.new_id()),
+            bus=driver.bus,
+            files=FILES,
+            clock=driver.clock,
+        )
+        driver.finish()
+        assert runs.begin() is None
+        runs.finish()
+        assert set(runs.numbers()) == {1}
+        assert runs.begin() is not None
 
 
 @pytest.mark.parametrize("point", STEPS)

@@ -31,7 +31,10 @@ from headrace.faults import fault
 from headrace.files import Files
 
 CONCLUDED = "concluded"
-"""A file in a job's storage with the number of the last run whose driver saw its end."""
+"""A file in a job's storage with the lineage of the last run whose driver saw its end.
+
+Not its number: a run that is rewound ends once more, under another lineage.
+"""
 
 
 def begin_run(
@@ -79,8 +82,8 @@ def begin_run(
 
 def conclude(root: Path, state: JobState, files: Files, clock: Clock) -> None:
     """Note that a driver has seen the end of a run; the next explicit start begins another."""
-    if state.ended and _concluded(root, files) != state.run:
-        files.replace(root / CONCLUDED, str(state.run).encode(), clock.new_id())
+    if state.ended and _concluded(root, files) != state.lineage:
+        files.replace(root / CONCLUDED, state.lineage.encode(), clock.new_id())
 
 
 def _readers(settings: Settings, job: str, clock: Clock) -> dict[Path, JobReader] | None:
@@ -99,12 +102,12 @@ def _is_broken_off(root: Path, files: Files) -> bool:
 
 
 def _is_over(root: Path, states: Sequence[JobState], files: Files) -> bool:
-    return all(state.ended for state in states) and _concluded(root, files) == states[0].run
+    return all(state.ended for state in states) and _concluded(root, files) == states[0].lineage
 
 
-def _concluded(root: Path, files: Files) -> int:
+def _concluded(root: Path, files: Files) -> str:
     path = root / CONCLUDED
-    return int(files.read(path)) if path.exists() else 0
+    return files.read(path).decode() if path.exists() else ""
 
 
 def _empty_outputs(readers: Mapping[Path, JobReader], bus: Bus, files: Files) -> None:
