@@ -142,6 +142,9 @@ def test_describe_tells_of_standbys_and_of_lost_hosts(
         driver.run()
     lost = min(homes(driver).values())
     driver.lose_host(_number(driver, lost))
+    feed(driver, rng, 60, model)
+    driver.advance()
+    assert not job_json(view_job(driver.settings, "sums", driver.bus, driver.clock))["deployed"]
     for _ in range(4):
         feed(driver, rng, 60, model)
         driver.run()
@@ -152,6 +155,7 @@ def test_describe_tells_of_standbys_and_of_lost_hosts(
     assert 0 < standby["epochs"] <= 2
     assert standby["size"] > 0
     assert found["failures"]["failover"] == found["failures"]["active_lost"] == 2
+    assert found["deployed"]
     show_job(view)
     text = capsys.readouterr().out
     assert "under 2 tasks (2 to a standby, 0 without one)" in text

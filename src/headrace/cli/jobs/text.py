@@ -83,6 +83,7 @@ def job_json(view: JobView) -> dict[str, Any]:
             for name, count in (state.counts if state else {}).items()
             if name.startswith(STANDBY)
         },
+        "deployed": state is not None and not view.standbys_to_fill,
         "standbys_followed": {
             name: {"bytes": size, "ms": ms}
             for name, (size, ms) in followed(state.counts if state else {}).items()
@@ -211,6 +212,8 @@ def _facts(view: JobView) -> list[tuple[str, str]]:
         facts.append(("shared by", "; ".join(map(_member, view.members))))
     if state is None:
         return [*facts, ("problem", view.problem), ("storage", str(view.storage))]
+    if left := view.standbys_to_fill:
+        facts.append(("deployed", f"not yet: {count_text(left, 'standby')} to fill"))
     counts = [
         f"{number:,} {name}"
         for name, number in sorted(state.counts.items())

@@ -130,6 +130,12 @@ class JobView:
         """About how large the state of all tasks is."""
         return sum(stage.state_bytes for stage in self.stages)
 
+    @property
+    def standbys_to_fill(self) -> int:
+        """How many standbys are not up yet; with none left the job is deployed (seed 002)."""
+        held = [stage.standby for stage in self.stages if stage.standby is not None]
+        return sum(one.standbys - one.filled for one in held)
+
 
 def job_names(settings: Settings) -> list[str]:
     """Return the names of all jobs that have committed anything, sorted."""
