@@ -108,6 +108,8 @@ def test_a_frozen_driver_is_taken_over_and_changes_nothing_when_it_wakes(world: 
     world.feed(100)
     with Driver("counting", world) as first:
         until(lambda: world.read_so_far("counting") == 200, "all to be read", first)
+        # Frozen in an append it would keep the stream locked until it wakes.
+        until(lambda: world.found() == model(world.log), "all to be out", first)
         first.process.send_signal(signal.SIGSTOP)
         try:
             world.feed(50)

@@ -185,7 +185,9 @@ class Appender:
         wait_s = self._settings.lock_timeout_s
         if not take_lock(self._lock, self._clock, wait_s):
             raise UnavailableError(
-                f"{self._index.folder} is locked by another process for {wait_s} s"
+                f"{self._index.folder} is locked by another process for {wait_s} s; one that is "
+                "frozen keeps it until it wakes or is killed: look for it with ps, state T, end it "
+                "with kill -9, and try again"
             )
 
     def _clean_up(self) -> None:
