@@ -80,11 +80,13 @@ def backfill(  # noqa: PLR0913, PLR0917 - one for each option
     Asked again in the same words, a run that was stopped or killed goes on.
     """
     from headrace.cli.jobs.changes import reset
+    from headrace.cli.jobs.finding import tell_notice
     from headrace.cli.jobs.versions import merge_into
     from headrace.cli.running.run import run
     from headrace.cli.screen import show_json, show_line
     from headrace.cli.targets import find_job
     from headrace.clock import SystemClock
+    from headrace.coordinator.reprocessing.unmerged import is_half_merged
     from headrace.errors import InvalidInputError
 
     if blocking and (end or merge or as_name):
@@ -104,10 +106,17 @@ def backfill(  # noqa: PLR0913, PLR0917 - one for each option
         sets += range_sets(settings, job, bus, begin, end)
     name = as_name or f"{job.name}-backfill"
     apart = as_name or "backfill"
-    go(target, config, sets, bounded=True, replace=True, as_name=name, apart=apart)
+    clock = SystemClock()
+    if merge and is_half_merged(settings, name, clock):
+        tell_notice(
+            f"the run of {name} has ended, and its merge was begun: only that is completed; to run "
+            f"it anew: headrace jobs delete {name} --outputs"
+        )
+    else:
+        go(target, config, sets, bounded=True, replace=True, as_name=name, apart=apart)
     if not merge:
         return
-    found = merge_into(job.name, name, job.merge, column_names(key), WAIT_S, home, SystemClock())
+    found = merge_into(job.name, name, job.merge, column_names(key), WAIT_S, home, clock)
     for one in found:
         if as_json:
             show_json({"type": "merged", **dataclasses.asdict(one)})

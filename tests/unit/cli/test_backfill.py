@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.unit.cli.commands import headrace
 
 import headrace as hr
 from headrace.cli.backfill import range_sets, rate_sets
+from headrace.cli.jobs.versions import merge_into
+from headrace.clock import SystemClock
 from headrace.config import load_settings
 from headrace.config.inputs import read_inputs
+from headrace.faults import injected
 from headrace.testing.driver import TestDriver
 
 
@@ -61,3 +67,62 @@ def test_what_the_settings_say_of_an_input_stays(driver: TestDriver) -> None:
 def test_a_rate_is_a_bound_of_an_epoch_a_second() -> None:
     assert rate_sets(5000) == ["epoch.max_rows=5000", "epoch.interval_ms=1000"]
     assert rate_sets(None) == []
+
+
+class Died(BaseException):
+    """The process that merges ends here."""
+
+
+MODULE = """
+import headrace as hr
+
+
+def add(live, old):
+    return {**old, "n": old["n"] + live["n"]}
+
+
+@hr.job("sums", merge=add)
+def sums(g):
+    rows = g.input("in", time="at").partition_by("user")
+    rows.aggregate(n=hr.agg.sum("n")).send_to(g.output("out"), name="out")
+"""
+
+
+def sums_job(by: Any) -> hr.Job:
+    @hr.job("sums", merge=by)
+    def sums(g: hr.Graph) -> None:
+        rows = g.input("in", time="at").partition_by("user")
+        rows.aggregate(n=hr.agg.sum("n")).send_to(g.output("out"), name="out")
+
+    return sums
+
+
+def test_a_merge_that_was_killed_is_completed_and_no_other_run_begins(tmp_path: Path) -> None:
+    """Another run would be merged as well, and a function that adds up would count it twice."""
+    sums = sums_job(lambda live, old: {**old, "n": old["n"] + live["n"]})
+    with TestDriver(sums, tasks=2, home=tmp_path, memory_bus=False) as live:
+        live.create("in", {"user": pa.string(), "n": pa.int64(), "at": pa.int64()}, time="at")
+        live.feed("in", [{"user": user, "n": 1, "at": 0} for user in "abcdefg"])
+        live.run()
+        live.crash()
+        beside = dataclasses.replace(sums, name="sums-backfill", apart="backfill")
+        with TestDriver(beside, tasks=2, home=tmp_path, memory_bus=False) as run:
+            run.finish()
+
+        def die(point: str) -> None:
+            if point == "merge.appended":
+                raise Died
+
+        words = ("sums", "sums-backfill", sums.merge, (), 10.0, tmp_path, SystemClock())
+        with injected(die), pytest.raises(Died):
+            merge_into(*words)
+        module = tmp_path / "sums_module.py"
+        module.write_text(MODULE)
+        asked = ("backfill", f"{module}:sums", "--from", "1970-01-01", "--merge")
+        ran = headrace(*asked, "--home", tmp_path)
+        assert ran.code == 0
+        assert "its merge was begun: only that is completed" in ran.err
+        assert "out: 0 rows appended" in ran.out
+        last = {row["user"]: row["n"] for row in live.output("out")}
+        assert last == dict.fromkeys("abcdefg", 2)
+        assert not (tmp_path / "jobs" / "sums-backfill" / "merging").exists()

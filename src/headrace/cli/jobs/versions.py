@@ -170,6 +170,7 @@ def merge_into(
     from headrace.coordinator.inspection.part_readers import part_readers
     from headrace.coordinator.reprocessing.merging import live_wins, merge_streams
     from headrace.coordinator.reprocessing.pairs import outputs_of, pairs_of
+    from headrace.coordinator.reprocessing.unmerged import merging
     from headrace.errors import InvalidInputError
     from headrace.files import Files
 
@@ -187,6 +188,7 @@ def merge_into(
     with (
         open_home_bus(settings) as bus,
         still(settings, job, bus, Files(), clock, wait_s),
+        merging(settings, other, run, Files(), clock),
     ):
         return [
             merge_streams(bus, operator, pair, run, choose or live_wins, key)
