@@ -90,10 +90,10 @@ def _joined(operator: str, told: list[ToldKeys], most: int) -> HeavyKeys:
 
 
 def kept_keys(folder: Path) -> list[HeavyKeys]:
-    """Return what a driver has kept of its heaviest keys; nothing where there is no such file."""
+    """Return what a driver has kept of its heaviest keys; nothing where that cannot be read."""
     try:
         return _DECODER.decode((folder / FILE).read_bytes())
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError):
         return []
 
 

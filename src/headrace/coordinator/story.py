@@ -2,7 +2,8 @@
 
 One file for each day (UTC) in the job's storage, a line of JSON for each event, for its owner
 alone. What manifests say of hosts is written here once it is committed; what no manifest says, at
-once. A line that a crash tore is passed over; one that cannot be written is left out.
+once. A line that a crash tore is passed over, and a file that cannot be read; a line that cannot be
+written is left out.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class StoryLog:
         for day in self._days():
             if day < since_ms // DAY_MS:
                 continue
-            with suppress(FileNotFoundError):  # its day was over meanwhile
+            with suppress(OSError):  # its day was over meanwhile, or the disk does not give it
                 for line in self._path(day).read_bytes().splitlines():
                     with suppress(msgspec.DecodeError):
                         event = decoder.decode(line)

@@ -105,3 +105,12 @@ def test_parts_have_one_story_with_each_driver_once() -> None:
         Event(n, kind, kind) for n, kind in enumerate(("driver", "lost", "moved"))
     )
     assert [driver, lost, moved] == joined([[driver, moved], [driver, lost]])
+
+
+def test_a_story_that_cannot_be_read_stops_no_driver(tmp_path: Path) -> None:
+    log, clock = StoryLog(tmp_path), ManualClock()
+    (tmp_path / "history" / f"events-{clock.now_ms() // DAY_MS:06d}.jsonl").mkdir(parents=True)
+    story = Story(log, clock)
+    story.observe(state_of(1))
+    story.tell("paused", "paused")
+    assert list(log.read()) == []
