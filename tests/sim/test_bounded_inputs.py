@@ -215,6 +215,36 @@ def test_rows_that_cannot_be_read_become_dead_letters_or_errors(tmp_path: Path) 
         driver.run()
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "dead"),
+    [
+        ("all.csv", b"at,user,n\n2013-01-01,ann,many\n", 1),
+        ("all.jsonl", b'[{"user":"ann"}]\n', 1),
+        ("null.jsonl", b'null\n{"at":"2013-01-01T00:00:00Z","user":"ann","n":1}\n', 1),
+        ("mark.jsonl", b'\xef\xbb\xbf{"at":"2013-01-01T00:00:00Z","user":"a","n":1}\n[]\n', 1),
+        ("blank.csv", b"\n\r\nat,user,n\n2013-01-01T00:00:00Z,ann,1\n", 0),
+    ],
+)
+def test_files_with_odd_lines_alone(name: str, text: bytes, dead: int, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(text)
+    with bounded({"files": str(tmp_path / name)}) as driver:
+        driver.run()
+        assert len(driver.output("hours.dead")) == dead
+        assert len(results(driver)) == (0 if name.startswith("all") else 1)
+
+
+def test_columns_are_guessed_from_a_file_with_rows(tmp_path: Path) -> None:
+    @hr.job("guess")
+    def guess(g: hr.Graph) -> None:
+        g.input("in").send_to(g.output("copy"))
+
+    for number, text in enumerate(("", "user,n\n", "user,n\nann,1\n")):
+        (tmp_path / f"{number}.csv").write_text(text)
+    with TestDriver(guess, inputs={"in": {"files": str(tmp_path)}}) as driver:
+        driver.run()
+        assert [row["n"] for row in driver.output("copy")] == [1]
+
+
 def test_columns_that_do_not_fit_are_told(tmp_path: Path) -> None:
     pl.DataFrame({"at": [BEGIN], "user": ["ann"]}).write_parquet(tmp_path / "less.parquet")
     with (

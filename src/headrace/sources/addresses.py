@@ -95,14 +95,14 @@ def found_files(address: str, form: Form | None) -> list[tuple[str, int]]:
 
 
 def _listed(system: Any, path: str, form: Form | None) -> Iterator[tuple[str, int]]:
-    pattern = _PATTERN.search(path)
-    if pattern is None:
-        info = system.get_file_info(path)
-        if info.type == fs.FileType.File:
-            yield info.path, info.size
-            return
-        if info.type == fs.FileType.NotFound:
-            return
+    info = system.get_file_info(path)
+    if info.type == fs.FileType.File:
+        yield info.path, info.size
+        return
+    is_folder = info.type == fs.FileType.Directory  # whose name may have brackets
+    pattern = None if is_folder else _PATTERN.search(path)
+    if pattern is None and not is_folder:
+        return
     base = path if pattern is None else path[: path.rfind("/", 0, pattern.start())] or "/"
     selector = fs.FileSelector(base, recursive=True, allow_not_found=True)
     depth = path.count("/")

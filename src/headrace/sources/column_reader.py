@@ -41,8 +41,8 @@ class ColumnReader:
         Args:
             lines: at least one, none of them blank.
         """
-        if not self._fits_json:
-            return None
+        if not self._fits_json or not all(map(_is_object, lines)):
+            return None  # Arrow's reader dies of a null in place of an object
         block = b"\n".join(lines)
         try:
             first = json.loads(lines[0])
@@ -122,6 +122,10 @@ class ColumnReader:
 
 class _UnsureError(Exception):
     """A column may hold what has to be looked at row by row."""
+
+
+def _is_object(line: bytes) -> bool:
+    return line.startswith(b"{") or line.lstrip().startswith(b"{")
 
 
 def _has_empty(column: pa.ChunkedArray) -> bool:

@@ -168,7 +168,8 @@ def _of_files(operator: Input, given: InputSettings, bus: Bus, tasks: int) -> So
             units, header = text_units(number, address, is_csv=form == "csv")
         files.append(SourceFile(address, size, header))
         cut.append(units)
-    spec = _spec(operator, given, bus, form, files, schemas)
+    telling = next((file for file, units in zip(files, cut, strict=True) if units), files[0])
+    spec = _spec(operator, given, bus, form, telling, schemas)
     if given.begin_ms is not None or given.end_ms is not None:
         _check_timed(spec.time, operator)
     return Source(
@@ -187,10 +188,10 @@ def _spec(
     given: InputSettings,
     bus: Bus,
     form: str,
-    files: Sequence[SourceFile],
+    telling: SourceFile,
     schemas: Sequence[pa.Schema],
 ) -> StreamSpec:
-    """Which columns files are to have: those of the stream, of the graph, or of the first file."""
+    """Which columns files are to have: those of the stream, of the graph, or of a file with rows."""
     name = operator.stream
     if name in bus.names() or name in bus.aliases():
         spec = bus.stream(name).spec
@@ -200,8 +201,8 @@ def _spec(
         return StreamSpec(name, 1, operator.schema, time)
     if form == "parquet":
         return StreamSpec(name, 1, normalise_schema(schemas[0]), time)
-    with open_address(files[0].address) as source:
-        schema = inferred(LineSource(source), files[0].address, is_csv=form == "csv")
+    with open_address(telling.address) as source:
+        schema = inferred(LineSource(source), telling.address, is_csv=form == "csv")
     return StreamSpec(name, 1, normalise_schema(schema), time)
 
 

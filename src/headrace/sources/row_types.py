@@ -98,6 +98,8 @@ class RowReader:
         Raises:
             UnfitRowError: a value that Arrow refuses, with the index of its row.
         """
+        if not rows:
+            return pa.RecordBatch.from_pylist([], self._spec.schema)
         columns = list(zip(*map(msgspec.structs.astuple, rows), strict=True))
         arrays: dict[int, pa.Array] = {}
         for index, values in zip(self._order, columns, strict=True):

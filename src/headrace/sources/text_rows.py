@@ -117,6 +117,8 @@ class JsonLines(TextLines):
         """Yield the rows of the file."""
         first = 1
         for lines in source.chunks(most):
+            if first == 1:
+                lines[0] = lines[0].removeprefix(_BOM)
             numbers: Sequence[int] = range(first, first + len(lines))
             first += len(lines)
             blank = [at for at, line in enumerate(lines) if not line or line.isspace()]

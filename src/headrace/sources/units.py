@@ -42,9 +42,11 @@ def text_units(number: int, address: str, *, is_csv: bool) -> tuple[list[Unit], 
         header = ""
         position = line = 0
         if is_csv:
-            first = next(_stretches(source, 1, is_csv=True), b"")
-            header = first.decode("utf-8-sig", "replace").rstrip("\r\n")
-            position, line = len(first), first.count(b"\n")
+            for first in _stretches(source, 1, is_csv=True):
+                header = first.decode("utf-8-sig", "replace").rstrip("\r\n")
+                position, line = position + len(first), line + first.count(b"\n")
+                if header:
+                    break
             source.seek(position)
         units = []
         for data in _stretches(source, UNIT_BYTES, is_csv=is_csv):

@@ -86,6 +86,23 @@ def test_a_folder_has_the_files_whose_names_end_so(tmp_path: Path) -> None:
         form_of("x.dat", None)
 
 
+def test_json_that_is_no_object_is_told_by_its_line(tmp_path: Path) -> None:
+    """Arrow's reader of JSON ends the process at a null."""
+    for word in ("null", "[]", "7", '"a"'):
+        path = tmp_path / "in.jsonl"
+        path.write_text(f'{word}\n{{"text": "a", "n": 1}}\n')
+        with pytest.raises(InvalidInputError, match=r"in\.jsonl line 1: found"):
+            list(stream(path, is_csv=False).read(0, 0))
+
+
+def test_names_that_are_there_are_no_patterns(tmp_path: Path) -> None:
+    path = tmp_path / "years [2013]" / "a*[1].csv"
+    path.parent.mkdir()
+    path.touch()
+    for given in (path, path.parent):
+        assert [address for address, _ in found_files(str(given), None)] == [str(path)]
+
+
 def test_what_can_only_be_read_refuses_the_rest(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     path.write_text('{"text": "a", "n": 1}')
