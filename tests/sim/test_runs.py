@@ -12,7 +12,8 @@ import pytest
 
 import headrace as hr
 from headrace.coordinator.changes.rerunning import begin_run, conclude
-from headrace.coordinator.changes.rewinding import rewound, set_back
+from headrace.coordinator.changes.resetting import reset_parts
+from headrace.coordinator.changes.rewinding import emptied, rewound, set_back
 from headrace.coordinator.inspection.part_readers import part_readers
 from headrace.coordinator.manifest import JobState
 from headrace.errors import PartsError
@@ -156,6 +157,29 @@ def test_outputs_are_replaced_where_that_is_asked_for(via: str) -> None:
         assert runs.sent() == Counter()
         runs.finish()
         assert runs.sent() == runs.expected
+
+
+def test_outputs_are_replaced_by_a_run_that_a_reset_began(via: str) -> None:
+    runs = Runs(via, replace=True)
+    with runs.driver as driver:
+        runs.feed(0, 50)
+        runs.finish()
+        driver.crash()
+        readers = {one.root: one for one in part_readers(driver.settings, "batch", driver.clock)}
+        reset_parts(
+            readers,
+            lambda state, _: emptied(state, {}, driver.clock.new_id()),
+            bus=driver.bus,
+            files=FILES,
+            clock=driver.clock,
+        )
+        assert runs.begin() is None
+        for part in driver.parts:
+            part.end_at_present()
+        driver.advance()
+        assert runs.begin() is None  # what the run itself has sent by now stays
+        runs.finish()
+        assert (runs.sent(), set(runs.numbers())) == (runs.expected, {2})
 
 
 def test_a_run_that_crashed_is_gone_on_with(runs: Runs) -> None:

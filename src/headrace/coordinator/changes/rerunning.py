@@ -66,6 +66,8 @@ def begin_run(
     root = next(iter(readers))
     states = [reader.state() for reader in readers.values()]
     if not _is_broken_off(root, files) and not _is_over(root, states, files):
+        if settings.job.replace_outputs and not any(state.fingerprint for state in states):
+            _empty_outputs(readers, bus, files)  # a reset began the run, which has sent nothing
         return None
     number = max(state.run + state.ended for state in states)
     if settings.job.replace_outputs:
