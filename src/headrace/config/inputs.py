@@ -93,6 +93,12 @@ class InputSettings(BaseModel):
         for name, text in (("from", self.begin), ("to", self.end)):
             if text is not None and not isinstance(read_start(text, name), int):
                 raise ValueError(f"{name} is {text!r}; expected an event time")
+        if self.begin_ms is not None and self.end_ms is not None and self.end_ms <= self.begin_ms:
+            raise ValueError(f"to is {self.end!r}; expected a time after from, {self.begin!r}")
+        if not all(self.files):
+            raise ValueError("files has an empty path; expected paths, patterns or addresses")
+        if any(offset < 0 for offset in (*self.from_offset, *self.to_offset)):
+            raise ValueError("offsets begin at 0, found one below it")
         return self
 
     @property

@@ -263,7 +263,7 @@ class Graph:
             wrong.append(mistake)
         if partition_by != "day":
             wrong.append(f"partition_by is {partition_by!r}; expected 'day'")
-        by = (sort_by,) if isinstance(sort_by, str) else tuple(sort_by)
+        by = (sort_by,) if isinstance(sort_by, str) else tuple(dict.fromkeys(sort_by))
         chosen = attempt(wrong, lambda: read_semantics(semantics, "semantics"), None)
         table = DailyTable(name, time, by, late, grace, retention, format)
         output = SinkOutput(self._ledger, table, user_site(), chosen)

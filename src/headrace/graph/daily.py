@@ -144,10 +144,11 @@ class DailyTable(Sink):
             wrong.append(
                 f"column {self.time!r} is {kind}; expected a timestamp, or int64 milliseconds"
             )
-        if PARTITION in schema.names:
-            wrong.append(
-                f"column {PARTITION!r} has the name of the partition by day; rename it with map"
-            )
+        taken = [name for name in schema.names if name.lower() == PARTITION]  # as SQL sees names
+        wrong += [
+            f"column {name!r} has the name of the partition by day; rename it with map"
+            for name in taken
+        ]
         if self.form == "delta":
             wrong += _no_delta(schema)
         nested = [name for name in self.sort_by if pa.types.is_nested(schema.field(name).type)]
@@ -166,7 +167,7 @@ class DailyTable(Sink):
 
 def _no_delta(schema: pa.Schema) -> list[str]:
     """Return the columns that Delta has no type for."""
-    tests = (pa.types.is_unsigned_integer, pa.types.is_duration)
+    tests = (pa.types.is_unsigned_integer, pa.types.is_duration, pa.types.is_float16)
     return [
         f"column {field.name!r} is {field.type}, which Delta has no type for; cast it with map"
         for field in schema

@@ -191,7 +191,7 @@ def _spec(
     telling: SourceFile,
     schemas: Sequence[pa.Schema],
 ) -> StreamSpec:
-    """Which columns files are to have: those of the stream, of the graph, or of a file with rows."""
+    """Which columns files have to have: those of the stream, of the graph, or of one with rows."""
     name = operator.stream
     if name in bus.names() or name in bus.aliases():
         spec = bus.stream(name).spec

@@ -251,9 +251,12 @@ class TableReceiver(Receiver):
         if self._table.retention is None or not snapshot.days:
             return snapshot
         kept_days = duration_ms(self._table.retention, "retention") // DAY_MS
-        newest = min(day_number(max(snapshot.days)), self._clock.now_ms() // DAY_MS)
-        first = day_name(newest - kept_days + 1)
-        old = [name for name in snapshot.days if name < first]
+        today = day_name(self._clock.now_ms() // DAY_MS)  # a row of a day to come empties no table
+        newest = max((name for name in snapshot.days if name <= today), default=None)
+        if newest is None:
+            return snapshot
+        last = day_number(newest) - kept_days
+        old = [name for name in snapshot.days if day_number(name) <= last]
         if not old:
             return snapshot
         days = {name: day for name, day in snapshot.days.items() if name not in old}

@@ -63,12 +63,21 @@ def test_offsets_are_one_for_all_or_one_for_each() -> None:
         ("inputs.x.from=latest", "from is 'latest'; expected an event time"),
         ("inputs.x.format=xml", r"setting inputs\.x\.format: .*'parquet', 'csv' or 'jsonl'"),
         ("inputs.x.partitions=0", r"setting inputs\.x\.partitions"),
+        ("inputs.x.files=", r"setting inputs\.x: files has an empty path"),
+        ("inputs.x.files=a.csv,", "files has an empty path"),
+        ("inputs.x.to_offset=-1", "offsets begin at 0, found one below it"),
         ("inputs.x.from_offset=a", r"setting inputs\.x\.from_offset"),
     ],
 )
 def test_a_mistake_names_the_input(word: str, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         load_settings(None, [word], environ={})
+
+
+def test_times_are_in_their_order() -> None:
+    words = ["inputs.x.from=2013-02-01", "inputs.x.to=2013-01-01"]
+    with pytest.raises(InvalidInputError, match=r"to is '2013-01-01'; expected a time after from"):
+        load_settings(None, words, environ={})
 
 
 def test_an_input_is_of_one_kind() -> None:

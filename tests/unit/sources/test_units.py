@@ -99,8 +99,8 @@ def test_names_that_are_there_are_no_patterns(tmp_path: Path) -> None:
     path = tmp_path / "years [2013]" / "a*[1].csv"
     path.parent.mkdir()
     path.touch()
-    for given in (path, path.parent):
-        assert [address for address, _ in found_files(str(given), None)] == [str(path)]
+    for name in (path, path.parent):
+        assert [address for address, _ in found_files(str(name), None)] == [str(path)]
 
 
 def test_what_can_only_be_read_refuses_the_rest(tmp_path: Path) -> None:

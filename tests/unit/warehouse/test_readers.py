@@ -148,6 +148,10 @@ def test_what_delta_has_not_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         driver.create("in", {"at": pa.timestamp("us", "UTC"), "n": pa.uint32()}, time="at")
         with pytest.raises(GraphError, match="column 'n' is uint32, which Delta has no type for"):
             driver.start()
+    with TestDriver(job("delta")) as driver:
+        driver.create("in", {"at": pa.timestamp("us", "UTC"), "n": pa.float16()}, time="at")
+        with pytest.raises(GraphError, match="column 'n' is halffloat, which Delta has no type"):
+            driver.start()
     monkeypatch.setitem(sys.modules, "deltalake", None)
     with TestDriver(job("delta")) as driver:
         driver.create("in", COLUMNS, time="at")

@@ -16,8 +16,8 @@ import headrace as hr
 from headrace.errors import CorruptDataError, GraphError, InvalidInputError
 from headrace.files import Files
 from headrace.graph.sinks import Prepared, ReceiverAwayError, SinkEpoch, SinkSite
-from headrace.testing import ManualClock
-from headrace.warehouse import view
+from headrace.testing import ManualClock, TestDriver
+from headrace.warehouse import Table, view
 from headrace.warehouse.compaction import Aims
 from headrace.warehouse.maintenance import compact
 from headrace.warehouse.sink import TableSink
@@ -220,9 +220,41 @@ def test_retention_counts_from_the_newest_day_but_not_from_one_to_come(
     writer.send(1, [row(day, n=day) for day in range(4)])
     assert plain(tmp_path) == [2, 3]
     writer.send(2, [row(2_000, n=7)])  # far ahead of the clock, which is at day 400
-    assert plain(tmp_path) == [7]
+    assert plain(tmp_path) == [2, 3, 7]
     writer.send(3, [row(399, n=8), row(400, n=9), row(398, n=10)])
     assert plain(tmp_path) == [7, 8, 9]
+
+
+def test_retention_that_reaches_back_before_the_first_year_keeps_all(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    writer = Writer(tmp_path, clock, SCHEMA, retention="999999d")
+    writer.send(1, [row(0, n=1)])
+    assert plain(tmp_path) == [1]
+
+
+def test_columns_to_sort_by_that_are_named_twice_count_once() -> None:
+    @hr.job("twice")
+    def twice(g: hr.Graph) -> None:
+        g.input("in", time="at").send_to(g.output_table("t", sort_by=["user", "user"]))
+
+    with TestDriver(twice) as driver:
+        driver.create("in", {field.name: field.type for field in SCHEMA})
+        driver.feed("in", [row(0, "bob"), row(0, "ann")])
+        driver.run()
+        table = Table(driver.settings.warehouse_dir / "t")
+        assert table.to_arrow()["user"].to_pylist() == ["ann", "bob"]
+
+
+def test_a_column_that_sql_takes_for_the_partition_is_refused() -> None:
+    @hr.job("taken")
+    def taken(g: hr.Graph) -> None:
+        g.input("in", time="at").send_to(g.output_table("t"))
+
+    with TestDriver(taken) as driver:
+        driver.create("in", {"at": pa.timestamp("us", "UTC"), "DS": pa.string()})
+        with pytest.raises(GraphError, match="column 'DS' has the name of the partition by day"):
+            driver.start()
 
 
 def test_a_table_is_of_one_job_and_of_one_column(
