@@ -10,6 +10,7 @@ from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.exceptions import HTTPException
 
 from headrace.control.board import EPOCHS, Board
 from headrace.control.hosts import HostAsks, add_hosts
@@ -91,6 +92,7 @@ def make_app(board: Board, token: str, ask: Ask, save: Save, hosts: HostAsks) ->
     app.exception_handler(HeadraceError)(_told)
     app.exception_handler(_Refused)(_refused)
     app.exception_handler(RequestValidationError)(_malformed)
+    app.exception_handler(HTTPException)(_unknown)
     _observe(app, board)
     _steer(app, board, ask)
     add_hosts(app, board, hosts)
@@ -122,6 +124,14 @@ def _malformed(request: Request, error: Exception) -> JSONResponse:
     found = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
     told = Problem(code="HR100", message=found, next="send what /openapi.json describes")
     return JSONResponse(told.model_dump(), 422)
+
+
+def _unknown(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    told = Problem(code="HR100", message=message, next="send what /openapi.json describes")
+    status = 422 if error.status_code == 400 else error.status_code  # a body that is no JSON
+    return JSONResponse(told.model_dump(), status, error.headers)
 
 
 def _observe(app: FastAPI, board: Board) -> None:

@@ -62,10 +62,12 @@ class StoryLog:
             if not path.exists():
                 self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
                 self._forget(event.time_ms)
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
             with open(os.open(path, flags, 0o600), "ab") as file:
-                if file.tell() < MOST_BYTES:
-                    file.write(msgspec.json.encode(event) + b"\n")
+                if (size := file.tell()) < MOST_BYTES:
+                    is_torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"
+                    begin = b"\n" if is_torn else b""
+                    file.write(begin + msgspec.json.encode(event) + b"\n")
 
     def _path(self, day: int) -> Path:
         return self._folder / f"events-{day:06d}.jsonl"

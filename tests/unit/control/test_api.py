@@ -463,3 +463,19 @@ def _cases(operation: Any, count: int) -> list[Any]:
 
     collect()
     return found
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"), [("/v1/nope", None, 404), ("/v1/rescale", b"\xff", 422)]
+)
+def test_what_is_not_understood_is_told_as_a_problem(
+    driver: TestDriver, client: Client, path: str, body: bytes | None, status: int
+) -> None:
+    token = {"Authorization": f"Bearer {client.place.token}", "Content-Type": "application/json"}
+    request = urllib.request.Request(f"{client.place.url}{path}", body, token)
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=20)
+    told = msgspec.json.decode(refused.value.read())
+    refused.value.close()
+    assert (refused.value.code, told["code"]) == (status, "HR100")
+    assert path in told["message"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from headrace.coordinator.hosts.record import Happening, HostState, What
@@ -86,12 +87,13 @@ def test_events_are_for_their_owner_and_go_after_a_week(tmp_path: Path) -> None:
     assert [event.text for event in log.last(1)] == ["day 8"]
 
 
-def test_a_torn_line_is_passed_over_and_a_day_is_bounded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("torn", [b'[0,"pau\n', b'[0,"pau'])
+def test_a_torn_line_is_passed_over_and_a_day_is_bounded(tmp_path: Path, torn: bytes) -> None:
     log = StoryLog(tmp_path)
     log.append(Event(0, "paused", "one"))
     (path,) = (tmp_path / "history").iterdir()
     with path.open("ab") as file:
-        file.write(b'[0,"pau\n')
+        file.write(torn)
     log.append(Event(1, "resumed", "two"))
     assert texts(log) == ["one", "two"]
     with path.open("ab") as file:
