@@ -86,8 +86,10 @@ def backfill(  # noqa: PLR0913, PLR0917 - one for each option
     from headrace.cli.screen import show_json, show_line
     from headrace.cli.targets import find_job
     from headrace.clock import SystemClock
+    from headrace.coordinator.reprocessing.pairs import check_unused
     from headrace.coordinator.reprocessing.unmerged import is_half_merged
     from headrace.errors import InvalidInputError
+    from headrace.graph.operators import SendTo
 
     if blocking and (end or merge or as_name):
         raise InvalidInputError(
@@ -102,10 +104,13 @@ def backfill(  # noqa: PLR0913, PLR0917 - one for each option
         go(target, config, sets)
         return
     settings = settings_of(home, config, overrides)
-    with open_home_bus(settings) as bus:
-        sets += range_sets(settings, job, bus, begin, end)
     name = as_name or f"{job.name}-backfill"
     apart = as_name or "backfill"
+    graph = dataclasses.replace(job, name=name, apart=apart).build()
+    own = [one.stream for one in graph.operators if isinstance(one, SendTo)]
+    with open_home_bus(settings) as bus:
+        sets += range_sets(settings, job, bus, begin, end)
+        check_unused(settings, name, own, bus)
     clock = SystemClock()
     if merge and is_half_merged(settings, name, clock):
         tell_notice(

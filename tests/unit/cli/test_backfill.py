@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.cli.commands import headrace
+from tests.unit.cli.commands import done, headrace, refused
 
 import headrace as hr
 from headrace.cli.backfill import range_sets, rate_sets
@@ -17,6 +17,7 @@ from headrace.cli.jobs.versions import merge_into
 from headrace.clock import SystemClock
 from headrace.config import load_settings
 from headrace.config.inputs import read_inputs
+from headrace.coordinator.reprocessing.pairs import check_unused
 from headrace.faults import injected
 from headrace.testing.driver import TestDriver
 
@@ -126,3 +127,23 @@ def test_a_merge_that_was_killed_is_completed_and_no_other_run_begins(tmp_path: 
         last = {row["user"]: row["n"] for row in live.output("out")}
         assert last == dict.fromkeys("abcdefg", 2)
         assert not (tmp_path / "jobs" / "sums-backfill" / "merging").exists()
+
+
+def test_a_new_backfill_takes_no_rows_of_others_for_its_own(tmp_path: Path) -> None:
+    """They would be merged into the live results: of a deleted run, or of a version that runs."""
+    sums = sums_job(None)
+    with TestDriver(sums, tasks=2, home=tmp_path, memory_bus=False) as live:
+        live.create("in", {"user": pa.string(), "n": pa.int64(), "at": pa.int64()}, time="at")
+        live.feed("in", [{"user": "ann", "n": 1, "at": 0}])
+        live.run()
+        version = dataclasses.replace(sums, name="sums-2", apart="v2")
+        with TestDriver(version, tasks=2, home=tmp_path, memory_bus=False) as other:
+            other.run()
+        module = tmp_path / "sums_beside.py"
+        module.write_text(MODULE)
+        asked = ("backfill", f"{module}:sums", "--from", "1970-01-01", "--as", "v2")
+        said = refused(*asked, "--home", tmp_path)
+        assert "job 'v2' is new, and its output 'out.v2' holds rows of another one" in said
+        assert live.output("out.v2")
+        done("bus", "trim", "out.v2", "--before", "latest", "--home", tmp_path)
+        check_unused(live.settings, "v2", ["out.v2"], live.bus)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.bus.bus import Bus
 from headrace.clock import Clock
 from headrace.config import Settings
+from headrace.coordinator.backup.places import newest_of
 from headrace.coordinator.inspection.part_readers import part_readers
 from headrace.errors import InvalidInputError
 
@@ -100,6 +102,26 @@ def own_streams(settings: Settings, job: str, bus: Bus, clock: Clock) -> list[st
                 stream=stream,
             )
     return streams
+
+
+def check_unused(settings: Settings, job: str, streams: Iterable[str], bus: Bus) -> None:
+    """Refuse outputs in which a job that is new would find rows of others.
+
+    Raises:
+        InvalidInputError: one holds rows; names it.
+    """
+    if any((newest_of(settings, job) / "manifests").glob("[0-9]*.json")):
+        return
+    for name in sorted(set(streams) & set(bus.names())):
+        stream = bus.stream(name)
+        if stream.begins() != stream.ends():
+            raise InvalidInputError(
+                f"job {job!r} is new, and its output {name!r} holds rows of another one, which "
+                "would pass for its own: of a version that runs, so give another name with --as; "
+                "or of one that was deleted, so drop them: headrace bus trim "
+                f"{name} --before latest",
+                stream=name,
+            )
 
 
 def apart_of(settings: Settings, job: str) -> str | None:
