@@ -46,9 +46,15 @@ def snapshot_of(folder: Path) -> Snapshot:
     """Return the newest version of a Delta table.
 
     Raises:
-        InvalidInputError: the library for it is not installed.
+        InvalidInputError: the library for it is not installed, or no job has made it.
     """
     found = library().DeltaTable(str(folder))
+    writer = _writer_of(found.metadata().description)
+    if found.metadata().partition_columns != [PARTITION] or "job" not in writer:
+        raise InvalidInputError(
+            f"Delta table {folder} was made by no job, of which tables have a partition "
+            f"{PARTITION!r}; move it out of the warehouse"
+        )
     days: dict[str, list[DataFile]] = {}
     actions = pa.table(found.get_add_actions(flatten=True)).to_pylist()
     for action in actions:
@@ -56,13 +62,21 @@ def snapshot_of(folder: Path) -> Snapshot:
         name = Path(action["path"]).name
         file = DataFile(name, action["num_records"] or 0, action["size_bytes"])
         days.setdefault(day, []).append(file)
-    writer = json.loads(found.metadata().description or "{}")
     return Snapshot(
         FORMAT,
-        writer.get("job", ""),
+        writer["job"],
         writer.get("operator", ""),
         schema_to_text(columns_of(found)),
         writer.get("time", ""),
         version=found.version(),
         days={day: Day(tuple(files)) for day, files in days.items()},
     )
+
+
+def _writer_of(description: str | None) -> dict[str, str]:
+    """Return what the receiver says of itself; nothing, where others have written."""
+    try:
+        found = json.loads(description or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

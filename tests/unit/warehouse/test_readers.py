@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 import headrace as hr
 from headrace.cli.warehouse.sql import on_duckdb
@@ -99,6 +99,24 @@ def test_sql_of_the_command(table: Path) -> None:
     ]
 
 
+def test_sql_that_says_nothing_or_names_a_column_twice(table: Path) -> None:
+    for query in ("", "-- nothing"):
+        with pytest.raises(InvalidInputError, match="there is no query"):
+            list(on_duckdb(query, table.parent))
+    [found] = on_duckdb("SELECT 1 AS n, 2 AS n, 3 AS n_1", table.parent)
+    assert list(found.values()) == [1, 2, 3]
+
+
+def test_sql_of_a_table_below_folders_that_look_like_partitions(tmp_path: Path) -> None:
+    with TestDriver(job("parquet"), home=tmp_path / "year=2013" / "at=[x]") as driver:
+        driver.create("in", COLUMNS)
+        feed(driver, 0, 1)
+        driver.run()
+        [found] = on_duckdb("SELECT * FROM events", driver.settings.warehouse_dir)
+    assert set(found) == {"at", "user", "n", "ds"}
+    assert found["at"] == BEGIN
+
+
 def test_what_is_known_of_it(table: Path) -> None:
     found = hr.warehouse.Table(table)
     assert (found.job, found.time, found.schema.names) == ("history", "at", [*COLUMNS])
@@ -135,6 +153,13 @@ def test_a_delta_table_gets_columns_and_compaction_and_is_of_one_job(tmp_path: P
         driver.create("in", COLUMNS, time="at")
         with pytest.raises(InvalidInputError, match=r"expected .*other.*: give each a table of"):
             driver.start()
+
+
+@pytest.mark.parametrize("said", ["my own", "3", None])
+def test_a_delta_table_of_others_is_told(said: str | None, tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path / "mine"), pa.table({"a": [1]}), description=said)
+    with pytest.raises(InvalidInputError, match="mine was made by no job"):
+        list(on_duckdb("SELECT 1", tmp_path))
 
 
 def test_what_delta_has_not_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

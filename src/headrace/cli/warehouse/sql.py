@@ -8,6 +8,7 @@ from typing import Any
 
 from headrace.config import Settings
 from headrace.errors import InvalidInputError
+from headrace.graph.daily import PARTITION
 from headrace.warehouse import Table, table_names
 
 Row = dict[str, Any]
@@ -30,21 +31,40 @@ def on_duckdb(query: str, warehouse: Path) -> Iterator[Row]:
         for name in table_names(warehouse):
             _view(connection, Table(warehouse / name))
         try:
+            if not connection.extract_statements(query):
+                raise InvalidInputError(
+                    "there is no query; expected SQL such as 'select * from TABLE'"
+                )
             found = connection.execute(query)
         except duckdb.Error as error:
             raise InvalidInputError(f"DuckDB: {str(error).splitlines()[0]}") from error
-        names = [column[0] for column in found.description]
+        names = _apart([column[0] for column in found.description])
         while rows := found.fetchmany(1000):
             yield from (dict(zip(names, row, strict=True)) for row in rows)
+
+
+def _apart(names: list[str]) -> list[str]:
+    """Number names that come again, for a row has each once."""
+    taken: list[str] = []
+    for name in names:
+        free, number = name, 0
+        while free in taken:
+            number += 1
+            free = f"{name}_{number}"
+        taken.append(free)
+    return taken
 
 
 def _view(connection: Any, table: Table) -> None:
     name = '"' + table.name.replace('"', '""') + '"'
     if files := table.files():
         listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
+        # The day is taken from the file's own folder: folders above may look like partitions.
+        day = f"regexp_extract(__file, '{PARTITION}=([^/]*)/[^/]*$', 1)"
         connection.execute(
-            f"CREATE VIEW {name} AS SELECT * FROM read_parquet([{listed}], "
-            "hive_partitioning = true, union_by_name = true, hive_types = {'ds': DATE})"
+            f"CREATE VIEW {name} AS SELECT * EXCLUDE (__file), CAST({day} "
+            f"AS DATE) AS {PARTITION} FROM read_parquet([{listed}], hive_partitioning = false, "
+            "filename = '__file', union_by_name = true)"
         )
         return
     connection.register(table.name, table.to_arrow())
