@@ -9,9 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from tests.sim.world import World, make_job
 
+import headrace as hr
 from headrace.clock import SystemClock
 from headrace.coordinator.changes.resetting import own_inputs, reset_parts
 from headrace.coordinator.changes.rewinding import emptied
@@ -321,3 +323,31 @@ def test_a_job_whose_epochs_are_not_on_this_disk_is_not_begun_over(
         driver.settings = driver.settings.model_copy(update={"state": backup})
         with pytest.raises(InvalidInputError, match="job 'world' exists"):
             begin(driver, job="world")
+
+
+@hr.job("plain")
+def plain_job(g: hr.Graph) -> None:
+    g.input("in").partition_by("n").aggregate(c=hr.agg.count()).send_to(g.output("out"))
+
+
+@pytest.mark.parametrize("kind", ["files", "other stream", "range"])
+def test_positions_in_what_stands_for_a_stream_are_not_saved_as_its_own(
+    kind: str, tmp_path: Path
+) -> None:
+    """Rows of the stream would be skipped. Those of a range of the stream itself are its own."""
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"n": 1}\n' * 50)
+    given = {"files": str(file)} if kind == "files" else {"stream": "others"}
+    inputs = {"in": {"to_offset": 40} if kind == "range" else given}
+    with TestDriver(plain_job, home=tmp_path, max_rows=10, inputs=inputs) as driver:
+        for name in ("in", "others"):
+            driver.create(name, {"n": pa.int64()})
+            driver.feed(name, [{"n": 2}] * 60)
+        for part in driver.parts:
+            part.end_at_present()
+        driver.advance()
+        if kind == "range":
+            assert save(driver).parts[0].state.inputs["in"][0].next_offset == 10
+            return
+        with pytest.raises(InvalidInputError, match="in the place of stream 'in'"):
+            save(driver)

@@ -47,6 +47,7 @@ from headrace.errors import CorruptDataError, InvalidInputError, UnavailableErro
 from headrace.faults import fault
 from headrace.files import Files
 from headrace.plan.parts import STREAM_SUFFIX
+from headrace.sources.listing import load_listing
 from headrace.state.segment_reader import SegmentReader
 
 HIDDEN = ".savepoint-"
@@ -92,6 +93,7 @@ class SavepointWriter:
             UnavailableError: the driver does not answer, or sweeps files faster than they can be
                 linked.
         """
+        self._check_inputs()
         moment = self.clock.now_ms()
         target = self.folder / check_savepoint_name(name or self._free_name(moment))
         _check_free(target)
@@ -109,6 +111,20 @@ class SavepointWriter:
             "linked; raise state.keep_epochs, or stop the job first",
             job=self.readers[0].job,
         )
+
+    def _check_inputs(self) -> None:
+        """Refuse positions in files or another stream: who begins would read the bus at them."""
+        aliases = self.bus.aliases()
+        for reader in self.readers:
+            for name, source in (load_listing(reader.root) or {}).items():
+                if source.stream not in (name, aliases.get(name)):
+                    raise InvalidInputError(
+                        f"job {reader.job!r} reads {source.said} in the place of stream {name!r}, "
+                        "and who begins from a savepoint goes on in streams; let the run end, or "
+                        "read a stream",
+                        job=reader.job,
+                        stream=name,
+                    )
 
     def _free_name(self, moment: int) -> str:
         at = datetime.fromtimestamp(moment / 1000, UTC)
