@@ -115,6 +115,7 @@ def test_a_driver_that_waits_for_input_is_taken_over(world: World) -> None:
     assert model(world.log) == world.found()
     told = [text for text in world.events("counting") if "is taken over from" in text]
     assert [f"process {first.process.pid} on" in text for text in told] == [True]
+    assert "the driver stopped, for another one has taken over" in world.events("counting")
 
 
 def test_a_frozen_driver_is_taken_over_and_changes_nothing_when_it_wakes(world: World) -> None:

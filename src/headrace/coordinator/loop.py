@@ -23,12 +23,13 @@ class Control:
 
     ``stop`` ends it after the epoch under way; ``finish`` makes it read its inputs to the ends
     they have at that moment, close all windows, and end for good; while ``paused`` is set, no
-    epoch begins.
+    epoch begins. ``fenced`` says why it is stopped: another driver has taken over.
     """
 
     stop: threading.Event = field(default_factory=threading.Event)
     finish: threading.Event = field(default_factory=threading.Event)
     paused: threading.Event = field(default_factory=threading.Event)
+    fenced: threading.Event = field(default_factory=threading.Event)
 
     def wishes(self) -> Wishes:
         """Return what is asked for now."""

@@ -108,6 +108,7 @@ def test_a_driver_that_waits_finds_that_a_newer_one_has_begun(
 
     with pytest.raises(NotOwnerError, match="taken over by generation 1, process 7 on far"):
         drive()
+    assert control.fenced.is_set()
     assert threading.active_count() < 20
     assert lease.holder()[0] == lease.mine  # it is the next driver's now, or runs out
 

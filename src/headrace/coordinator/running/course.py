@@ -243,7 +243,8 @@ def _told(part: Coordinator, control: Control) -> Iterator[None]:
         part.story.tell("failed", f"the driver ended: {error.code}: {error.message}")
         raise
     if control.stop.is_set() and not part.has_ended:
-        part.story.tell("stopped", "the driver stopped, as it was told to")
+        why = "for another one has taken over" if control.fenced.is_set() else "as it was told to"
+        part.story.tell("stopped", f"the driver stopped, {why}")
 
 
 class _Tally:

@@ -209,6 +209,7 @@ class _Keeper:
                         "headrace jobs ls tells who runs it",
                         job=self._job,
                     )
+                    self._control.fenced.set()
                     self._control.stop.set()
                     return
                 if self._lease is not None:
