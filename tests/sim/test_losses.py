@@ -165,3 +165,15 @@ def test_a_driver_that_was_fenced_is_told_of_by_the_next_ones_generation(world: 
         "a driver began: generation 1",
         "a driver began: generation 2",
     ]
+
+
+def test_a_driver_that_finds_nothing_to_read_is_told_of_all_the_same(world: World) -> None:
+    world.driver.start()
+    world.driver.start()
+    assert world.driver.advance() is None
+    world.feed()
+    world.check()
+    begun = [text for text in world.texts() if text.startswith("a driver began")]
+    assert [text.split(",")[0] for text in begun] == [
+        f"a driver began: generation {number}" for number in (1, 2, 3)
+    ]

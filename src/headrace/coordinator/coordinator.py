@@ -466,7 +466,7 @@ class Coordinator:
         if self._copier is not None:
             self._copier.observe(self.state)
         self._kept.observe(self.state)
-        self.story.observe(self.state)
+        self.story.observe(self.state, self.members.noted)
         if self._published == self.state.digest:
             return 0
         if is_joined(self._plan):  # after a reset the streams are others, which know no duplicates

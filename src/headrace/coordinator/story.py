@@ -1,15 +1,15 @@
 """The story of a job: what became of its drivers, hosts and workers, for a week, for people.
 
 One file for each day (UTC) in the job's storage, a line of JSON for each event, for its owner
-alone. What manifests say of hosts is written here once it is committed; what no manifest says, at
-once. A line that a crash tore is passed over, and a file that cannot be read; a line that cannot be
-written is left out.
+alone. What a driver notes is written here at once, though an epoch commits it later; what others
+committed, once it is seen. A line that a crash tore is passed over, and a file that cannot be read;
+a line that cannot be written is left out.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -110,6 +110,7 @@ class Story:
     def __init__(self, log: StoryLog, clock: Clock) -> None:
         self._log, self._clock = log, clock
         self._seen: JobState | None = None
+        self._told: frozenset[Happening] = frozenset()
         self._workers: dict[int, tuple[str, int, float]] = {}
 
     def tell(self, kind: str, text: str, time_ms: int | None = None) -> None:
@@ -118,16 +119,25 @@ class Story:
         now = self._clock.now_ms() if time_ms is None else time_ms
         self._log.append(Event(now, kind, text, epoch))
 
-    def observe(self, state: JobState) -> None:
-        """Tell what became of the job by its manifests, up to this one; each is told once."""
+    def observe(self, state: JobState, noted: Iterable[Happening] = ()) -> None:
+        """Tell what became of the job by its manifests, up to this one; each is told once.
+
+        Args:
+            state: after the last epoch.
+            noted: what has happened since, which the next epoch commits.
+        """
         before, self._seen = self._seen, state
-        if before is state:
-            return
+        noted, told = tuple(noted), self._told
+        self._told = frozenset((*state.story, *noted))
         if before is None:
             self._catch_up(state)
-            return
+        elif before is not state:
+            self._tell_changes(before, state, told)
+        self._tell_all((one for one in noted if one not in told), state)
+
+    def _tell_changes(self, before: JobState, state: JobState, told: Collection[Happening]) -> None:
         new = [one for one in state.story if one not in before.story]
-        self._tell_all(new, state)
+        self._tell_all((one for one in new if one not in told), state)
         if before.lineage == state.lineage:
             self._tell_moves(before, state, new)
         for stage, tasks in state.task_counts.items():

@@ -90,7 +90,7 @@ def test_it_tells_of_job_stages_tasks_inputs_and_epochs(client: Client) -> None:
     assert {"plan", "commit", "publish"} <= set(second["steps_ms"])
     assert [one["epoch"] for one in client.get("/v1/epochs?last=1")] == [2]
     (event,) = client.get("/v1/events")
-    assert (event["kind"], event["epoch"]) == ("driver", 1)
+    assert (event["kind"], event["epoch"]) == ("driver", 0)
 
 
 def test_it_tells_bytes_of_stores_and_the_heaviest_keys(client: Client) -> None:

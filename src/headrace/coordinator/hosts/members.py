@@ -135,6 +135,11 @@ class Members:
         """Remember that something happened, until an epoch commits it."""
         self._happened.append(Happening(self._clock.now_ms(), what, host, detail))
 
+    @property
+    def noted(self) -> tuple[Happening, ...]:
+        """What has happened that no epoch has committed yet."""
+        return tuple(self._happened)
+
     def around(self, state: JobState) -> Around:
         """Return what the placing of the next epoch goes by."""
         return Around(self._rules, self.seats, self._changes(state), tuple(self._happened))
