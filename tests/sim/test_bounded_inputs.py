@@ -233,6 +233,33 @@ def test_files_with_odd_lines_alone(name: str, text: bytes, dead: int, tmp_path:
         assert len(results(driver)) == (0 if name.startswith("all") else 1)
 
 
+def test_from_and_to_are_of_the_event_time_that_the_job_names(tmp_path: Path) -> None:
+    """Where the stream itself has none."""
+
+    @hr.job("named")
+    def named(g: hr.Graph) -> None:
+        g.input("in", time="at").send_to(g.output("copy"))
+
+    limits = {"from": "2013-01-01T05:00", "to": "2013-01-01T06:00"}
+    pattern = as_parquet(tmp_path, [rows(50)])
+    for said in (limits, {**limits, "files": pattern}):
+        with TestDriver(named, inputs={"in": said}) as driver:
+            driver.create("in", COLUMNS)
+            driver.feed("in", rows(50))
+            driver.run()
+            assert [row["n"] for row in driver.output("copy")] == [20, 21, 22, 23]
+
+
+def test_parquet_that_becomes_another_in_a_run_is_told(tmp_path: Path) -> None:
+    pattern = as_parquet(tmp_path, [rows(50)])
+    with bounded({"files": pattern}, max_rows=13) as driver:
+        driver.advance()
+        as_parquet(tmp_path, [[{**row, "user": "another"} for row in rows(50)]])
+        driver.crash()
+        with pytest.raises(InvalidInputError, match=r"0\.parquet has changed since the run began"):
+            driver.run()
+
+
 def test_columns_are_guessed_from_a_file_with_rows(tmp_path: Path) -> None:
     @hr.job("guess")
     def guess(g: hr.Graph) -> None:

@@ -54,7 +54,7 @@ class ColumnReader:
                     explicit_schema=pa.schema(kinds), unexpected_field_behavior="error"
                 ),
             )
-        except (pa.ArrowException, ValueError, AttributeError):
+        except (pa.ArrowException, ValueError, AttributeError, RecursionError):
             return None
         times = [field.name for field in self._spec.schema if field.type == _UTC]
         if any(_has_empty(table.column(name)) for name in times):

@@ -56,9 +56,10 @@ def _of_stream(operator: Input, given: InputSettings, bus: Bus) -> Source:
     begins, ends = stream.begins(), stream.ends()
     begins = _bounds(given.from_offset, begins, "from_offset", operator)
     ends = _bounds(given.to_offset, ends, "to_offset", operator)
+    spec = replace(stream.spec, time=operator.time or stream.spec.time)
     if given.begin_ms is not None or given.end_ms is not None:
-        _check_timed(stream.spec.time, operator)
-    if given.begin_ms is not None:
+        _check_timed(spec.time, operator)
+    if given.begin_ms is not None and spec.time == stream.spec.time:  # what its index is of
         begins = [
             max(begin, _offset(stream, partition, given.begin_ms))
             for partition, begin in enumerate(begins)
@@ -66,7 +67,7 @@ def _of_stream(operator: Input, given: InputSettings, bus: Bus) -> Source:
     ends = [max(begin, end) for begin, end in zip(begins, ends, strict=True)]
     return Source(
         given.text,
-        **what_of(stream.spec),
+        **what_of(spec),
         stream=stream.spec.name,
         begins=tuple(begins),
         ends=tuple(ends),
@@ -195,7 +196,7 @@ def _spec(
     name = operator.stream
     if name in bus.names() or name in bus.aliases():
         spec = bus.stream(name).spec
-        return replace(spec, partitions=1, time=given.time or spec.time)
+        return replace(spec, partitions=1, time=given.time or operator.time or spec.time)
     time = given.time or operator.time
     if operator.schema is not None:
         return StreamSpec(name, 1, operator.schema, time)

@@ -66,7 +66,7 @@ class RowReader:
         try:
             return self._decoder.decode(line)
         except msgspec.ValidationError as error:
-            raise self._mistake(error, lambda: json.loads(line)) from error
+            raise self._mistake(error, lambda: _whole(line)) from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             found = _shortened(line.decode(errors="replace").strip())
             raise InvalidInputError(
@@ -238,6 +238,15 @@ def _plain(value: Any) -> str:
         return _shortened(json.dumps(value, ensure_ascii=False, default=str))
     except ValueError:
         return _shortened(repr(value))
+
+
+def _whole(line: bytes) -> Any:
+    """Return a line of JSON that does not fit; what is behind its first value may be none."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        found = _shortened(line.decode(errors="replace").strip())
+        raise InvalidInputError(f"found {found}, expected a JSON object on a line") from error
 
 
 def _shortened(text: str) -> str:

@@ -69,6 +69,7 @@ class UnitReader:
         address = self._files[unit.file].address
         with open_address(address) as source:
             try:
+                size = source.size()
                 file = pq.ParquetFile(source)
                 there = [name for name in columns if name in file.schema_arrow.names]
                 table = file.read_row_group(unit.begin, columns=there)
@@ -76,7 +77,7 @@ class UnitReader:
                 raise CorruptDataError(
                     f"{address} cannot be read: {str(error).splitlines()[0]}", file=address
                 ) from error
-        if table.num_rows != unit.rows:
+        if size != self._files[unit.file].bytes or table.num_rows != unit.rows:
             raise self._changed(address)
         fields = [self._spec.schema.field(name) for name in columns]
         for field in fields:

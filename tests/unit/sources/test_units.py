@@ -88,7 +88,7 @@ def test_a_folder_has_the_files_whose_names_end_so(tmp_path: Path) -> None:
 
 def test_json_that_is_no_object_is_told_by_its_line(tmp_path: Path) -> None:
     """Arrow's reader of JSON ends the process at a null."""
-    for word in ("null", "[]", "7", '"a"'):
+    for word in ("null", "[]", "7", '"a"', '"n": 1}', '{"n":' + "[" * 100_000):
         path = tmp_path / "in.jsonl"
         path.write_text(f'{word}\n{{"text": "a", "n": 1}}\n')
         with pytest.raises(InvalidInputError, match=r"in\.jsonl line 1: found"):
