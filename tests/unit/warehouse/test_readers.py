@@ -7,14 +7,17 @@ import sys
 from pathlib import Path
 
 import duckdb
+import msgspec
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from typer.testing import CliRunner
 
 import headrace as hr
+from headrace.cli.main import app
 from headrace.cli.warehouse.sql import on_duckdb
 from headrace.errors import GraphError, InvalidInputError
 from headrace.graph.jobs import Job
@@ -105,6 +108,13 @@ def test_sql_that_says_nothing_or_names_a_column_twice(table: Path) -> None:
             list(on_duckdb(query, table.parent))
     [found] = on_duckdb("SELECT 1 AS n, 2 AS n, 3 AS n_1", table.parent)
     assert list(found.values()) == [1, 2, 3]
+
+
+def test_sql_prints_json_that_any_program_reads(tmp_path: Path) -> None:
+    query = "SELECT 'nan'::DOUBLE AS n, [1.5, 'inf'::DOUBLE] AS several"
+    words = ["warehouse", "sql", query, "--json", "--home", str(tmp_path)]
+    said = CliRunner().invoke(app, words).stdout
+    assert msgspec.json.decode(said) == {"n": "nan", "several": [1.5, "inf"]}
 
 
 def test_sql_of_a_table_below_folders_that_look_like_partitions(tmp_path: Path) -> None:
