@@ -44,7 +44,8 @@ COLUMNS = pa.schema(
 class RefusedError(InvalidInputError):
     """A place that will not take it, however often it is tried."""
 
-    code = "HR100"
+    code = "HR115"
+    move = "put the place right in [alerts], then try it: headrace alerts test"
 
 
 class Place(Protocol):
