@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from tests.spark.runs import World, until
 
 import headrace as hr
 from headrace.errors import InvalidInputError, NotOwnerError
+from headrace.files import Files
 from headrace.standalone.running import Running
 
 QUIET: dict[str, Any] = {"control.enabled": False}
@@ -118,6 +120,41 @@ def test_what_is_wrong_is_raised_where_the_run_is_waited_for(world: World) -> No
         hr.start(counting(), {"job.taks": 3})
     with pytest.raises(InvalidInputError, match=r"need state\.durability=epoch"):
         hr.run(counting(), settings(world, "state.durability=backup(30s)"), join=True)
+
+
+def test_what_is_no_job_and_what_are_no_settings_is_said(world: World) -> None:
+    for job in ("counting", counting):
+        with pytest.raises(InvalidInputError, match="expected a job, a function under"):
+            hr.run(job, settings(world))  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match=r"expected settings by key, as .* found .*slots=2"):
+        hr.start(counting(), ["job.slots=2"])  # type: ignore[arg-type]
+
+
+def test_who_cannot_be_joined_keeps_the_job_from_nobody(world: World) -> None:
+    with pytest.raises(InvalidInputError, match=r"standalone\.host=192\.0\.2\.1 cannot be"):
+        hr.run(counting(), settings(world, "standalone.host=192.0.2.1"), join=True)
+    assert not (world.job_dir("counting") / "lease.json").exists()
+
+
+def test_who_finds_no_room_for_a_lease_waits_for_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the look at a lease, and after the lock was taken: which is given back, too."""
+    world.feed(10)
+    write_new, said, failed = Files.write_new, list[str](), list[str]()
+
+    def full(files: Files, path: Path, *words: Any, **how: Any) -> int:
+        if path.name.startswith(".lease.") and len(failed) < 3:
+            failed.append(path.name)
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return write_new(files, path, *words, **how)
+
+    monkeypatch.setattr(Files, "write_new", full)
+    chosen = settings(world, "job.bounded=true")
+    assert hr.run(counting(), chosen, join=True, on_notice=said.append).state.ended
+    assert len(failed) == 3
+    assert sum("the job waits for room" in line for line in said) >= 1
+    assert model(world.log) == world.found()
 
 
 def test_a_job_that_reads_dataframes_is_refused(world: World) -> None:

@@ -47,9 +47,11 @@ class Driving:
             group: of processes.
             control: another one than that of the run.
         """
-        control = control or self.control
-        course = Course(self.bus, self.settings, control, self.clock, self.files, self.listeners)
-        return GroupEngine(group, course)
+        return GroupEngine(group, self.course(control or self.control))
+
+    def course(self, control: Control) -> Course:
+        """Return the course of a run that is stopped by this control."""
+        return Course(self.bus, self.settings, control, self.clock, self.files, self.listeners)
 
     def run(self, engine: GroupEngine, *, is_alone: bool) -> RunResult:
         """Drive the job, whose lock this process holds, until it ends, stops or fails.

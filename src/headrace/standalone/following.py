@@ -26,7 +26,7 @@ from headrace.standalone.frames import (
 )
 from headrace.standalone.group import BEAT_S
 from headrace.standalone.places import Address
-from headrace.standalone.slots import LocalSlots
+from headrace.standalone.slots import LocalSlots, SlotDiedError
 from headrace.task.orders import SlotReport
 
 LEAVE_S = 8.0
@@ -129,11 +129,12 @@ def _next(wire: Wire) -> Message | None:
 
 def _tell(wire: Wire, call: int, future: Future[SlotReport]) -> None:
     error = future.exception()
-    done = (
-        Done(call, future.result())
-        if error is None
-        else Done(call, problem=f"{type(error).__name__}: {error}")
-    )
+    if error is None:
+        done = Done(call, future.result())
+    elif isinstance(error, SlotDiedError):
+        done = Done(call, problem=str(error), died=True)
+    else:
+        done = Done(call, problem=f"{type(error).__name__}: {error}")
     with suppress(OSError):  # the driver finds that this process has gone
         wire.send(done)
 

@@ -11,6 +11,7 @@ import secrets
 import socket
 import struct
 import threading
+import time
 from contextlib import suppress
 
 import msgspec
@@ -56,11 +57,12 @@ class Do(msgspec.Struct, frozen=True, tag=True):
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
-    """What came of ``Do``: a report, or why there is none."""
+    """What came of ``Do``: a report, or why there is none; ``died``: a new slot may be asked."""
 
     call: int
     report: SlotReport | None = None
     problem: str = ""
+    died: bool = False
 
 
 class Alive(msgspec.Struct, frozen=True, tag=True):
@@ -105,6 +107,24 @@ class Wire:
         with self._sending:
             self._socket.sendall(_LENGTH.pack(len(data)) + data)
 
+    def mention(self, message: Message) -> None:
+        """Send a short message if that can be done at once; else whoever listens is not there.
+
+        Nobody waits here for a process that is frozen, or whose host is gone, to take what it was
+        sent before.
+        """
+        data = msgspec.json.encode(message)
+        if not self._sending.acquire(blocking=False):
+            return
+        try:
+            sent = self._socket.send(_LENGTH.pack(len(data)) + data, socket.MSG_DONTWAIT)
+        except OSError:
+            return
+        finally:
+            self._sending.release()
+        if sent < _LENGTH.size + len(data):  # what came after it would be no message
+            self.close()
+
     def receive(self) -> Message | None:
         """Return the next message; ``None``: the other side has gone.
 
@@ -125,9 +145,11 @@ class Wire:
         except msgspec.DecodeError as error:
             raise UnavailableError(f"what came is no message: {error}") from error
 
-    def _exactly(self, size: int) -> bytes:
+    def _exactly(self, size: int, until: float | None = None) -> bytes:
         data = bytearray()
         while len(data) < size:
+            if until is not None and time.monotonic() >= until:
+                return b""
             part = self._socket.recv(min(size - len(data), 1 << 20))
             if not part:
                 return b""
@@ -152,12 +174,13 @@ class Wire:
             is_driver: this is its side.
         """
         self._socket.settimeout(HANDSHAKE_S)
+        until = time.monotonic() + HANDSHAKE_S
         own = secrets.token_bytes(NONCE)
         try:
             self._socket.sendall(own)
-            other = self._exactly(NONCE)
+            other = self._exactly(NONCE, until)
             self._socket.sendall(_proof(token, is_driver, other))
-            found = self._exactly(NONCE)
+            found = self._exactly(NONCE, until)
         except OSError:
             return False
         self._socket.settimeout(None)

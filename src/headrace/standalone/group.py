@@ -39,6 +39,9 @@ from headrace.standalone.slots import LocalSlots, settle
 from headrace.task.orders import SlotOrder, SlotReport
 
 BACKLOG = 64
+"""So many may be about to prove that they know the token."""
+
+BUSY_S = 0.2
 BEAT_S = 0.5
 
 
@@ -86,6 +89,7 @@ class Group:
         )
         self._used: dict[str, set[int]] = {}
         self._doors: list[Door] = []
+        self._closed = False
 
     def open(self, storage: Path, address: str, files: Files, tell: Callable[[str], None]) -> None:
         """Let processes join from now on.
@@ -160,11 +164,14 @@ class Group:
         for member in self._membership.unneeded(used):
             remote = self._remotes.get(member.number)
             if remote is not None:
-                _say(remote.wire, Over())
+                remote.wire.mention(Over())
 
     def serve(self, wire: Wire, hello: Hello) -> Member | None:
         """Take a process in and listen to it until it goes; return it, as it was at last."""
         with self._lock:
+            if self._closed:  # it looks again, and finds who drives next
+                wire.close()
+                return None
             member = self._membership.join(
                 hello.host, hello.machine, hello.process, hello.slots, self._clock.monotonic()
             )
@@ -218,22 +225,18 @@ class Group:
             if remote.member.number in silent:
                 remote.wire.close()  # its listener does the rest
             else:
-                _say(remote.wire, Alive())
+                remote.wire.mention(Alive())
 
     def close(self, *, ended: bool) -> None:
         """Let all processes go, and take in no more."""
         with self._lock:
+            self._closed = True
             remotes = list(self._remotes.values())
         for door in self._doors:
             door.close()
         for remote in remotes:
-            _say(remote.wire, Over(ended))
+            remote.wire.mention(Over(ended))
             remote.wire.close()
-
-
-def _say(wire: Wire, message: Alive | Over | Refused) -> None:
-    with suppress(OSError):  # whoever listens there finds that it has gone
-        wire.send(message)
 
 
 class Door:
@@ -259,6 +262,7 @@ class Door:
     ) -> None:
         self._group, self._storage, self._files, self._clock = group, storage, files, clock
         self._tell, self._over = tell, threading.Event()
+        self._unproven, self._noting = threading.Semaphore(BACKLOG), threading.Lock()
         self._token = secrets.token_urlsafe(32)
         self._listener = _listening(address)
         host, port = self._listener.getsockname()[:2]
@@ -272,27 +276,42 @@ class Door:
         while not self._over.is_set():
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                return
+            except OSError:  # such as too many open files, for a moment
+                self._over.wait(BUSY_S)
+                continue
+            if not self._unproven.acquire(blocking=False):
+                connection.close()  # a process of the job comes again
+                continue
             threading.Thread(
-                target=self._meet, args=(Wire(connection),), name="headrace-member", daemon=True
+                target=self._meet, args=(connection,), name="headrace-member", daemon=True
             ).start()
 
-    def _meet(self, wire: Wire) -> None:
-        if not wire.prove(self._token, is_driver=True):
+    def _meet(self, connection: socket.socket) -> None:
+        try:
+            wire = Wire(connection)
+            is_proven = wire.prove(self._token, is_driver=True)
+        except OSError:  # it has gone already
+            connection.close()
+            return
+        finally:
+            self._unproven.release()
+        if not is_proven:
             wire.close()
             return
+        with suppress(HeadraceError):  # who says what is no message is let go
+            self._take_in(wire)
+        wire.close()
+
+    def _take_in(self, wire: Wire) -> None:
         hello = wire.receive()
         if not isinstance(hello, Hello):
-            wire.close()
             return
         if any(
             one.host == hello.host and one.number == self._group.own for one in self._group.members
         ):
-            _say(
-                wire, Refused("it has the driver's own state directory; give it another state.dir")
+            wire.mention(
+                Refused("it has the driver's own state directory; give it another state.dir")
             )
-            wire.close()
             return
         last = self._group.serve(wire, hello)
         if self._over.is_set() or last is None:
@@ -307,15 +326,15 @@ class Door:
         slots = "1 slot" if member.slots == 1 else f"{member.slots} slots"
         self._tell(f"process {member.process} on {member.machine} has joined with {slots}")
 
-    def _note(self, *, without_own: bool = False) -> None:
-        """Write down who is in."""
+    def _note(self) -> None:
+        """Write down who is in: one after the other, so that what is newest stays."""
         own = self._group.own
-        found = [
-            MemberInfo(one.host, one.machine, one.process, one.slots, one.number == own)
-            for one in self._group.members
-            if not (without_own and one.number == own)
-        ]
-        with suppress(OSError):  # the next one will do it
+        with self._noting, suppress(OSError):  # the next one will do it
+            found = [
+                MemberInfo(one.host, one.machine, one.process, one.slots, one.number == own)
+                for one in self._group.members
+                if not (self._over.is_set() and one.number == own)
+            ]
             self._files.replace(
                 self._storage / MEMBERS, msgspec.json.encode(found), self._clock.new_id()
             )
@@ -330,7 +349,7 @@ class Door:
         with suppress(OSError):  # who waits in accept hears of it by this alone
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._note(without_own=True)
+        self._note()
         with suppress(OSError, msgspec.DecodeError):
             path = self._storage / ADDRESS
             if msgspec.json.decode(path.read_bytes(), type=Address) == self._address:

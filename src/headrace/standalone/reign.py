@@ -96,7 +96,11 @@ class Candidate:
             except NotOwnerError:
                 frozen = holder.host_id if holder is not None else ""
                 lock = DriverLock(self._storage, self._job, self._clock, seize=True)
-            self.lease.force()
+            try:
+                self.lease.force()
+            except OSError:
+                lock.release()
+                raise
             return lock, frozen
 
 

@@ -259,7 +259,7 @@ def start(
             itself is raised by ``wait`` and ``stop``.
     """
     listeners = Listeners(on_epoch=on_epoch, on_notice=on_notice)
-    return Running(job, _read(settings, home), join=join, listeners=listeners)
+    return Running(_checked(job), _read(settings, home), join=join, listeners=listeners)
 
 
 def run(
@@ -293,8 +293,16 @@ def run(
     listeners = Listeners(on_epoch=on_epoch, on_notice=on_notice)
     with interrupts(control):
         return Running(
-            job, _read(settings, home), join=join, control=control, listeners=listeners
+            _checked(job), _read(settings, home), join=join, control=control, listeners=listeners
         ).wait()
+
+
+def _checked(job: object) -> Job:
+    if not isinstance(job, Job):
+        raise InvalidInputError(
+            f"expected a job, a function under @headrace.job(name); found {job!r:.80}"
+        )
+    return job
 
 
 def _read(settings: Settings | Mapping[str, object] | None, home: Path | str | None) -> Settings:
@@ -304,6 +312,10 @@ def _read(settings: Settings | Mapping[str, object] | None, home: Path | str | N
             settings
             if home is None
             else settings.model_copy(update={"home": Path(home).absolute()})
+        )
+    if not isinstance(settings, Mapping | None):
+        raise InvalidInputError(
+            f"expected settings by key, as {{'job.slots': 2}}; found {settings!r:.80}"
         )
     given = {**(settings or {}), **own}
     return load_settings(None, [f"{key}={_text(value)}" for key, value in given.items()])

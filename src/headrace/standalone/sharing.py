@@ -76,11 +76,15 @@ class Sharing:
             HeadraceError: what the job failed with while this process drove it.
         """
         control = self._driving.control
+        patience = self._driving.course(control).patience
         while not control.stop.is_set():
-            move = self._candidate.look()
+            looked = patience.until_room(self._look)
+            if looked is None:
+                break
+            move, found = looked
             if move is Move.GIVE_UP:
                 DriverLock(self._storage, self._driving.job.name, self._driving.clock).release()
-            if move is Move.STAND and (found := self._candidate.stand()) is not None:
+            if found is not None:
                 lock, frozen = found
                 with lock:
                     result = self._drive(frozen)
@@ -94,6 +98,11 @@ class Sharing:
                     break
             control.stop.wait(LOOK_S)
         return self._with_all(None)
+
+    def _look(self) -> tuple[Move, tuple[DriverLock, str] | None]:
+        """Say what is next; where it is to stand, do so: with what came of it."""
+        move = self._candidate.look()
+        return move, self._candidate.stand() if move is Move.STAND else None
 
     def _with_all(self, result: RunResult | None) -> RunResult:
         """Return how the run ended for this process, with all that it drove."""
@@ -143,6 +152,7 @@ class Sharing:
         self._on_role(True)
         ended = False
         try:
+            self._open(group)
             with _linked(driving.control, control):
                 result = self._driven(engine, parts)
             self._epochs += result.epochs
@@ -186,17 +196,18 @@ class Sharing:
         return self._driving.run(replace(engine, course=course), is_alone=False)
 
     def _group(self, frozen: str) -> Group:
-        driving, settings = self._driving, self._driving.settings
+        driving = self._driving
         membership = Membership(self._lease_s)
         group = Group(
             self._local, self._count, self._host, driving.job.name, membership, driving.clock
         )
         before = {one.host_id for one in read_members(self._storage)}
         group.expect(before - {frozen})
-        group.open(
-            self._storage, settings.standalone.host, Files(sync=False), driving.listeners.notice
-        )
         return group
+
+    def _open(self, group: Group) -> None:
+        host, notice = self._driving.settings.standalone.host, self._driving.listeners.notice
+        group.open(self._storage, host, Files(sync=False), notice)
 
 
 def _give_up(fail: Callable[[HeadraceError], None], control: Control) -> None:

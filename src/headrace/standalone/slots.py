@@ -145,6 +145,7 @@ class _ProcessSlot:
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": paths},
+            start_new_session=True,  # no Ctrl-C of the terminal reaches it before it ignores them
         )
         theirs.close()
         self._wire = Wire(ours)
@@ -187,6 +188,8 @@ def settle(future: Future[SlotReport], done: Done, slot: int) -> None:
     """Give a future what came of an order."""
     if done.report is not None:
         future.set_result(done.report)
+    elif done.died:
+        future.set_exception(SlotDiedError(done.problem))
     else:
         future.set_exception(UnavailableError(f"slot {slot}: {done.problem}", slot=slot))
 
