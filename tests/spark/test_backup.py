@@ -70,6 +70,6 @@ def test_a_disk_that_is_still_there_loses_and_doubles_nothing(
     assert result.state.ended
     assert "the job goes on" in told[0]
     away.rename(world.job_dir("counting"))
-    run_job(counting(), settings)  # there is nothing left to do but to copy
+    run_job(counting(), world.settings(*SETS[1:]))  # nothing is left to do but to copy
     assert model(world.log) == world.found()
     assert places(settings, "counting").storage.is_relative_to(settings.state_dir)

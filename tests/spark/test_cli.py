@@ -120,7 +120,7 @@ def counted(folder: Path) -> Counter[tuple[int, int]]:
         return Counter(
             (row["customer"], row["n"])
             for partition in range(stream.spec.partitions)
-            for found in stream.read(partition, 0)
+            for found in stream.read(partition, stream.begins()[partition])
             for row in found.batch.to_pylist()
         )
 
