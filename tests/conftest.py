@@ -30,10 +30,14 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let each file be run by one process, and all that share the Spark session by the same."""
-    sharing = {one.path for one in items if "spark" in getattr(one, "fixturenames", ())}
+    """Let each file be run by one process, and all that start Spark by the same.
+
+    Those share a session, and two Sparks at the same time would be slow enough for each other to
+    be taken for frozen.
+    """
     for item in items:
-        group = "spark" if item.path in sharing else item.path.as_posix()
+        is_spark = item.path.parent.name == "spark" and item.path.parents[1].name == "tests"
+        group = "spark" if is_spark else item.path.as_posix()
         item.add_marker(pytest.mark.xdist_group(group))
 
 
