@@ -30,7 +30,7 @@ demo: setup
 test: setup
 	@tools/redis.sh || true
 	@tools/postgres.sh || true
-	@$(RUN) -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder $(SUITES) $(ARGS)
+	@$(RUN) -m pytest -n $(PROCESSES) --no-loadscope-reorder $(SUITES) $(ARGS)
 
 check: setup
 	@$(PY) -m ruff format --check --quiet . || { echo "check: run make fmt" >&2; exit 1; }

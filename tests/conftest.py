@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
@@ -28,17 +30,20 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let each file be run by one process, and all that start Spark by the same.
+class ByFile(LoadFileScheduling):  # type: ignore[misc] # it has no types
+    """Lets each file be run by one process, and all that start Spark by the same.
 
     Those share a session, and two Sparks at the same time would be slow enough for each other to
     be taken for frozen.
     """
-    for item in items:
-        is_spark = item.path.parent.name == "spark" and item.path.parents[1].name == "tests"
-        group = "spark" if is_spark else item.path.as_posix()
-        item.add_marker(pytest.mark.xdist_group(group))
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "spark" if nodeid.startswith("tests/spark/") else str(super()._split_scope(nodeid))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    """Share the tests out in this way where there are several processes."""
+    return ByFile(config, log)
 
 
 @pytest.fixture
