@@ -42,10 +42,13 @@ def test_both_loops_agree_record_by_record(spark: SparkSession, tmp_path: Path) 
     assert found[0] == found[1]
 
 
-def test_running_an_ended_job_again_changes_nothing(spark: SparkSession, world: World) -> None:
-    """Nothing is run, and nothing is published twice."""
+def test_following_the_inputs_of_an_ended_job_changes_nothing(
+    spark: SparkSession, world: World
+) -> None:
+    """Nothing is run, and nothing is published twice; only a bounded start begins another run."""
     world.feed(50)
-    settings = world.settings("job.bounded=true")
-    run_job(counting(), settings)
-    assert run_job(counting(), settings).epochs == 0
+    first = run_job(counting(), world.settings("job.bounded=true"))
+    assert run_job(counting(), world.settings()).epochs == 0
     assert model(world.log) == world.found()
+    again = run_job(counting(), world.settings("job.bounded=true"))
+    assert (first.state.run, again.state.run, again.rows) == (1, 2, first.rows)
