@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from headrace.coordinator.storage import FOLDERS, DriverLock, JobStorage, check_job_name
+from headrace.coordinator.storage import (
+    FOLDERS,
+    DriverLock,
+    JobStorage,
+    check_job_name,
+    is_alive,
+)
 from headrace.errors import InvalidInputError, NotOwnerError
 from headrace.files import Files
 from headrace.testing.clock import ManualClock
@@ -139,3 +145,13 @@ def test_a_holder_that_never_says_who_it_is(tmp_path: Path) -> None:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(NotOwnerError, match="process unknown on this host"):
             DriverLock(tmp_path, "radar", ManualClock())
+
+
+def test_a_process_that_has_ended_is_not_alive_though_nobody_asked_after_it() -> None:
+    """Its number stays taken until its parent looks, which after a kill -9 may be never."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        assert is_alive(process.pid)
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert not is_alive(process.pid)
+    assert not is_alive(process.pid)
