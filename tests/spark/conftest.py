@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from tests.spark.runs import World
 
 from headrace.spark.sessions import build_session
+from headrace.testing.cluster import SparkCluster
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +20,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = build_session("local[2]", "headrace tests", log)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
+    """Three hosts of one core, and no process of theirs left at the end."""
+    with SparkCluster(tmp_path / "cluster", workers=3) as running:
+        yield running
+    assert running.processes() == []
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.spark.hosts import homes, world_on
 from tests.spark.runs import FILES, Driver, World, until
 
 from headrace.clock import SystemClock
@@ -22,29 +23,14 @@ JOB, WAIT_S = "shuffling", 60.0
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
-    """Three hosts of one core, and no process of theirs left at the end."""
-    with SparkCluster(tmp_path / "cluster", workers=3) as running:
-        yield running
-    assert running.processes() == []
-
-
-@pytest.fixture
 def world(tmp_path: Path, cluster: SparkCluster) -> World:
-    return World(
+    return world_on(
+        cluster,
         tmp_path / "home",
-        sets=[
-            f"spark.master={cluster.url}",
-            "spark.conf.spark.executor.memory=512m",
-            "job.tasks=6",
-            "placement.max_moves=1",
-            "job.slot_silence_s=60",
-        ],
+        "job.tasks=6",
+        "placement.max_moves=1",
+        "job.slot_silence_s=60",
     )
-
-
-def homes(world: World) -> dict[str, str]:
-    return {name: task.host for name, task in world.state(JOB).tasks.items()}
 
 
 def is_even(world: World) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.spark.hosts import homes, is_covered, world_on
 from tests.spark.jobs import GATED_ID
 from tests.spark.runs import Driver, World, until
 
@@ -16,36 +16,14 @@ pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
-    """Three hosts of one core, and no process of theirs left at the end."""
-    with SparkCluster(tmp_path / "cluster", workers=3) as running:
-        yield running
-    assert running.processes() == []
-
-
-@pytest.fixture
 def world(tmp_path: Path, cluster: SparkCluster) -> World:
-    return World(
+    return world_on(
+        cluster,
         tmp_path / "home",
-        sets=[
-            f"spark.master={cluster.url}",
-            "spark.conf.spark.executor.memory=512m",
-            "placement.wait_s=1",
-            "job.slot_silence_s=1.5",
-            "standby.enabled=true",
-        ],
+        "placement.wait_s=1",
+        "job.slot_silence_s=1.5",
+        "standby.enabled=true",
     )
-
-
-def homes(world: World) -> dict[str, str]:
-    return {name: task.host for name, task in world.state("shuffling").tasks.items()}
-
-
-def is_covered(world: World) -> bool:
-    """Say whether every task has a standby that holds something of its state."""
-    state = world.state("shuffling")
-    held = [state.standbys.get(name, ()) for name in state.tasks]
-    return all(found and found[0].epoch >= 0 for found in held)
 
 
 def test_a_host_that_freezes_and_wakes_changes_nothing(world: World, cluster: SparkCluster) -> None:

