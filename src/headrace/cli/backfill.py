@@ -20,6 +20,8 @@ from headrace.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from headrace.bus.bus import Bus
     from headrace.config import Settings
     from headrace.graph.jobs import Job
@@ -31,48 +33,60 @@ WAIT_S = 60.0
 """For the epoch under way of the live job, at the end."""
 
 
+Begin = Annotated[
+    str, typer.Option("--from", metavar="TIME", help="First event time.", show_default=False)
+]
+End = Annotated[
+    str | None,
+    typer.Option("--to", metavar="TIME", help="First that no longer counts.", show_default=False),
+]
+Rate = Annotated[
+    int | None,
+    typer.Option(
+        "--rate", metavar="ROWS", min=1, help="At most so many a second.", show_default=False
+    ),
+]
+Named = Annotated[
+    str | None,
+    typer.Option("--as", metavar="NAME", help="Default: JOB-backfill.", show_default=False),
+]
+Merging = Annotated[
+    bool, typer.Option("--merge", help="Bring its results into the live ones at the end.")
+]
+ByKey = Annotated[
+    str | None,
+    typer.Option(
+        "--key", metavar="COLUMN,...", help="What tells results apart.", show_default=False
+    ),
+]
+Blocking = Annotated[
+    bool, typer.Option("--blocking", help="In place of the live job, which begins anew.")
+]
+Master = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Spark master, such as local[2].", show_default=False),
+]
+Standalone = Annotated[
+    bool, typer.Option("--standalone", help="Run it in this process, without Spark.")
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="A line an epoch.")]
+
+
 def backfill(  # noqa: PLR0913, PLR0917 - one for each option
     target: Target,
-    begin: Annotated[
-        str,
-        typer.Option("--from", metavar="TIME", help="First event time.", show_default=False),
-    ],
-    end: Annotated[
-        str | None,
-        typer.Option(
-            "--to", metavar="TIME", help="First that no longer counts.", show_default=False
-        ),
-    ] = None,
-    rate: Annotated[
-        int | None,
-        typer.Option(
-            "--rate", metavar="ROWS", min=1, help="At most so many a second.", show_default=False
-        ),
-    ] = None,
-    as_name: Annotated[
-        str | None,
-        typer.Option("--as", metavar="NAME", help="Default: JOB-backfill.", show_default=False),
-    ] = None,
-    merge: Annotated[
-        bool, typer.Option("--merge", help="Bring its results into the live ones at the end.")
-    ] = False,
-    key: Annotated[
-        str | None,
-        typer.Option(
-            "--key", metavar="COLUMN,...", help="What tells results apart.", show_default=False
-        ),
-    ] = None,
-    blocking: Annotated[
-        bool, typer.Option("--blocking", help="In place of the live job, which begins anew.")
-    ] = False,
+    begin: Begin,
+    end: End = None,
+    rate: Rate = None,
+    as_name: Named = None,
+    merge: Merging = False,
+    key: ByKey = None,
+    blocking: Blocking = False,
     config: Config = None,
     overrides: Set = None,
-    master: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Spark master, such as local[2].", show_default=False),
-    ] = None,
+    master: Master = None,
+    standalone: Standalone = False,
     as_json: Json = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="A line an epoch.")] = False,
+    verbose: Verbose = False,
     home: Home = None,
 ) -> None:
     """Run a job over old data: beside the live one with outputs of its own, or in its place.
@@ -80,16 +94,9 @@ def backfill(  # noqa: PLR0913, PLR0917 - one for each option
     Asked again in the same words, a run that was stopped or killed goes on.
     """
     from headrace.cli.jobs.changes import reset
-    from headrace.cli.jobs.finding import tell_notice
-    from headrace.cli.jobs.versions import merge_into
     from headrace.cli.running.run import run
-    from headrace.cli.screen import show_json, show_line
     from headrace.cli.targets import find_job
-    from headrace.clock import SystemClock
-    from headrace.coordinator.reprocessing.pairs import check_unused
-    from headrace.coordinator.reprocessing.unmerged import is_half_merged
     from headrace.errors import InvalidInputError
-    from headrace.graph.operators import SendTo
 
     if blocking and (end or merge or as_name):
         raise InvalidInputError(
@@ -98,31 +105,61 @@ def backfill(  # noqa: PLR0913, PLR0917 - one for each option
         )
     job = find_job(target)
     sets = [*(overrides or []), *rate_sets(rate)]
-    go = partial(run, master=master, as_json=as_json, verbose=verbose, home=home)
+    how = {"master": master, "standalone": standalone, "verbose": verbose}
+    go = partial(run, target, config, as_json=as_json, home=home, **how)
     if blocking:
         reset(job.name, begin, None, config, overrides, as_json, home)
-        go(target, config, sets)
+        go(sets)
         return
+    name, apart = as_name or f"{job.name}-backfill", as_name or "backfill"
+    beside = dataclasses.replace(job, name=name, apart=apart)
     settings = settings_of(home, config, overrides)
-    name = as_name or f"{job.name}-backfill"
-    apart = as_name or "backfill"
-    graph = dataclasses.replace(job, name=name, apart=apart).build()
-    own = [one.stream for one in graph.operators if isinstance(one, SendTo)]
+    sets += sets_beside(settings, job, beside, begin, end)
+    if not (merge and _is_half_merged(settings, name)):
+        go(sets, bounded=True, replace=True, as_name=name, apart=apart)
+    if merge:
+        _merge(job, name, column_names(key), home, as_json=as_json)
+
+
+def sets_beside(
+    settings: Settings, job: Job, beside: Job, begin: str, end: str | None
+) -> list[str]:
+    """Return the settings of a run beside a job, over a range of event times.
+
+    Raises:
+        InvalidInputError: of ``range_sets``, or its outputs hold rows of others.
+    """
+    from headrace.coordinator.reprocessing.pairs import check_unused
+    from headrace.graph.operators import SendTo
+
+    own = [one.stream for one in beside.build().operators if isinstance(one, SendTo)]
     with open_home_bus(settings) as bus:
-        sets += range_sets(settings, job, bus, begin, end)
-        check_unused(settings, name, own, bus)
-    clock = SystemClock()
-    if merge and is_half_merged(settings, name, clock):
+        sets = range_sets(settings, job, bus, begin, end)
+        check_unused(settings, beside.name, own, bus)
+    return sets
+
+
+def _is_half_merged(settings: Settings, name: str) -> bool:
+    """Say whether a merge of the run was begun and is to be completed; tells so."""
+    from headrace.cli.jobs.finding import tell_notice
+    from headrace.clock import SystemClock
+    from headrace.coordinator.reprocessing.unmerged import is_half_merged
+
+    found = is_half_merged(settings, name, SystemClock())
+    if found:
         tell_notice(
             f"the run of {name} has ended, and its merge was begun: only that is completed; to run "
             f"it anew: headrace jobs delete {name} --outputs"
         )
-    else:
-        go(target, config, sets, bounded=True, replace=True, as_name=name, apart=apart)
-    if not merge:
-        return
-    found = merge_into(job.name, name, job.merge, column_names(key), WAIT_S, home, clock)
-    for one in found:
+    return found
+
+
+def _merge(job: Job, name: str, key: tuple[str, ...], home: Path | None, *, as_json: bool) -> None:
+    from headrace.cli.jobs.versions import merge_into
+    from headrace.cli.screen import show_json, show_line
+    from headrace.clock import SystemClock
+
+    for one in merge_into(job.name, name, job.merge, key, WAIT_S, home, SystemClock()):
         if as_json:
             show_json({"type": "merged", **dataclasses.asdict(one)})
         else:
