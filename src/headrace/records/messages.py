@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from enum import Enum
 from functools import partial
@@ -26,6 +26,10 @@ from headrace.errors import FunctionResultError, InvalidInputError
 _MOMENT = pa.timestamp("us", tz="UTC")
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _SPAN = partial(datetime.timedelta, 0, 0)
+_BARE = frozenset(
+    (str, bytes, int, float, bool, Decimal, datetime.datetime, datetime.date, datetime.timedelta)
+)
+"""What a function may return as it is where there is one column; what is missing is no value."""
 _OWN = (bytes, bytearray, Decimal, datetime.datetime, datetime.date, datetime.timedelta)
 
 
@@ -69,15 +73,14 @@ def from_messages(messages: Sequence[Any], schema: pa.Schema, operator: str) -> 
     """Return the batch of what a user's function returned.
 
     Args:
-        messages: structs, dataclasses, mappings or tuples; all of one kind.
+        messages: structs, dataclasses, mappings or tuples; or the bare values of a single column.
         schema: declared by the operator.
         operator: its name, for errors.
 
     Raises:
         FunctionResultError: a value of another kind, or one that does not fit its column.
     """
-    rows = _rows(messages, schema.names, operator)
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+    columns = _columns(messages, schema.names, operator)
     arrays = []
     for field, values in zip(schema, columns, strict=True):
         try:
@@ -134,25 +137,25 @@ def _fits(value: Any, kind: pa.DataType) -> bool:
     return True
 
 
-def _rows(messages: Sequence[Any], names: list[str], operator: str) -> Sequence[tuple[Any, ...]]:
-    """The values of each message; many of one kind without a step of Python for each."""
+def _columns(messages: Sequence[Any], names: list[str], operator: str) -> list[Sequence[Any]]:
+    """The values of each column; of messages of one kind without a step of Python for each."""
     kinds = set(map(type, messages))
+    if len(names) == 1 and kinds <= _BARE:
+        return [messages]
     if len(kinds) == 1 and names:
         kind = kinds.pop()
+        keys: Iterable[Any] = names
+        take: Callable[[Any], Callable[[Any], Any]] | None = None
         is_record = issubclass(kind, msgspec.Struct) or dataclasses.is_dataclass(kind)
-        take: Callable[[Any], tuple[Any, ...]] | None = None
         if is_record:
-            take = attrgetter(*names)
-        elif kind is tuple:
-            take = tuple
-        elif kind is dict:
-            take = itemgetter(*names)
-        if take is not None and (is_record or set(map(len, messages)) == {len(names)}):
+            take = attrgetter
+        elif (kind is dict or issubclass(kind, tuple)) and set(map(len, messages)) == {len(names)}:
+            take, keys = itemgetter, names if kind is dict else range(len(names))
+        if take is not None:
             with contextlib.suppress(AttributeError, KeyError):  # told below, with the message
-                taken = map(take, messages)
-                is_bare = len(names) == 1 and take is not tuple
-                return list(zip(taken, strict=True)) if is_bare else list(taken)
-    return [_row(message, names, operator) for message in messages]
+                return [list(map(take(key), messages)) for key in keys]
+    rows = [_row(message, names, operator) for message in messages]
+    return list(zip(*rows, strict=True)) if rows else [()] * len(names)
 
 
 def _row(message: Any, names: list[str], operator: str) -> tuple[Any, ...]:
@@ -167,6 +170,8 @@ def _row(message: Any, names: list[str], operator: str) -> tuple[Any, ...]:
         return tuple([message[name] for name in names])
     if isinstance(message, tuple) and len(message) == len(names):
         return message
+    if len(names) == 1 and type(message) in _BARE:
+        return (message,)
     raise _unfit(message, names, operator)
 
 

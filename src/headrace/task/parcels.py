@@ -12,7 +12,7 @@ from headrace.errors import FunctionResultError, InvalidInputError
 from headrace.graph.operators import Sides, Site
 from headrace.graph.sides import MAIN, To
 from headrace.records.messages import from_messages
-from headrace.task.chunk import Chunk
+from headrace.task.chunk import Chunk, Ints
 
 
 class Parcel(NamedTuple):
@@ -22,7 +22,7 @@ class Parcel(NamedTuple):
     batch: pa.RecordBatch
     places: list[int] | None
 
-    def of(self, chunk: Chunk, rows: Sequence[int] | None) -> Chunk:
+    def of(self, chunk: Chunk, rows: Sequence[int] | Ints | None) -> Chunk:
         """Return the messages as rows made of those of a chunk.
 
         Args:

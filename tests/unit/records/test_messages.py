@@ -96,6 +96,22 @@ def test_records_of_any_kind_fit(message: Any) -> None:
         assert from_messages([message] * 2, one, "o").to_pylist() == [{"n": 1}] * 2
 
 
+@pytest.mark.parametrize(
+    "value", ["a", b"b", 1, 1.5, True, Decimal("1.5"), MOMENT.date(), datetime.timedelta(1)]
+)
+def test_a_bare_value_is_a_message_of_one_column(value: Any) -> None:
+    one = pa.schema([("x", pa.scalar(value).type)])
+    assert from_messages([value] * 2, one, "o").to_pylist() == [{"x": value}] * 2
+    assert from_messages([value, (value,)], one, "o").to_pylist() == [{"x": value}] * 2
+    with pytest.raises(InvalidInputError, match="operator 'o' returned None; expected a message"):
+        from_messages([value, None], one, "o")
+
+
+def test_a_bare_value_that_does_not_fit_is_shown() -> None:
+    with pytest.raises(InvalidInputError, match="returned 'b' for column 'n'; expected int64"):
+        from_messages([1, "b"], pa.schema([("n", pa.int64())]), "o")
+
+
 @dataclass
 class Other:
     n: int

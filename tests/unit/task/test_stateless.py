@@ -109,6 +109,30 @@ def test_errors_name_operator_line_and_message(build: Any) -> None:
         run(build)
 
 
+NAMES = [{"k": n, "name": name, "x": None} for n, name in enumerate("abc")]
+
+
+def test_functions_may_return_bare_values_of_one_column() -> None:
+    words = run(lambda s: s.flat_map(lambda m: [m.name] * m.k, returns={"word": str}), NAMES)
+    assert [row["word"] for row in words] == ["b", "c", "c"]
+    found = run(lambda s: s.map(lambda m: m.name * 2, returns={"word": str}), NAMES)
+    assert [row["word"] for row in found] == ["aa", "bb", "cc"]
+    text = r"operator 'm' returned None; expected a message with columns \['word'\]"
+    with pytest.raises(InvalidInputError, match=text):
+        run(lambda s: s.map(lambda m: m.name, returns={"word": str}, name="m"))
+
+
+def test_flat_map_takes_a_list_that_the_function_goes_on_with() -> None:
+    kept: list[int] = []
+
+    def seen(message: Any) -> list[int]:
+        kept.append(message.k)
+        return kept
+
+    found = run(lambda s: s.flat_map(seen, returns={"k": int}), NAMES)
+    assert [row["k"] for row in found] == [0, 0, 1, 0, 1, 2]
+
+
 def later(message: Any) -> Iterator[Any]:
     yield {"k": 1, "name": ""}
     fail(message)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from headrace.errors import FunctionResultError, InvalidInputError
 from headrace.graph.operators import FilterMessages, FlatMapMessages, MapMessages
 from headrace.graph.sites import function_site
 from headrace.plan.stages import CallLimits
-from headrace.task.chunk import Chunk
+from headrace.task.chunk import Chunk, Ints
 from headrace.task.dead_letters import Refused
 from headrace.task.messages.mapped import NO_LIMITS, MessageCalls, too_many
 from headrace.task.node import Node
@@ -68,24 +68,21 @@ class MessageNode(Node):
         elif self._kind is MapMessages:
             self._send(chunk, results, None)
         else:
-            flat: list[Any] = []
-            rows: list[int] = []
-            for row, several in enumerate(results):
-                flat.extend(several)
-                rows += [row] * len(several)
+            flat = list(chain.from_iterable(results))
+            sizes = np.fromiter(map(len, results), np.int64, len(results))
             if flat:
-                self._send(chunk, flat, rows)
+                self._send(chunk, flat, np.repeat(np.arange(len(results)), sizes))
 
-    def _send(self, chunk: Chunk, results: list[Any], rows: list[int] | None) -> None:
+    def _send(self, chunk: Chunk, results: list[Any], rows: Ints | None) -> None:
         """Send results on, one for each row unless ``rows`` says of which row each is."""
         try:
             parcels = self._parcels.packed(results)
         except InvalidInputError as error:
+            of_row: Sequence[int] = range(len(results)) if rows is None else rows.tolist()
             if self.guard is None:
-                raise self._parcels.told(error, results, rows, chunk.record) from error
-            of_row: Sequence[int] = range(len(results)) if rows is None else rows
+                raise self._parcels.told(error, results, of_row, chunk.record) from error
             fitting = self._fitting(chunk, results, of_row)
-            rows = [of_row[at] for at in fitting]
+            rows = np.array([of_row[at] for at in fitting], np.int64)
             parcels = self._parcels.packed([results[at] for at in fitting])
         for parcel in parcels:
             self.emit(parcel.of(chunk, rows), parcel.side)
@@ -105,6 +102,9 @@ class MessageNode(Node):
 
     def _collected(self, several: Any) -> list[Any]:
         """Run what is returned to its end: a generator is the user's code, too."""
+        limit = self._limits.rows
+        if type(several) is list and (limit is None or len(several) <= limit):
+            return several.copy()  # the function may go on with its own
         if isinstance(several, str | bytes | Mapping) or not isinstance(several, Iterable):
             found = "None" if several is None else f"a {type(several).__name__} {several!r}"
             raise FunctionResultError(
@@ -112,7 +112,6 @@ class MessageNode(Node):
                 "of messages, empty when there is nothing",
                 operator=self.name,
             )
-        limit = self._limits.rows
         if limit is None:
             return list(several)
         collected = list(islice(several, limit + 1))
