@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,6 +19,7 @@ from headrace.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from headrace.bus.bus import Bus
@@ -62,6 +62,18 @@ ByKey = Annotated[
 Blocking = Annotated[
     bool, typer.Option("--blocking", help="In place of the live job, which begins anew.")
 ]
+Tasks = Annotated[
+    int | None,
+    typer.Option(min=1, help="Tasks of each keyed stage, until it is over.", show_default=False),
+]
+Executors = Annotated[
+    int | None,
+    typer.Option(min=1, help="Spark executors of its own, until it is over.", show_default=False),
+]
+Cores = Annotated[
+    int | None,
+    typer.Option("--cores", min=1, help="Of each of these executors; 1.", show_default=False),
+]
 Master = Annotated[
     str | None,
     typer.Option(metavar="URL", help="Spark master, such as local[2].", show_default=False),
@@ -81,6 +93,9 @@ def backfill(  # noqa: PLR0913, PLR0917 - one for each option
     merge: Merging = False,
     key: ByKey = None,
     blocking: Blocking = False,
+    tasks: Tasks = None,
+    executors: Executors = None,
+    cores: Cores = None,
     config: Config = None,
     overrides: Set = None,
     master: Master = None,
@@ -93,8 +108,10 @@ def backfill(  # noqa: PLR0913, PLR0917 - one for each option
 
     Asked again in the same words, a run that was stopped or killed goes on.
     """
-    from headrace.cli.jobs.changes import reset
-    from headrace.cli.running.run import run
+    from headrace.cli.running.in_place import InPlace
+    from headrace.cli.running.run import run_target
+    from headrace.cli.running.scaling import Scaling, end_application, executor_sets
+    from headrace.cli.running.ways import Way
     from headrace.cli.targets import find_job
     from headrace.errors import InvalidInputError
 
@@ -104,19 +121,28 @@ def backfill(  # noqa: PLR0913, PLR0917 - one for each option
             "--to, --as and --merge"
         )
     job = find_job(target)
-    sets = [*(overrides or []), *rate_sets(rate)]
-    how = {"master": master, "standalone": standalone, "verbose": verbose}
-    go = partial(run, target, config, as_json=as_json, home=home, **how)
+    way = Way.of(standalone=standalone, join=False, master=master, loop=None)
+    own = list(overrides or [])
+    settings = settings_of(home, config, own, {"spark.master": master})
+    spark = executor_sets(settings, way, executors, cores)
+    sets = [*rate_sets(rate), *spark]
+
+    def go(more: Sequence[str], scaling: Scaling | None, **beside: str) -> None:
+        flags: dict[str, object] = {"spark.master": master}
+        if beside:
+            flags |= {"job.bounded": "true", "job.replace_outputs": "true"}
+        found = settings_of(home, config, [*own, *more], flags)
+        run_target(target, found, way, as_json=as_json, verbose=verbose, scaling=scaling, **beside)
+
     if blocking:
-        reset(job.name, begin, None, config, overrides, as_json, home)
-        go(sets)
+        InPlace(job.name, begin, tasks, sets, spark, config, own, as_json, home).run(go)
         return
     name, apart = as_name or f"{job.name}-backfill", as_name or "backfill"
     beside = dataclasses.replace(job, name=name, apart=apart)
-    settings = settings_of(home, config, overrides)
     sets += sets_beside(settings, job, beside, begin, end)
     if not (merge and _is_half_merged(settings, name)):
-        go(sets, bounded=True, replace=True, as_name=name, apart=apart)
+        go(sets, Scaling(tasks), as_name=name, apart=apart)
+        end_application(spark)
     if merge:
         _merge(job, name, column_names(key), home, as_json=as_json)
 

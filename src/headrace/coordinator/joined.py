@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from headrace.bus.bus import Bus
+from headrace.coordinator.changes.rescaling import wanted_counts
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.hosts.record import Happening, Hosts, HostState, told
 from headrace.coordinator.manifest import JobState
@@ -47,6 +48,32 @@ class JoinedParts:
     def ends(self) -> dict[str, list[int]]:
         """Return the next offset of each partition of each of these streams."""
         return {name: ends for part in self._parts for name, ends in part.ends().items()}
+
+    def lags(self) -> dict[str, int]:
+        """Return how many rows lie before each part now, by the job of its state."""
+        return {part.state.job: _behind(part) for part in self._parts}
+
+    def rescale(self, tasks: int) -> None:
+        """Give each keyed stage of all parts so many tasks; call where no epoch is under way.
+
+        Raises:
+            InvalidInputError: there is none, or it cannot have so many; nothing has changed.
+            NotOwnerError: a newer driver has taken over; stop.
+        """
+        wanted_counts(self.state, tasks)
+        for part in self._parts:
+            if part.state.task_counts:
+                part.rescale(tasks)
+
+
+def _behind(part: Coordinator) -> int:
+    lag, ends = 0, part.ends()
+    for name, stream in part.input_streams().items():
+        held = part.state.inputs.get(name, {})
+        for partition, end in enumerate(ends.get(stream, ())):
+            at = held.get(partition)
+            lag += max(0, end - (0 if at is None else at.next_offset))
+    return lag
 
 
 def joined_state(states: Sequence[JobState]) -> JobState:

@@ -140,6 +140,12 @@ def build_session(
         ) from error
 
 
+def end_session() -> None:
+    """End the Spark application of this process, if there is one; another can begin after it."""
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001 - of any thread
+        SparkSession.builder.getOrCreate().stop()
+
+
 def java_options(log_file: Path) -> str:
     """Return what has a driver's JVM write to a file; its folder exists from then on."""
     log4j = log_file.with_suffix(".log4j2.properties")

@@ -117,6 +117,7 @@ MISTAKES = [
     ("backfill shop_job.py --from noon", "--from 'noon' cannot be read; expected a time"),
     ("backfill shop_job.py --from 2013-01-01", "has event times to choose by; give a range of"),
     ("backfill shop_job.py --from 2013-01-01 --blocking --merge", "it takes no --to, --as and"),
+    ("backfill shop_job.py --from 2013-01-01 --executors 2 --master local[2]", "has no executors"),
     ("jobs reset shop --from then", "--from 'then' cannot be read"),
     ("jobs reset shop --offset orders/0=x", "expected INPUT/PARTITION=N, such as orders/0=1000"),
     ("jobs rewind shop --to 99", "epoch 99 of job 'shop' is not committed"),

@@ -25,6 +25,7 @@ from headrace.cli.running.beginning import (
 if TYPE_CHECKING:
     from headrace.bus.bus import Bus
     from headrace.cli.running.reporters import Reporter
+    from headrace.cli.running.scaling import Scaling
     from headrace.cli.running.ways import Way
     from headrace.clock import Clock
     from headrace.config import Settings
@@ -78,8 +79,6 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     Ctrl-C or SIGTERM ends the epoch under way and exits within 10 seconds; nothing is lost.
     """
     from headrace.cli.running.ways import Way
-    from headrace.cli.targets import find_job
-    from headrace.clock import SystemClock
 
     way = Way.of(standalone=standalone, join=join, master=master, loop=loop, takeover=takeover)
     flags: dict[str, object] = {"spark.master": master, "spark.loop": loop}
@@ -88,6 +87,46 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     if replace:
         flags["job.replace_outputs"] = "true"
     settings = settings_of(home, config, overrides, flags)
+    run_target(
+        target,
+        settings,
+        way,
+        from_savepoint=from_savepoint,
+        as_name=as_name,
+        apart=apart,
+        as_json=as_json,
+        verbose=verbose,
+    )
+
+
+def run_target(  # noqa: PLR0913 - what `run` says, by name
+    target: str,
+    settings: Settings,
+    way: Way,
+    *,
+    from_savepoint: str | None = None,
+    as_name: str | None = None,
+    apart: str | None = None,
+    as_json: bool = False,
+    verbose: bool = False,
+    scaling: Scaling | None = None,
+) -> None:
+    """Run a job and show it; ends with the code of an interrupt where it was interrupted.
+
+    Args:
+        target: as of ``run``, like what is not named here.
+        settings: of the run.
+        way: where it runs.
+        from_savepoint: the same.
+        as_name: the same.
+        apart: the same.
+        as_json: the same.
+        verbose: the same.
+        scaling: what scales it out, and may end it.
+    """
+    from headrace.cli.targets import find_job
+    from headrace.clock import SystemClock
+
     job = find_job(target)
     own_name, job = job.name, job if as_name is None else dataclasses.replace(job, name=as_name)
     clock = SystemClock()
@@ -96,7 +135,7 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     with open_home_bus(settings) as bus:
         if from_savepoint is not None:
             reporter.notice(begin_from(from_savepoint, own_name, job, settings, bus, clock))
-        interrupted = show_run(job, settings, bus, reporter, clock, way)
+        interrupted = show_run(job, settings, bus, reporter, clock, way, scaling)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
 
@@ -112,17 +151,24 @@ def _reporter(clock: Clock, *, as_json: bool, verbose: bool) -> Reporter:
 
 
 def show_run(
-    job: Job, settings: Settings, bus: Bus, reporter: Reporter, clock: Clock, way: Way
+    job: Job,
+    settings: Settings,
+    bus: Bus,
+    reporter: Reporter,
+    clock: Clock,
+    way: Way,
+    scaling: Scaling | None = None,
 ) -> bool:
-    """Run a job under a reporter; return whether it was interrupted."""
+    """Run a job under a reporter; return whether it was interrupted, by others than ``scaling``."""
     from headrace.cli.running.progress import Progress
+    from headrace.cli.running.scaling import Scaling
     from headrace.coordinator.changes.rescaling import setting_notice
     from headrace.coordinator.loop import Control
     from headrace.coordinator.running.course import Listeners
     from headrace.errors import HeadraceError
     from headrace.graph.operators import Input
 
-    control = Control()
+    control, scaling = Control(), scaling or Scaling()
     operators = job.build().operators
     inputs = [operator for operator in operators if isinstance(operator, Input)]
     lateness = {operator.name: operator.lateness_ms for operator in inputs}
@@ -130,18 +176,23 @@ def show_run(
     running: list[tuple[JoinedParts, Progress]] = []
 
     def on_parts(parts: JoinedParts) -> None:
+        scaled = scaling.begin(parts, control)
         state, streams = parts.state, parts.input_streams()
         began = clock.monotonic()
         progress = Progress(job.name, streams, lateness, state, began, idle_ms=idle)
         running.append((parts, progress))
-        if (told := setting_notice(state, settings.job.tasks)) is not None:
+        told = setting_notice(state, settings.job.tasks) if scaling.tasks is None else None
+        if told is not None:
             typer.echo(told, err=True)
         reporter.started(progress, parts.ends)
+        if scaled is not None:
+            reporter.notice(scaled)
 
     def on_epoch(summary: EpochSummary) -> None:
         parts, progress = running[-1]
         progress.observe(summary, parts.state, clock.monotonic())
         reporter.epoch(summary)
+        scaling.observe(summary, control)
 
     def on_role(drives: bool) -> None:
         if not drives:
@@ -153,7 +204,7 @@ def show_run(
         on_notice=reporter.notice,
         on_recovery=reporter.recovering,
     )
-    with _ends_like_ctrl_c(), _telling(control, reporter):
+    with _ends_like_ctrl_c(), _telling(control, reporter, scaling):
         try:
             if not way.standalone:
                 reporter.starting(settings.spark.master)
@@ -164,8 +215,9 @@ def show_run(
         finally:
             reporter.close()
     seconds = clock.monotonic() - running[-1][1].began if running else 0.0
-    reporter.finished(seconds, interrupted=result.interrupted)
-    return result.interrupted
+    interrupted = result.interrupted and not scaling.has_caught_up
+    reporter.finished(seconds, interrupted=interrupted)
+    return interrupted
 
 
 def _tell_of_replay(job: str, error: HeadraceError, settings: Settings, clock: Clock) -> None:
@@ -198,14 +250,14 @@ def _ends_like_ctrl_c() -> Iterator[None]:
 
 
 @contextmanager
-def _telling(control: Control, reporter: Reporter) -> Iterator[None]:
+def _telling(control: Control, reporter: Reporter, scaling: Scaling) -> Iterator[None]:
     """Tell the reporter when the run is asked to stop; a handler of signals may not print."""
     over = threading.Event()
 
     def wait() -> None:
         while not over.is_set():
             if control.stop.wait(0.1):
-                if not over.is_set():
+                if not over.is_set() and not scaling.has_caught_up:
                     reporter.stopping()
                 return
 
