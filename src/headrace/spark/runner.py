@@ -20,6 +20,7 @@ from headrace.coordinator.running.workers import WorkerSettings
 from headrace.errors import HeadraceError, UnavailableError
 from headrace.spark.located import Executor, SlotRDD, in_driver
 from headrace.spark.newcomers import Newcomers
+from headrace.spark.numbering import Numbering
 from headrace.spark.signs import PROPERTY as SIGNS_PROPERTY
 from headrace.spark.signs import described
 from headrace.spark.slot_watch import LevelDroppedError, SlotWatch
@@ -77,7 +78,7 @@ class SparkRunner:
         self._rdd: SlotRDD | None = None
         self._known: list[Executor] = []
         self._looked_s = 0.0
-        self._placed: dict[int, Executor] = {}
+        self._numbering = Numbering(share[0] * MOST_SLOTS)
 
     def slots(self) -> list[Slot]:
         """Ask every slot where it is; placed anew when the executors have changed."""
@@ -87,10 +88,11 @@ class SparkRunner:
 
     def _asked(self) -> list[Slot]:
         found = self._registered()
-        places = self._numbered(self._spread(found))
-        if self._rdd is None or places != self._placed:
+        places = self._numbering.of(self._spread(found))
+        if self._rdd is None or places != self._numbering.placed:
             self._rdd = self._described(places)
-        self._known, self._placed = found, places
+        self._known = found
+        self._numbering.place(places)
         reports = self._run(None, list(places))
         return [Slot(r.slot, r.host, places[r.slot].host) for r in reports]
 
@@ -106,21 +108,8 @@ class SparkRunner:
         return self._newcomers.ready(
             self._watch.executors(),
             self._known,
-            lambda found: self._numbered(self._spread(found)),
+            lambda found: self._numbering.promise(self._spread(found)),
         )
-
-    def _numbered(self, places: Sequence[Executor]) -> dict[int, Executor]:
-        """Give each place a number; those that stay keep theirs, and so their processes."""
-        left, numbers = list(places), {}
-        for number, executor in self._placed.items():
-            if executor in left:
-                left.remove(executor)
-                numbers[number] = executor
-        first = self._share[0] * MOST_SLOTS
-        every = range(first, first + len(places))
-        free = (number for number in every if number not in numbers)
-        numbers.update(zip(free, left, strict=False))
-        return dict(sorted(numbers.items()))
 
     def _registered(self) -> list[Executor]:
         """Wait for executors: at first for as many as are wanted, but not for long."""
@@ -221,7 +210,7 @@ class SparkRunner:
         self._context.setLocalProperty(SIGNS_PROPERTY, said)  # type: ignore[arg-type]
         self._context.setJobGroup(self._group, "headrace epoch", interruptOnCancel=False)
         try:
-            with self._watch.over(self._rdd, slots, signs, self._placed):
+            with self._watch.over(self._rdd, slots, signs, self._numbering.placed):
                 return [decode_report(data) for data in self._rdd.run(slots)]
         except (Py4JError, PySparkException, EOFError, OSError) as error:
             self._check_stop(error)
