@@ -11,9 +11,12 @@ with values of a kilobyte, and one message every 20 ms. What is lost, of ``--los
 ``none``      the hosts with their disks; empty ones come in their places at once
 ``standby``   the hosts, by kill -9 of all that runs there; each task has a standby elsewhere
 ``frozen``    the same hosts, by SIGSTOP: nobody is told
+``spark``     the executors, of a PySpark program that asks the hosts for their names, and no more:
+              what Spark itself takes to start again
 
-``back_s`` is from then to the commit of the epoch by which every task has worked again. ``--ask``
-waits for Enter when the stores are filled, so that the machine can be made quiet.
+``back_s`` is from then to the commit of the epoch by which every task has worked again; of it,
+``spark_s`` until Spark has the last executor that came in the place of one. ``--ask`` waits for
+Enter when the stores are filled, so that the machine can be made quiet.
 """
 
 from __future__ import annotations
@@ -29,13 +32,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 from matplotlib import pyplot
 
 from headrace.bench.large import PARTITIONS, SCHEMA, STREAM, feed, ids_of, keeping_job
+from headrace.bench.redis import free_port
 from headrace.bus.address import open_bus
 from headrace.bus.bus import Bus
 from headrace.bus.spec import StreamSpec
@@ -46,6 +52,7 @@ from headrace.coordinator.history import load_state
 from headrace.coordinator.manifest import JobState
 from headrace.files import Files
 from headrace.spark.run import run_job
+from headrace.spark.sessions import build_session
 from headrace.testing.cluster import SparkCluster
 from headrace.testing.processes import end_group, kill
 
@@ -54,6 +61,8 @@ RESULTS, IMAGE = DOCS / "benchmarks" / "failover.jsonl", DOCS / "images" / "reco
 HOSTS, TASKS, PATIENCE_S = 4, 8, 600.0
 EVERY_S = 0.02
 COPIES = {"affinity": 0, "none": 0, "standby": 1, "frozen": 1}
+WAIT_S = {"affinity": 30, "none": 1, "standby": 1, "frozen": 1}
+PLAIN = "spark"
 LATE_EPOCHS = 20
 
 
@@ -78,12 +87,32 @@ def drive(home: Path, url: str, copies: int, sets: Sequence[str]) -> None:
     run_job(keeping_job("rocksdb"), settings, on_notice=note, on_epoch=note)
 
 
+def drive_plain(home: Path, url: str) -> None:
+    """Ask all hosts over and over, as a PySpark program does; tell how many have answered."""
+    settings = settings_of(home, url, 0, [])
+    spark = build_session(url, "plain", home / "spark.log", settings.spark.conf)
+
+    def place(rows: Iterator[int]) -> Iterator[str]:
+        list(rows)
+        time.sleep(0.2)  # or one host takes the tasks of all
+        yield os.environ["SPARK_EXECUTOR_DIRS"]
+
+    while True:
+        found = spark.sparkContext.range(HOSTS, numSlices=HOSTS).mapPartitions(place).collect()
+        print(f"{time.time():.3f} {len(set(found))}", flush=True)
+
+
 def until(condition: Callable[[], Any], what: str, pause_s: float = 0.1) -> None:
     began = time.monotonic()
     while not condition():
         if time.monotonic() - began > PATIENCE_S:
             raise TimeoutError(what)
         time.sleep(pause_s)
+
+
+def asked(url: str) -> Any:
+    with urlopen(url) as answer:
+        return json.load(answer)
 
 
 class Trickle:
@@ -112,8 +141,9 @@ class Trickle:
 class Rig:
     """A running job with filled stores, and the hosts that it runs on."""
 
-    def __init__(self, home: Path, cluster: SparkCluster, trickle: Trickle) -> None:
+    def __init__(self, home: Path, cluster: SparkCluster, trickle: Trickle, spark: str) -> None:
         self.home, self.cluster, self.trickle = home, cluster, trickle
+        self._spark = f"{spark}/api/v1/applications"
 
     def state(self) -> JobState | None:
         root = self.home / "jobs" / "large"
@@ -180,6 +210,34 @@ class Rig:
             first -= 1
         return (root / "manifests" / f"{first:012d}.json").stat().st_mtime - since
 
+    def spark_s(self, since: float) -> float | None:
+        """Return how long it took until Spark had the last executor that it has started since."""
+        (application,) = asked(self._spark)
+        executors = asked(f"{self._spark}/{application['id']}/executors")
+        added = (datetime.fromisoformat(one["addTime"].replace("GMT", "Z")) for one in executors)
+        late = [moment.timestamp() - since for moment in added]
+        return max((one for one in late if one > 0), default=None)
+
+
+@contextmanager
+def driven(given: Sequence[str], log: Path) -> Iterator[None]:
+    """Run a driver beside this process."""
+    with open(log, "wb") as file:
+        driver = subprocess.Popen(
+            [sys.executable, __file__, *given],
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+    try:
+        yield
+    except TimeoutError:
+        print(log.read_text()[-3000:], file=sys.stderr)
+        raise
+    finally:
+        end_group(driver)
+
 
 @contextmanager
 def rig_of(mb: int, copies: int, sets: Sequence[str]) -> Iterator[Rig]:
@@ -189,24 +247,40 @@ def rig_of(mb: int, copies: int, sets: Sequence[str]) -> Iterator[Rig]:
             ids = ids_of("rocksdb", mb)
             stream = bus.create(StreamSpec(STREAM, PARTITIONS, SCHEMA))
             feed(stream, np.arange(ids), "rocksdb")
-            given = ["--drive", str(home), cluster.url, str(copies), "--set", *sets]
-            with open(home / "driver.log", "wb") as log:
-                driver = subprocess.Popen(
-                    [sys.executable, __file__, *given],
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                    env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                )
-            try:
-                rig = Rig(home, cluster, Trickle(bus, ids))
+            page = free_port()
+            shown = ["spark.conf.spark.ui.enabled=true", f"spark.conf.spark.ui.port={page}"]
+            given = ["--drive", str(home), cluster.url, str(copies), "--set", *sets, *shown]
+            with driven(given, home / "driver.log"):
+                rig = Rig(home, cluster, Trickle(bus, ids), f"http://127.0.0.1:{page}")
                 until(lambda: rig.rows() >= ids, "the stores to be filled", 1.0)
                 yield rig
-            except TimeoutError:
-                print((home / "driver.log").read_text()[-3000:], file=sys.stderr)
-                raise
-            finally:
-                end_group(driver)
+
+
+def measure_plain(lost: Sequence[int], times: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="failover-") as name:
+        home = Path(name)
+        log = home / "driver.log"
+        with (
+            SparkCluster(home / "cluster", HOSTS, 1024) as cluster,
+            driven(["--drive-plain", str(home), cluster.url], log),
+        ):
+
+            def whole(since: float) -> float | None:
+                lines = (line.split() for line in log.read_text().splitlines())
+                told = (float(one[0]) for one in lines if one[1:] == [str(HOSTS)])
+                return next((moment - since for moment in told if moment > since + 0.3), None)
+
+            for count in lost:
+                for turn in range(times):
+                    begun = time.time()
+                    until(lambda since=begun: whole(since), "all hosts")
+                    since = time.time()
+                    for number in range(count):
+                        for pid in cluster.executors((turn * count + number) % HOSTS):
+                            kill(pid)
+                    until(lambda since=since: whole(since), "all hosts again")
+                    back_s = round(whole(since) or 0, 2)
+                    print(json.dumps({"mb": 0, "way": PLAIN, "lost": count, "back_s": back_s}))
 
 
 def measured(rig: Rig, way: str, lost: int, times: int) -> Iterator[dict[str, Any]]:
@@ -227,19 +301,26 @@ def measured(rig: Rig, way: str, lost: int, times: int) -> Iterator[dict[str, An
             name: after.counts.get(f"standby.{name}", 0) - before.counts.get(f"standby.{name}", 0)
             for name in ("failover", "no_failover")
         }
-        yield {"way": way, "lost": lost, "back_s": round(back_s, 2), **moved}
+        spark_s = rig.spark_s(since)
+        told = None if spark_s is None else round(spark_s, 2)
+        yield {"way": way, "lost": lost, "back_s": round(back_s, 2), "spark_s": told, **moved}
         rig.restore(way, hosts)
 
 
 def measure(options: argparse.Namespace) -> None:
+    if PLAIN in options.ways:
+        measure_plain(options.lost, options.times)
+    ours = [way for way in options.ways if way != PLAIN]
     for mb in options.mb:
-        for copies in sorted({COPIES[way] for way in options.ways}):
-            with rig_of(mb, copies, options.set) as rig:
+        for copies, wait_s in sorted({(COPIES[way], WAIT_S[way]) for way in ours}):
+            ways = [way for way in ours if (COPIES[way], WAIT_S[way]) == (copies, wait_s)]
+            sets = [f"placement.wait_s={wait_s}", *options.set]
+            with rig_of(mb, copies, sets) as rig:
                 if options.ask:
                     input("the stores are filled; press Enter when the machine is quiet\n")
                 try:
                     with rig.trickle:
-                        for way in (way for way in options.ways if COPIES[way] == copies):
+                        for way in ways:
                             for lost in (n for n in options.lost if n < HOSTS or not copies):
                                 for told in measured(rig, way, lost, options.times):
                                     print(json.dumps({"mb": mb, **told}), flush=True)
@@ -277,19 +358,23 @@ def draw(results: Path, image: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    ways = [*COPIES, PLAIN]
     parser.add_argument("--mb", type=int, nargs="+", default=[100, 500, 1000, 2000, 4000])
-    parser.add_argument("--ways", nargs="+", choices=COPIES, default=list(COPIES))
+    parser.add_argument("--ways", nargs="+", choices=ways, default=ways)
     parser.add_argument("--lost", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--times", type=int, default=3)
-    parser.add_argument("--set", nargs="*", default=["placement.wait_s=1", "job.slot_silence_s=2"])
+    parser.add_argument("--set", nargs="*", default=["job.slot_silence_s=2"])
     parser.add_argument("--ask", action="store_true")
     parser.add_argument("--log", help="keep what the driver told of each epoch")
     parser.add_argument("--figure", action="store_true")
     parser.add_argument("--drive", nargs=3)
+    parser.add_argument("--drive-plain", nargs=2)
     options = parser.parse_args()
     if options.drive is not None:
         home, url, copies = options.drive
         drive(Path(home), url, int(copies), options.set)
+    elif options.drive_plain is not None:
+        drive_plain(Path(options.drive_plain[0]), options.drive_plain[1])
     elif options.figure:
         draw(RESULTS, IMAGE)
     else:
