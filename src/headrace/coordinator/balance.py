@@ -4,6 +4,7 @@ A host is in balance when it has as many tasks as its slots have at the mean, ro
 then no two slots need differ by more than one task. Tasks that have to go somewhere go to the
 least loaded host. Then hosts that are to be empty give theirs away, and those that have too many
 give to those that have too few: never more moves than that takes, and only so many at a time.
+Where that leaves a choice, it goes by what hosts have of other stages.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ def spread(
     *,
     away: Collection[str] = (),
     budget: Budget | None = None,
+    others: Sequence[Mapping[str, int]] = (),
 ) -> Spread:
     """Give each task a host.
 
@@ -86,8 +88,10 @@ def spread(
         known: of the tasks.
         away: hosts that are to be empty; all of them count again where no other is left.
         budget: of moves; without, as many as it takes.
+        others: tasks that each host has of other stages. Hosts with more of the first, then of
+            the next, get less of this stage, and give more, where its balance leaves a choice.
     """
-    return _Spreading(tasks, cores, known, away, budget).result()
+    return _Spreading(tasks, cores, known, away, budget, others).result()
 
 
 class _Spreading:
@@ -98,8 +102,9 @@ class _Spreading:
         known: Known,
         away: Collection[str],
         budget: Budget | None,
+        others: Sequence[Mapping[str, int]],
     ) -> None:
-        self._known, self._cores = known, cores
+        self._known, self._cores, self._others = known, cores, others
         self._budget = budget or Budget(len(tasks))
         self._open = [host for host in cores if host not in away] or list(cores)
         slots = sum(cores[host] for host in self._open)
@@ -141,20 +146,31 @@ class _Spreading:
             self._tasks[host].append(task)
             self._load[host] += 1
 
-    def _heap(self) -> list[tuple[float, int, str]]:
-        found = [(self._ratio(host), self._order[host], host) for host in self._open]
+    def _heap(self) -> list[tuple[tuple[float, ...], str]]:
+        found = [(self._place(host, self._load[host]), host) for host in self._open]
         heapq.heapify(found)
         return found
 
-    def _least_loaded(self, heap: list[tuple[float, int, str]]) -> str:
+    def _place(self, host: str, load: int) -> tuple[float, ...]:
+        """Return what hosts are chosen by for a task; the lowest gets it."""
+        return (load // self._cores[host], *self._rank(host, load))
+
+    def _rank(self, host: str, load: int, sign: int = 1) -> tuple[float, ...]:
+        """Return how full a host is: by all stages, by this one, and then by its number."""
+        cores = self._cores[host]
+        every = [sign * (other.get(host, 0) + load) / cores for other in self._others]
+        return (*every, sign * load / cores, sign * self._order[host])
+
+    def _least_loaded(self, heap: list[tuple[tuple[float, ...], str]]) -> str:
         """Return the host with the lowest load, which is about to get one task more."""
         while True:
-            ratio, order, host = heap[0]
-            now = self._ratio(host)
-            if now == ratio:
-                heapq.heapreplace(heap, ((self._load[host] + 1) / self._cores[host], order, host))
+            place, host = heap[0]
+            load = self._load[host]
+            now = self._place(host, load)
+            if now == place:
+                heapq.heapreplace(heap, (self._place(host, load + 1), host))
                 return host
-            heapq.heapreplace(heap, (now, order, host))
+            heapq.heapreplace(heap, (now, host))
 
     def _ratio(self, host: str) -> float:
         return self._load[host] / self._cores[host]
@@ -197,18 +213,32 @@ class _Spreading:
         under = sum(max(0, self._least[host] - self._load[host]) for host in self._open)
         if not over and not under:
             return
+        load, least, most = self._load, self._least, self._most
+        takes = {host: max(0, least[host] - load[host]) for host in self._open}
+        spare = {host: max(0, load[host] - most[host]) for host in self._open}
+        self._share(takes, over - under, most, 1)
+        self._share(spare, under - over, least, -1)
         by_load = sorted(self._open, key=self._ratio)
-        wanted = _places(by_load, self._load, self._least, under)
-        if over > under:
-            wanted += _places(by_load, self._load, self._most, over - under, self._least)
-        spare = {host: max(0, self._load[host] - self._most[host]) for host in self._open}
-        for host in reversed(by_load):  # beyond those that have too many, the most loaded give
-            if (left := under - over) <= 0:
-                break
-            more = min(left, max(0, min(self._load[host], self._most[host]) - self._least[host]))
-            spare[host] += more
-            over += more
-        self._exchange(wanted, spare)
+        self._exchange([(host, takes[host]) for host in by_load if takes[host]], spare)
+
+    def _share(
+        self, shares: dict[str, int], count: int, upto: Mapping[str, int], sign: int
+    ) -> None:
+        """Have hosts take more, the emptiest first, or give more, the fullest first (sign -1)."""
+        if count <= 0:
+            return
+        at = {host: self._load[host] + sign * share for host, share in shares.items()}
+        able = [host for host in shares if sign * (upto[host] - at[host]) > 0]
+        heap = [(self._rank(host, at[host], sign), host) for host in able]
+        heapq.heapify(heap)
+        for _ in range(count):
+            host = heap[0][1]
+            shares[host] += 1
+            at[host] += sign
+            if at[host] == upto[host]:
+                heapq.heappop(heap)
+            else:
+                heapq.heapreplace(heap, (self._rank(host, at[host], sign), host))
 
     def _exchange(self, wanted: list[tuple[str, int]], spare: dict[str, int]) -> None:
         """Fill places with what hosts can spare, with tasks whose state is there before others."""
@@ -254,21 +284,3 @@ class _Spreading:
         while (task := self._lightest[source].pop()) in self._gone:
             continue
         return task
-
-
-def _places(
-    hosts: Sequence[str],
-    load: Mapping[str, int],
-    upto: Mapping[str, int],
-    count: int,
-    least: Mapping[str, int] | None = None,
-) -> list[tuple[str, int]]:
-    """Return how many tasks each host takes, the least loaded first, ``count`` together."""
-    found = []
-    for host in hosts:
-        begin = load[host] if least is None else max(load[host], least[host])
-        room = min(count, max(0, upto[host] - begin))
-        if room:
-            found.append((host, room))
-            count -= room
-    return found

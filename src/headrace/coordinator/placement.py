@@ -8,13 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeVar
 
 from headrace.config.settings import PlacementSettings
 from headrace.coordinator.balance import Budget, Known, Move, spread
 from headrace.errors import InvalidInputError
-
-_Item = TypeVar("_Item")
 
 MAX_MOVES = 4
 
@@ -85,54 +82,66 @@ def place(
     tasks: Sequence[str],
     slots: Sequence[Slot],
     known: Known,
-    turn: int = 0,
     *,
     seats: Mapping[str, int] | None = None,
     away: Collection[str] = (),
     budget: Budget | None = None,
+    others: Sequence[Mapping[int, int]] = (),
 ) -> Placement:
     """Give each task a slot.
 
     A task stays on the host that holds its stores, and there in its slot, until the counts of
     tasks are in balance without it: new tasks and tasks of lost hosts go to the least loaded
     host, and no more tasks move than it takes (see ``spread``). On a host, tasks without a slot
-    keep their order and are dealt in even runs.
+    keep their order and are dealt in even runs. Where there is a choice of hosts or of slots,
+    those get less that have more of other stages.
 
     Args:
         tasks: names, in a fixed order.
         slots: at least one.
         known: where tasks were, and what their state weighs.
-        turn: where dealing begins; another for each stage, so that small ones spread.
         seats: the slot that each task was in last, where that is known.
         away: hosts that are to be empty.
         budget: of moves from hosts that are there; without, as many as it takes.
+        others: how many tasks of other stages each slot has; the first decides, then the next.
     """
     by_host: dict[str, list[int]] = {}
     for slot in slots:
         by_host.setdefault(slot.host, []).append(slot.number)
-    cores = {host: len(by_host[host]) for host in _turned(sorted(by_host), turn)}
-    found = spread(tasks, cores, known, away=away, budget=budget)
+    cores = {host: len(by_host[host]) for host in sorted(by_host)}
+    on_hosts = [_by_host(other, by_host) for other in others]
+    found = spread(tasks, cores, known, away=away, budget=budget, others=on_hosts)
     order = {task: number for number, task in enumerate(tasks)}
     placed: dict[int, list[str]] = {}
     for host, numbers in by_host.items():
         mine = sorted(found.tasks[host], key=order.__getitem__)
-        turned = _turned(sorted(numbers), turn // len(by_host))
-        placed.update(_seated(mine, turned, seats or {}))
+        placed.update(_seated(mine, sorted(numbers), seats or {}, others))
     hosts = {task: host for host, mine in found.tasks.items() for task in mine}
     return Placement(placed, hosts, found.moves, found.pending, found.waiting)
 
 
+def _by_host(loads: Mapping[int, int], slots: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    return {host: sum(loads.get(n, 0) for n in numbers) for host, numbers in slots.items()}
+
+
 def _seated(
-    mine: Sequence[str], numbers: Sequence[int], seats: Mapping[str, int]
+    mine: Sequence[str],
+    numbers: Sequence[int],
+    seats: Mapping[str, int],
+    others: Sequence[Mapping[int, int]],
 ) -> dict[int, list[str]]:
     """Deal the tasks of a host to its slots; one that has a slot keeps it while that is even."""
     if not mine:
         return {}
     few, more = divmod(len(mine), len(numbers))
     left = [task for task in mine if seats.get(task) not in numbers]
+    if more or left:
+        by_load = sorted(numbers, key=lambda n: [other.get(n, 0) for other in others])
+    else:
+        by_load = list(numbers)
     if len(left) == len(mine):
-        return _dealt(mine, numbers)
-    kept: dict[int, list[str]] = {number: [] for number in numbers}
+        return _dealt(mine, numbers, few, by_load[:more])
+    kept: dict[int, list[str]] = {number: [] for number in by_load}
     for task in mine:
         number = seats.get(task)
         if number not in kept:
@@ -151,17 +160,18 @@ def _seated(
     return {n: sorted(held, key=order.__getitem__) for n, held in kept.items() if held}
 
 
-def _dealt(mine: Sequence[str], numbers: Sequence[int]) -> dict[int, list[str]]:
+def _dealt(
+    mine: Sequence[str], numbers: Sequence[int], few: int, more: Collection[int]
+) -> dict[int, list[str]]:
+    """Deal tasks in runs: so many to each slot, and to some one more."""
     placed: dict[int, list[str]] = {}
-    for index, task in enumerate(mine):
-        number = numbers[index * len(numbers) // len(mine)]
-        placed.setdefault(number, []).append(task)
+    at = 0
+    for number in numbers:
+        end = at + few + (number in more)
+        if end > at:
+            placed[number] = list(mine[at:end])
+        at = end
     return placed
-
-
-def _turned(items: list[_Item], turn: int) -> list[_Item]:
-    at = turn % len(items)
-    return items[at:] + items[:at]
 
 
 def check_one_host(slots: Sequence[Slot], host: str, job: str, durability: str) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.coordinator.balance import Budget, Known, Spread, spread
@@ -119,11 +119,69 @@ def test_a_host_that_comes_back_takes_its_share_of_what_is_new() -> None:
     assert [task for task, host in found.items() if host == "a"] == ["t0", "t1"]
 
 
-def test_small_stages_begin_at_different_slots() -> None:
-    """Stages of one task each do not all go to the first slot of the first host."""
-    slots = slots_of(["a", "a", "b", "b"])
-    used = [next(iter(place([f"stage-{n}/0"], slots, Known({}), n).slots)) for n in range(4)]
-    assert len(set(used)) == 4
+@given(hosts=HOSTS, counts=st.lists(st.integers(0, 12), max_size=6))
+def test_slots_differ_by_one_task_over_all_stages_of_a_new_job(
+    hosts: list[str], counts: list[int]
+) -> None:
+    """Each stage is even by itself, and its tasks that are over go where fewest are of others."""
+    total: Counter[int] = Counter(dict.fromkeys(range(len(hosts)), 0))
+    for stage, count in enumerate(counts):
+        names = [f"stage-{stage}/{n}" for n in range(count)]
+        found = place(names, slots_of(hosts), Known({}), others=[dict(total)])
+        mine = Counter({number: len(held) for number, held in found.slots.items()})
+        at = [mine[number] for number in total]
+        assert max(at) - min(at) <= 1
+        total.update(mine)
+        assert max(total.values()) - min(total.values()) <= 1
+
+
+def test_of_several_loads_the_first_decides_and_then_the_next() -> None:
+    slots = slots_of(["a", "b", "c"])
+    (slot,) = place(["t"], slots, Known({}), others=[{0: 1}, {1: 2, 2: 1}]).slots
+    assert slot == 2
+
+
+HOST = st.tuples(st.integers(1, 2), st.integers(0, 3), st.integers(0, 4))
+"""Slots of a host, its tasks of the stage, and those of others."""
+
+
+@settings(max_examples=400)
+@given(hosts=st.lists(HOST, min_size=1, max_size=4), new=st.integers(0, 2))
+def test_no_placement_with_as_few_moves_is_more_even_over_all_stages(
+    hosts: list[tuple[int, int, int]], new: int
+) -> None:
+    """Against all that are possible: in balance, fewest moves, and then the lowest squares."""
+    cores = {name: slots for name, (slots, _, _) in zip("abcd", hosts, strict=False)}
+    here = {name: mine for name, (_, mine, _) in zip("abcd", hosts, strict=False)}
+    other = {name: more for name, (_, _, more) in zip("abcd", hosts, strict=False)}
+    homed = {f"{name}{n}": name for name, count in here.items() for n in range(count)}
+    names = [*homed, *(f"new{n}" for n in range(new))]
+    found = spread(names, cores, Known(homed), others=[other])
+
+    def judged(load: Mapping[str, int]) -> tuple[int, int]:
+        moves = sum(max(0, here[host] - load[host]) for host in cores)
+        return moves, sum(squares(other[host] + load[host], cores[host]) for host in cores)
+
+    every = (dict(zip(cores, split, strict=True)) for split in splits(len(names), len(cores)))
+    best = min(judged(load) for load in every if not off(load, cores, cores))
+    assert off(loads(found), cores, cores) == 0
+    assert judged(loads(found)) == best
+
+
+def splits(count: int, parts: int) -> Iterator[tuple[int, ...]]:
+    """Yield all ways to split a count in so many parts."""
+    if parts == 1:
+        yield (count,)
+        return
+    for first in range(count + 1):
+        for rest in splits(count - first, parts - 1):
+            yield (first, *rest)
+
+
+def squares(tasks: int, slots: int) -> int:
+    """Return the sum of the squares of what slots have that share tasks evenly."""
+    few, more = divmod(tasks, slots)
+    return more * (few + 1) ** 2 + (slots - more) * few**2
 
 
 @given(tasks=TASKS, cores=CORES, before=PLACES, away=st.sets(st.sampled_from("abcdef")))

@@ -1,11 +1,16 @@
 """Where the tasks of a job run in one epoch: the stages are placed one after the other.
 
+Each one is in balance by itself. Where that leaves a choice, keyed stages go by what slots have of
+all stages, for state takes room all the time; sources, which have none, by what they have to do in
+the same level.
+
 Moves of all stages together keep to one limit. A task that moves is run in that epoch, so that its
 new host is committed; before, the slots that may have its stores open let go of them.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -65,39 +70,43 @@ class Placing:
         self._away = away_hosts(state.hosts)
         self._unready_names: set[str] = set()
         self._found: dict[str, Placement] = {}
+        self._load: Counter[int] = Counter()
+        self._level_loads: dict[int, Counter[int]] = {}
         self.moves: list[Move] = []
         self.pending = self.waiting = self.lost = 0
 
     def of(self, stage: Stage) -> Placement:
         """Return where all tasks of a stage run, those too that have nothing to do."""
         if stage.name not in self._found:
-            for other in self._plan.stages:  # in one order, whichever is asked for first
-                if other.keyed and other.name not in self._found:
-                    self._found[other.name] = self._placed(other)
-            if stage.name not in self._found:
-                self._found[stage.name] = self._spread(stage)
+            keyed = [other for other in self._plan.stages if other.keyed]
+            for other in (*keyed, *(other for other in self._plan.stages if not other.keyed)):
+                self._found[other.name] = found = self._placed(other)
+                at_level = self._level_loads[other.level]
+                for slot, names in found.slots.items():
+                    self._load[slot] += len(names)
+                    at_level[slot] += len(names)
         return self._found[stage.name]
 
     def _names(self, stage: Stage) -> list[str]:
         return [task_name(stage.name, task) for task in range(stage.tasks)]
 
-    def _spread(self, stage: Stage) -> Placement:
-        """Deal the tasks of a source stage, which are at home nowhere."""
-        turn = self._turn(stage)
-        return place(self._names(stage), self._slots, Known({}), turn, away=self._away)
-
     def _placed(self, stage: Stage) -> Placement:
         names, rules = self._names(stage), self.around.rules
+        at_level = self._level_loads.setdefault(stage.level, Counter())
+        if not stage.keyed:  # at home nowhere
+            others = (at_level, self._load)
+            return place(names, self._slots, Known({}), away=self._away, others=others)
+        others = (self._load, at_level)
         if rules.affinity is Affinity.NONE:
-            return self._spread(stage)
+            return place(names, self._slots, Known({}), away=self._away, others=others)
         placed = place(
             names,
             self._slots,
             self._known(stage, names),
-            self._turn(stage),
             seats=self.around.seats.at,
             away=self._away,
             budget=self._budget,
+            others=others,
         )
         self.moves += placed.moves
         self.pending += placed.pending
@@ -146,11 +155,6 @@ class Placing:
     def waits_for(self, orders: Sequence[StandbyOrder]) -> bool:
         """Say whether a task that is to leave waits for one of these standbys."""
         return any(task_name(one.stage, one.task) in self._unready_names for one in orders)
-
-    def _turn(self, stage: Stage) -> int:
-        """How many tasks the stages before it in its level have."""
-        level = self._plan.levels[stage.level]
-        return sum(other.tasks for other in level if other.index < stage.index)
 
     def moved(self, stage: Stage) -> frozenset[str]:
         """Return the tasks of a keyed stage that are placed on another host than they were."""

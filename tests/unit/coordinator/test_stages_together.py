@@ -1,0 +1,140 @@
+"""The stages of a job are placed one after the other, and no slot gets what is over of each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+import headrace as hr
+from headrace.coordinator.creation import task_counts
+from headrace.coordinator.hosts.placing import Around, Placing
+from headrace.coordinator.manifest import InputPosition, JobState
+from headrace.coordinator.placement import PlacementRules, Slot
+from headrace.coordinator.standby.course import StandbyCourse
+from headrace.coordinator.task_files import TaskState
+from headrace.plan.planner import plan
+from headrace.plan.stages import JobPlan, StreamInfo
+from headrace.task.orders import SegmentRef
+
+STREAMS = ("first", "second", "third")
+TASKS = 5
+
+
+class _Count:
+    def process(self, message: Any, context: Any) -> None:
+        del message, context
+
+
+@hr.job("several")
+def several(g: Any) -> None:
+    for name in STREAMS:
+        by_id = g.input(name).partition_by("id", name=f"{name}_by_id")
+        stores = {f"n_{name}": int}
+        counts = by_id.process(_Count, stores=stores, returns={"id": int}, name=f"count_{name}")
+    again = counts.partition_by("id", name="again")
+    again.process(_Count, stores={"n_again": int}, name="count_again")
+
+
+PLAN: JobPlan = plan(
+    several.build(),
+    {name: StreamInfo(pa.schema({"id": pa.int64()}), 1) for name in STREAMS},
+    key_groups=8,
+    tasks=TASKS,
+)
+HELD = (SegmentRef("segment/1-a", 9, 1, "a", 7, 9, 1),)
+KEYED = [stage for stage in PLAN.stages if stage.keyed]
+
+
+def slots_of(hosts: str) -> list[Slot]:
+    return [Slot(number, host) for number, host in enumerate(hosts)]
+
+
+def placed(state: JobState, hosts: str) -> Placing:
+    slots = slots_of(hosts)
+    around = Around(PlacementRules(max_moves=100))
+    found = Placing(PLAN, state, slots, around, StandbyCourse(PLAN, state, slots, 0))
+    found.of(PLAN.stages[0])
+    return found
+
+
+def new_job() -> JobState:
+    return JobState(
+        job="several",
+        lineage="x",
+        generation=1,
+        epoch=0,
+        time_ms=0,
+        digest="",
+        key_groups=PLAN.key_groups,
+        fingerprint=PLAN.fingerprint,
+        inputs={name: {0: InputPosition(0)} for name in STREAMS},
+        task_counts=task_counts(PLAN),
+    )
+
+
+def after(state: JobState, placing: Placing) -> JobState:
+    """Return a state in which all tasks have state where they are placed."""
+    homes = {task: host for stage in KEYED for task, host in placing.of(stage).hosts.items()}
+    tasks = {name: TaskState(host=host, segments=HELD) for name, host in homes.items()}
+    return msgspec.structs.replace(state, tasks=tasks)
+
+
+def keyed_loads(placing: Placing) -> Counter[int]:
+    found: Counter[int] = Counter()
+    for stage in KEYED:
+        for slot, names in placing.of(stage).slots.items():
+            found[slot] += len(names)
+    return found
+
+
+def test_slots_of_a_new_job_differ_by_one_task_over_all_stages() -> None:
+    assert [stage.level for stage in KEYED] == [1, 1, 1, 2]
+    for hosts in ("abcd", "aabb", "abbbccd", "aaaa"):
+        loads = keyed_loads(placed(new_job(), hosts))
+        assert sum(loads.values()) == len(KEYED) * TASKS
+        assert max(loads.values()) - min(loads[n] for n in range(len(hosts))) <= 1, hosts
+
+
+def skewed() -> JobState:
+    """Return a state in which the first host has what is over of each stage."""
+    tasks = {
+        f"{stage.name}/{number}": TaskState(host="ab"[number % 2], segments=HELD)
+        for stage in KEYED
+        for number in range(TASKS)
+    }
+    return msgspec.structs.replace(new_job(), tasks=tasks)
+
+
+def test_tasks_stay_whatever_the_sum_is_while_each_stage_is_in_balance() -> None:
+    found = placed(skewed(), "ab")
+    assert found.moves == []
+    assert keyed_loads(found) == {0: 12, 1: 8}
+
+
+def test_sources_go_to_slots_that_have_none_in_their_level() -> None:
+    """They run at the same time, so that counts more than how many tasks with state are there."""
+    found = placed(skewed(), "ab")
+    sources = [stage for stage in PLAN.stages if not stage.keyed]
+    assert {stage.level for stage in sources} == {0}
+    used = Counter(slot for stage in sources for slot in found.of(stage).slots)
+    assert used == {1: 2, 0: 1}
+
+
+def test_a_host_that_joins_gets_tasks_from_those_with_most_over_all_stages() -> None:
+    first = placed(new_job(), "abc")
+    assert sorted(keyed_loads(first).values()) == [6, 7, 7]
+    joined = placed(after(new_job(), first), "abcd")
+    assert len(joined.moves) == 4  # one of each stage, as its balance takes
+    assert sorted(keyed_loads(joined).values()) == [4, 5, 5, 6]
+
+
+def test_the_order_in_which_stages_are_asked_for_changes_nothing() -> None:
+    state, slots = new_job(), slots_of("aabc")
+    found = []
+    for stages in (PLAN.stages, tuple(reversed(PLAN.stages))):
+        placing = Placing(PLAN, state, slots, Around(), StandbyCourse(PLAN, state, slots, 0))
+        found.append({stage.name: placing.of(stage) for stage in stages})
+    assert found[0] == found[1]
