@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -84,6 +85,61 @@ def test_the_lock_of_a_driver_that_does_not_let_go_is_taken_away(
         with pytest.raises(NotOwnerError):
             DriverLock(tmp_path, "shop", ManualClock())
     DriverLock(tmp_path, "shop").release()
+
+
+class Meanwhile(ManualClock):
+    """A clock in whose first sleep something happens; then the driver lets go."""
+
+    def __init__(self, held: DriverLock, happens: Callable[[], object]) -> None:
+        super().__init__()
+        self._held, self._happens = held, happens
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        self._happens()
+        self._happens = self._held.release
+
+
+def test_of_two_that_take_over_at_once_the_last_one_drives(
+    tmp_path: Path, held: DriverLock
+) -> None:
+    """The other does not take the lock away from it, and says who drives."""
+    told, log = list[str](), log_of(tmp_path)
+    clock = Meanwhile(held, lambda: log.take_generation({"process": 8, "host": "far"}))
+    with (
+        pytest.raises(NotOwnerError, match="process 8 on far takes job 'shop' over at the same"),
+        locked(DriverLock, tmp_path, "shop", clock, FILES, told.append, takes_over=True),
+    ):
+        pass
+    assert log.newest_generation() == (3, {"process": 8, "host": "far"})
+    assert len(told) == 1
+    with pytest.raises(NotOwnerError):  # its lock is as it was
+        DriverLock(tmp_path, "shop", ManualClock())
+
+
+def test_who_takes_over_from_one_that_was_about_to_says_so(
+    tmp_path: Path, held: DriverLock
+) -> None:
+    told, log = list[str](), log_of(tmp_path)
+    log.take_generation({"process": 8, "host": "far", "takes_over": 1})
+    clock = Meanwhile(held, lambda: None)
+    with locked(DriverLock, tmp_path, "shop", clock, FILES, told.append, takes_over=True):
+        pass
+    assert told == [
+        "job 'shop' is taken over from process 8 on far, which was about to take it over itself, "
+        "of generation 2; it has 15 s to let go"
+    ]
+
+
+def test_a_driver_that_begins_while_it_is_fenced_is_fenced_anew(
+    tmp_path: Path, held: DriverLock
+) -> None:
+    """It takes its generation after the one that was to fence it."""
+    log = log_of(tmp_path)
+    clock = Meanwhile(held, lambda: log.take_generation({"process": 7, "host": "far"}))
+    with locked(DriverLock, tmp_path, "shop", clock, FILES, [].append, takes_over=True):
+        newest, holder = log.newest_generation()
+    assert (newest, holder["process"]) == (4, os.getpid())
 
 
 def test_without_another_driver_a_takeover_is_a_start(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
@@ -99,24 +99,71 @@ def _take(
         if not takes_over:
             error.also = "with --takeover it is fenced, and this one drives"
             raise
-    log = FileCommitLog(root, files, clock)
-    own: dict[str, str | int] = {"process": os.getpid(), "host": os.uname().nodename}
-    before, holder = log.newest_generation()
-    log.take_generation({**own, "time_ms": clock.now_ms()})
-    who = f"process {holder.get('process', '?')} on {holder.get('host', '?')}"
-    said = f"job {job!r} is taken over from {who}, of generation {before}"
+    fence = _Fence(FileCommitLog(root, files, clock), job, clock)
+    who = fence.fenced
+    said = f"job {job!r} is taken over from {who}, of generation {fence.before}"
     tell(f"{said}; it has {LET_GO_S:.0f} s to let go")
     deadline = Deadline(clock, LET_GO_S)
     while not deadline.expired:
+        fence.check()
         with suppress(NotOwnerError):
             lock = locking(root, job, clock)
             StoryLog(root).append(Event(clock.now_ms(), "takeover", said))
             return lock
         clock.sleep(POLL_S)
+    fence.check()
     tell(f"{who} did not let go, as one that is frozen: its lock is taken away")
     lock = locking(root, job, clock, seize=True)
     StoryLog(root).append(Event(clock.now_ms(), "takeover", f"{said}, which did not let go"))
     return lock
+
+
+class _Fence:
+    """A generation that keeps the driver of a job from committing, until this process drives.
+
+    Of several processes that take a job over at the same time the last one gets it.
+
+    Args:
+        log: of the job.
+        job: its name.
+        clock: time.
+    """
+
+    def __init__(self, log: FileCommitLog, job: str, clock: Clock) -> None:
+        self._log, self._job, self._clock = log, job, clock
+        self.before, holder = log.newest_generation()
+        self._own, self._fenced = (os.getpid(), os.uname().nodename), _process(holder)
+        self.fenced = f"process {holder.get('process', '?')} on {holder.get('host', '?')}"
+        if holder.get("takes_over"):
+            self.fenced += ", which was about to take it over itself"
+        self._mine = self._take()
+
+    def _take(self) -> int:
+        process, host = self._own
+        told = {"process": process, "host": host, "time_ms": self._clock.now_ms(), "takes_over": 1}
+        return self._log.take_generation(told)
+
+    def check(self) -> None:
+        """Make sure that nobody came after this process; the driver itself is fenced anew.
+
+        Raises:
+            NotOwnerError: another process takes the job over, too, and came later.
+        """
+        newest, holder = self._log.newest_generation()
+        if newest <= self._mine:
+            return
+        if _process(holder) not in (self._fenced, self._own):
+            raise NotOwnerError(
+                f"process {holder.get('process')} on {holder.get('host')} takes job "
+                f"{self._job!r} over at the same time, and came later, so it drives: headrace "
+                "jobs ls tells who runs it",
+                job=self._job,
+            )
+        self._mine = self._take()  # it had just begun, and took one after that which fences it
+
+
+def _process(holder: Mapping[str, str | int]) -> tuple[object, object]:
+    return holder.get("process"), holder.get("host")
 
 
 def keeping(
@@ -201,7 +248,7 @@ class _Keeper:
         while not self._over.wait(LOOK_S):
             with suppress(OSError, HeadraceError):  # the next look may find better
                 number, holder = self._log.newest_generation()
-                own = (holder.get("process"), holder.get("host")) == self._own
+                own = _process(holder) == self._own
                 if number > self._first and not own:
                     self.lost = NotOwnerError(
                         f"job {self._job!r} was taken over by generation {number}, process "
