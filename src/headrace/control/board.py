@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from headrace.control.alerts.rules import RuleNow
 from headrace.control.figures import Figures
 from headrace.control.hot_keys import HeavyKeys, heavy_keys
+from headrace.control.pace import Pace
 from headrace.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Board:
     _lags: dict[str, int] = field(default_factory=dict)
     figures: Figures = field(default_factory=Figures)
     alerts: Callable[[], Sequence[RuleNow]] = list
+    pace: Pace = field(default_factory=Pace)
     count: int = 0
     busy_ms: float = 0.0
 
@@ -63,6 +65,7 @@ class Board:
             self.figures.observe(summary, self.clock.now_ms())
             self._epochs.append(replace(summary, observed=None))
             self._lags[summary.job] = summary.lag
+            self.pace.note(self.clock.monotonic(), sum(self._lags.values()))
             self.count += 1
             self.busy_ms += summary.took_ms
 
@@ -107,6 +110,13 @@ class Board:
         """Rows that lay before the job after its last epoch; ``None`` before the first."""
         with self._lock:
             return sum(self._lags.values()) if self._lags else None
+
+    @property
+    def eta_s(self) -> float | None:
+        """For how long the job reads what lies before it; ``None``: it is not known, or paused."""
+        with self._lock:
+            now = self.clock.monotonic()
+            return None if self.control.paused.is_set() else self.pace.eta_s(now)
 
     def lag_now(self) -> int:
         """Return how many rows lie before the job now; raises as ``lags_now`` does."""

@@ -33,6 +33,10 @@ class JobInfo(Model):
     lineage: str | None
     durability: str
     lag: int | None = Field(description="rows that the last epoch left unread")
+    eta_s: float | None = Field(
+        description="until it has read them, at the pace of its last epochs; null: there are none, "
+        "they do not become fewer, or it is paused"
+    )
     counts: dict[str, int] = Field(description="of all its epochs, by name")
     watermarks: dict[str, int] = Field(description="of each stage that has one")
 

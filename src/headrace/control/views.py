@@ -58,6 +58,7 @@ def job_info(board: Board) -> JobInfo:
         lineage=state and state.lineage,
         durability=board.settings.state.durability,
         lag=board.lag,
+        eta_s=board.eta_s,
         counts={} if state is None else dict(state.counts),
         watermarks={}
         if state is None

@@ -134,11 +134,21 @@ def test_the_rate_is_that_of_the_last_seconds(progress: Progress) -> None:
 
 def test_a_bounded_run_knows_its_rows_and_its_lag(progress: Progress) -> None:
     assert progress.total() is None
+    assert progress.left(103.0) is None
+    told = epoch_json(SUMMARY, progress, {"flights": [1200, 600]}, 103.0)
+    assert (told["left"], told["eta_s"]) == (None, None)
 
     progress.state = msgspec.structs.replace(progress.state, until={"flights": [1200, 600]})
 
     assert progress.total() == 1770
+    left, eta_s = progress.left(103.0) or (0, None)
+    assert (left, eta_s) == (270, pytest.approx(270 / 500))
+    told = epoch_json(SUMMARY, progress, {}, 103.0)
+    assert (told["left"], told["eta_s"]) == (270, 0.5)
+    assert progress.left(1000.0) == (270, None)  # paused, or its epoch takes long
     assert [found.lag for found in progress.inputs({"flights": [5000, 5000]}, 103.0)] == [270]
+    progress.state = msgspec.structs.replace(progress.state, until={"flights": [1000, 530]})
+    assert progress.left(1000.0) == (0, 0.0)
 
 
 def test_the_live_table_has_a_line_for_each_input(progress: Progress) -> None:

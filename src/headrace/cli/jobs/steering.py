@@ -10,7 +10,7 @@ import typer
 
 from headrace.cli.options import Home, JobName, Json, settings_of
 from headrace.cli.screen import show_json, show_table
-from headrace.cli.words import count_text, size_text, time_text
+from headrace.cli.words import count_text, seconds_text, size_text, time_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,7 +78,8 @@ def _headline(info: dict[str, Any]) -> str:
     at = info["epoch_ms"]
     when = "no epoch yet" if at is None else f"epoch {info['epoch']:,} of {time_text(at)}"
     lag = "" if info["lag"] is None else f", {count_text(info['lag'], 'row')} behind"
-    return f"{info['job']} is {info['status']}: {when}{lag}"
+    eta = "" if info["eta_s"] is None else f", {seconds_text(info['eta_s'])} left"
+    return f"{info['job']} is {info['status']}: {when}{lag}{eta}"
 
 
 def _epoch_row(one: dict[str, Any]) -> list[str]:

@@ -93,6 +93,20 @@ class Progress:
         wanted = sum(sum(until[stream]) for stream in ending.values())
         return wanted - sum(self._first.get(name, 0) for name in ending)
 
+    def left(self, now: float) -> tuple[int, float | None] | None:
+        """Return how many rows a bounded run has still to read, and for how long; else ``None``.
+
+        Args:
+            now: of the monotonic clock, s; the time is at the rate of the last seconds before it,
+                and ``None`` while nothing is read.
+        """
+        until = self.state.until
+        if until is None:
+            return None
+        ending = [one for one in self.inputs({}, now) if one.stream in until]
+        rows, rate = sum(one.lag for one in ending), sum(one.rows_per_s for one in ending)
+        return rows, rows / rate if rate > 0 else None if rows else 0.0
+
     def inputs(self, ends: Ends, now: float) -> list[InputProgress]:
         """Return how far each input is.
 

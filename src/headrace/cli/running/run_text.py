@@ -99,6 +99,7 @@ def _copy_json(copy: CopyLag | None) -> dict[str, Any] | None:
 def epoch_json(summary: EpochSummary, progress: Progress, ends: Ends, now: float) -> dict[str, Any]:
     """Return one epoch for ``--json``; times in ms, ``None`` where there is none."""
     seconds = summary.took_ms / 1000
+    left, eta_s = progress.left(now) or (None, None)
     return {
         "type": "epoch",
         "epoch": summary.epoch,
@@ -107,6 +108,8 @@ def epoch_json(summary: EpochSummary, progress: Progress, ends: Ends, now: float
         "rows_per_s": round(summary.rows / seconds) if seconds else 0,
         "output_rows": summary.output_rows,
         "lag": summary.lag,
+        "left": left,
+        "eta_s": None if eta_s is None else round(eta_s, 1),
         "watermark_ms": None if time_text(summary.watermark) == "-" else summary.watermark,
         "state_bytes": summary.state_bytes,
         "changelog_bytes": summary.changelog_bytes,
