@@ -43,6 +43,7 @@ SETTINGS = {
     "spark.cleaner.periodicGC.interval": "2min",
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.worker.reuse": "true",
+    "spark.python.daemon.module": "headrace.spark.daemon",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
