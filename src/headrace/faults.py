@@ -49,7 +49,7 @@ FAULT_POINTS: dict[str, str] = {
     "delete.gone": "neither is found by its name, nothing is removed yet",
     "aliases.swapped": "several aliases are swapped, their own files do not say so yet",
     "aliases.one_written": "the file of one alias is as it is to be, those of others may not be",
-    "merge.appended": "one partition of a live stream has the rows of a run over old data",
+    "merge.appended": "one partition of a live stream, or a sink, has rows of a run over old data",
     "savepoint.cut": "it is known which epochs a savepoint is made of, nothing is written",
     "savepoint.pinned": "files of the epoch have second names, none of them is in the savepoint",
     "savepoint.file_brought": "a file is in a savepoint that has no name yet",

@@ -16,6 +16,7 @@ import headrace as hr
 from headrace.clock import SystemClock
 from headrace.config.inputs import read_inputs
 from headrace.control.board import Board
+from headrace.control.merge_lock import MergeHold
 from headrace.control.server import ControlServer
 from headrace.control.stillness import still
 from headrace.coordinator.joined import JoinedParts
@@ -160,6 +161,8 @@ def test_a_running_job_is_still_for_a_block_and_goes_on(driver: TestDriver) -> N
     part, control, clock = driver.parts[0], Control(), SystemClock()
     board = Board("hours", driver.settings, control, clock)
     board.ready(JoinedParts(driver.parts))
+    told: list[str] = []
+    board.hold = MergeHold(driver.settings, "hours", control, told.append).look
     server = ControlServer(board, driver.storage, "127.0.0.1", 0, FILES, clock)
     server.start()
     seen: list[Any] = []
@@ -176,12 +179,12 @@ def test_a_running_job_is_still_for_a_block_and_goes_on(driver: TestDriver) -> N
     with DriverLock(driver.storage, "hours", clock):
         running.start()
         waker.start()
-        with still(driver.settings, "hours", driver.bus, FILES, clock, 20.0):
+        with still(driver.settings, "hours", "old", driver.bus, FILES, clock, 20.0):
             is_still.set()
             waker.join()
             epoch = part.state.epoch
             driver.feed("in", [row(9, "ann", 1)])
-            assert control.paused.is_set()
+            assert board.status == "paused"
             assert part.state.epoch == epoch
         assert not control.paused.is_set()
         control.finish.set()

@@ -34,7 +34,10 @@ WAIT_S = 60.0
 
 
 Begin = Annotated[
-    str, typer.Option("--from", metavar="TIME", help="First event time.", show_default=False)
+    str,
+    typer.Option(
+        "--from", metavar="TIME", help="First event time; earliest: all.", show_default=False
+    ),
 ]
 End = Annotated[
     str | None,
@@ -181,15 +184,21 @@ def _is_half_merged(settings: Settings, name: str) -> bool:
 
 
 def _merge(job: Job, name: str, key: tuple[str, ...], home: Path | None, *, as_json: bool) -> None:
-    from headrace.cli.jobs.versions import merge_into
+    from headrace.cli.jobs.versions import given_line, merge_into
     from headrace.cli.screen import show_json, show_line
     from headrace.clock import SystemClock
 
-    for one in merge_into(job.name, name, job.merge, key, WAIT_S, home, SystemClock()):
+    found = merge_into(job.name, name, job, key, WAIT_S, home, SystemClock())
+    for one in found.merged:
         if as_json:
             show_json({"type": "merged", **dataclasses.asdict(one)})
         else:
             show_line(f"{one.stream}: {one.appended:,} rows appended, {one.kept:,} keys stay")
+    for sink in found.given:
+        if as_json:
+            show_json({"type": "given", **dataclasses.asdict(sink)})
+        else:
+            show_line(given_line(sink))
 
 
 def rate_sets(rate: int | None) -> list[str]:
@@ -201,16 +210,18 @@ def range_sets(settings: Settings, job: Job, bus: Bus, begin: str, end: str | No
     """Return the settings under which a job reads its inputs of a range of event times.
 
     What the settings say of an input, such as a table of the warehouse, stays, and gets the range
-    where it has none. Inputs without event time are read whole.
+    where it has none. Inputs without event time are read whole, as all are from ``earliest`` on.
 
     Raises:
         InvalidInputError: a time that cannot be read, or no input has any.
     """
     from headrace.cli.running.starts import read_time
+    from headrace.config.starts import EARLIEST
     from headrace.errors import InvalidInputError
     from headrace.graph.operators import Input, is_pattern
 
-    span = {"from": begin} if end is None else {"from": begin, "to": end}
+    span = {"from": begin} if begin != EARLIEST else {}
+    span |= {} if end is None else {"to": end}
     for option, word in span.items():
         read_time(word, f"--{option}", "a time")
     sets, known = [], {*bus.names(), *bus.aliases()}
@@ -219,13 +230,20 @@ def range_sets(settings: Settings, job: Job, bus: Bus, begin: str, end: str | No
             continue
         name, given = operator.stream, settings.inputs.get(operator.stream)
         has_range = given is not None and (given.begin or given.end or given.days)
-        is_timed = given is not None or (name in known and bus.stream(name).spec.time is not None)
+        is_there = given is None and name in known
+        is_timed = given is not None or (
+            is_there and (operator.time or bus.stream(name).spec.time) is not None
+        )
         if is_timed and not has_range:
             sets += [f"inputs.{name}.{option}={word}" for option, word in span.items()]
-    if not sets and not settings.inputs:
+        begins = EARLIEST if operator.bootstrap else settings.job.start
+        is_whole = is_there and not (is_timed and "from" in span)
+        if is_whole and (operator.start or begins) != EARLIEST:
+            sets.append(f"inputs.{name}.from_offset=0")
+    if not sets and not settings.inputs and begin != EARLIEST:
         raise InvalidInputError(
-            f"no input of job {job.name!r} has event times to choose by; give a range of offsets: "
-            "headrace run MODULE:JOB --as NAME --apart SUFFIX --bounded "
-            "--set inputs.STREAM.from_offset=N"
+            f"no input of job {job.name!r} has event times to choose by; read them whole with "
+            "--from earliest, or give a range of offsets: headrace run MODULE:JOB --as NAME "
+            "--apart SUFFIX --bounded --set inputs.STREAM.from_offset=N"
         )
     return sets

@@ -193,6 +193,15 @@ def _steer(app: FastAPI, board: Board, ask: Ask) -> None:
         board.control.paused.set()
         return Done(status=board.status)
 
+    @app.post("/v1/hold")
+    def hold() -> Done:
+        """Begin no epoch while a process merges into the job, whose lock tells when it is over."""
+        if not board.hold():
+            raise InvalidInputError(
+                f"nobody merges into job {board.job!r}; see headrace jobs merge"
+            )
+        return Done(status=board.status)
+
     @app.post("/v1/resume")
     def resume() -> Done:
         """Go on after a pause."""

@@ -36,6 +36,7 @@ class Board:
         settings: of the run.
         control: what stops, pauses and finishes it.
         clock: where time comes from.
+        hold: begins no epoch while somebody merges into the job; says whether somebody does.
     """
 
     job: str
@@ -47,6 +48,7 @@ class Board:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _lags: dict[str, int] = field(default_factory=dict)
     figures: Figures = field(default_factory=Figures)
+    hold: Callable[[], bool] = bool
     alerts: Callable[[], Sequence[RuleNow]] = list
     pace: Pace = field(default_factory=Pace)
     count: int = 0
@@ -103,7 +105,7 @@ class Board:
             return "starting"
         if self._parts.state.ended:
             return "ended"
-        return "paused" if self.control.paused.is_set() else "running"
+        return "paused" if self.control.is_paused else "running"
 
     @property
     def lag(self) -> int | None:

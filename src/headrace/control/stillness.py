@@ -10,6 +10,7 @@ from headrace.bus.bus import Bus
 from headrace.clock import Clock
 from headrace.config import Settings
 from headrace.control.client import Client
+from headrace.control.merge_lock import MergeLock
 from headrace.coordinator.backup.places import newest_of, places
 from headrace.coordinator.changes.requests import CutRequest, cuts
 from headrace.coordinator.changes.stopped import reigning
@@ -22,16 +23,23 @@ from headrace.files import Files
 
 @contextmanager
 def still(
-    settings: Settings, job: str, bus: Bus, files: Files, clock: Clock, wait_s: float
+    settings: Settings,
+    job: str,
+    other: str,
+    bus: Bus,
+    files: Files,
+    clock: Clock,
+    wait_s: float,
 ) -> Iterator[None]:
     """Let a job have all of its outputs out, and send none, for a block.
 
-    A running driver is paused, and goes on afterwards unless it was paused before. A process that
-    is killed in the block leaves it paused.
+    A running driver begins no epoch as long as this process holds the lock of merges, which ends
+    with it: killed in the block, it leaves nothing behind.
 
     Args:
         settings: with the durability that the job was last run with.
         job: its name.
+        other: whose results come; told to those who ask why the job is still.
         bus: the streams.
         files: the file system.
         clock: time and names.
@@ -39,28 +47,24 @@ def still(
 
     Raises:
         InvalidInputError: there is no such job, or its driver does not serve the API.
+        NotOwnerError: another process merges into it.
         UnavailableError: the driver does not answer.
     """
     readers = part_readers(settings, job, clock)
-    try:
-        lock = DriverLock(places(settings, job).storage, job, clock)
-    except NotOwnerError:
-        client = Client(newest_of(settings, job), job)
-        was_paused = client.get("/v1/job")["status"] == "paused"
-        client.post("/v1/pause")
+    with MergeLock(settings, job, other, clock):
         try:
+            lock = DriverLock(places(settings, job).storage, job, clock)
+        except NotOwnerError:
+            Client(newest_of(settings, job), job).post("/v1/hold")
             for reader in (*readers, *readers):  # the first answer may come before a last epoch
                 host, now = os.uname().nodename, clock.now_ms()
                 request = CutRequest(clock.new_id(), os.getpid(), host, now)
                 cuts(reader.root, files, clock).ask(request, wait_s)
             yield
-        finally:
-            if not was_paused:
-                client.post("/v1/resume")
-        return
-    with lock:
-        copier = open_copier(settings, job, clock, files)
-        for reader in readers:
-            with reigning(reader.root, reader.job, bus, files, clock, copier) as (_, publish):
-                publish()
-        yield
+            return
+        with lock:
+            copier = open_copier(settings, job, clock, files)
+            for reader in readers:
+                with reigning(reader.root, reader.job, bus, files, clock, copier) as (_, publish):
+                    publish()
+            yield

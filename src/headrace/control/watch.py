@@ -9,6 +9,7 @@ from headrace.clock import Clock
 from headrace.config import Settings
 from headrace.control.alerts.watch import AlertWatch
 from headrace.control.board import Board
+from headrace.control.merge_lock import MergeHold
 from headrace.control.samples import SampleLog, Sampler
 from headrace.control.server import ControlServer
 from headrace.control.tracing import tracer_of
@@ -45,6 +46,8 @@ class DriverWatch:
     ) -> None:
         storage, wanted, files = places(settings, job).storage, settings.control, Files(sync=False)
         self.board = Board(job, settings, control, clock)
+        self._hold = MergeHold(settings, job, control, tell)
+        self.board.hold = self._hold.look
         self._clock, self._serves = clock, wanted.enabled
         self._server = ControlServer(self.board, storage, wanted.host, wanted.port, files, clock)
         self._sampler = Sampler(self.board, SampleLog(storage), clock)
@@ -56,6 +59,7 @@ class DriverWatch:
     def ready(self, parts: JoinedParts) -> None:
         """Begin, once the parts of the job have."""
         self.board.ready(parts)
+        self._hold.look()  # a merge may have begun under the driver before
         if self._serves:
             self._server.start()
         self._sampler.start()
@@ -74,3 +78,4 @@ class DriverWatch:
         if self._tracer is not None:
             self._tracer.close()
         self._server.stop()
+        self._hold.close()

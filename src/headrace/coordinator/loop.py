@@ -11,7 +11,7 @@ from headrace.clock import Clock
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.machines.life import Action, Begun, Done, Life, Phase, Turned, Wishes
 from headrace.coordinator.patience import Patience
-from headrace.coordinator.story import PAUSED, RESUMED
+from headrace.coordinator.story import MERGING, PAUSED, RESUMED
 from headrace.coordinator.summary import EpochSummary
 
 IDLE_WAIT_S = 0.5
@@ -23,17 +23,24 @@ class Control:
 
     ``stop`` ends it after the epoch under way; ``finish`` makes it read its inputs to the ends
     they have at that moment, close all windows, and end for good; while ``paused`` is set, no
-    epoch begins. ``fenced`` says why it is stopped: another driver has taken over.
+    epoch begins, nor while ``merging`` is, for somebody merges into the job. ``fenced`` says why it
+    is stopped: another driver has taken over.
     """
 
     stop: threading.Event = field(default_factory=threading.Event)
     finish: threading.Event = field(default_factory=threading.Event)
     paused: threading.Event = field(default_factory=threading.Event)
+    merging: threading.Event = field(default_factory=threading.Event)
     fenced: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def is_paused(self) -> bool:
+        """Say whether no epoch may begin now."""
+        return self.paused.is_set() or self.merging.is_set()
 
     def wishes(self) -> Wishes:
         """Return what is asked for now."""
-        return Wishes(self.stop.is_set(), self.finish.is_set(), self.paused.is_set())
+        return Wishes(self.stop.is_set(), self.finish.is_set(), self.is_paused)
 
 
 def begin(coordinator: Coordinator, patience: Patience) -> bool:
@@ -92,7 +99,7 @@ def drive(
             case Action.LOOK:
                 before, life = life.phase, life.after(control.wishes())
                 if life.phase is Phase.PAUSED is not before:
-                    coordinator.story.tell(*PAUSED)
+                    coordinator.story.tell(*(MERGING if control.merging.is_set() else PAUSED))
                 if before is Phase.PAUSED is not life.phase:
                     coordinator.story.tell(*RESUMED)
                 continue

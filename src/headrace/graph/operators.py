@@ -360,6 +360,11 @@ class SendTo(Operator):
 
 
 @dataclass(frozen=True)
+class KeepForSink(SendTo):
+    """What a job with outputs of its own has for a sink: kept in a stream, until it is merged."""
+
+
+@dataclass(frozen=True)
 class SendToSink(Operator):
     """``send_to`` a sink: a receiver outside, which takes each committed epoch."""
 

@@ -143,6 +143,21 @@ class Sink(ABC):
         """Say whether the receiver is told of every epoch and its watermark, also without rows."""
         return False
 
+    @property
+    def replaces_by(self) -> tuple[str, ...]:
+        """Columns by which a row takes the place of an earlier one; none: each is a new row."""
+        return ()
+
+    def beneath(self) -> Self:
+        """Return the sink as it takes results over old data, after those of the live job.
+
+        What it holds of a key stays. The same sink where each row is a new one.
+
+        Raises:
+            InvalidInputError: it cannot tell.
+        """
+        return self
+
     def bound(self, time: str | None, behind_ms: int) -> Self:
         """Return the sink with what planning has found of its rows.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -39,6 +39,7 @@ class PostgresSink(Sink):
         required: columns that are never null.
         delete_when: of mode ``upsert``: a column of booleans that is not in the table; where it is
             true, the row deletes that of its key.
+        keeps: of mode ``upsert``: a row of a key that is there stays, and none is deleted.
     """
 
     url: str
@@ -47,6 +48,7 @@ class PostgresSink(Sink):
     key: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
     delete_when: str | None = None
+    keeps: bool = False
 
     suffix = "copy"
 
@@ -69,6 +71,24 @@ class PostgresSink(Sink):
             f"exactly-once, at {shown_url(self.url)}: the rows of an epoch and its number, in "
             f"table {EPOCHS}, are one transaction"
         )
+
+    @property
+    def replaces_by(self) -> tuple[str, ...]:
+        """The key."""
+        return self.key
+
+    def beneath(self) -> PostgresSink:
+        """Return the sink as it lets rows that are there stay.
+
+        Raises:
+            InvalidInputError: it deletes.
+        """
+        if self.mode == "delete":
+            raise InvalidInputError(
+                f"{self.identity} takes away rows, and cannot tell which of them came later than "
+                "what a run over old data deletes; delete them by SQL"
+            )
+        return replace(self, keeps=self.mode == "upsert")
 
     def mistakes(self) -> list[str]:
         """Return what cannot be."""
@@ -129,7 +149,13 @@ class PostgresSink(Sink):
         from headrace.sinks.postgres_receiver import PostgresReceiver  # noqa: PLC0415 - needs psycopg
 
         spec = TableSpec(
-            self.table, site.schema, self.mode, self.key, self.required, self.delete_when
+            self.table,
+            site.schema,
+            self.mode,
+            self.key,
+            self.required,
+            self.delete_when,
+            self.keeps,
         )
         return PostgresReceiver(real_url(self.url, os.environ), spec, site)
 

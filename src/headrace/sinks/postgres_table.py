@@ -36,6 +36,7 @@ class TableSpec:
     key: tuple[str, ...]
     required: tuple[str, ...]
     delete_when: str | None
+    keeps: bool = False
 
     @property
     def kept(self) -> list[pa.Field]:
@@ -155,14 +156,15 @@ class TableSpec:
         statements, source = [], f"({last}) AS s"
         if self.delete_when is not None:
             gone = quoted(self.delete_when)
-            statements.append(
-                f"DELETE FROM {self.name} AS t USING {source} WHERE {same} AND s.{gone}"
-            )
+            if not self.keeps:
+                statements.append(
+                    f"DELETE FROM {self.name} AS t USING {source} WHERE {same} AND s.{gone}"
+                )
             source = f"{source} WHERE s.{gone} IS NOT TRUE"
         names = [field.name for field in self.kept]
         values = [quoted(name) for name in names if name not in self.key]
         sets = ", ".join(f"{name} = excluded.{name}" for name in values)
-        then = f"UPDATE SET {sets}" if values else "NOTHING"
+        then = f"UPDATE SET {sets}" if values and not self.keeps else "NOTHING"
         statements.append(
             f"INSERT INTO {self.name} ({self._listed(names)}) SELECT {self._listed(names)} FROM "
             f"{source} ON CONFLICT ({key}) DO {then}"

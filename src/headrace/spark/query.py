@@ -21,7 +21,7 @@ from headrace.coordinator.backup.places import places
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.loop import Control
 from headrace.coordinator.patience import Patience
-from headrace.coordinator.story import PAUSED, RESUMED
+from headrace.coordinator.story import MERGING, PAUSED, RESUMED
 from headrace.coordinator.summary import EpochSummary
 from headrace.errors import UnavailableError
 from headrace.spark.runner import first_line
@@ -50,11 +50,11 @@ class _Epochs:
         """Run an epoch; called by Spark for each batch."""
         del batch, number
         control = self._control
-        while control.paused.is_set() and self.failure is None:
+        while control.is_paused and self.failure is None:
             if control.stop.wait(POLL_S):  # one that returned would be called again at once
                 break
         with self.busy:
-            if control.stop.is_set() or control.paused.is_set() or self.failure is not None:
+            if control.stop.is_set() or control.is_paused or self.failure is not None:
                 return
             try:
                 summary = self._patience.until_room(self._coordinator.advance)
@@ -65,9 +65,10 @@ class _Epochs:
 
     def between(self) -> None:
         """Do what others ask of the job, where no epoch is under way that would do it itself."""
-        if (is_paused := self._control.paused.is_set()) != self._was_paused:
+        if (is_paused := self._control.is_paused) != self._was_paused:
             self._was_paused = is_paused
-            self._coordinator.story.tell(*(PAUSED if is_paused else RESUMED))
+            why = MERGING if self._control.merging.is_set() else PAUSED
+            self._coordinator.story.tell(*(why if is_paused else RESUMED))
         if self._control.finish.is_set():
             with self.busy:
                 self._patience.until_room(self._coordinator.end_at_present)

@@ -159,7 +159,7 @@ class Running:
             return "following"
         if self._parts is None:
             return "starting"
-        return "paused" if self._control.paused.is_set() else "running"
+        return "paused" if self._control.is_paused else "running"
 
     @property
     def state(self) -> JobState | None:

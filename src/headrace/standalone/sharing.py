@@ -136,7 +136,8 @@ class Sharing:
     def _drive(self, frozen: str) -> RunResult | None:
         """Drive the job; ``None``: another process has taken over."""
         driving, clock = self._driving, self._driving.clock
-        control = Control(finish=driving.control.finish, paused=driving.control.paused)
+        held = driving.control
+        control = Control(finish=held.finish, paused=held.paused, merging=held.merging)
         group = self._group(frozen)
         engine = driving.engine(group, control)
         parts: list[Coordinator] = []

@@ -114,7 +114,7 @@ def test_a_merge_that_was_killed_is_completed_and_no_other_run_begins(tmp_path: 
             if point == "merge.appended":
                 raise Died
 
-        words = ("sums", "sums-backfill", sums.merge, (), 10.0, tmp_path, SystemClock())
+        words = ("sums", "sums-backfill", sums, (), 10.0, tmp_path, SystemClock())
         with injected(die), pytest.raises(Died):
             merge_into(*words)
         module = tmp_path / "sums_module.py"

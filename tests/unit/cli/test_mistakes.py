@@ -115,7 +115,7 @@ MISTAKES = [
     ("run shop_job.py --apart a/b", "'a/b' cannot name a stream"),
     ("jobs merge shop shop", "job 'shop' has not ended, so not all of its results are there"),
     ("backfill shop_job.py --from noon", "--from 'noon' cannot be read; expected a time"),
-    ("backfill shop_job.py --from 2013-01-01", "has event times to choose by; give a range of"),
+    ("backfill shop_job.py --from 2013-01-01", "has event times to choose by; read them whole"),
     ("backfill shop_job.py --from 2013-01-01 --blocking --merge", "it takes no --to, --as and"),
     ("backfill shop_job.py --from 2013-01-01 --executors 2 --master local[2]", "has no executors"),
     ("jobs reset shop --from then", "--from 'then' cannot be read"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 import typer
@@ -23,9 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from headrace.bus.bus import Bus
     from headrace.clock import Clock
+    from headrace.config import Settings
     from headrace.coordinator.reprocessing.comparing import Compared
-    from headrace.coordinator.reprocessing.merging import Merge, Merged
+    from headrace.coordinator.reprocessing.giving import Given
+    from headrace.coordinator.reprocessing.merging import Merged
+    from headrace.graph.jobs import Job
+    from headrace.plan.stages import SinkBinding
 
 Other = Annotated[
     str,
@@ -46,10 +52,11 @@ def compare(
     """Compare what two jobs have sent: rows, keys, and where the last row of a key differs."""
     from headrace.clock import SystemClock
     from headrace.coordinator.reprocessing.comparing import compare as compared
-    from headrace.coordinator.reprocessing.pairs import behind, outputs_of, pairs_of
+    from headrace.coordinator.reprocessing.pairs import behind, kept_for_sinks, outputs_of, pairs_of
 
     settings, clock = settings_of(home), SystemClock()
     first, second = (outputs_of(settings, name, clock) for name in (job, other))
+    kept = kept_for_sinks(first, second)
     with open_home_bus(settings) as bus:
         found = [
             compared(bus, operator, pair, column_names(key), examples)
@@ -58,10 +65,12 @@ def compare(
     late = {job: behind(second, first), other: behind(first, second)}
     if as_json:
         outputs = [{**asdict(one), "is_same": one.is_same} for one in found]
-        told = {"job": job, "other": other, "behind": late, "outputs": outputs}
+        told = {"job": job, "other": other, "behind": late, "outputs": outputs, "kept": kept}
         typer.echo(msgspec.json.encode(told).decode())  # rows have times
     else:
         _show(found, late)
+        for operator, stream in kept.items():
+            show_line(f"{stream} is kept for {first.sinks[operator]}, and not compared")
 
 
 def _show(found: Sequence[Compared], late: Mapping[str, Mapping[str, int]]) -> None:
@@ -127,7 +136,10 @@ def merge(
     by: Annotated[
         str | None,
         typer.Option(
-            "--by", metavar="MODULE:JOB", help="Its merge function chooses.", show_default=False
+            "--by",
+            metavar="MODULE:JOB",
+            help="Its function chooses, its sinks take rows.",
+            show_default=False,
         ),
     ] = None,
     wait: Annotated[
@@ -140,36 +152,62 @@ def merge(
     from headrace.cli.targets import find_job
     from headrace.clock import SystemClock
 
-    choose = find_job(by).merge if by is not None else None
-    clock = SystemClock()
-    found = merge_into(job, other, choose, column_names(key), wait, home, clock)
+    code, clock = None if by is None else find_job(by), SystemClock()
+    found = merge_into(job, other, code, column_names(key), wait, home, clock)
     if as_json:
-        show_json({"job": job, "other": other, "outputs": [asdict(one) for one in found]})
+        given = [asdict(one) for one in found.given]
+        outputs = [asdict(one) for one in found.merged]
+        show_json({"job": job, "other": other, "outputs": outputs, "sinks": given})
         return
-    for one in found:
+    for one in found.merged:
         before = f", {one.there:,} were there" if one.there else ""
         show_line(
             f"{one.stream}: {one.appended:,} rows of {other} appended{before}, "
             f"{one.kept:,} keys stay as {job} has them"
         )
+    for sink in found.given:
+        show_line(given_line(sink))
+
+
+def given_line(given: Given) -> str:
+    """Tell of a sink that has its rows."""
+    return f"{given.sink}: has {given.rows:,} rows of {given.stream}, beneath what was there"
+
+
+class Brought(NamedTuple):
+    """What became of the outputs of a run over old data."""
+
+    merged: list[Merged]
+    given: list[Given]
 
 
 def merge_into(
     job: str,
     other: str,
-    choose: Merge | None,
+    code: Job | None,
     key: Sequence[str],
     wait_s: float,
     home: Path | None,
     clock: Clock,
-) -> list[Merged]:
-    """Merge the outputs of a job that has ended into those of a live one."""
+) -> Brought:
+    """Merge the outputs of a job that has ended into those of a live one.
+
+    Args:
+        job: the live one.
+        other: the one that has ended.
+        code: whose merge function chooses, and whose sinks take what was kept for them.
+        key: columns that tell rows apart; none: the streams' own, and the window.
+        wait_s: for the epoch under way of a live driver.
+        home: of ``--home``.
+        clock: time and names.
+    """
     from headrace.cli.jobs.finding import find_job as find_existing
     from headrace.cli.jobs.finding import refuse_driven
     from headrace.control.stillness import still
     from headrace.coordinator.inspection.part_readers import part_readers
+    from headrace.coordinator.reprocessing.giving import give
     from headrace.coordinator.reprocessing.merging import live_wins, merge_streams
-    from headrace.coordinator.reprocessing.pairs import outputs_of, pairs_of
+    from headrace.coordinator.reprocessing.pairs import are_alike
     from headrace.coordinator.reprocessing.unmerged import merging
     from headrace.errors import InvalidInputError
     from headrace.files import Files
@@ -183,14 +221,66 @@ def merge_into(
             "with --bounded first",
             job=other,
         )
-    pairs = pairs_of(outputs_of(settings, job, clock), outputs_of(settings, other, clock))
-    run = states[0].lineage
-    with (
-        open_home_bus(settings) as bus,
-        still(settings, job, bus, Files(), clock, wait_s),
-        merging(settings, other, run, Files(), clock),
-    ):
-        return [
-            merge_streams(bus, operator, pair, run, choose or live_wins, key)
-            for operator, pair in pairs.items()
-        ]
+    run, files = states[0].lineage, Files()
+    choose = live_wins if code is None or code.merge is None else code.merge
+    with open_home_bus(settings) as bus:
+        pairs, sinks = _what_to_merge(settings, job, other, code, bus, clock)
+        with still(settings, job, other, bus, files, clock, wait_s):
+            streams = {name: pair[1] for name, pair in pairs.items()}
+            streams |= {name: stream for name, (stream, _) in sinks.items()}
+            parts = _parts(settings, other, run, streams, bus)
+            is_alike = are_alike(settings, job, other, clock)
+            with merging(settings, other, run, parts, files, clock):
+                merged = [
+                    merge_streams(
+                        bus, name, pair, run, choose, key, parts=parts[name], is_alike=is_alike
+                    )
+                    for name, pair in pairs.items()
+                ]
+                given = [
+                    give(bus.stream(stream), binding, job, run, parts[name], clock)
+                    for name, (stream, binding) in sinks.items()
+                ]
+                return Brought(merged, given)
+
+
+def _what_to_merge(
+    settings: Settings, job: str, other: str, code: Job | None, bus: Bus, clock: Clock
+) -> tuple[dict[str, tuple[str, str]], dict[str, tuple[str, SinkBinding]]]:
+    """Return the streams that belong together, and of each sink what was kept for it."""
+    from headrace.coordinator.deploy import make_plan
+    from headrace.coordinator.reprocessing.pairs import kept_for_sinks, outputs_of, pairs_of
+    from headrace.errors import InvalidInputError
+
+    first, second = (outputs_of(settings, name, clock) for name in (job, other))
+    pairs, kept = pairs_of(first, second), kept_for_sinks(first, second)
+    if not kept:
+        return pairs, {}
+    if code is None:
+        told = ", ".join(first.sinks[name] for name in kept)
+        raise InvalidInputError(
+            f"rows of {other!r} are kept for {told}; give the job whose sinks take them: "
+            "--by MODULE:JOB"
+        )
+    graph = dataclasses.replace(code, name=job).build()
+    plan = make_plan(graph, bus, settings, absent_ok=True)
+    bindings = {binding.operator: binding for binding in plan.sinks}
+    lacking = [name for name in kept if name not in bindings]
+    if lacking:
+        raise InvalidInputError(
+            f"the job that was given has no sinks {lacking}, which rows of {other!r} are kept for"
+        )
+    return pairs, {name: (stream, bindings[name]) for name, stream in kept.items()}
+
+
+def _parts(
+    settings: Settings, other: str, run: str, streams: Mapping[str, str], bus: Bus
+) -> dict[str, int]:
+    """Return in how many parts each output is merged: of a merge that was begun, as it was."""
+    from headrace.coordinator.reprocessing.parted import part_count
+    from headrace.coordinator.reprocessing.unmerged import begun
+
+    note = begun(settings, other, run)
+    if note is not None:
+        return {name: note.parts.get(name, 1) for name in streams}
+    return {name: part_count(bus.stream(stream)) for name, stream in streams.items()}

@@ -4,25 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from headrace.bus.bus import Stream
+from headrace.coordinator.reprocessing.parted import Parted, Row
 from headrace.errors import InvalidInputError
 from headrace.graph.windows import BOUNDS
-
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Latest:
-    """How many rows a stream has, and the last one of each key, by the key as text.
-
-    Where all columns are the key, equal rows are told apart by their number.
-    """
-
-    count: int
-    rows: dict[str, Row]
 
 
 def key_columns(stream: Stream, shared: Sequence[str], wanted: Sequence[str] = ()) -> list[str]:
@@ -47,22 +33,18 @@ def key_columns(stream: Stream, shared: Sequence[str], wanted: Sequence[str] = (
     return [*own, *(name for name in BOUNDS if name in shared and name not in own)] or list(shared)
 
 
-def latest_rows(stream: Stream, columns: Sequence[str], keys: Sequence[str]) -> Latest:
-    """Read a stream to its end; holds a row for each key in memory.
+def last_rows(rows: Parted, part: int, *, is_all: bool = False) -> tuple[int, dict[str, Row]]:
+    """Return how many rows a part has, and the last one of each key, by the key as text.
 
     Args:
-        stream: to read.
-        columns: of the rows.
-        keys: among these.
+        rows: of a stream.
+        part: held in memory.
+        is_all: all columns are the key; then equal rows are told apart by their number.
     """
-    count, rows, seen = 0, {}, Counter[str]()
-    is_all = len(keys) == len(columns)
-    for partition, begin in enumerate(stream.begins()):
-        for part in stream.read(partition, begin, columns=list(columns)):
-            for row in part.batch.to_pylist():
-                count += 1
-                # As text, NaN is equal to itself, and lists can be keys.
-                name = repr([row[key] for key in keys])
-                seen[name] += is_all
-                rows[f"{name}/{seen[name]}" if is_all else name] = row
-    return Latest(count, rows)
+    count, found, seen = 0, dict[str, Row](), Counter[str]()
+    for _, batch, names in rows.read(part):
+        count += len(names)
+        for name, row in zip(names, batch.to_pylist(), strict=True):
+            seen[name] += is_all
+            found[f"{name}/{seen[name]}" if is_all else name] = row
+    return count, found

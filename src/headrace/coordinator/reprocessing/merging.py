@@ -1,7 +1,7 @@
 """Brings results of a run over old data into those of the live job: for each key, one wins.
 
-Called while the live job appends nothing. Each partition gets its rows in one append, under the
-run of the other job, so it gets them once, however often somebody asks and dies.
+Called while the live job appends nothing. Each partition gets the rows of a part of the keys in one
+append, under the run of the other job, so it gets them once, however often somebody asks and dies.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from headrace.bus.bus import Bus
+from headrace.bus.bus import Bus, Stream
 from headrace.bus.spec import Producer
-from headrace.coordinator.reprocessing.latest import Row, key_columns, latest_rows
+from headrace.coordinator.reprocessing.latest import key_columns
+from headrace.coordinator.reprocessing.parted import Parted, Row, Spill, part_count
 from headrace.errors import InvalidInputError
 from headrace.faults import fault
 
@@ -53,8 +54,15 @@ def merge_streams(
     run: str,
     merge: Merge = live_wins,
     key: Sequence[str] = (),
+    *,
+    parts: int | None = None,
+    is_alike: bool = False,
 ) -> Merged:
-    """Merge the last rows of one stream into another.
+    """Merge the last rows of one stream into another, one part of the keys after the other.
+
+    First all rows are chosen, then they are appended. A part is one append to each partition that
+    has rows of it, and sequences are numbers of parts: so ``parts`` must be the same when a merge
+    is asked for again.
 
     Args:
         bus: with the streams.
@@ -64,10 +72,12 @@ def merge_streams(
         merge: chooses for a key.
         key: columns that say which rows are of one thing; by default the key of the live stream
             and the window.
+        parts: how many; ``None``: by the size of the other stream.
+        is_alike: both jobs send a key to the same partition, although streams have no key.
 
     Raises:
-        InvalidInputError: nothing tells rows apart, or ``merge`` fails or makes rows that do not
-            fit; nothing is appended.
+        InvalidInputError: nothing tells rows apart, or where they belong, or ``merge`` fails or
+            makes rows that do not fit; nothing is appended.
     """
     live, other = (bus.stream(name) for name in streams)
     columns = live.spec.schema.names
@@ -79,24 +89,119 @@ def merge_streams(
             "--key COLUMN,...",
             stream=streams[0],
         )
-    held = latest_rows(live, columns, keys).rows
-    found = latest_rows(other, shared, keys).rows
-    made = [_merged(merge, held.get(name), row, operator) for name, row in found.items()]
-    rows = [row for row in made if row is not None]
+    parts = part_count(other) if parts is None else parts
+    finder = PlaceFinder(live, other, is_alike=is_alike)
+    made = count = 0
+    with (
+        Parted(other, shared, keys, parts) as others,
+        Parted(live, columns, keys, parts) as lives,
+        Spill() as chosen,
+    ):
+        for part in range(parts):
+            found = Meeting(part, others, lives)
+            made += len(found.old)
+            rows: dict[int, list[Row]] = {}
+            for name, row in found.old.items():
+                new = _merged(merge, found.live.get(name), row, operator)
+                if new is not None:
+                    rows.setdefault(finder.place(name, found), []).append(new)
+            for partition, some in sorted(rows.items()):
+                chosen.write(_table(some, live), partition, part)
+                count += len(some)
+        appended, there = _append(live, chosen, parts, Producer(f"merge/{operator}", run))
+    return Merged(operator, streams[0], appended, there, made - count)
+
+
+class Meeting:
+    """The last rows of a part of the keys in both streams, and where rows of each key lie.
+
+    Args:
+        part: of the keys.
+        others: rows of the other stream.
+        lives: rows of the live one; of keys that the other has not, none is held.
+    """
+
+    def __init__(self, part: int, others: Parted, lives: Parted) -> None:
+        self.old: dict[str, Row] = {}
+        self.live: dict[str, Row] = {}
+        self.places: tuple[dict[str, set[int]], dict[str, set[int]]] = ({}, {})
+        for partition, batch, names in others.read(part):
+            for name, row in zip(names, batch.to_pylist(), strict=True):
+                self.old[name] = row
+                self.places[1].setdefault(name, set()).add(partition)
+        for partition, batch, names in lives.read(part):
+            wanted = [at for at, name in enumerate(names) if name in self.old]
+            rows = batch.take(pa.array(wanted, pa.int64())).to_pylist()
+            for at, row in zip(wanted, rows, strict=True):
+                self.live[names[at]] = row
+                self.places[0].setdefault(names[at], set()).add(partition)
+
+
+class PlaceFinder:
+    """Says to which partition of the live stream a row belongs: where those of its key lie.
+
+    Args:
+        live: the stream.
+        other: that of the run over old data.
+        is_alike: both jobs send a key to the same partition, where there are as many.
+    """
+
+    def __init__(self, live: Stream, other: Stream, *, is_alike: bool) -> None:
+        self._name, self._is_any = live.spec.name, bool(live.spec.key) or live.spec.partitions == 1
+        counts = [one.settings.counts(one.created.partitions)[0] for one in (live, other)]
+        self._is_alike = is_alike and counts[0] == counts[1]
+
+    def place(self, name: str, found: Meeting) -> int:
+        """Return the partition of a key; 0 where the bus knows.
+
+        Raises:
+            InvalidInputError: that cannot be known.
+        """
+        if self._is_any:
+            return 0
+        lives, others = (held.get(name, set()) for held in found.places)
+        if not lives and self._is_alike and len(others) == 1:
+            return next(iter(others))
+        if len(lives) == 1:
+            return next(iter(lives))
+        why = (
+            f"rows of key {name} lie in its partitions {sorted(lives)}, so none is the last"
+            if lives
+            else f"it has no row of key {name} yet, and nothing says to which of its partitions "
+            "the live job will send one"
+        )
+        raise InvalidInputError(
+            f"stream {self._name!r} has no key of its own, and {why}; let the job keep the columns "
+            "that it is partitioned by, which a new stream has for its key, or send to one "
+            "partition (partitions=1)",
+            stream=self._name,
+        )
+
+
+def _table(rows: Sequence[Row], live: Stream) -> pa.Table:
     try:
-        table = pa.Table.from_pylist(rows, schema=live.spec.schema)
+        return pa.Table.from_pylist(rows, schema=live.spec.schema)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise InvalidInputError(
-            f"what merge returns does not fit the columns of {streams[0]!r}: {error}"
+            f"what merge returns does not fit the columns of {live.spec.name!r}: {error}"
         ) from error
-    producer = Producer(f"merge/{operator}", run)
-    appended = there = 0
-    for answer in live.append_rows(table, producer=producer, sequence=1).values():
-        rows_of_it = answer.next_offset - answer.first_offset
-        appended += 0 if answer.duplicate else rows_of_it
-        there += rows_of_it if answer.duplicate else 0
-        fault("merge.appended")
-    return Merged(operator, streams[0], appended, there, len(made) - len(rows))
+
+
+def _append(live: Stream, chosen: Spill, parts: int, producer: Producer) -> tuple[int, int]:
+    """Append what was chosen; returns the rows that came, and those that were there."""
+    came = there = 0
+    for part in range(parts):
+        for partition, rows in chosen.read(part):
+            if live.spec.key:
+                answers = live.append_rows(rows, producer=producer, sequence=part + 1).values()
+            else:
+                answer = live.append(partition, rows, producer=producer, sequence=part + 1)
+                answers = {partition: answer}.values()
+            for answer in answers:
+                count = answer.next_offset - answer.first_offset
+                came, there = (came, there + count) if answer.duplicate else (came + count, there)
+                fault("merge.appended")
+    return came, there
 
 
 def _merged(merge: Merge, live: Row | None, other: Row, operator: str) -> Row | None:

@@ -12,6 +12,7 @@ from headrace.config import Settings
 from headrace.coordinator.backup.places import newest_of
 from headrace.coordinator.inspection.part_readers import part_readers
 from headrace.errors import InvalidInputError
+from headrace.sources.listing import load_listing
 
 
 @dataclass(frozen=True)
@@ -22,11 +23,13 @@ class Outputs:
         job: its name.
         sent: stream by operator.
         read: next offset of each partition, by input stream.
+        sinks: what each sink is, in words, by operator.
     """
 
     job: str
     sent: dict[str, str]
     read: dict[str, dict[int, int]] = field(default_factory=dict)
+    sinks: dict[str, str] = field(default_factory=dict)
 
 
 def outputs_of(settings: Settings, job: str, clock: Clock) -> Outputs:
@@ -40,6 +43,7 @@ def outputs_of(settings: Settings, job: str, clock: Clock) -> Outputs:
         state = reader.state()
         catalog = reader.catalog(state)
         found.sent.update(catalog.sent)
+        found.sinks.update({sink.operator: sink.identity for sink in catalog.sinks})
         for operator, positions in state.inputs.items():
             if operator not in catalog.feeds:
                 stream = catalog.inputs.get(operator, operator)
@@ -51,18 +55,23 @@ def pairs_of(first: Outputs, second: Outputs) -> dict[str, tuple[str, str]]:
     """Return both streams of each operator that both jobs have, where they differ.
 
     Raises:
-        InvalidInputError: there is none.
+        InvalidInputError: there is none, nor a sink that rows are kept for.
     """
     both = [name for name in first.sent if name in second.sent]
     found = {name: (first.sent[name], second.sent[name]) for name in both}
     found = {name: pair for name, pair in found.items() if pair[0] != pair[1]}
-    if not found:
+    if not found and not kept_for_sinks(first, second):
         same = f"both send to {', '.join(sorted(first.sent.values()))}" if both else "none is alike"
         raise InvalidInputError(
             f"jobs {first.job!r} and {second.job!r} have no outputs to compare: {same}; run the "
             "second with --apart, which gives it outputs of its own"
         )
     return found
+
+
+def kept_for_sinks(first: Outputs, second: Outputs) -> dict[str, str]:
+    """Return the streams in which the second job keeps what the first sends to sinks."""
+    return {name: second.sent[name] for name in first.sinks if name in second.sent}
 
 
 def behind(first: Outputs, second: Outputs) -> dict[str, int]:
@@ -74,6 +83,25 @@ def behind(first: Outputs, second: Outputs) -> dict[str, int]:
         if stream in second.read and rows:
             found[stream] = rows
     return found
+
+
+def are_alike(settings: Settings, first: str, second: str, clock: Clock) -> bool:
+    """Say whether two jobs of one code send a key to one partition, though streams have no key.
+
+    Then a row goes by its task: so stages have as many tasks, and rows come from the same places.
+    """
+    both = [part_readers(settings, job, clock) for job in (first, second)]
+    shapes = [
+        [
+            (state.task_counts, {name: len(held) for name, held in state.inputs.items()})
+            for state in (reader.state() for reader in readers)
+        ]
+        for readers in both
+    ]
+    sources = [load_listing(reader.root) or {} for readers in both for reader in readers]
+    return shapes[0] == shapes[1] and all(
+        source.stream for found in sources for source in found.values()
+    )
 
 
 def aliases_of(bus: Bus, stream: str) -> list[str]:

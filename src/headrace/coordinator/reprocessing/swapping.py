@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from headrace.bus.bus import Bus
-from headrace.coordinator.reprocessing.pairs import Outputs, aliases_of, behind, pairs_of
+from headrace.coordinator.reprocessing.pairs import (
+    Outputs,
+    aliases_of,
+    behind,
+    kept_for_sinks,
+    pairs_of,
+)
 from headrace.errors import InvalidInputError
 
 
@@ -20,8 +26,8 @@ def swap_outputs(bus: Bus, first: Outputs, second: Outputs, *, now: bool) -> dic
         The new stream of each alias.
 
     Raises:
-        InvalidInputError: an output of the first has no alias, or the second one is behind;
-            nothing is swapped.
+        InvalidInputError: an output of the first has no alias, the second one is behind, or keeps
+            rows for sinks; nothing is swapped.
     """
     pairs = pairs_of(first, second)
     late = behind(first, second)
@@ -30,6 +36,13 @@ def swap_outputs(bus: Bus, first: Outputs, second: Outputs, *, now: bool) -> dic
         raise InvalidInputError(
             f"job {second.job!r} is behind {first.job!r}: {told}; let it catch up, or swap "
             "nevertheless with --now"
+        )
+    for operator, stream in kept_for_sinks(first, second).items():
+        raise InvalidInputError(
+            f"job {second.job!r} keeps in {stream!r} what it has for {first.sinks[operator]}, so "
+            f"readers of that would stay with {first.job!r}: stop it, and let the new code begin "
+            f"from a savepoint of {second.job!r}, without --apart",
+            stream=stream,
         )
     targets: dict[str, str] = {}
     for old, new in pairs.values():

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from headrace.graph.operators import Generate, Operator, PartitionBy, RunningAggregate, SendToSink
+from headrace.graph.operators import (
+    Generate,
+    KeepForSink,
+    Operator,
+    PartitionBy,
+    RunningAggregate,
+    SendToSink,
+)
 from headrace.graph.states import MonoidTotal
 from headrace.plan.flows import Flow
 from headrace.plan.rules.rows import function_flow
@@ -15,7 +22,7 @@ def generate_flow(walk: Walk, operator: Generate, before: Flow) -> Flow | None:
         if isinstance(reader, PartitionBy):
             for total in _readers(walk, reader.name):
                 _check_total(walk, total)
-        elif not isinstance(reader, SendToSink):
+        elif not isinstance(reader, SendToSink | KeepForSink):
             walk.report(
                 reader,
                 "reads what a monoid keeps on a server; read the totals there, or keep them with "

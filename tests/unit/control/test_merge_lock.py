@@ -1,0 +1,98 @@
+"""A driver that is still as long as somebody merges into its job, and no longer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.clock import Deadline, SystemClock
+from headrace.config import Settings, load_settings
+from headrace.control.merge_lock import MergeHold, MergeLock, merger_of
+from headrace.coordinator.loop import Control
+from headrace.coordinator.reprocessing.unmerged import begun, is_noted, merging
+from headrace.errors import NotOwnerError
+from headrace.files import Files
+from headrace.testing.processes import wait_until
+
+CLOCK = SystemClock()
+HOLDER = """
+import sys
+from headrace.clock import SystemClock
+from headrace.config import load_settings
+from headrace.control.merge_lock import MergeLock
+
+with MergeLock(load_settings(None, ["home=" + sys.argv[1]], {}), "shop", "old", SystemClock()):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return load_settings(None, [f"home={tmp_path}"], {})
+
+
+def until_free(control: Control) -> None:
+    wait_until(lambda: not control.merging.is_set(), Deadline(CLOCK, 30), "the end of the hold")
+
+
+def test_one_process_at_a_time_merges_into_a_job(settings: Settings) -> None:
+    with MergeLock(settings, "shop", "old", CLOCK), MergeLock(settings, "other", "old", CLOCK):
+        held = merger_of(settings, "shop")
+        assert held is not None
+        assert held.other == "old"
+        with pytest.raises(NotOwnerError, match="is being merged with 'old' by process"):
+            MergeLock(settings, "shop", "older", CLOCK)
+    assert merger_of(settings, "shop") is None
+    MergeLock(settings, "shop", "older", CLOCK).close()
+
+
+def test_a_driver_goes_on_when_the_merge_is_done(settings: Settings) -> None:
+    control, told = Control(), list[str]()
+    hold = MergeHold(settings, "shop", control, told.append)
+    assert not hold.look()
+    with MergeLock(settings, "shop", "old", CLOCK):
+        assert hold.look()
+        assert control.is_paused
+        control.paused.set()  # somebody pauses the job meanwhile, which the merge does not undo
+    until_free(control)
+    assert (control.is_paused, told) == (True, [])
+    hold.close()
+
+
+def test_a_driver_goes_on_when_who_merges_is_killed_and_tells_so(settings: Settings) -> None:
+    control, told = Control(), list[str]()
+    hold = MergeHold(settings, "shop", control, told.append)
+    words = (sys.executable, "-c", HOLDER, str(settings.home))
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        with pytest.raises(RuntimeError), merging(settings, "old", "r", {"a": 3}, Files(), CLOCK):
+            raise RuntimeError  # as far as the process came
+        assert hold.look()
+        assert hold.look()
+        process.kill()
+    until_free(control)
+    wait_until(lambda: told, Deadline(CLOCK, 30), "word of it")
+    assert told == [
+        "the merge of old into job shop ended before it was done, and the job goes on; to complete "
+        "it: headrace jobs merge shop old"
+    ]
+    note = begun(settings, "old", "r")
+    assert note is not None
+    assert note.parts == {"a": 3}
+    assert begun(settings, "old", "another run") is None
+    assert is_noted(settings, "old")
+    hold.close()
+
+
+def test_a_merge_that_an_older_version_began_has_one_part(settings: Settings) -> None:
+    note = settings.jobs_dir / "old" / "merging"
+    note.parent.mkdir(parents=True)
+    note.write_text("run")
+    found = begun(settings, "old", "run")
+    assert found is not None
+    assert found.parts == {}
