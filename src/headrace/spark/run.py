@@ -89,7 +89,7 @@ def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
         if not frame_inputs(graph):
             deployed = course.deployed(job)
             _check_loop(deployed, settings)
-            session = _session(settings, job.name, root)
+            session = _session(settings, job.name, root, slots_only=True)
             with keeping(settings, job.name, control, clock, files):
                 return course.run(deployed, SparkEngine(session, course))
         session = _session(settings, job.name, root)
@@ -100,9 +100,10 @@ def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
             return course.run(deployed, SparkEngine(session, course))
 
 
-def _session(settings: Settings, job: str, root: Path) -> SparkSession:
+def _session(settings: Settings, job: str, root: Path, *, slots_only: bool = False) -> SparkSession:
     log, spark = root / "logs" / "spark.log", settings.spark
-    return build_session(spark.master, f"headrace {job}", log, spark.conf)
+    app = f"headrace {job}"
+    return build_session(spark.master, app, log, spark.conf, slots_only=slots_only)
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,12 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
 }
 
+EXECUTOR_OPTIONS = "-XX:+UseSerialGC"
+
+SLOTS_ONLY_OPTIONS = f"{EXECUTOR_OPTIONS} -XX:TieredStopAtLevel=1"
+"""For JVMs that only run slots: what Java's second compiler makes of them never earns what it
+costs, and without it a lost executor is back in two thirds of the time."""
+
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
 _MASTER = re.compile(
@@ -84,7 +90,12 @@ appender.file.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss}} %p %c{{1}}: %m%n%ex
 
 
 def build_session(
-    master: str, app: str, log_file: Path, extra: Mapping[str, str] | None = None
+    master: str,
+    app: str,
+    log_file: Path,
+    extra: Mapping[str, str] | None = None,
+    *,
+    slots_only: bool = False,
 ) -> SparkSession:
     """Start Spark, or return the session that is already there.
 
@@ -96,6 +107,7 @@ def build_session(
         app: name of the application.
         log_file: its folder is made.
         extra: further Spark settings.
+        slots_only: executors run the slots of a job, and no queries of Spark's.
 
     Raises:
         InvalidInputError: Spark Connect is configured, which has no ``SparkContext``, or the
@@ -123,7 +135,7 @@ def build_session(
     settings = {
         **SETTINGS,
         "spark.driver.extraJavaOptions": java_options(log_file),
-        "spark.executor.extraJavaOptions": "-XX:+UseSerialGC",
+        "spark.executor.extraJavaOptions": SLOTS_ONLY_OPTIONS if slots_only else EXECUTOR_OPTIONS,
         **{f"spark.executorEnv.{name}": value for name, value in SINGLE_THREAD.items()},
         **(extra or {}),
     }
