@@ -30,6 +30,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -156,18 +157,19 @@ class Rig:
         return 0 if state is None else state.counts.get("in", 0)
 
     def is_covered(self) -> bool:
-        """Say whether the standbys hold all but a tail."""
+        """Say whether the standbys hold all but a tail; those of a young job hold nothing yet."""
         state = self.state()
         if state is None or len(state.standbys) < TASKS:
             return False
-        late = state.epoch - LATE_EPOCHS
+        late = max(0, state.epoch - LATE_EPOCHS)
         return all(one.epoch >= late for held in state.standbys.values() for one in held)
 
     def is_whole(self) -> bool:
-        """Say whether all hosts have tasks, and the job is not behind."""
+        """Say whether all hosts have their share of tasks, and the job is not behind."""
         state = self.state()
-        hosts = {task.host for task in state.tasks.values()} if state else set()
-        return len(hosts) == HOSTS and self.rows() >= self.trickle.rows - 50
+        hosts = Counter(task.host for task in state.tasks.values()) if state else Counter[str]()
+        is_even = sorted(hosts.values()) == [TASKS // HOSTS] * HOSTS
+        return is_even and self.rows() >= self.trickle.rows - 50
 
     def lose(self, way: str, hosts: Sequence[int]) -> None:
         for host in hosts:
