@@ -10,7 +10,7 @@ with values of a kilobyte, and one message every 20 ms. What is lost, of ``--los
 ``affinity``  the executors; their hosts start others, and the stores are there
 ``none``      the hosts with their disks; empty ones come in their places at once
 ``standby``   the hosts, by kill -9 of all that runs there; each task has a standby elsewhere
-``frozen``    the same hosts, by SIGSTOP: nobody is told
+``frozen``    the same hosts, by SIGSTOP: nobody is told; then they are started again
 ``spark``     the executors, of a PySpark program that asks the hosts for their names, and no more:
               what Spark itself takes to start again
 
@@ -186,9 +186,8 @@ class Rig:
 
     def restore(self, way: str, hosts: Sequence[int]) -> None:
         for host in hosts:
-            if way == "frozen":
-                self.cluster.thaw(host)
-            elif way == "standby":
+            if way in {"standby", "frozen"}:
+                self.cluster.kill_worker(host)
                 self.cluster.start_worker(host)
                 self.cluster.await_worker(host)
 
@@ -337,9 +336,19 @@ def draw(results: Path, image: Path) -> None:
         one = json.loads(line)
         runs = found.setdefault((one["way"], one["lost"]), {}).setdefault(one["mb"], [])
         runs.append(one["back_s"])
-    colours = {"affinity": "tab:green", "none": "tab:red", "standby": "tab:blue"}
+    colours = {
+        "affinity": "tab:green",
+        "none": "tab:red",
+        "standby": "tab:blue",
+        "frozen": "tab:purple",
+    }
     styles = {1: "-o", 2: "--s", 4: ":^"}
-    words = {"affinity": "affinity", "none": "disks lost", "standby": "standby"}
+    words = {
+        "affinity": "affinity",
+        "none": "disks lost",
+        "standby": "standby, kill -9",
+        "frozen": "standby, frozen",
+    }
     figure, axes = pyplot.subplots(figsize=(7, 4.2))
     for (way, lost), sizes in sorted(found.items()):
         if way not in colours or lost not in styles:
