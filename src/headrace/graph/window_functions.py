@@ -10,7 +10,7 @@ import copy
 import datetime
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache, reduce
+from functools import cached_property, lru_cache, reduce
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -63,11 +63,11 @@ class WindowFunction:
         names = self.names
         if names is None:
             names = messages[0].__struct_fields__
-        heads = [getattr(row, name) for name in self.beside if name not in names]
+        heads = _taking(tuple(name for name in self.beside if name not in names))(row)
         for made in self.made(row, messages):
-            yield (*heads, *_values(made, names))
+            yield heads + _values(made, names)
 
-    @property
+    @cached_property
     def beside(self) -> tuple[str, ...]:
         """The columns of the row that stand before those of the function."""
         return (*self.keys, *self.bounds, *self.flags)
@@ -78,12 +78,12 @@ class WindowFunction:
 
     def key(self, row: Any) -> Any:
         """The key: a value, or a tuple of several; ``None`` where messages have none."""
-        values = tuple(getattr(row, name) for name in self.keys)
+        values = _taking(self.keys)(row)
         return values[0] if len(values) == 1 else values or None
 
     def window(self, row: Any) -> Bounds:
         """The bounds of the window."""
-        return Bounds(*(getattr(row, name) for name in self.bounds))
+        return Bounds(*_taking(self.bounds)(row))
 
 
 class Reduce(WindowFunction):
@@ -131,9 +131,17 @@ def _messages(rows: list[dict[str, Any]]) -> list[Any]:
     return [kind(*row.values()) for row in rows]
 
 
-def _values(made: Any, names: tuple[str, ...]) -> Iterable[Any]:
-    if isinstance(made, Mapping):
-        return [made[name] for name in names]
+@lru_cache(maxsize=256)
+def _taking(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return what takes the values of these attributes."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda row: tuple([getattr(row, name) for name in names])
+
+
+def _values(made: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
+    if type(made) is dict or isinstance(made, Mapping):
+        return tuple([made[name] for name in names])
     if isinstance(made, tuple):
-        return made
-    return [getattr(made, name) for name in names]
+        return tuple(made)
+    return _taking(names)(made)

@@ -20,7 +20,8 @@ import pyarrow as pa
 from headrace.errors import CorruptDataError
 from headrace.files import Files
 from headrace.records.frame import encode_frame, read_frame, read_header
-from headrace.records.keys import encode_columns, key_groups
+from headrace.records.key_hashes import key_hashes
+from headrace.records.keys import key_groups
 from headrace.task.chunk import Chunk, Groups, from_exchange
 
 FRAME_ROWS = 1 << 20
@@ -53,8 +54,8 @@ class ExchangeWriter:
     def add(self, chunk: Chunk) -> None:
         """Take the rows of a chunk; its columns must not change afterwards."""
         columns = [chunk.batch.column(name) for name in self._keys]
-        keys = encode_columns(columns or [pa.array(np.zeros(chunk.rows, np.int64))])
-        groups = key_groups(keys.hashes(), self._groups).astype(np.uint16)
+        hashes = key_hashes(columns or [pa.array(np.zeros(chunk.rows, np.int64))])
+        groups = key_groups(hashes, self._groups).astype(np.uint16)
         self._pieces.append((chunk.to_exchange(self._schema), groups))
         self.rows += chunk.rows
 

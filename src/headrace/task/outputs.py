@@ -17,7 +17,8 @@ from headrace.files import Bytes, Files
 from headrace.plan.stages import OutputBinding
 from headrace.records.evolution import with_defaults
 from headrace.records.frame import encode_frame
-from headrace.records.keys import encode_columns, key_groups
+from headrace.records.key_hashes import key_hashes
+from headrace.records.keys import key_groups
 from headrace.records.schema import event_times, normalise
 from headrace.task.chunk import Chunk
 from headrace.task.messages.calls import name_operator
@@ -52,8 +53,8 @@ class OutputNode(Node):
         if not self.binding.keys or self.binding.partitions == 1:
             self._parts.setdefault(self._fixed, []).append(batch)
             return
-        keys = encode_columns([batch.column(name) for name in self.binding.keys])
-        target = key_groups(keys.hashes(), self.binding.partitions)
+        hashes = key_hashes([batch.column(name) for name in self.binding.keys])
+        target = key_groups(hashes, self.binding.partitions)
         for partition in np.unique(target).tolist():
             rows = batch.filter(pa.array(target == partition))
             self._parts.setdefault(partition, []).append(rows)

@@ -63,6 +63,31 @@ def test_sliced_columns_are_read_from_their_slice() -> None:
     assert columns_to_lists(batch) == [[2, 3], [None, 1.5]]
 
 
+RECORD = pa.struct([("n", pa.int64()), ("at", pa.timestamp("us", tz="UTC")), ("s", pa.string())])
+RECORDS: list[Any] = [
+    [{"n": 1, "at": MOMENT, "s": "a"}, {"n": None, "at": None, "s": None}],
+    [],
+    [{"n": 3, "at": MOMENT, "s": "c"}],
+    [{"n": 4, "at": MOMENT, "s": ""}] * 3,
+]
+
+
+@pytest.mark.parametrize("odd", [[], [None], [[None]]], ids=["plain", "null", "null within"])
+def test_lists_of_records_are_lists_of_dicts(odd: list[Any]) -> None:
+    rows = [*RECORDS, *odd]
+    whole = pa.record_batch({"r": pa.array(rows, pa.list_(RECORD))})
+    for begin in range(len(rows) + 1):
+        for end in range(begin, len(rows) + 1):
+            batch = whole.slice(begin, end - begin)
+            assert columns_to_lists(batch) == [rows[begin:end]]
+
+
+def test_records_with_any_names_are_dicts() -> None:
+    rows = [[{"a b": 1}], [{"a b": 2}]]
+    assert columns_to_lists(pa.record_batch({"r": rows})) == [rows]
+    assert columns_to_lists(pa.record_batch({"r": [[{}]]})) == [[[{}]]]
+
+
 class Struct(msgspec.Struct):
     n: int
     s: str

@@ -40,6 +40,7 @@ from headrace.graph.operators import Input
 from headrace.plan.stages import job_of
 
 STOP_GRACE_S = 8.0
+LOOK_S = 0.1
 LAST_COPY_S = 1.0
 
 OnEpoch = Callable[[EpochSummary], None]
@@ -316,8 +317,8 @@ def _stopping(
     over = threading.Event()
 
     def hurry() -> None:
-        while not control.stop.wait(0.2):
-            if over.is_set():
+        while not control.stop.is_set():
+            if over.wait(LOOK_S):  # not for the stop, or the end of each run would wait for it
                 return
         grace = STOP_GRACE_S
         if coordinator.generation:

@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from headrace.graph.windows import LATE_SIDE
 from headrace.plan.stages import TOGETHER
-from headrace.records.keys import encode_columns, key_groups
+from headrace.records.key_hashes import key_hashes
+from headrace.records.keys import key_groups
 from headrace.records.schema import normalise
 from headrace.task.chunk import Chunk, Groups, Ints
 from headrace.task.node import Node
@@ -128,7 +129,7 @@ class AggregateNode(Node):
     def _key_columns(self, frame: pl.DataFrame) -> tuple[pa.RecordBatch, Groups]:
         """Return the keys of rows, and the key group of each."""
         keys = normalise(frame.select(self._keys).to_arrow())
-        groups = key_groups(encode_columns(keys.columns).hashes(), self._key_groups)
+        groups = key_groups(key_hashes(keys.columns), self._key_groups)
         return keys, groups.astype(np.uint16)
 
     def _results(self, heads: pa.RecordBatch, partials: pl.DataFrame) -> pa.RecordBatch:
