@@ -34,6 +34,8 @@ _RENAMED = {"job.host_wait_s": "placement.wait_s"}
 _NO_SETTINGS = ("HEADRACE_HOME", "HEADRACE_STATE_DIR")
 _DOUBLED = {f"HEADRACE__{key.replace('.', '__').upper()}" for key in LEAVES if "." in key}
 _SHOWN = 80
+ON_COMMAND = "--set "
+"""What the place of a value begins with that was given on the command."""
 _SINGLE = {name.replace("__", "_"): name for name in _DOUBLED}
 
 
@@ -223,4 +225,4 @@ def _from_overrides(overrides: Sequence[str]) -> Iterator[tuple[str, _Given]]:
         key, equals, value = override.partition("=")
         if not equals:
             raise InvalidInputError(f"--set {override}: expected section.key=value")
-        yield key.strip(), _Given(value.strip(), f"--set {override}", is_text=True)
+        yield key.strip(), _Given(value.strip(), f"{ON_COMMAND}{override}", is_text=True)

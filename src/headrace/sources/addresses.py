@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from headrace.errors import InvalidInputError, UnavailableError
+from headrace.sources.compressed import PlainBytes, codec_of, plain_name
 
 Form = Literal["parquet", "csv", "jsonl"]
 SUFFIXES: dict[str, Form] = {
@@ -73,6 +74,17 @@ def open_address(address: str) -> Any:
         ) from error
 
 
+def open_text(address: str) -> Any:
+    """Open a file for its plain bytes, wherever they are and however it is compressed.
+
+    Raises:
+        UnavailableError: it cannot be read.
+    """
+    if codec_of(address) is None:
+        return open_address(address)
+    return PlainBytes(address, lambda: open_address(address))
+
+
 def found_files(address: str, form: Form | None) -> list[tuple[str, int]]:
     """Return the files of a path, a pattern or a folder, sorted, each with its bytes.
 
@@ -111,8 +123,8 @@ def _listed(system: Any, path: str, form: Form | None) -> Iterator[tuple[str, in
         if info.type != fs.FileType.File or any(part[0] in "._" for part in below):
             continue
         if pattern is None:
-            suffix = Path(info.path).suffix.lower()
-            if SUFFIXES.get(suffix) is not None and form in {None, SUFFIXES[suffix]}:
+            named = named_form(info.path)
+            if named is not None and form in {None, named}:
                 yield info.path, info.size
         elif info.path.count("/") == depth and _fits(info.path, path):
             yield info.path, info.size
@@ -124,13 +136,19 @@ def _fits(path: str, pattern: str) -> bool:
     return all(fnmatch(part, wanted) for part, wanted in parts)
 
 
+def named_form(name: str) -> Form | None:
+    """Return the format of a file by its name, ``.csv`` or ``.csv.gz``; ``None``: it says none."""
+    form = SUFFIXES.get(Path(plain_name(name)).suffix.lower())
+    return None if form == "parquet" and codec_of(name) else form
+
+
 def form_of(address: str, given: Form | None) -> Form:
     """Return the format of a file, as given or else by its name.
 
     Raises:
         InvalidInputError: its name says nothing.
     """
-    found = given or SUFFIXES.get(Path(address).suffix.lower())
+    found = given or named_form(address)
     if found is None:
         raise InvalidInputError(
             f"the format of {address} is unknown; give format = parquet, csv or jsonl"

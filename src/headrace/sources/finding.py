@@ -18,7 +18,7 @@ from headrace.config.inputs import InputSettings
 from headrace.errors import InvalidInputError
 from headrace.graph.operators import Input
 from headrace.records.schema import normalise_schema
-from headrace.sources.addresses import form_of, found_files, open_address
+from headrace.sources.addresses import form_of, found_files, open_text
 from headrace.sources.infer import inferred
 from headrace.sources.line_source import LineSource
 from headrace.sources.listing import Source, SourceFile, Unit, what_of
@@ -202,7 +202,7 @@ def _spec(
         return StreamSpec(name, 1, operator.schema, time)
     if form == "parquet":
         return StreamSpec(name, 1, normalise_schema(schemas[0]), time)
-    with open_address(telling.address) as source:
+    with open_text(telling.address) as source:
         schema = inferred(LineSource(source), telling.address, is_csv=form == "csv")
     return StreamSpec(name, 1, normalise_schema(schema), time)
 

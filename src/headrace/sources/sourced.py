@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from headrace.bus.bus import Bus, Stream
 from headrace.bus.spec import StreamSpec
 from headrace.clock import Clock
 from headrace.config import Settings
+from headrace.config.inputs import split_key
+from headrace.config.sources import ON_COMMAND
 from headrace.config.starts import EARLIEST
 from headrace.errors import InvalidInputError
 from headrace.files import Files
@@ -165,9 +168,26 @@ def _check_same(job: str, wanted: Mapping[str, str], held: Mapping[str, Source])
 
 
 def _given(graph: JobGraph, settings: Settings) -> dict[str, Any]:
-    """What the settings say of the streams that a graph reads."""
+    """What the settings say of the streams that a graph reads.
+
+    Files of settings may be those of several jobs; what is given on the command is for this one.
+    """
     names = {one.stream for one in graph.operators if isinstance(one, Input)}
+    asked = (split_key(key) for key, by in settings.sources.items() if by.startswith(ON_COMMAND))
+    for name in (part[0] for part in asked if part is not None):
+        if name not in names or is_pattern(name):
+            raise _not_known(graph.name, name, sorted(names))
     return {name: given for name, given in settings.inputs.items() if name in names}
+
+
+def _not_known(job: str, name: str, names: Sequence[str]) -> InvalidInputError:
+    if is_pattern(name):
+        why = "which is a pattern: what stands for a stream is said by the name of one"
+    else:
+        near = get_close_matches(name, names, 1)
+        why = f"did you mean {near[0]!r}? " if near else ""
+        why += f"job {job!r} reads {', '.join(names) or 'no stream'}"
+    return InvalidInputError(f"settings inputs.{name} are of no input; {why}", job=job)
 
 
 def _found(

@@ -15,12 +15,15 @@ import pyarrow.parquet as pq
 from headrace.bus.spec import StreamSpec
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.records.schema import normalise
-from headrace.sources.addresses import open_address
+from headrace.sources.addresses import open_address, open_text
+from headrace.sources.compressed import PlainBytes, codec_of
 from headrace.sources.line_source import LineSource
 from headrace.sources.listing import ROW_GROUP, SourceFile, Unit
 from headrace.sources.text_rows import BadLine, CsvLines, JsonLines
 
 KEPT_UNITS = 4
+KEPT_OPEN = 4
+"""Compressed files that stay open, so that the next stretch is not unpacked from the begin."""
 Places = npt.NDArray[np.int64]
 
 
@@ -46,6 +49,7 @@ class UnitReader:
         self, spec: StreamSpec, form: str, files: Sequence[SourceFile], *, is_filled: bool
     ) -> None:
         self._spec, self._form, self._files, self._is_filled = spec, form, files, is_filled
+        self._unpacking: OrderedDict[int, PlainBytes] = OrderedDict()
         self._kept: OrderedDict[tuple[int, int, tuple[str, ...]], UnitRows] = OrderedDict()
 
     def read(self, unit: Unit, columns: Sequence[str]) -> UnitRows:
@@ -99,9 +103,7 @@ class UnitReader:
 
     def _text(self, unit: Unit, columns: Sequence[str]) -> UnitRows:
         file = self._files[unit.file]
-        with open_address(file.address) as source:
-            source.seek(unit.begin)
-            data = source.read(unit.end - unit.begin)
+        data = self._bytes(file, unit)
         if len(data) != unit.end - unit.begin:
             raise self._changed(file.address)
         taken: list[BadLine] = []
@@ -122,6 +124,26 @@ class UnitReader:
         )
         places = np.delete(np.arange(unit.rows), [row for row, _ in bad])
         return UnitRows(batch.select(list(columns)), places, bad)
+
+    def _bytes(self, file: SourceFile, unit: Unit) -> bytes:
+        """Read a stretch of text; a compressed file stays open where it was read to."""
+        if codec_of(file.address) is None:
+            with open_address(file.address) as source:
+                source.seek(unit.begin)
+                data: bytes = source.read(unit.end - unit.begin)
+                return data
+        opened = self._unpacking.pop(unit.file, None)
+        if opened is None:
+            with open_address(file.address) as source:
+                if source.size() != file.bytes:
+                    raise self._changed(file.address)
+            opened = open_text(file.address)
+        self._unpacking[unit.file] = opened
+        if len(self._unpacking) > KEPT_OPEN:
+            self._unpacking.popitem(last=False)[1].close()
+        opened.seek(unit.begin)
+        found: bytes = opened.read(unit.end - unit.begin)
+        return found
 
     @staticmethod
     def _changed(address: str) -> InvalidInputError:

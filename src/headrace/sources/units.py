@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.errors import InvalidInputError
-from headrace.sources.addresses import open_address
+from headrace.sources.addresses import open_address, open_text
 from headrace.sources.listing import ROW_GROUP, Unit
 
 UNIT_BYTES = 4 << 20
@@ -37,8 +37,12 @@ def parquet_units(number: int, address: str) -> tuple[list[Unit], pa.Schema]:
 
 
 def text_units(number: int, address: str, *, is_csv: bool) -> tuple[list[Unit], str]:
-    """Return stretches of whole rows of a file, and of CSV its line of names."""
-    with open_address(address) as source:
+    """Return stretches of whole rows of a file, by its plain bytes, and of CSV its line of names.
+
+    Raises:
+        CorruptDataError: it is compressed, and cannot be unpacked.
+    """
+    with open_text(address) as source:
         header = ""
         position = line = 0
         if is_csv:

@@ -11,26 +11,20 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Literal, NamedTuple
+from typing import IO, Literal, NamedTuple, cast
 
 import pyarrow as pa
 
 from headrace.bus.spec import StreamSpec
 from headrace.errors import InvalidInputError
 from headrace.records.schema import normalise
+from headrace.sources.addresses import named_form
+from headrace.sources.compressed import PlainBytes, codec_of
 from headrace.sources.line_source import LineSource
 from headrace.sources.text_rows import BadLine, CsvLines, JsonLines, first_bad_time
 
 Format = Literal["jsonl", "csv", "parquet"]
 STDIN = "-"
-_SUFFIXES: dict[str, Format] = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".csv": "csv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-}
 
 
 class Rows(NamedTuple):
@@ -53,13 +47,13 @@ def format_of(file: str, given: Format | None) -> Format:
         return given
     if file == STDIN:
         return "jsonl"
-    suffix = Path(file).suffix.lower()
-    if suffix not in _SUFFIXES:
+    found = named_form(file)
+    if found is None:
         raise InvalidInputError(
-            f"{file}: the format of {suffix or 'no suffix'} is unknown; "
+            f"{file}: the format of {Path(file).suffix.lower() or 'no suffix'} is unknown; "
             "give --format jsonl, csv or parquet"
         )
-    return _SUFFIXES[suffix]
+    return found
 
 
 def check_there(files: Sequence[str]) -> None:
@@ -118,8 +112,12 @@ def read_rows(
 
 
 def open_lines(file: str) -> IO[bytes]:
-    """Open a file, or stdin, for its lines."""
-    return sys.stdin.buffer if file == STDIN else open(file, "rb")
+    """Open a file, or stdin, for its lines; a compressed one for its plain ones."""
+    if file == STDIN:
+        return sys.stdin.buffer
+    if codec_of(file) is not None:
+        return cast("IO[bytes]", PlainBytes(file, lambda: open(file, "rb")))
+    return open(file, "rb")
 
 
 def _read_parquet(
