@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -141,8 +141,7 @@ def backfill(  # noqa: PLR0913, PLR0917 - one for each option
         InPlace(job.name, begin, tasks, sets, spark, config, own, as_json, home).run(go)
         return
     name, apart = as_name or f"{job.name}-backfill", as_name or "backfill"
-    beside = dataclasses.replace(job, name=name, apart=apart)
-    sets += sets_beside(settings, job, beside, begin, end)
+    sets += sets_beside(settings, job, replace(job, name=name, apart=apart), begin, end)
     if not (merge and _is_half_merged(settings, name)):
         go(sets, Scaling(tasks), as_name=name, apart=apart)
         end_application(spark)
@@ -191,12 +190,12 @@ def _merge(job: Job, name: str, key: tuple[str, ...], home: Path | None, *, as_j
     found = merge_into(job.name, name, job, key, WAIT_S, home, SystemClock())
     for one in found.merged:
         if as_json:
-            show_json({"type": "merged", **dataclasses.asdict(one)})
+            show_json({"type": "merged", **asdict(one)})
         else:
             show_line(f"{one.stream}: {one.appended:,} rows appended, {one.kept:,} keys stay")
     for sink in found.given:
         if as_json:
-            show_json({"type": "given", **dataclasses.asdict(sink)})
+            show_json({"type": "given", **asdict(sink)})
         else:
             show_line(given_line(sink))
 

@@ -13,6 +13,8 @@ from tests.unit.cli.commands import done, headrace
 
 import headrace as hr
 from headrace.bus.spec import StreamSpec
+from headrace.coordinator.inspection.part_readers import part_readers
+from headrace.coordinator.manifest import JobState
 from headrace.testing.driver import TestDriver
 
 BEGIN = dt.datetime(2013, 1, 1, tzinfo=dt.UTC)
@@ -56,6 +58,11 @@ def totals(driver: TestDriver, stream: str = "out") -> dict[tuple[str, int], int
     }
 
 
+def state(driver: TestDriver, job: str) -> JobState:
+    (reader,) = part_readers(driver.settings, job, driver.clock)
+    return reader.state()
+
+
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[TestDriver]:
     """A job that began with the third of five days; the last one is not over."""
@@ -81,7 +88,10 @@ def backfill(driver: TestDriver, job: str, *words: str) -> None:
 
 def test_from_a_stream_that_retains_it(live: TestDriver) -> None:
     assert {day for _, day in totals(live)} == {2, 3}
+    before = state(live, "days")
     backfill(live, "days", *SPAN)
+    assert state(live, "days").inputs == before.inputs
+    assert state(live, "days-backfill").lineage != before.lineage
     assert {day for _, day in totals(live, "out.backfill")} == {0, 1}
     assert totals(live) == WHOLE
 

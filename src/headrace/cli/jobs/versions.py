@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headrace.bus.bus import Bus
     from headrace.clock import Clock
     from headrace.config import Settings
+    from headrace.coordinator.manifest import JobState
     from headrace.coordinator.reprocessing.comparing import Compared
     from headrace.coordinator.reprocessing.giving import Given
     from headrace.coordinator.reprocessing.merging import Merged
@@ -209,18 +210,12 @@ def merge_into(
     from headrace.coordinator.reprocessing.merging import live_wins, merge_streams
     from headrace.coordinator.reprocessing.pairs import are_alike
     from headrace.coordinator.reprocessing.unmerged import merging
-    from headrace.errors import InvalidInputError
     from headrace.files import Files
 
     settings = find_existing(job, home, None, None, clock).settings
     states = [reader.state() for reader in part_readers(settings, other, clock)]
     refuse_driven(settings, other, clock)
-    if not all(state.ended for state in states):
-        raise InvalidInputError(
-            f"job {other!r} has not ended, so not all of its results are there; run it to its end "
-            "with --bounded first",
-            job=other,
-        )
+    _check_ended(other, states)
     run, files = states[0].lineage, Files()
     choose = live_wins if code is None or code.merge is None else code.merge
     with open_home_bus(settings) as bus:
@@ -242,6 +237,17 @@ def merge_into(
                     for name, (stream, binding) in sinks.items()
                 ]
                 return Brought(merged, given)
+
+
+def _check_ended(job: str, states: Sequence[JobState]) -> None:
+    from headrace.errors import InvalidInputError
+
+    if not all(state.ended for state in states):
+        raise InvalidInputError(
+            f"job {job!r} has not ended, so not all of its results are there; run it to its end "
+            "with --bounded first",
+            job=job,
+        )
 
 
 def _what_to_merge(

@@ -108,7 +108,7 @@ def _epochs(
     for partition, (begin, end) in enumerate(zip(stream.begins(), stream.ends(), strict=True)):
         for number in range(begin // ROWS, -(-end // ROWS)):
             span = max(begin, number * ROWS), min(end, (number + 1) * ROWS)
-            found = [one.batch for one in stream.read(partition, *span, columns=schema.names)]
-            batch = normalise(pa.Table.from_batches(found), schema)
-            if batch.num_rows:
+            read = [one.batch for one in stream.read(partition, *span, columns=schema.names)]
+            if any(one.num_rows for one in read):
+                batch = normalise(pa.Table.from_batches(read), schema)
                 yield _Epoch(f"{run}/{partition}", number + 1, batch)

@@ -82,13 +82,7 @@ def merge_streams(
     live, other = (bus.stream(name) for name in streams)
     columns = live.spec.schema.names
     shared = [name for name in columns if name in other.spec.schema.names]
-    keys = key_columns(live, shared, key)
-    if len(keys) == len(shared):
-        raise InvalidInputError(
-            f"stream {streams[0]!r} has no key, so nothing says which rows are of one thing; give "
-            "--key COLUMN,...",
-            stream=streams[0],
-        )
+    keys = _keys(live, shared, key)
     parts = part_count(other) if parts is None else parts
     finder = PlaceFinder(live, other, is_alike=is_alike)
     made = count = 0
@@ -110,6 +104,18 @@ def merge_streams(
                 count += len(some)
         appended, there = _append(live, chosen, parts, Producer(f"merge/{operator}", run))
     return Merged(operator, streams[0], appended, there, made - count)
+
+
+def _keys(live: Stream, shared: Sequence[str], wanted: Sequence[str]) -> list[str]:
+    keys = key_columns(live, shared, wanted)
+    if len(keys) == len(shared):
+        name = live.spec.name
+        raise InvalidInputError(
+            f"stream {name!r} has no key, so nothing says which rows are of one thing; give --key "
+            "COLUMN,...",
+            stream=name,
+        )
+    return keys
 
 
 class Meeting:
