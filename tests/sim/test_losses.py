@@ -12,6 +12,7 @@ import pytest
 
 import headrace as hr
 from headrace.cli.jobs.text import job_json, show_job
+from headrace.control.description import described
 from headrace.coordinator.inspection.job_list import view_job
 from headrace.coordinator.story import StoryLog
 from headrace.errors import NotOwnerError
@@ -86,8 +87,8 @@ def test_a_lost_host_is_told_with_what_became_of_its_tasks(
     (moved,) = [text for text in texts if "moved" in text]
     assert moved.startswith("2 tasks moved, 2 to their standbys; first commit after ")
     view = view_job(driver.settings, "sums", driver.bus, driver.clock)
-    assert moved in [event["text"] for event in job_json(view)["events"]]
-    show_job(view)
+    assert moved in [event["text"] for event in job_json(described(view))["events"]]
+    show_job(described(view))
     assert moved in capsys.readouterr().out
 
 

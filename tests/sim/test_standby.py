@@ -14,6 +14,7 @@ import pytest
 
 import headrace as hr
 from headrace.cli.jobs.text import job_json, show_job
+from headrace.control.description import described
 from headrace.coordinator.inspection.job_list import view_job
 from headrace.coordinator.standby.placing import violations
 from headrace.graph.types import to_schema
@@ -144,19 +145,21 @@ def test_describe_tells_of_standbys_and_of_lost_hosts(
     driver.lose_host(_number(driver, lost))
     feed(driver, rng, 60, model)
     driver.advance()
-    assert not job_json(view_job(driver.settings, "sums", driver.bus, driver.clock))["deployed"]
+    assert not job_json(described(view_job(driver.settings, "sums", driver.bus, driver.clock)))[
+        "deployed"
+    ]
     for _ in range(4):
         feed(driver, rng, 60, model)
         driver.run()
     view = view_job(driver.settings, "sums", driver.bus, driver.clock)
-    found = job_json(view)
+    found = job_json(described(view))
     standby = found["stages"][0]["standby"]
     assert (standby["standbys"], standby["filled"]) == (6, 6)
     assert 0 < standby["epochs"] <= 2
     assert standby["size"] > 0
     assert found["failures"]["failover"] == found["failures"]["active_lost"] == 2
     assert found["deployed"]
-    show_job(view)
+    show_job(described(view))
     text = capsys.readouterr().out
     assert "under 2 tasks (2 to a standby, 0 without one)" in text
     assert "at most behind" in text

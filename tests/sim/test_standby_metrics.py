@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import headrace as hr
 from headrace.cli.jobs.text import job_json
 from headrace.control.board import Board
+from headrace.control.description import described
 from headrace.control.metrics import metrics_text
 from headrace.control.views import stage_infos, task_infos
 from headrace.coordinator.inspection.job_list import view_job
@@ -48,7 +49,7 @@ def failures(found: dict[str, float]) -> tuple[float, ...]:
 
 def told(driver: TestDriver) -> dict[str, int]:
     view = view_job(driver.settings, "sums", driver.bus, driver.clock)
-    counts: dict[str, int] = job_json(view)["failures"]
+    counts: dict[str, int] = job_json(described(view))["failures"]
     return counts
 
 

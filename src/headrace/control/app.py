@@ -31,6 +31,7 @@ from headrace.control.models import (
     TaskInfo,
 )
 from headrace.control.savepoints import Save, add_savepoints
+from headrace.control.telling import LAST_MS, add_tellings
 from headrace.control.views import (
     alert_infos,
     epoch_info,
@@ -48,6 +49,7 @@ from headrace.task.orders import TOLD_KEYS
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 ASK_S = 30.0
+EVENTS = 1_000_000
 
 Ask = Callable[[int, str | None, float], RescaleAnswer]
 
@@ -97,6 +99,7 @@ def make_app(board: Board, token: str, ask: Ask, save: Save, hosts: HostAsks) ->
     _steer(app, board, ask)
     add_hosts(app, board, hosts)
     add_savepoints(app, board, save)
+    add_tellings(app, board)
     return app
 
 
@@ -171,9 +174,12 @@ def _observe(app: FastAPI, board: Board) -> None:
         return alert_infos(board)
 
     @app.get("/v1/events")
-    def events(last: Annotated[int, Query(ge=1, le=EPOCHS)] = 100) -> list[EventInfo]:
+    def events(
+        last: Annotated[int, Query(ge=1, le=EVENTS)] = 100,
+        since_ms: Annotated[int, Query(ge=0, le=LAST_MS)] = 0,
+    ) -> list[EventInfo]:
         """The last things that happened to drivers, hosts and workers of the job, oldest first."""
-        return event_infos(board, last)
+        return event_infos(board, last, since_ms)
 
     @app.get("/v1/config")
     def config() -> list[SettingInfo]:

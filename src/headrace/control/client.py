@@ -1,29 +1,44 @@
-"""Asks a running driver by its API; for commands of this host."""
+"""Asks a running driver by its API; for commands.
+
+``reachable`` finds a driver that may be asked, and ``asked`` has one answer; where neither is to
+be had, a command goes by the files of the job.
+"""
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
-import urllib.error
-import urllib.request
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
-from headrace.control.server import PLACE, Place
-from headrace.errors import InvalidInputError, UnavailableError
+from headrace.config import Settings
+from headrace.control.place import EVERY_ADDRESS, PLACE, Place
+from headrace.coordinator.backup.places import STORAGES
+from headrace.coordinator.storage import check_job_name, is_alive
+from headrace.errors import HeadraceError, InvalidInputError, UnavailableError
 
 TIMEOUT_S = 40.0
+ASKED_S = 2.0
+"""So long a command waits for an answer that files have, too."""
 
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Past any proxy of the environment, which must not see the token."""
+_T = TypeVar("_T")
+
+
+class UnreachableError(UnavailableError):
+    """Nobody took the request."""
+
+
+class SilentError(UnavailableError):
+    """The request was taken, and no answer came in time; it may still be done."""
 
 
 class Client:
-    """The API of the driver of a job.
+    """The API of the driver of a job; past any proxy, which must not see the token.
 
     Args:
         storage: of the job.
@@ -35,60 +50,165 @@ class Client:
     """
 
     def __init__(self, storage: Path, job: str, timeout_s: float = TIMEOUT_S) -> None:
-        self.job, self._timeout_s = job, timeout_s
+        self.job, self._timeout_s, self._path = job, timeout_s, storage / PLACE
         try:
-            data = (storage / PLACE).read_bytes()
-        except FileNotFoundError:
-            raise InvalidInputError(
-                f"no driver of job {job!r} answers: it does not run, or has control.enabled=false; "
-                "headrace jobs ls tells which jobs run",
-                job=job,
-            ) from None
-        self.place = msgspec.json.decode(data, type=Place)
+            self.place = msgspec.json.decode(self._path.read_bytes(), type=Place)
+        except (FileNotFoundError, NotADirectoryError):
+            raise _nobody(job) from None
         self._check_host()
 
     def _check_host(self) -> None:
         """Refuse a loopback that is another host's: whoever listens here must not get the token."""
-        host, address = self.place.host, urlsplit(self.place.url).hostname or ""
-        if host in ("", os.uname().nodename):
+        address = urlsplit(self.place.url).hostname or ""
+        if self.is_here:
             return
-        if address in ("localhost", "::1") or address.startswith("127."):
+        own = ("localhost", "::1", *EVERY_ADDRESS)
+        if address in own or address.startswith("127."):
             raise InvalidInputError(
-                f"the driver of job {self.job!r} runs on host {host} and answers there only; ask "
-                "there, or start it with control.host set to an address that others reach",
+                f"the driver of job {self.job!r} runs on host {self.place.host} and answers there "
+                "only; ask there, or start it with control.host set to an address that others "
+                "reach",
                 job=self.job,
             )
+
+    @property
+    def is_here(self) -> bool:
+        """Say whether the driver runs on this host."""
+        return self.place.host in ("", os.uname().nodename)
+
+    @property
+    def has_ended(self) -> bool:
+        """Say whether the word of the driver is no longer there, or its process is not."""
+        if self.is_here and not is_alive(self.place.process):
+            return True
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=Place) != self.place
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except (OSError, msgspec.DecodeError):
+            return False
 
     def get(self, path: str) -> Any:
         """Return the answer to a GET.
 
         Raises:
-            UnavailableError: the driver does not answer.
+            UnreachableError: nobody takes it.
+            SilentError: no answer comes.
+            UnavailableError: the driver cannot do it now.
             InvalidInputError: it refuses.
         """
-        return self._asked(path, None)
+        return json.loads(self._asked(path, None))
+
+    def get_as(self, path: str, kind: type[_T]) -> _T:
+        """Return the answer to a GET as what it stands for; raises as ``get`` does.
+
+        Raises:
+            UnavailableError: also a driver of another version, which says it differently.
+        """
+        data = self._asked(path, None)
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except msgspec.DecodeError as error:
+            raise UnavailableError(f"the driver of job {self.job!r} is another version") from error
 
     def post(self, path: str, **body: Any) -> Any:
         """Return the answer to a POST; raises as ``get`` does."""
-        return self._asked(path, json.dumps(body).encode())
+        return json.loads(self._asked(path, json.dumps(body).encode()))
 
-    def _asked(self, path: str, body: bytes | None) -> Any:
-        request = urllib.request.Request(
-            f"{self.place.url}{path}",
-            body,
-            {"Authorization": f"Bearer {self.place.token}", "Content-Type": "application/json"},
-        )
+    def _asked(self, path: str, body: bytes | None) -> bytes:
+        place = urlsplit(self.place.url)
+        headers = {"Authorization": f"Bearer {self.place.token}"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        # On the host itself its name need not resolve, nor to an address that is listened on.
+        is_own_name = self.is_here and place.hostname == self.place.host.lower()
+        address = "127.0.0.1" if is_own_name else place.hostname or ""
+        connection = http.client.HTTPConnection(address, place.port, timeout=self._timeout_s)
         try:
-            with _DIRECT.open(request, timeout=self._timeout_s) as answer:
-                return json.loads(answer.read())
-        except urllib.error.HTTPError as error:
-            told: dict[str, Any] = {}
-            with suppress(ValueError):  # a fault of the server's own is told in plain text
-                told = json.loads(error.read())
-            raise InvalidInputError(str(told.get("message", error.reason))) from error
+            connection.connect()
         except OSError as error:
-            raise UnavailableError(
-                f"the driver of job {self.job!r}, process {self.place.process}, does not answer "
-                f"at {self.place.url}: {error}; headrace jobs ls tells whether it runs",
-                job=self.job,
-            ) from error
+            raise UnreachableError(self._no_answer(error), job=self.job) from error
+        try:
+            connection.request("GET" if body is None else "POST", path, body, headers)
+            answer = connection.getresponse()
+            data = answer.read()
+        except TimeoutError as error:
+            raise SilentError(self._no_answer(error), job=self.job) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise UnreachableError(self._no_answer(error), job=self.job) from error
+        finally:
+            connection.close()
+        if answer.status == http.client.OK:
+            return data
+        raise _refusal(answer.status, data, answer.reason)
+
+    def _no_answer(self, error: Exception) -> str:
+        return (
+            f"the driver of job {self.job!r}, process {self.place.process}, does not answer "
+            f"at {self.place.url}: {error}; headrace jobs ls tells whether it runs"
+        )
+
+
+def _nobody(job: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"no driver of job {job!r} answers: it does not run, or has control.enabled=false; "
+        "headrace jobs ls tells which jobs run",
+        job=job,
+    )
+
+
+def _refusal(status: int, data: bytes, reason: str) -> HeadraceError:
+    told: dict[str, Any] = {}
+    with suppress(ValueError):  # a fault of the server's own is told in plain text
+        told = json.loads(data)
+    message = str(told.get("message", reason))
+    if status == http.client.SERVICE_UNAVAILABLE:
+        return UnavailableError(message)
+    return InvalidInputError(message)
+
+
+def client_of(settings: Settings, job: str, timeout_s: float = TIMEOUT_S) -> Client:
+    """Return the API of the driver of a job, wherever it keeps its storage.
+
+    Raises:
+        InvalidInputError: no driver of it serves the API, or one that this host cannot reach.
+    """
+    client = reachable(settings, job, timeout_s)
+    if client is not None:
+        return client
+    Client(settings.jobs_dir / job, job)  # which may say better what is wrong
+    raise _nobody(job)
+
+
+def reachable(settings: Settings, job: str, timeout_s: float = TIMEOUT_S) -> Client | None:
+    """Return the API of the driver of a job; ``None``: none that this host can ask."""
+    found = (_living(folder, job, timeout_s) for folder in _storages(settings, job))
+    return next((client for client in found if client is not None), None)
+
+
+def asked(settings: Settings, job: str, path: str, kind: type[_T]) -> _T | None:
+    """Return what the running driver of a job answers at once; ``None``: go by its files.
+
+    Args:
+        settings: of the home.
+        job: its name.
+        path: of a GET.
+        kind: what the answer stands for.
+    """
+    with suppress(HeadraceError):
+        client = reachable(settings, job, ASKED_S)
+        return None if client is None else client.get_as(path, kind)
+    return None
+
+
+def _storages(settings: Settings, job: str) -> tuple[Path, ...]:
+    check_job_name(job)
+    return settings.state_dir / STORAGES / job, settings.jobs_dir / job
+
+
+def _living(folder: Path, job: str, timeout_s: float) -> Client | None:
+    with suppress(InvalidInputError, OSError, msgspec.DecodeError):
+        client = Client(folder, job, timeout_s)
+        if not client.has_ended:
+            return client
+    return None

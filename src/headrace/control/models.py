@@ -170,17 +170,20 @@ class SavepointAsk(Model):
     """A savepoint of the job; without a name, it is made of the time."""
 
     name: str | None = Field(None, max_length=100, pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    wait_s: float = Field(30.0, ge=0, le=3_600, description="for the epoch under way")
 
 
 class SavepointInfo(Model):
     """A savepoint, and the folder that it is."""
 
+    job: str
     name: str
     path: str
     epoch: int
     time_ms: int
     bytes: int
     files: int
+    parts: list[str]
 
 
 class Done(Model):

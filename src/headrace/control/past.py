@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from headrace.control.samples import Sample
 
 
-class Stretch(NamedTuple):
+@dataclass(frozen=True)
+class Stretch:
     """What happened in one of the equal parts of the time that is shown."""
 
     begin_ms: int
@@ -22,7 +23,8 @@ class Stretch(NamedTuple):
     output_rows: int = 0
 
 
-class InputStretch(NamedTuple):
+@dataclass(frozen=True)
+class InputStretch:
     """What was read of an input in one part of the time, and the most that lay before it."""
 
     begin_ms: int
@@ -31,7 +33,8 @@ class InputStretch(NamedTuple):
     lag: int = 0
 
 
-class StageStretch(NamedTuple):
+@dataclass(frozen=True)
+class StageStretch:
     """How far a stage's watermark was behind the clock at most in one part of the time, ms."""
 
     begin_ms: int
@@ -59,18 +62,25 @@ class StagePast:
 
 @dataclass
 class Past:
-    """All of it; only stretches in which a driver ran are there."""
+    """All of it; only stretches in which a driver ran are there.
+
+    ``left_out`` tells how many samples could not be read; ``live``, that a driver told it.
+    """
 
     stretches: list[Stretch]
     inputs: list[InputPast]
     stages: list[StagePast]
+    left_out: int = 0
+    live: bool = False
 
     def told(self) -> dict[str, Any]:
         """Return it for JSON."""
         return {
-            "stretches": [one._asdict() for one in self.stretches],
-            "inputs": {one.name: [s._asdict() for s in one.stretches] for one in self.inputs},
-            "stages": {one.name: [s._asdict() for s in one.stretches] for one in self.stages},
+            "live": self.live,
+            "stretches": list(map(asdict, self.stretches)),
+            "inputs": {one.name: list(map(asdict, one.stretches)) for one in self.inputs},
+            "stages": {one.name: list(map(asdict, one.stretches)) for one in self.stages},
+            "left_out": self.left_out,
         }
 
 
@@ -87,7 +97,8 @@ def past_of(samples: Iterable[Sample], begin_ms: int, end_ms: int, count: int) -
     before: Sample | None = None
     detailed: Sample | None = None
     for sample in samples:
-        begin = begin_ms + (sample.at_ms - begin_ms) // width * width
+        at_ms = min(sample.at_ms, end_ms - 1)  # what is of this very moment belongs to the last
+        begin = begin_ms + (at_ms - begin_ms) // width * width
         whole[begin] = _more(whole.get(begin, Stretch(begin)), before, sample)
         before = sample
         if sample.inputs or sample.stages:
@@ -102,10 +113,11 @@ def past_of(samples: Iterable[Sample], begin_ms: int, end_ms: int, count: int) -
 
 
 def _more(held: Stretch, before: Sample | None, sample: Sample) -> Stretch:
-    held = held._replace(lag=max(held.lag, sample.lag), state_bytes=sample.state_bytes)
+    held = replace(held, lag=max(held.lag, sample.lag), state_bytes=sample.state_bytes)
     if before is None or before.driver != sample.driver:
         return held
-    return held._replace(
+    return replace(
+        held,
         rows=held.rows + sample.rows - before.rows,
         seconds=held.seconds + (sample.at_ms - before.at_ms) / 1000,
         epochs=held.epochs + sample.epochs - before.epochs,
@@ -123,9 +135,10 @@ def _note_inputs(
         if not past.stretches or past.stretches[-1].begin_ms != begin:
             past.stretches.append(InputStretch(begin))
         held = past.stretches[-1]
-        held = held._replace(lag=max(held.lag, now.lag))
+        held = replace(held, lag=max(held.lag, now.lag))
         if before is not None and before.driver == sample.driver and name in before.inputs:
-            held = held._replace(
+            held = replace(
+                held,
                 rows=held.rows + max(0, now.rows - before.inputs[name].rows),
                 seconds=held.seconds + (sample.at_ms - before.at_ms) / 1000,
             )

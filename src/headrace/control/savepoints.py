@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from headrace.control.board import Board
     from headrace.coordinator.savepoints.form import Savepoint
 
-WAIT_S = 30.0
-
 Save = Callable[[str | None, float], tuple[Path, "Savepoint"]]
 
 
@@ -33,7 +31,7 @@ def add_savepoints(app: FastAPI, board: Board, save: Save) -> None:
     def savepoint(wanted: SavepointAsk) -> SavepointInfo:
         """Save the job between two epochs, with its own savepoints."""
         _ = board.state  # a job that is about to start is told so
-        path, saved = save(wanted.name, WAIT_S)
+        path, saved = save(wanted.name, wanted.wait_s)
         return _info(path, saved)
 
     @app.get("/v1/savepoints")
@@ -46,10 +44,12 @@ def add_savepoints(app: FastAPI, board: Board, save: Save) -> None:
 
 def _info(path: Path, saved: Savepoint) -> SavepointInfo:
     return SavepointInfo(
+        job=saved.job,
         name=saved.name,
         path=str(path),
         epoch=saved.epoch,
         time_ms=saved.time_ms,
         bytes=saved.bytes,
         files=len(saved.members()),
+        parts=[part.state.job for part in saved.parts],
     )

@@ -19,24 +19,15 @@ import msgspec
 from headrace.clock import Clock
 from headrace.control.asking import PartsRequests
 from headrace.control.board import Board
+from headrace.control.place import EVERY_ADDRESS, PLACE, Place
 from headrace.errors import InvalidInputError
 from headrace.files import Files
 
 if TYPE_CHECKING:
     from uvicorn import Server
 
-PLACE = "control.json"
 STOP_S = 5.0
 BACKLOG = 64
-
-
-class Place(msgspec.Struct, frozen=True):
-    """Where a driver's API is, and what it asks for; ``host`` has the process."""
-
-    url: str
-    token: str
-    process: int
-    host: str = ""
 
 
 class ControlServer:
@@ -70,8 +61,10 @@ class ControlServer:
         """
         self._listener = _listening(self._host, self._port)
         shown, taken = self._listener.getsockname()[:2]
-        shown = f"[{shown}]" if ":" in shown else shown
         token, host = secrets.token_urlsafe(32), os.uname().nodename
+        if shown in EVERY_ADDRESS:  # which from another host would be that one itself
+            shown = host
+        shown = f"[{shown}]" if ":" in shown else shown
         self.place = Place(f"http://{shown}:{taken}", token, os.getpid(), host)
         _leave_word(self._storage / PLACE, self.place, self._clock)
         self._thread = threading.Thread(target=self._serve, name="headrace-control", daemon=True)
@@ -91,7 +84,11 @@ class ControlServer:
         server = uvicorn.Server(config)
         watcher = threading.Thread(target=self._end, args=(server,), daemon=True)
         watcher.start()
-        server.run([self._listener])
+        try:
+            server.run([self._listener])
+        except (OSError, ValueError):  # it was to stop before it had started: nothing to listen on
+            if not self._over.is_set():
+                raise
 
     def _end(self, server: Server) -> None:
         self._over.wait()

@@ -177,8 +177,8 @@ def alert_infos(board: Board) -> list[AlertInfo]:
     return [AlertInfo(**asdict(rule)) for rule in board.alerts()]
 
 
-def event_infos(board: Board, last: int) -> list[EventInfo]:
-    """Return the last events of the job, oldest first."""
+def event_infos(board: Board, last: int, since_ms: int = 0) -> list[EventInfo]:
+    """Return the last events of the job from a moment on, oldest first."""
     settings, job = board.settings, board.job
     folders = [places(settings, job).storage, *part_folders(settings, job)]
     return [
@@ -188,7 +188,7 @@ def event_infos(board: Board, last: int) -> list[EventInfo]:
             text=one.text,
             epoch=one.epoch if one.epoch >= 0 else None,
         )
-        for one in story_of(folders)[-last:]
+        for one in story_of(folders, since_ms)[-last:]
     ]
 
 

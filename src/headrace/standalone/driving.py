@@ -64,8 +64,9 @@ class Driving:
             HeadraceError: as of the course.
         """
         course = engine.course
+        # What is asked of the driver is asked of the process: one that stops leaves a shared job.
         watched = Watched(
-            self.job.name, self.settings, course.control, self.bus, self.clock, course.listeners
+            self.job.name, self.settings, self.control, self.bus, self.clock, course.listeners
         )
         with closing(watched):
             course = replace(course, listeners=watched.listeners)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,64 +14,27 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-import schemathesis
 from prometheus_client.parser import text_string_to_metric_families
+from tests.unit.control.shops import FILES, served
 
 import headrace as hr
-from headrace.cli.jobs.finding import told
 from headrace.clock import SystemClock
 from headrace.config import Settings
-from headrace.control.app import make_app
 from headrace.control.asking import PartsRequests
 from headrace.control.board import Board
-from headrace.control.client import Client
-from headrace.control.server import PLACE, ControlServer, Place
+from headrace.control.client import Client, asked
+from headrace.control.description import Description, described
+from headrace.control.past import Past
+from headrace.control.place import PLACE, Place
+from headrace.control.server import ControlServer
 from headrace.control.views import HIDDEN, setting_infos
-from headrace.coordinator.drivers import Driver
 from headrace.coordinator.inspection.job_list import view_job
+from headrace.coordinator.inspection.part_readers import part_readers
+from headrace.coordinator.inspection.why import Why, ask_why
 from headrace.coordinator.joined import JoinedParts
 from headrace.coordinator.loop import Control, drive
 from headrace.errors import InvalidInputError, UnavailableError
-from headrace.files import Files
 from headrace.testing import TestDriver
-
-FILES = Files(sync=False)
-
-
-@hr.job("shop")
-def shop(g: hr.Graph) -> None:
-    orders = g.input("orders", time="at").partition_by("user")
-    orders.aggregate(spent=hr.agg.sum("n")).send_to(g.output("totals"))
-
-
-@pytest.fixture
-def driver() -> Iterator[TestDriver]:
-    """A job that has run two epochs."""
-    with TestDriver(shop) as made:
-        columns = {"user": pa.string(), "n": pa.int64(), "at": pa.int64()}
-        made.create("orders", columns, time="at")
-        yield made
-
-
-@pytest.fixture
-def board(driver: TestDriver) -> Board:
-    made = Board("shop", driver.settings, Control(), SystemClock())
-    for n in range(2):
-        driver.feed("orders", [{"user": "ann", "n": n, "at": 1_000 + n}])
-        summary = driver.advance()
-        assert summary is not None
-        made.ready(JoinedParts(driver.parts))
-        made.observe(summary)
-    return made
-
-
-@pytest.fixture
-def client(driver: TestDriver, board: Board) -> Iterator[Client]:
-    server = ControlServer(board, driver.storage, "127.0.0.1", 0, FILES, SystemClock())
-    server.start()
-    yield Client(driver.storage, "shop")
-    server.stop()
-    assert not (driver.storage / PLACE).exists()
 
 
 def test_it_tells_of_job_stages_tasks_inputs_and_epochs(client: Client) -> None:
@@ -152,15 +114,47 @@ def test_a_rescale_is_done_between_two_epochs(client: Client, driver: TestDriver
 def test_commands_tell_what_only_the_driver_knows(
     client: Client, driver: TestDriver, board: Board
 ) -> None:
-    def status() -> str:
-        view = view_job(driver.settings, "shop", driver.bus, SystemClock())
-        return told(replace(view, driver=Driver(1, "here", is_here=True))).status
+    def status() -> str | None:
+        found = asked(driver.settings, "shop", "/v1/description", Description)
+        return None if found is None else found.status
 
-    assert status() != "paused"
+    assert status() == "running"
     client.post("/v1/pause")
     assert status() == "paused"
     board.control.stop.set()
     assert status() == "stopping"
+
+
+def test_the_driver_describes_a_job_as_its_files_do(client: Client, driver: TestDriver) -> None:
+    told = client.get_as("/v1/description", Description)
+    view = view_job(driver.settings, "shop", driver.bus, SystemClock())
+    assert told == replace(
+        described(view),
+        status="running",
+        live=True,
+        process=os.getpid(),
+        host=os.uname().nodename,
+        hot_keys=told.hot_keys,
+    )
+    assert [key.key for one in told.hot_keys for key in one.keys] == [("ann",)]
+    assert (told.epoch, told.rows, told.lag) == (2, 2, 0)
+
+
+def test_the_driver_tells_why_and_its_history_as_files_do(
+    client: Client, driver: TestDriver
+) -> None:
+    (reader,) = part_readers(driver.settings, "shop", SystemClock())
+    assert client.get_as("/v1/why", list[Why]) == [ask_why(reader, driver.bus)]
+    now = SystemClock().now_ms()
+    past = client.get_as(f"/v1/history?begin_ms=0&end_ms={now}&lines=3", Past)
+    assert (past.live, len(past.stretches), [one.name for one in past.inputs]) == (
+        True,
+        1,
+        ["orders"],
+    )
+    assert client.get("/v1/events?since_ms=0") == client.get("/v1/events")
+    later = SystemClock().now_ms() + 60_000
+    assert client.get(f"/v1/events?since_ms={later}") == []
 
 
 def test_a_savepoint_is_made_between_two_epochs(client: Client, driver: TestDriver) -> None:
@@ -358,62 +352,6 @@ def test_a_host_is_drained_and_used_again(client: Client, driver: TestDriver) ->
     assert placement["story"][0]["what"] == "driver"
 
 
-def test_every_route_keeps_to_its_description(driver: TestDriver, board: Board) -> None:
-    """Whatever is sent, the answer is one that OpenAPI declares, and never a fault."""
-    files, clock = FILES, SystemClock()
-
-    def ask(tasks: int, stage: str | None, wait_s: float) -> Any:
-        del wait_s
-        with served(driver):
-            return PartsRequests(driver.storage, board, files, clock).ask(tasks, stage, 10.0)
-
-    def save(name: str | None, wait_s: float) -> Any:
-        del wait_s
-        with served(driver):
-            return PartsRequests(driver.storage, board, files, clock).save(name, 10.0)
-
-    class Hosts(PartsRequests):
-        def drain(self, named: str, wait_s: float, *, undo: bool) -> str:
-            del wait_s
-            with served(driver):
-                return super().drain(named, 10.0, undo=undo)
-
-        def restart(self, wait_s: float, *, rolling: bool) -> list[str]:
-            del wait_s
-            with served(driver):
-                return super().restart(10.0, rolling=rolling)
-
-    hosts = Hosts(driver.storage, board, files, clock)
-    app = make_app(board, "t", ask, save, hosts)
-    schema = schemathesis.openapi.from_asgi("/openapi.json", app)
-    tried = 0
-    for result in schema.get_all_operations():
-        for case in _cases(result.ok(), 20):  # type: ignore[union-attr]  # an error raises
-            case.call_and_validate(headers={"Authorization": "Bearer t"})
-            tried += 1
-    assert tried >= 12
-
-
-@contextmanager
-def served(driver: TestDriver) -> Iterator[None]:
-    """Let the driver of each part do what it is asked, in another thread."""
-    done = threading.Event()
-
-    def serve() -> None:
-        while not done.is_set():
-            for part in driver.parts:
-                part.serve_requests()
-            done.wait(0.005)
-
-    serving = threading.Thread(target=serve)
-    serving.start()
-    try:
-        yield
-    finally:
-        done.set()
-        serving.join()
-
-
 @hr.job("parted")
 def parted(g: hr.Graph) -> None:
     """The first part has no keyed stage; the others have one each."""
@@ -443,26 +381,6 @@ def test_a_rescale_reaches_the_parts_that_it_concerns(tmp_path: Path) -> None:
         }
         with pytest.raises(InvalidInputError, match="no keyed stage 'none'"):
             asks.ask(2, "none", 10.0)
-
-
-def _cases(operation: Any, count: int) -> list[Any]:
-    from hypothesis import HealthCheck, Phase, given, settings
-
-    found: list[Any] = []
-
-    @given(case=operation.as_strategy())
-    @settings(
-        max_examples=count,
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    def collect(case: Any) -> None:
-        found.append(case)
-
-    collect()
-    return found
 
 
 @pytest.mark.parametrize(

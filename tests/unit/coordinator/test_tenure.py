@@ -137,7 +137,8 @@ def test_a_driver_that_begins_while_it_is_fenced_is_fenced_anew(
     """It takes its generation after the one that was to fence it."""
     log = log_of(tmp_path)
     clock = Meanwhile(held, lambda: log.take_generation({"process": 7, "host": "far"}))
-    with locked(DriverLock, tmp_path, "shop", clock, FILES, [].append, takes_over=True):
+    said = list[str]()
+    with locked(DriverLock, tmp_path, "shop", clock, FILES, said.append, takes_over=True):
         newest, holder = log.newest_generation()
     assert (newest, holder["process"]) == (4, os.getpid())
 

@@ -1,9 +1,7 @@
-"""``headrace jobs stop|reset|rewind|delete``: what is done to a job from outside."""
+"""``headrace jobs reset|rewind|delete``: what is done to a job from outside."""
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -13,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.jobs.finding import find_job, refuse_driven, tell_notice
-from headrace.cli.jobs.savepoints import Name
 from headrace.cli.options import Config, Home, JobName, Json, Set, open_home_bus, settings_of
 from headrace.cli.screen import show_json, show_line
 
@@ -23,7 +20,6 @@ if TYPE_CHECKING:
     from headrace.coordinator.inspection.inspection import JobReader
     from headrace.coordinator.manifest import JobState
 
-POLL_S = 0.1
 NEGATIVE = {"ignore_unknown_options": True}  # -5 is a number, not an option
 
 Start = Annotated[str, typer.Option("--from", metavar="WHERE", help="earliest, latest, or a time.")]
@@ -43,62 +39,6 @@ Target = Annotated[
         show_default=False,
     ),
 ]
-
-
-def stop(
-    job: JobName,
-    wait: Annotated[
-        float, typer.Option("--wait", metavar="SECONDS", min=0, help="For the driver to end.")
-    ] = 60.0,
-    with_savepoint: Annotated[
-        bool, typer.Option("--savepoint", help="Save the job when it has stopped.")
-    ] = False,
-    name: Name = None,
-    as_json: Json = False,
-    home: Home = None,
-) -> None:
-    """Let a running job end its epoch and stop; nothing is lost."""
-    from headrace.cli.jobs.savepoints import save, saved_line, savepoint_json
-    from headrace.cli.jobs.text import stopped_line
-    from headrace.clock import Deadline, SystemClock
-    from headrace.coordinator.drivers import driver_of
-    from headrace.coordinator.inspection.job_list import view_job
-    from headrace.errors import InvalidInputError, NotOwnerError, UnavailableError
-
-    settings, clock = settings_of(home), SystemClock()
-    with open_home_bus(settings) as bus:
-        view = view_job(settings, job, bus, clock)
-        driver = view.driver
-        if driver is None:
-            raise InvalidInputError(f"job {job!r} does not run; its status is {view.status}")
-        if not driver.is_here:
-            raise NotOwnerError(
-                f"job {job!r} is driven by {driver}; stop it there, with: headrace jobs stop {job}",
-                job=job,
-            )
-        os.kill(driver.process, signal.SIGTERM)
-        deadline = Deadline(clock, wait)
-        shared = settings.jobs_dir / job
-        while driver_of(view.storage, shared, job, clock) == driver:
-            if deadline.expired:
-                raise UnavailableError(
-                    f"{driver} of job {job!r} was asked to stop and still runs after {wait:.0f} s; "
-                    "wait longer with --wait, or ask again: the second time it ends at once",
-                    job=job,
-                )
-            clock.sleep(POLL_S)
-        after = view_job(settings, job, bus, clock).state
-    epoch = after.epoch if after is not None else None
-    if not as_json:
-        show_line(stopped_line(job, epoch))
-    told: dict[str, object] = {"job": job, "process": driver.process, "epoch": epoch}
-    if with_savepoint:
-        path, saved = save(job, name, None, wait, home)
-        told["savepoint"] = {**savepoint_json(saved), "path": str(path)}
-        if not as_json:
-            show_line(saved_line(saved, path))
-    if as_json:
-        show_json(told)
 
 
 def reset(

@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.jobs import changes, observed, past, restarting, savepoints, steering, versions
-from headrace.cli.jobs.finding import find_job, refuse_driven, tell_notice, told
+from headrace.cli.jobs import (
+    changes,
+    observed,
+    past,
+    restarting,
+    savepoints,
+    steering,
+    stopping,
+    versions,
+)
+from headrace.cli.jobs.finding import find_job, refuse_driven, tell_notice
 from headrace.cli.jobs.replay import replay
 from headrace.cli.jobs.why import why
 from headrace.cli.options import Config, Home, JobName, Json, Set, open_home_bus, settings_of
@@ -29,17 +38,18 @@ app = typer.Typer(
 @app.command()
 def ls(as_json: Json = False, home: Home = None) -> None:
     """List the jobs: whether they run, how far they are."""
+    from headrace.cli.jobs.asking import describe_all
     from headrace.cli.jobs.text import job_json, show_jobs
     from headrace.clock import SystemClock
-    from headrace.coordinator.inspection.job_list import job_names, view_job
+    from headrace.coordinator.inspection.job_list import job_names
 
-    settings, clock = settings_of(home), SystemClock()
+    settings = settings_of(home)
     with open_home_bus(settings) as bus:
-        views = [told(view_job(settings, name, bus, clock)) for name in job_names(settings)]
+        found = describe_all(settings, job_names(settings), bus, SystemClock())
     if as_json:
-        show_json(*map(job_json, views))
-    elif views:
-        show_jobs(views)
+        show_json(*map(job_json, found))
+    elif found:
+        show_jobs(found)
     else:
         typer.echo(f"no jobs in {settings.jobs_dir}; start one with: headrace run MODULE:JOB")
 
@@ -47,17 +57,17 @@ def ls(as_json: Json = False, home: Home = None) -> None:
 @app.command()
 def describe(job: JobName, as_json: Json = False, home: Home = None) -> None:
     """Tell all that is known of a job."""
+    from headrace.cli.jobs import asking
     from headrace.cli.jobs.text import job_json, show_job
     from headrace.clock import SystemClock
-    from headrace.coordinator.inspection.job_list import view_job
 
     settings = settings_of(home)
     with open_home_bus(settings) as bus:
-        view = told(view_job(settings, job, bus, SystemClock()))
+        found = asking.describe(settings, job, bus, SystemClock())
     if as_json:
-        show_json(job_json(view))
+        show_json(job_json(found))
     else:
-        show_job(view)
+        show_job(found)
 
 
 app.command()(why)
@@ -67,7 +77,7 @@ app.command()(past.history)
 app.command(name="hot-keys")(observed.hot_keys)
 app.command()(steering.pause)
 app.command()(steering.resume)
-app.command()(changes.stop)
+app.command()(stopping.stop)
 app.command()(restarting.restart)
 app.command()(savepoints.savepoint)
 app.command()(savepoints.savepoints)

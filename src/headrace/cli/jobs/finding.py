@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,11 +10,7 @@ from headrace.cli.options import settings_of
 if TYPE_CHECKING:
     from headrace.clock import Clock
     from headrace.config import Settings
-    from headrace.coordinator.inspection.job_list import JobView
     from headrace.coordinator.manifest import JobState
-
-TOLD_S = 2.0
-"""So long a command waits for the word of a driver that it can do without."""
 
 
 class FoundJob(NamedTuple):
@@ -58,22 +53,6 @@ def refuse_driven(settings: Settings, job: str, clock: Clock, *, elsewhere: bool
         raise NotOwnerError(
             f"job {job!r} is driven by {driver}; stop it first: headrace jobs stop {job}", job=job
         )
-
-
-def told(view: JobView) -> JobView:
-    """Return a job with the status that its driver tells, where one answers at once."""
-    from dataclasses import replace
-
-    from headrace.control.client import Client
-    from headrace.errors import HeadraceError
-
-    if view.driver is None:
-        return view
-    with suppress(HeadraceError):
-        status = Client(view.storage, view.job, TOLD_S).get("/v1/job")["status"]
-        if status in ("paused", "stopping"):
-            return replace(view, status=status)
-    return view
 
 
 def tell_notice(line: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,12 +12,10 @@ from headrace.cli.screen import show_json, show_table
 from headrace.cli.words import time_text
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from headrace.control.description import Description
     from headrace.control.hot_keys import HeavyKey, HeavyKeys
 
 TITLES = ("rows, about", "share")
-DESCRIBED = 3
 WORTH_TELLING = 0.01
 
 
@@ -65,46 +62,18 @@ def _show(one: HeavyKeys, most: int) -> None:
     show_table((*one.columns, *TITLES), rows, right=TITLES)
 
 
-def observed_json(storage: Path) -> dict[str, Any]:
-    """Return the rules of alerts and the heaviest keys of a job, for JSON."""
-    from headrace.control.samples import SampleLog
-
-    return {
-        "alerts": [
-            {"rule": name, "kind": kind, "text": text, "since_ms": since, "fired_ms": fired}
-            for name, kind, text, since, fired in _rules(storage)
-        ],
-        "hot_keys": [_limited(one, DESCRIBED) for one in SampleLog(storage).kept_keys()],
-    }
-
-
-def _rules(storage: Path) -> list[tuple[str, str, str, int | None, int | None]]:
-    from headrace.clock import SystemClock
-    from headrace.control.alerts.book import load_book
-    from headrace.errors import CorruptDataError
-
-    with suppress(CorruptDataError, OSError):  # ``alerts ls`` tells of it
-        return [
-            (name, held.kind, held.text, held.since_ms, held.fired_ms)
-            for name, held in sorted(load_book(storage, SystemClock()).rules.items())
-        ]
-    return []
-
-
-def observed_facts(storage: Path) -> list[tuple[str, str]]:
+def observed_facts(told: Description) -> list[tuple[str, str]]:
     """Return what fires, and the heaviest keys, as facts of a job; nothing where there is none."""
-    from headrace.control.samples import SampleLog
-
     facts = [
-        ("alert", f"{name} fires since {time_text(fired)}: {text}")
-        for name, _, text, _, fired in _rules(storage)
-        if fired is not None
+        ("alert", f"{one.rule} fires since {time_text(one.fired_ms)}: {one.text}")
+        for one in told.alerts
+        if one.fired_ms is not None
     ]
-    for one in SampleLog(storage).kept_keys():
-        heavy = [key for key in one.keys[:DESCRIBED] if key.share >= WORTH_TELLING]
+    for found in told.hot_keys:
+        heavy = [key for key in found.keys if key.share >= WORTH_TELLING]
         if heavy:
-            told = ", ".join(_key_text(one, key) for key in heavy)
-            facts.append(("hot keys", f"{one.operator}: {told}"))
+            said = ", ".join(_key_text(found, key) for key in heavy)
+            facts.append(("hot keys", f"{found.operator}: {said}"))
     return facts
 
 

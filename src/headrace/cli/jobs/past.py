@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,8 +14,10 @@ from headrace.cli.words import count_text, seconds_text, size_text, time_text
 
 if TYPE_CHECKING:
     from headrace.config import Settings
+    from headrace.control.description import EventTold
     from headrace.control.past import InputPast, Past, StagePast
 
+MOST_EVENTS = 1_000_000
 BARS = "▁▂▃▄▅▆▇█"
 TITLES = ("rows", "rows/s", "out", "epochs", "ms each", "lag", "state")
 INPUT_TITLES = ("rows", "rows/s", "lag now", "lag at most")
@@ -44,47 +47,70 @@ def history(
     home: Home = None,
 ) -> None:
     """Show rows, lag and state of a job over time, whether it runs or not."""
-    from headrace.cli.options import open_home_bus
     from headrace.cli.running.starts import read_time
     from headrace.clock import SystemClock
-    from headrace.control.past import past_of
-    from headrace.control.samples import SampleLog
-    from headrace.coordinator.backup.places import newest_of
-    from headrace.coordinator.inspection.job_list import view_job
+    from headrace.coordinator.inspection.part_readers import part_readers
     from headrace.durations import duration_ms
 
     settings, clock = settings_of(home), SystemClock()
     now = clock.now_ms()
-    begin = now - duration_ms(last, "--last")
+    begin = max(0, now - duration_ms(last, "--last"))
     if since is not None:
-        begin = read_time(since, "--since", "a time")
-    with open_home_bus(settings) as bus:
-        view_job(settings, job, bus, clock)  # so that a job that is not there is told
+        begin = max(0, read_time(since, "--since", "a time"))
+    part_readers(settings, job, clock)  # so that a job that is not there is told
     if events:
         _show_story(settings, job, begin, as_json=as_json)
         return
-    log = SampleLog(newest_of(settings, job))
-    found = past_of(log.read(begin), begin, max(now, begin + 1), lines)
+    found = _past(settings, job, begin, max(now, begin + 1), lines)
     if as_json:
-        show_json({"job": job, **found.told(), "left_out": log.left_out})
+        show_json({"job": job, **found.told()})
     elif found.stretches:
         _show(found)
     else:
         span = f"in the last {last}" if since is None else f"since {since}"
         typer.echo(f"{job} was not running {span}; --last 7d looks further back")
-    if log.left_out and not as_json:
-        typer.echo(f"{count_text(log.left_out, 'sample')} could not be read: left out", err=True)
+    if found.left_out and not as_json:
+        typer.echo(f"{count_text(found.left_out, 'sample')} could not be read: left out", err=True)
 
 
-def _show_story(settings: Settings, job: str, begin_ms: int, *, as_json: bool) -> None:
-    from headrace.cli.jobs.text import event_json, show_events
+def _past(settings: Settings, job: str, begin_ms: int, end_ms: int, lines: int) -> Past:
+    """Return what the driver tells, up to this moment, or else the samples that are kept."""
+    from headrace.control.client import asked
+    from headrace.control.past import Past, past_of
+    from headrace.control.samples import SampleLog
+    from headrace.coordinator.backup.places import newest_of
+
+    wanted = f"begin_ms={begin_ms}&end_ms={end_ms}&lines={lines}"
+    told = asked(settings, job, f"/v1/history?{wanted}", Past)
+    if told is not None:
+        return told
+    log = SampleLog(newest_of(settings, job))
+    found = past_of(log.read(begin_ms), begin_ms, end_ms, lines)
+    return replace(found, left_out=log.left_out)
+
+
+def _story(settings: Settings, job: str, begin_ms: int) -> tuple[list[EventTold], bool]:
+    """Return what happened, and whether the driver told it."""
+    from headrace.control.client import asked
+    from headrace.control.description import EventTold, event_told
     from headrace.coordinator.backup.places import newest_of
     from headrace.coordinator.parts import part_folders
     from headrace.coordinator.story import story_of
 
+    path = f"/v1/events?last={MOST_EVENTS}&since_ms={begin_ms}"
+    told = asked(settings, job, path, list[EventTold])
+    if told is not None:
+        return told, True
     found = story_of([newest_of(settings, job), *part_folders(settings, job)], begin_ms)
+    return list(map(event_told, found)), False
+
+
+def _show_story(settings: Settings, job: str, begin_ms: int, *, as_json: bool) -> None:
+    from headrace.cli.jobs.text import show_events
+
+    found, live = _story(settings, job, begin_ms)
     if as_json:
-        show_json({"job": job, "events": [event_json(event) for event in found]})
+        show_json({"job": job, "live": live, "events": list(map(asdict, found))})
     elif found:
         show_events(found)
     else:

@@ -2,66 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from headrace.cli.screen import show_table
 from headrace.cli.words import count_text, size_text
-from headrace.coordinator.hosts.record import LOST, MOVED
-from headrace.coordinator.inspection.host_views import (
-    happening_text,
-    host_views,
-    pending_moves,
-)
 
 if TYPE_CHECKING:
+    from headrace.control.description import PlacementTold
     from headrace.coordinator.inspection.host_views import HostView
-    from headrace.coordinator.manifest import JobState
 
 PLACEMENT = "placement."
 
 
-def placement_json(state: JobState) -> dict[str, Any]:
-    """Return it for programs."""
-    return {
-        "hosts": [asdict(view) for view in host_views(state)],
-        "moves": {
-            "done": state.counts.get(MOVED, 0),
-            "lost": state.counts.get(LOST, 0),
-            "pending": pending_moves(state),
-        },
-        "story": [
-            {
-                "time_ms": one.time_ms,
-                "what": str(one.what),
-                "host": one.host,
-                "text": happening_text(one, state),
-            }
-            for one in state.story
-        ],
-    }
-
-
-def placement_facts(state: JobState) -> list[tuple[str, str]]:
+def placement_facts(told: PlacementTold) -> list[tuple[str, str]]:
     """Say how many tasks moved and are to move, where any did or are."""
-    moved, lost, pending = (
-        state.counts.get(MOVED, 0),
-        state.counts.get(LOST, 0),
-        pending_moves(state),
-    )
-    if not (moved or lost or pending):
+    moves = told.moves
+    if not (moves.done or moves.lost or moves.pending):
         return []
-    said = [f"{moved:,} done", f"{pending:,} to come"]
-    if lost:
-        said.append(f"{count_text(lost, 'task')} had lost their host")
+    said = [f"{moves.done:,} done", f"{moves.pending:,} to come"]
+    if moves.lost:
+        said.append(f"{count_text(moves.lost, 'task')} had lost their host")
     return [("moves", ", ".join(said))]
 
 
-def show_placement(state: JobState) -> None:
+def show_placement(told: PlacementTold) -> None:
     """Print the hosts."""
-    rows = [_row(view) for view in host_views(state)]
+    rows = [_row(view) for view in told.hosts]
     if rows:
         typer.echo()
         numbers = ("slots", "tasks", "a slot", "standbys", "state")

@@ -13,11 +13,14 @@ from headrace.cli.screen import show_json, show_line, show_table
 from headrace.cli.words import count_text, size_text, time_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from headrace.config import Settings
     from headrace.coordinator.savepoints.form import Savepoint
     from headrace.coordinator.savepoints.places import KeptSavepoint
+
+ANSWER_S = 5.0
+MOST_S = 3_600.0
 
 To = Annotated[
     Path | None,
@@ -49,11 +52,11 @@ def savepoint(
     home: Home = None,
 ) -> None:
     """Save a job, running or not: a folder with all that another one needs to go on from it."""
-    path, saved = save(job, name, to, wait, home, config, overrides)
+    saved = save(job, name, to, wait, home, config, overrides)
     if as_json:
-        show_json({**savepoint_json(saved), "path": str(path)})
+        show_json(saved)
     else:
-        show_line(saved_line(saved, path))
+        show_line(saved_line(saved))
 
 
 def save(
@@ -64,8 +67,15 @@ def save(
     home: Path | None,
     config: Path | None = None,
     overrides: list[str] | None = None,
-) -> tuple[Path, Savepoint]:
-    """Save a job; return the folder, and what it says."""
+) -> dict[str, Any]:
+    """Save a job; return what is told of the savepoint, with the folder that it is as ``path``.
+
+    The driver does it where one answers. With ``to`` it does not, for that folder may be of this
+    host; nor with settings of one's own.
+    """
+    is_plain = not (to or config or overrides)
+    if is_plain and (told := _asked(job, name, wait, home)) is not None:
+        return {**told, "live": True}
     from headrace.clock import SystemClock
     from headrace.coordinator.savepoints.saving import JobSaver
     from headrace.files import Files
@@ -78,7 +88,22 @@ def save(
     with open_home_bus(settings) as bus:
         folder = to and to.absolute()
         saver = JobSaver(settings, job, bus, Files(), clock, folder, tell_notice)
-        return saver.save(name, wait)
+        path, saved = saver.save(name, wait)
+        return {**savepoint_json(saved), "path": str(path), "live": False}
+
+
+def _asked(job: str, name: str | None, wait_s: float, home: Path | None) -> dict[str, Any] | None:
+    """Return what the driver answers; ``None``: none takes the request."""
+    from headrace.control.client import UnreachableError, reachable
+
+    client = reachable(settings_of(home), job, wait_s + ANSWER_S)
+    if client is None:
+        return None
+    try:
+        told: dict[str, Any] = client.post("/v1/savepoint", name=name, wait_s=min(wait_s, MOST_S))
+    except UnreachableError:
+        return None
+    return told
 
 
 def _delete(job: str, name: str, folder: Path, *, as_json: bool) -> None:
@@ -152,13 +177,13 @@ def savepoint_json(saved: Savepoint) -> dict[str, Any]:
     }
 
 
-def saved_line(saved: Savepoint, path: Path) -> str:
+def saved_line(saved: Mapping[str, Any]) -> str:
     """Return what is said of a savepoint that was made."""
-    files = count_text(len(saved.members()), "file")
+    files = count_text(saved["files"], "file")
     return (
-        f"job {saved.job}: savepoint {saved.name} of epoch {saved.epoch:,}, {files}, "
-        f"{size_text(saved.bytes)}; begin from it with: headrace run MODULE:JOB --as NAME "
-        f"--from-savepoint {path}"
+        f"job {saved['job']}: savepoint {saved['name']} of epoch {saved['epoch']:,}, {files}, "
+        f"{size_text(saved['bytes'])}; begin from it with: headrace run MODULE:JOB --as NAME "
+        f"--from-savepoint {saved['path']}"
     )
 
 

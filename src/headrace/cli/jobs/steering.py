@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.options import Home, JobName, Json, settings_of
+from headrace.cli.jobs.asking import driver_api
+from headrace.cli.options import Home, JobName, Json
 from headrace.cli.screen import show_json, show_table
 from headrace.cli.words import count_text, seconds_text, size_text, time_text
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from headrace.control.client import Client
 
 EPOCHS = 10
+ANSWER_S = 10.0
 TITLES = ("epoch", "rows", "rows out", "took", "of it levels", "commit", "behind", "state")
 
 
@@ -34,19 +36,11 @@ def resume(job: JobName, as_json: Json = False, home: Home = None) -> None:
 
 
 def _steer(job: str, verb: str, home: Path | None, *, as_json: bool) -> None:
-    status = _client(job, home).post(f"/v1/{verb}")["status"]
+    status = driver_api(job, home, ANSWER_S).post(f"/v1/{verb}")["status"]
     if as_json:
         show_json({"job": job, "status": status})
     else:
         typer.echo(f"{job} is {status}")
-
-
-def _client(job: str, home: Path | None) -> Client:
-    from headrace.control.client import Client
-    from headrace.coordinator.backup.places import newest_of
-    from headrace.coordinator.storage import check_job_name
-
-    return Client(newest_of(settings_of(home), check_job_name(job)), job)
 
 
 def top(
@@ -62,7 +56,7 @@ def top(
 
     Without a terminal, or with --json, it looks once.
     """
-    client = _client(job, home)
+    client = driver_api(job, home, ANSWER_S)
     if as_json:
         show_json({**client.get("/v1/job"), "epochs": client.get(f"/v1/epochs?last={EPOCHS}")})
     elif once or not sys.stdout.isatty():

@@ -2,139 +2,77 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
-from msgspec import to_builtins
 
-from headrace.cli.jobs.observed import observed_facts, observed_json
-from headrace.cli.jobs.placement_text import (
-    PLACEMENT,
-    placement_facts,
-    placement_json,
-    show_placement,
-)
-from headrace.cli.screen import show_facts, show_table
+from headrace.cli.jobs.observed import observed_facts
+from headrace.cli.jobs.placement_text import PLACEMENT, placement_facts, show_placement
+from headrace.cli.screen import show_facts, show_line, show_table
 from headrace.cli.words import count_text, seconds_text, size_text, time_text
 from headrace.coordinator.manifest import SINK_ROWS
 from headrace.coordinator.standby.placing import (
     ACTIVE_LOST,
     FAILOVER,
     FOLLOWED,
-    FOLLOWED_BYTES,
-    FOLLOWED_MS,
     NO_FAILOVER,
     STANDBY,
     STANDBY_LOST,
 )
 
 if TYPE_CHECKING:
-    from headrace.coordinator.inspection.job_list import (
-        InputView,
-        JobView,
-        SinkView,
-        StageView,
-        StandbyView,
-    )
-    from headrace.coordinator.running.members import MemberInfo
-    from headrace.coordinator.story import Event
+    from headrace.control.description import Description, EventTold, MemberTold
+    from headrace.coordinator.inspection.job_list import InputView, SinkView, StandbyView
 
 
-def job_json(view: JobView) -> dict[str, Any]:
+NO_ANSWER = "its driver does not answer; this is from files, as of its last epoch"
+
+
+def job_json(told: Description) -> dict[str, Any]:
     """Return a job ready for JSON; times in ms, ``None`` where something is not known."""
-    state, driver = view.state, view.driver
-    return {
-        "job": view.job,
-        "status": view.status,
-        "process": driver and driver.process,
-        "host": driver and driver.host,
-        "members": [to_builtins(one) for one in view.members],
-        "epoch": state and state.epoch,
-        "oldest_epoch": view.oldest_epoch,
-        "epoch_ms": state and state.time_ms,
-        "rows": state and state.counts.get("in", 0),
-        "late": state and state.counts.get("late", 0),
-        "dropped": state and state.counts.get("dropped", 0),
-        "dead_letters": state and state.counts.get("dead_letters", 0),
-        "lag": view.lag,
-        "state_bytes": view.state_bytes,
-        "durability": state and state.durability,
-        "lineage": state and state.lineage,
-        "run": state and state.run,
-        "generation": state and state.generation,
-        "storage": str(view.storage),
-        "parts": [asdict(part) for part in view.parts],
-        "inputs": [
-            {
-                "operator": found.operator,
-                "stream": found.stream,
-                "read": found.read,
-                "lag": found.lag,
-                "watermark_ms": found.watermark_ms,
-                "offsets": list(found.offsets),
-            }
-            for found in view.inputs
-        ],
-        "stages": [_stage_json(found) for found in view.stages],
-        "failures": {
-            name.removeprefix(STANDBY): count
-            for name, count in (state.counts if state else {}).items()
-            if name.startswith(STANDBY)
-        },
-        "deployed": state is not None and not view.standbys_to_fill,
-        "standbys_followed": {
-            name: {"bytes": size, "ms": ms}
-            for name, (size, ms) in followed(state.counts if state else {}).items()
-        },
-        "placement": state and placement_json(state),
-        "outputs": list(view.outputs),
-        "sinks": [asdict(found) for found in view.sinks],
-        **observed_json(view.storage),
-        "events": [event_json(event) for event in view.events],
-        "problem": view.problem or None,
-    }
+    return asdict(told)
 
 
-def _stage_json(found: StageView) -> dict[str, Any]:
-    return {
-        "stage": found.stage,
-        "tasks": found.tasks,
-        "state_bytes": found.state_bytes,
-        "standby": found.standby and asdict(found.standby),
-    }
-
-
-def show_jobs(views: Sequence[JobView]) -> None:
+def show_jobs(jobs: Sequence[Description]) -> None:
     """Print a line for each job."""
     numbers = ("epoch", "rows", "lag", "state")
-    rows = [_job_row(view) for view in views]
+    rows = [_job_row(one) for one in jobs]
     titles = ("job", "status", "last epoch (UTC)", "driver", *numbers)
     show_table(titles, rows, right=numbers, spare=("driver", "last epoch (UTC)"))
+    for one in jobs:
+        if one.process is not None and not one.live:
+            show_line(f"{one.job}: {NO_ANSWER}")
 
 
-def _job_row(view: JobView) -> list[str]:
-    state = view.state
+def _job_row(told: Description) -> list[str]:
     return [
-        view.job,
-        view.status,
-        time_text(state.time_ms) if state else "-",
-        _driver(view),
-        f"{state.epoch:,}" if state else "-",
-        f"{state.counts.get('in', 0):,}" if state else "-",
-        _count(view.lag),
-        size_text(view.state_bytes),
+        told.job,
+        told.status,
+        time_text(told.epoch_ms),
+        _driver(told),
+        _count(told.epoch),
+        _count(told.rows),
+        _count(told.lag),
+        size_text(told.state_bytes),
     ]
 
 
-def _driver(view: JobView) -> str:
-    others = len(view.members) - 1
-    more = f", {others} more" if others > 0 else ""
-    return f"{view.driver}{more}" if view.driver else "-"
+def _driver(told: Description) -> str:
+    others = len(told.members) - 1
+    return _process(told) + (f", {others} more" if others > 0 else "")
 
 
-def show_job(view: JobView) -> None:
+def _process(told: Description) -> str:
+    if told.process is None:
+        return "-"
+    is_here = told.host == os.uname().nodename
+    return f"process {told.process}" + ("" if is_here else f" on host {told.host}")
+
+
+def show_job(view: Description) -> None:
     """Print all that is known of a job."""
     show_facts(_facts(view))
     inputs = [_input_row(one) for one in view.inputs]
@@ -142,30 +80,20 @@ def show_job(view: JobView) -> None:
     _show_stages(view)
     sinks = [_sink_row(one) for one in view.sinks]
     _show_part(("sink", "sends to"), ("rows committed", "up to epoch", "waiting"), sinks)
-    if view.state is not None:
-        show_placement(view.state)
+    if view.placement is not None:
+        show_placement(view.placement)
     if view.events:
         typer.echo()
         show_events(view.events)
 
 
-def show_events(events: Sequence[Event]) -> None:
+def show_events(events: Sequence[EventTold]) -> None:
     """Print a line for each event."""
-    rows = [[time_text(event.time_ms, with_ms=False), event.text] for event in events]
+    rows = [[time_text(event.at_ms, with_ms=False), event.text] for event in events]
     show_table(("happened (UTC)", "what"), rows)
 
 
-def event_json(event: Event) -> dict[str, Any]:
-    """Return an event ready for JSON."""
-    return {
-        "at_ms": event.time_ms,
-        "kind": event.kind,
-        "text": event.text,
-        "epoch": event.epoch if event.epoch >= 0 else None,
-    }
-
-
-def _show_stages(view: JobView) -> None:
+def _show_stages(view: Description) -> None:
     stages = [[one.stage, f"{one.tasks}", size_text(one.state_bytes)] for one in view.stages]
     if not any(one.standby for one in view.stages):
         _show_part(("stage",), ("tasks", "state"), stages)
@@ -204,54 +132,62 @@ def _sink_row(found: SinkView) -> list[str]:
     return [found.operator, found.identity, *map(_count, numbers)]
 
 
-def _facts(view: JobView) -> list[tuple[str, str]]:
-    state = view.state
-    by = f" by {view.driver}" if view.driver else ""
-    facts = [("job", view.job), ("status", f"{view.status}{by}")]
-    if view.members:
-        facts.append(("shared by", "; ".join(map(_member, view.members))))
-    if state is None:
-        return [*facts, ("problem", view.problem), ("storage", str(view.storage))]
-    if left := view.standbys_to_fill:
+def _facts(told: Description) -> list[tuple[str, str]]:
+    by = f" by {_process(told)}" if told.process is not None else ""
+    facts = [("job", told.job), ("status", f"{told.status}{by}")]
+    if told.process is not None and not told.live:
+        facts.append(("not live", NO_ANSWER))
+    if told.members:
+        facts.append(("shared by", "; ".join(map(_member, told.members))))
+    if told.counts is None:
+        return [*facts, ("problem", told.problem or "-"), ("storage", told.storage)]
+    if told.bounded:
+        ends = "to the ends that its inputs had at its start"
+        facts.append(("bounded", f"run {told.run}, {ends}"))
+    if left := told.standbys_to_fill:
         facts.append(("deployed", f"not yet: {count_text(left, 'standby')} to fill"))
-    counts = [
-        f"{number:,} {name}"
-        for name, number in sorted(state.counts.items())
-        if name != "in" and not name.startswith((SINK_ROWS, STANDBY, FOLLOWED, PLACEMENT))
-    ]
     facts += [
         (
             "epoch",
-            f"{state.epoch:,} of {time_text(state.time_ms)}; kept from {view.oldest_epoch:,}",
+            f"{told.epoch:,} of {time_text(told.epoch_ms)}; kept from {told.oldest_epoch:,}",
         ),
-        ("rows", ", ".join([f"{state.counts.get('in', 0):,} in", *counts])),
-        ("lineage", f"{state.lineage}, generation {state.generation}"),
-        ("durability", state.durability),
-        ("outputs", ", ".join(view.outputs) or "-"),
-        ("storage", str(view.storage)),
+        ("rows", _counts(told.counts)),
+        ("lineage", f"{told.lineage}, generation {told.generation}"),
+        ("durability", told.durability or "-"),
+        ("outputs", ", ".join(told.outputs) or "-"),
+        ("storage", told.storage),
     ]
-    if lost := {n: c for n, c in state.counts.items() if n.startswith(STANDBY)}:
+    if lost := {n: c for n, c in told.counts.items() if n.startswith(STANDBY)}:
         facts.append(("hosts lost", failures_text(lost)))
-    facts += placement_facts(state)
-    facts += observed_facts(view.storage)
+    if told.placement is not None:
+        facts += placement_facts(told.placement)
+    facts += observed_facts(told)
     facts += [
-        (f"standbys of {name}", f"have read {size_text(size)} in {seconds_text(ms / 1000)} of work")
-        for name, (size, ms) in followed(state.counts).items()
-    ]
-    if state.until is not None:
-        facts.insert(
-            2, ("bounded", f"run {state.run}, to the ends that its inputs had at its start")
+        (
+            f"standbys of {name}",
+            f"have read {size_text(one.bytes)} in {seconds_text(one.ms / 1000)} of work",
         )
-    for part in view.parts:
+        for name, one in (told.standbys_followed or {}).items()
+    ]
+    for part in told.parts:
         done = ", ended" if part.ended else ""
         kept = f"kept from {part.oldest_epoch:,}"
         facts.append((f"part {part.part}", f"epoch {part.epoch:,}; {kept}{done}"))
-    if state.rescaled_at >= 0:
-        facts.append(("rescaled", f"in epoch {state.rescaled_at}"))
+    if told.rescaled_in is not None:
+        facts.append(("rescaled", f"in epoch {told.rescaled_in}"))
     return facts
 
 
-def _member(found: MemberInfo) -> str:
+def _counts(counts: Mapping[str, int]) -> str:
+    others = [
+        f"{number:,} {name}"
+        for name, number in sorted(counts.items())
+        if name != "in" and not name.startswith((SINK_ROWS, STANDBY, FOLLOWED, PLACEMENT))
+    ]
+    return ", ".join([f"{counts.get('in', 0):,} in", *others])
+
+
+def _member(found: MemberTold) -> str:
     drives = ", drives" if found.drives else ""
     return f"process {found.process} on {found.host} with {count_text(found.slots, 'slot')}{drives}"
 
@@ -262,12 +198,6 @@ def failures_text(counts: Mapping[str, int]) -> str:
     moved, without = counts.get(FAILOVER, 0), counts.get(NO_FAILOVER, 0)
     went = f"{moved:,} to a standby, {without:,} without one"
     return f"under {tasks:,} tasks ({went}) and {standbys:,} standbys"
-
-
-def followed(counts: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """Return what the standbys of each stage have read so far, bytes, and how long, ms."""
-    names = [n.removeprefix(FOLLOWED_BYTES) for n in counts if n.startswith(FOLLOWED_BYTES)]
-    return {n: (counts[FOLLOWED_BYTES + n], counts.get(FOLLOWED_MS + n, 0)) for n in names}
 
 
 def stopped_line(job: str, epoch: int | None) -> str:

@@ -21,16 +21,19 @@ SHOWN = 20
 def why(job: JobName, as_json: Json = False, home: Home = None) -> None:
     """Tell which partition holds a job back, what it dropped, and where its output stopped."""
     from headrace.clock import SystemClock
+    from headrace.control.client import asked
     from headrace.coordinator.inspection.part_readers import part_readers
-    from headrace.coordinator.inspection.why import ask_why
+    from headrace.coordinator.inspection.why import Why, ask_why
     from headrace.sources.sourced import saved
 
     settings = settings_of(home)
-    readers = part_readers(settings, job, SystemClock())
-    with open_home_bus(settings) as bus:
-        found = [ask_why(reader, saved(bus, reader.root)) for reader in readers]
+    told = asked(settings, job, "/v1/why", list[Why])
+    if (found := told) is None:
+        readers = part_readers(settings, job, SystemClock())
+        with open_home_bus(settings) as bus:
+            found = [ask_why(reader, saved(bus, reader.root)) for reader in readers]
     if as_json:
-        show_json(*map(asdict, found))
+        show_json(*({**asdict(one), "live": told is not None} for one in found))
         return
     for number, one in enumerate(found):
         if number:

@@ -54,9 +54,9 @@ class JobReader:
         self.root, self.job, self._files = root, job, files
         self.log = FileCommitLog(root, files, clock)
 
-    def kept(self) -> Kept:
-        """Return which epochs can be read now."""
-        state = self._newest()
+    def kept(self, newest: JobState | None = None) -> Kept:
+        """Return which epochs can be read now; without the newest state it is read, too."""
+        state = newest or self._newest()
         return Kept(max(state.kept_from, self.log.epochs()[0]), state.epoch)
 
     def _newest(self) -> JobState:

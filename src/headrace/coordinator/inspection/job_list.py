@@ -5,7 +5,7 @@ Needs neither the job's code nor its driver, and is right while that runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -152,18 +152,34 @@ def job_names(settings: Settings) -> list[str]:
     )
 
 
-def view_job(settings: Settings, job: str, bus: Bus, clock: Clock) -> JobView:
+def view_job(
+    settings: Settings,
+    job: str,
+    bus: Bus,
+    clock: Clock,
+    driver: Driver | None = None,
+    known: Mapping[str, JobState] | None = None,
+) -> JobView:
     """Return what is known of a job, of all its parts together.
+
+    Args:
+        settings: of the home.
+        job: its name.
+        bus: its streams.
+        clock: for names.
+        driver: its driver, for one that tells of its own job; else it is looked for.
+        known: the states that this one holds, by part; others are read.
 
     Raises:
         InvalidInputError: there is no such job.
     """
     root = newest_of(settings, check_job_name(job))
-    driver = driver_of(root, settings.jobs_dir / job, job, clock)
-    bus = saved(bus, root)
-    first = replace(_view(root, job, driver, bus, clock), members=_members(root, driver))
+    driver = driver or driver_of(root, settings.jobs_dir / job, job, clock)
+    bus, known = saved(bus, root), known or {}
+    found = _view(root, job, driver, bus, clock, known.get(job))
+    first = replace(found, members=_members(root, driver))
     folders = list(part_folders(settings, job))
-    others = [_view(path, path.name, driver, bus, clock) for path in folders]
+    others = [_view(path, path.name, driver, bus, clock, known.get(path.name)) for path in folders]
     view = joined_view([first, *others]) if others else first
     return replace(view, events=tuple(story_of([root, *folders])[-EVENTS:]))
 
@@ -196,11 +212,19 @@ def joined_view(views: Sequence[JobView]) -> JobView:
     )
 
 
-def _view(root: Path, job: str, driver: Driver | None, bus: Bus, clock: Clock) -> JobView:
+def _view(
+    root: Path,
+    job: str,
+    driver: Driver | None,
+    bus: Bus,
+    clock: Clock,
+    known: JobState | None,
+) -> JobView:
     files = Files(sync=False)
     try:
         reader = JobReader(root, job, files, clock)
-        state, oldest = reader.state(), reader.kept().oldest
+        state = known or reader.state()
+        oldest = reader.kept(state).oldest
         catalog = load_catalog(root, state.generation, files)
     except CorruptDataError as error:
         return JobView(job, "damaged", driver, root, None, None, (), (), (), problem=str(error))

@@ -139,8 +139,8 @@ class _Fence:
         self._mine = self._take()
 
     def _take(self) -> int:
-        process, host = self._own
-        told = {"process": process, "host": host, "time_ms": self._clock.now_ms(), "takes_over": 1}
+        told: dict[str, str | int] = {"process": os.getpid(), "host": os.uname().nodename}
+        told |= {"time_ms": self._clock.now_ms(), "takes_over": 1}
         return self._log.take_generation(told)
 
     def check(self) -> None:

@@ -1,0 +1,278 @@
+"""All that is told of a job: by its driver over the API, or of its files; printed by commands.
+
+One object for both, so that what ``jobs ls`` and ``jobs describe`` print does not depend on who
+told it; ``live`` says who did.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from headrace.clock import SystemClock
+from headrace.control.alerts.book import load_book
+from headrace.control.board import Board
+from headrace.control.hot_keys import HeavyKeys
+from headrace.control.samples import SampleLog
+from headrace.coordinator.drivers import Driver
+from headrace.coordinator.hosts.everywhere import as_marked
+from headrace.coordinator.hosts.record import LOST, MOVED
+from headrace.coordinator.inspection.host_views import (
+    HostView,
+    happening_text,
+    host_views,
+    pending_moves,
+)
+from headrace.coordinator.inspection.job_list import (
+    InputView,
+    JobView,
+    PartView,
+    SinkView,
+    StageView,
+    view_job,
+)
+from headrace.coordinator.manifest import JobState
+from headrace.coordinator.standby.placing import FOLLOWED_BYTES, FOLLOWED_MS, STANDBY
+from headrace.coordinator.story import Event
+from headrace.errors import CorruptDataError
+
+DESCRIBED_KEYS = 3
+"""Of the heaviest keys of each ``partition_by``."""
+
+
+@dataclass(frozen=True)
+class MemberTold:
+    """A process of a shared job; ``host_id`` is the identity of its state directory."""
+
+    host_id: str
+    host: str
+    process: int
+    slots: int
+    drives: bool
+
+
+@dataclass(frozen=True)
+class EventTold:
+    """Something that happened; ``epoch`` is the last committed one before it."""
+
+    at_ms: int
+    kind: str
+    text: str
+    epoch: int | None
+
+
+@dataclass(frozen=True)
+class HappeningTold:
+    """Something that happened to the hosts of a job, as its manifest has it."""
+
+    time_ms: int
+    what: str
+    host: str
+    text: str
+
+
+@dataclass(frozen=True)
+class MovesTold:
+    """How many tasks changed their host, by choice or by a loss, and how many are to."""
+
+    done: int
+    lost: int
+    pending: int
+
+
+@dataclass(frozen=True)
+class PlacementTold:
+    """Where the tasks of a job are."""
+
+    hosts: tuple[HostView, ...]
+    moves: MovesTold
+    story: tuple[HappeningTold, ...]
+
+
+@dataclass(frozen=True)
+class FollowedTold:
+    """What the standbys of a stage have read so far, and how long that took."""
+
+    bytes: int
+    ms: int
+
+
+@dataclass(frozen=True)
+class RuleTold:
+    """A rule of alerts, since when it is true, and when it fired; ``None``: it is not, did not."""
+
+    rule: str
+    kind: str
+    text: str
+    since_ms: int | None
+    fired_ms: int | None
+
+
+@dataclass(frozen=True)
+class Description:
+    """A job as of its last epoch; times in ms, ``None`` where something is not known.
+
+    ``live``: its driver told it, else its files did. ``process`` is that of the driver, if one
+    runs. Of a job that cannot be read there is a ``problem``, and no epoch.
+    """
+
+    job: str
+    status: str
+    live: bool
+    process: int | None
+    host: str | None
+    storage: str
+    problem: str | None = None
+    members: tuple[MemberTold, ...] = ()
+    epoch: int | None = None
+    oldest_epoch: int | None = None
+    epoch_ms: int | None = None
+    rows: int | None = None
+    late: int | None = None
+    dropped: int | None = None
+    dead_letters: int | None = None
+    counts: dict[str, int] | None = None
+    lag: int | None = None
+    state_bytes: int = 0
+    durability: str | None = None
+    lineage: str | None = None
+    run: int | None = None
+    bounded: bool | None = None
+    generation: int | None = None
+    rescaled_in: int | None = None
+    parts: tuple[PartView, ...] = ()
+    inputs: tuple[InputView, ...] = ()
+    stages: tuple[StageView, ...] = ()
+    failures: dict[str, int] | None = None
+    deployed: bool = False
+    standbys_to_fill: int = 0
+    standbys_followed: dict[str, FollowedTold] | None = None
+    placement: PlacementTold | None = None
+    outputs: tuple[str, ...] = ()
+    sinks: tuple[SinkView, ...] = ()
+    alerts: tuple[RuleTold, ...] = ()
+    hot_keys: tuple[HeavyKeys, ...] = ()
+    events: tuple[EventTold, ...] = ()
+
+
+def described(view: JobView) -> Description:
+    """Return what is told of a job by its files."""
+    rules, keys = _kept_rules(view.storage), SampleLog(view.storage).kept_keys()
+    return replace(_of_view(view), alerts=rules, hot_keys=tuple(map(_first, keys)))
+
+
+def live_description(board: Board) -> Description:
+    """Return what a driver tells of its job.
+
+    Raises:
+        UnavailableError: it has not begun yet.
+    """
+    own = Driver(os.getpid(), os.uname().nodename, is_here=True)
+    known = {state.job: state for state in board.states}
+    view = view_job(board.settings, board.job, board.bus, board.clock, own, known)
+    return replace(
+        _of_view(view),
+        status=board.status,
+        live=True,
+        alerts=tuple(
+            RuleTold(one.rule, one.kind, one.text, one.since_ms, one.fired_ms)
+            for one in board.alerts()
+        ),
+        hot_keys=tuple(board.heavy_keys(DESCRIBED_KEYS)),
+    )
+
+
+def event_told(event: Event) -> EventTold:
+    """Return an event of a job's story."""
+    epoch = event.epoch if event.epoch >= 0 else None
+    return EventTold(event.time_ms, event.kind, event.text, epoch)
+
+
+def _of_view(view: JobView) -> Description:
+    driver, state = view.driver, view.state
+    told = Description(
+        view.job,
+        view.status,
+        live=False,
+        process=driver and driver.process,
+        host=driver and driver.host,
+        storage=str(view.storage),
+        problem=view.problem or None,
+        members=tuple(
+            MemberTold(one.host_id, one.host, one.process, one.slots, one.drives)
+            for one in view.members
+        ),
+        events=tuple(map(event_told, view.events)),
+    )
+    return told if state is None else _with_state(told, view, state)
+
+
+def _with_state(told: Description, view: JobView, state: JobState) -> Description:
+    counts = state.counts
+    return replace(
+        told,
+        epoch=state.epoch,
+        oldest_epoch=view.oldest_epoch,
+        epoch_ms=state.time_ms,
+        rows=counts.get("in", 0),
+        late=counts.get("late", 0),
+        dropped=counts.get("dropped", 0),
+        dead_letters=counts.get("dead_letters", 0),
+        counts=dict(counts),
+        lag=view.lag,
+        state_bytes=view.state_bytes,
+        durability=state.durability,
+        lineage=state.lineage,
+        run=state.run,
+        bounded=state.until is not None,
+        generation=state.generation,
+        rescaled_in=state.rescaled_at if state.rescaled_at >= 0 else None,
+        parts=view.parts,
+        inputs=view.inputs,
+        stages=view.stages,
+        failures={
+            name.removeprefix(STANDBY): count
+            for name, count in counts.items()
+            if name.startswith(STANDBY)
+        },
+        deployed=not view.standbys_to_fill,
+        standbys_to_fill=view.standbys_to_fill,
+        standbys_followed=_followed(counts),
+        placement=_placement(as_marked(state, view.storage.parent)),
+        outputs=view.outputs,
+        sinks=view.sinks,
+    )
+
+
+def _followed(counts: Mapping[str, int]) -> dict[str, FollowedTold]:
+    names = [n.removeprefix(FOLLOWED_BYTES) for n in counts if n.startswith(FOLLOWED_BYTES)]
+    return {
+        n: FollowedTold(counts[FOLLOWED_BYTES + n], counts.get(FOLLOWED_MS + n, 0)) for n in names
+    }
+
+
+def _placement(state: JobState) -> PlacementTold:
+    return PlacementTold(
+        tuple(host_views(state)),
+        MovesTold(state.counts.get(MOVED, 0), state.counts.get(LOST, 0), pending_moves(state)),
+        tuple(
+            HappeningTold(one.time_ms, str(one.what), one.host, happening_text(one, state))
+            for one in state.story
+        ),
+    )
+
+
+def _kept_rules(storage: Path) -> tuple[RuleTold, ...]:
+    with suppress(CorruptDataError, OSError):  # ``alerts ls`` tells of it
+        return tuple(
+            RuleTold(name, held.kind, held.text, held.since_ms, held.fired_ms)
+            for name, held in sorted(load_book(storage, SystemClock()).rules.items())
+        )
+    return ()
+
+
+def _first(found: HeavyKeys) -> HeavyKeys:
+    return replace(found, keys=found.keys[:DESCRIBED_KEYS])
