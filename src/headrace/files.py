@@ -47,8 +47,7 @@ class Files:
         The folder is made when missing. The name is durable only after ``sync_folder``.
         A file that does not outlive its epoch need not be ``durable``.
         """
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "xb", buffering=0) as file:
+        with _created(path) as file:
             try:
                 size = self._fill(file, chunks)
                 if durable:
@@ -187,6 +186,15 @@ class Files:
         """Remove a file; it may be gone already. Processes that map it keep their view."""
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
+
+
+def _created(path: Path) -> FileIO:
+    """Open a new file; its folder, which mostly is there, is made only when it is not."""
+    try:
+        return open(path, "xb", buffering=0)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return open(path, "xb", buffering=0)
 
 
 class DiskFullError(UnavailableError):

@@ -32,6 +32,16 @@ STEPS = (
     "parts.stream_removed",
     "run.outputs_emptied",
 )
+ENDING = (
+    "epoch.planned",
+    "epoch.level_done",
+    "epoch.before_commit",
+    "commit.published",
+    "epoch.output_published",
+    "feed.mark_published",
+    "slot.ran",
+    "slot.output_written",
+)
 ONE_PART = STEPS[:3] + STEPS[5:]
 
 
@@ -145,6 +155,32 @@ def test_each_start_after_the_end_is_a_run_of_its_own(runs: Runs) -> None:
         if path.is_file()
     }
     assert held <= named
+
+
+@pytest.mark.parametrize("point", ENDING)
+def test_each_stage_hears_of_the_end_once_whoever_dies_on_the_way(via: str, point: str) -> None:
+    """In the middle of the run, and at the last two passes: those of the epochs of the end."""
+    if via == "exchange" and point.startswith("feed."):
+        return
+    passes = 0
+
+    def count(name: str) -> None:
+        nonlocal passes
+        passes += name == point
+
+    runs = Runs(via)
+    with runs.driver, injected(count, (point,)):
+        runs.feed(0, 50)
+        runs.finish()
+    assert passes >= 2
+    for nth in {passes, passes - 1, passes // 2}:
+        runs = Runs(via)
+        with runs.driver as driver:
+            runs.feed(0, 50)
+            assert driver.advance_with_crash(point, nth, driver.finish)
+            runs.finish()
+            assert (runs.sent(), set(runs.numbers())) == (runs.expected, {1})
+            assert all(state.ended for state in runs.states())
 
 
 def test_outputs_are_replaced_where_that_is_asked_for(via: str) -> None:

@@ -122,10 +122,13 @@ def test_a_day_is_complete_when_the_watermark_of_all_partitions_has_passed_it() 
 def test_which_rows_are_late_does_not_depend_on_epochs(late: str, epoch_rows: int) -> None:
     """Each row by the watermark of its own partition, as it was before the row."""
     hours = [1, 30, 5, 24, 23, 60, 20, 47, 21, 62, 61, 2]
-    high, wanted = -1, []
+    high, wanted, late_by_day = -1, [], Counter[str]()
     for hour in hours:
         day_ends = (hour // 24 + 1) * 24
-        if late == "add" or day_ends > high - 2:
+        is_late = day_ends <= high - 2
+        if is_late:
+            late_by_day[f"2013-01-{1 + hour // 24:02d}"] += 1
+        if late == "add" or not is_late:
             wanted.append(hour)
         high = max(high, hour)
     with TestDriver(job(late=late), tasks=3, max_rows=epoch_rows) as driver:
@@ -136,6 +139,8 @@ def test_which_rows_are_late_does_not_depend_on_epochs(late: str, epoch_rows: in
         driver.finish()
         found = plain(folder)["at"].sort().to_list()
         assert [BEGIN + dt.timedelta(hours=hour) for hour in sorted(wanted)] == found
+        told = {day.day: day.late_rows for day in hr.warehouse.Table(folder).days if day.late_rows}
+        assert told == (late_by_day if late == "add" else {})
         refused = len(hours) - len(wanted)
         assert refused == (0 if late == "add" else 6)
         if late == "dead_letter":

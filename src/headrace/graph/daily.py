@@ -22,6 +22,8 @@ ADD = "add"
 LATE = (ADD, "drop", "dead_letter", "fail")
 FORMS = ("parquet", "delta")
 PARTITION = "ds"
+LATE_ROW = "__late"
+"""A column beside those of the table, on the way to ``prepare``: which rows are late."""
 DAY_MS = 86_400_000
 
 
@@ -70,7 +72,10 @@ class DailyTable(Sink):
         }[self.late]
         after = "" if not self.grace_ms else f" and {duration_text(self.grace_ms)}"
         if self.form == "delta":
-            return f"exactly-once: an epoch is one version; rows late for their day{after} {late}"
+            return (
+                "exactly-once: an epoch is one version; a day is complete, with a file _SUCCESS, "
+                f"when the watermark has passed its end{after}; rows after that {late}"
+            )
         return (
             f"exactly-once: an epoch is there whole or not at all, and once; read {self.name}/*/"
             f"*.parquet; a day is complete, with a file _SUCCESS, when the watermark has passed its"
@@ -114,10 +119,6 @@ class DailyTable(Sink):
             wrong.append(f"late is {self.late!r}; expected one of {', '.join(LATE)}")
         if self.form not in FORMS:
             wrong.append(f"format is {self.form!r}; expected one of {', '.join(FORMS)}")
-        if self.form == "delta" and self.retention is not None:
-            wrong.append(
-                'retention is for format="parquet"; of Delta tables delete days with Delta'
-            )
         for name, least in (("grace", 0), ("retention", DAY_MS)):
             value = getattr(self, name)
             if value is None:

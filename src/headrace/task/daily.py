@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import EventTimeError, HeadraceError, InvalidInputError
-from headrace.graph.daily import ADD, DAY_MS, DailyTable
+from headrace.graph.daily import ADD, DAY_MS, LATE_ROW, DailyTable
 from headrace.plan.stages import SinkBinding
 from headrace.records.schema import MAX_EVENT_TIME_MS, as_milliseconds
 from headrace.task.chunk import Chunk, Ints
@@ -53,6 +55,12 @@ class DailyNode(SinkNode):
             chunk = without(chunk, rows)
         if chunk.rows:
             super().push(chunk)
+            if len(late) and self._table.late == ADD:
+                self._tell(np.delete(np.isin(np.arange(len(times)), late), sorted(refused)))
+
+    def _tell(self, is_late: npt.NDArray[np.bool_]) -> None:
+        """Say beside the rows that were kept last which of them are late."""
+        self._batches[-1] = self._batches[-1].append_column(LATE_ROW, pa.array(is_late))
 
     def _late(self, chunk: Chunk, times: Ints) -> Ints:
         """The rows whose own watermark was past their day when they came."""

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.records.schema import normalise
-from headrace.warehouse.packet import parquet_bytes
+from headrace.warehouse.packet import parquet_bytes, sorted_places
 from headrace.warehouse.snapshot import DataFile, Day, Snapshot
 
 BUDGET_BYTES = 64 << 20
@@ -99,16 +98,18 @@ def within_budget(merges: Iterator[Merge], budget: int) -> list[Merge]:
 
 def merged(paths: Sequence[Path], schema: pa.Schema, order: Sequence[str]) -> pa.Buffer:
     """Return the rows of files as one file with all columns of the table, sorted."""
-    parts = [filled(pq.ParquetFile(path).read(), schema) for path in paths]
-    table = pa.concat_tables(parts)
-    rows = pl.from_arrow(table.select(list(order)))
-    assert isinstance(rows, pl.DataFrame)
-    places = rows.with_row_index("__row").sort(list(order), maintain_order=True)
-    return parquet_bytes(table.take(places.get_column("__row").to_arrow()))
+    parts = []
+    for path in paths:
+        with pa.memory_map(str(path)) as source:
+            parts.append(filled(pq.ParquetFile(source).read(use_threads=False), schema))
+    table = pa.concat_tables(parts).combine_chunks()
+    return parquet_bytes(table.take(pa.array(sorted_places(table, order))))
 
 
 def filled(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return rows with all columns of the table; those that were added since are null."""
+    if table.schema.equals(schema):
+        return table
     for field in schema:
         if field.name not in table.schema.names:
             table = table.append_column(field, pa.nulls(table.num_rows, field.type))

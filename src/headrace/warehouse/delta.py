@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
+from headrace.clock import Clock
 from headrace.errors import InvalidInputError
 from headrace.faults import fault
 from headrace.graph.daily import PARTITION, DailyTable
 from headrace.graph.sinks import Receiver, ReceiverAwayError, SinkEpoch, SinkSite
-from headrace.warehouse.delta_log import columns_of, library
+from headrace.warehouse.days import day_number
+from headrace.warehouse.delta_log import columns_of, library, rows_by_day
+from headrace.warehouse.delta_marks import Mark, marks_of, remove_mark, write_mark
 from headrace.warehouse.evolving import evolved
 from headrace.warehouse.packet import pieces_of
+from headrace.warehouse.retention import old_days
 from headrace.warehouse.snapshot import folder_of, tag_of
 
 
@@ -49,14 +55,13 @@ class DeltaReceiver(Receiver):
                 f"expected {writer}: give each a table of its own"
             )
         self._evolve(found)
+        self._marks = marks_of(folder)
+        self._open_days: set[str] = set()
+        self._bring_in_line(self._opened())
 
     def _opened(self) -> Any:
-        try:
+        with self._told():
             return self._delta.DeltaTable(str(self._folder))
-        except self._delta.exceptions.DeltaError as error:
-            raise ReceiverAwayError(f"Delta table {self._folder} cannot be opened: {error}") from (
-                error
-            )
 
     def _evolve(self, found: Any) -> None:
         held = columns_of(found)
@@ -71,14 +76,26 @@ class DeltaReceiver(Receiver):
 
         The commit carries the epoch as the version of an application, which Delta's log takes
         from one of several drivers only. Files that none names are removed by Delta's ``vacuum``.
+        After it, days that are too old go, and days that the watermark has passed get their marks;
+        who dies in between is followed by one that does that again.
 
         Raises:
             ReceiverAwayError: the table cannot be reached, or another driver committed meanwhile.
         """
-        if not epoch.files:
+        ends = [self._table.ends_ms(day_number(day)) for day in self._open_days]
+        if not epoch.files and min(ends, default=epoch.watermark + 1) > epoch.watermark:
             return
-        site, found = self._site, self._opened()
-        application = f"headrace/{site.job}/{site.operator}/{tag_of(epoch.lineage)}"
+        found = self._opened()
+        if epoch.files:
+            self._add(found, epoch)
+            found = self._opened()
+        self._drop_old(found)
+        self._bring_in_line(found)
+        self._complete(epoch.watermark)
+
+    def _add(self, found: Any, epoch: SinkEpoch) -> None:
+        """Commit the files of an epoch, unless the table has it."""
+        application = f"headrace/{self._site.job}/{self._site.operator}/{tag_of(epoch.lineage)}"
         held = found.transaction_version(application)
         if held is not None and held >= epoch.epoch:
             return
@@ -89,13 +106,54 @@ class DeltaReceiver(Receiver):
             custom_metadata={"headrace.watermark": str(epoch.watermark)},
             app_transactions=[delta.Transaction(application, epoch.epoch)],
         )
-        try:
+        with self._told():
             found.create_write_transaction(
                 actions, "append", self._schema, PARTITION, commit_properties=properties
             )
-        except delta.exceptions.DeltaError as error:
-            raise ReceiverAwayError(f"Delta table {self._folder}: {error}") from error
         fault("warehouse.listed")
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Tell of what Delta refuses as of a table that is away: the epoch is tried again."""
+        try:
+            yield
+        except self._delta.exceptions.DeltaError as error:
+            raise ReceiverAwayError(f"Delta table {self._folder}: {error}") from error
+
+    def _drop_old(self, found: Any) -> None:
+        """Delete the days that are older than the table is to go back, by one version."""
+        old = old_days(rows_by_day(found), self._table, self._site.clock.now_ms())
+        if old:
+            with self._told():
+                found.delete(f"{PARTITION} <= CAST('{old[-1]}' AS DATE)")
+        for day in old:
+            self._marks.pop(day, None)
+            remove_mark(self._folder, day, self._site.files)
+
+    def _bring_in_line(self, found: Any) -> None:
+        """Let the marks that there are say what the table has, and learn which days have none."""
+        files, clock = self._site.files, self._site.clock
+        rows = rows_by_day(found)
+        self._rows, self._open_days = rows, set(rows) - set(self._marks)
+        for day, mark in list(self._marks.items()):
+            if day not in rows:  # deleted, and its driver died
+                remove_mark(self._folder, day, files)
+                del self._marks[day]
+            elif mark.rows != rows[day]:
+                self._mark(day, mark.completed_ms, clock)
+
+    def _complete(self, watermark: int) -> None:
+        """Mark the days that a watermark has passed."""
+        clock = self._site.clock
+        for day in sorted(self._open_days):
+            if self._table.ends_ms(day_number(day)) <= watermark:
+                self._mark(day, clock.now_ms(), clock)
+                self._open_days.remove(day)
+
+    def _mark(self, day: str, completed_ms: int, clock: Clock) -> None:
+        mark = self._marks[day] = Mark(self._rows[day], completed_ms)
+        write_mark(self._folder, day, mark, self._site.files, clock)
+        fault("warehouse.shown")
 
     def _placed(self, epoch: SinkEpoch) -> list[Any]:
         """Write the files of an epoch under names of this attempt."""
@@ -124,8 +182,12 @@ class DeltaReceiver(Receiver):
 
 
 def compact(folder: Path) -> tuple[int, int]:
-    """Let Delta merge the small files of a table; returns how many there were, and are since."""
+    """Let Delta merge the small files of a table; returns how many there were, and are since.
+
+    Files that no version of the last week names are removed, with those of days that were dropped.
+    """
     found = library().DeltaTable(str(folder))
     before = len(found.file_uris())
     found.optimize.compact()
+    found.vacuum(dry_run=False)
     return before, len(found.file_uris())

@@ -8,9 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.errors import InvalidInputError
+from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.graph.daily import PARTITION
 from headrace.records.schema import schema_to_text
+from headrace.warehouse.delta_marks import marks_of
 from headrace.warehouse.snapshot import FORMAT, DataFile, Day, Snapshot
 
 DELTA_LOG = "_delta_log"
@@ -47,21 +48,24 @@ def snapshot_of(folder: Path) -> Snapshot:
 
     Raises:
         InvalidInputError: the library for it is not installed, or no job has made it.
+        CorruptDataError: its log cannot be read.
     """
-    found = library().DeltaTable(str(folder))
+    delta = library()
+    try:
+        found = delta.DeltaTable(str(folder))
+    except (delta.exceptions.DeltaError, OSError, ValueError) as error:
+        raise CorruptDataError(
+            f"the log of Delta table {folder} cannot be read: {str(error).splitlines()[0]}",
+            file=str(folder / DELTA_LOG),
+        ) from error
     writer = _writer_of(found.metadata().description)
     if found.metadata().partition_columns != [PARTITION] or "job" not in writer:
         raise InvalidInputError(
             f"Delta table {folder} was made by no job, of which tables have a partition "
             f"{PARTITION!r}; move it out of the warehouse"
         )
-    days: dict[str, list[DataFile]] = {}
-    actions = pa.table(found.get_add_actions(flatten=True)).to_pylist()
-    for action in actions:
-        day = str(action[f"partition.{PARTITION}"])
-        name = Path(action["path"]).name
-        file = DataFile(name, action["num_records"] or 0, action["size_bytes"])
-        days.setdefault(day, []).append(file)
+    days, marks = _files_by_day(found), marks_of(folder)
+    complete = {day: mark.completed_ms for day, mark in marks.items()}
     return Snapshot(
         FORMAT,
         writer["job"],
@@ -69,8 +73,23 @@ def snapshot_of(folder: Path) -> Snapshot:
         schema_to_text(columns_of(found)),
         writer.get("time", ""),
         version=found.version(),
-        days={day: Day(tuple(files)) for day, files in days.items()},
+        days={day: Day(tuple(files), complete.get(day)) for day, files in days.items()},
     )
+
+
+def rows_by_day(found: Any) -> dict[str, int]:
+    """Return how many rows an opened Delta table has, by day."""
+    return {day: sum(f.rows for f in files) for day, files in _files_by_day(found).items()}
+
+
+def _files_by_day(found: Any) -> dict[str, list[DataFile]]:
+    days: dict[str, list[DataFile]] = {}
+    for action in pa.table(found.get_add_actions(flatten=True)).to_pylist():
+        day = str(action[f"partition.{PARTITION}"])
+        name = Path(action["path"]).name
+        file = DataFile(name, action["num_records"] or 0, action["size_bytes"])
+        days.setdefault(day, []).append(file)
+    return days
 
 
 def _writer_of(description: str | None) -> dict[str, str]:

@@ -5,39 +5,64 @@ The index at the end says where each lies, so that the driver copies bytes and d
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.errors import CorruptDataError
 from headrace.files import Bytes
-from headrace.records.schema import as_milliseconds
+from headrace.graph.daily import LATE_ROW
 from headrace.warehouse.days import DAY_MS, day_name
 
 MAGIC = b"HRDAYS01"
 ROW_GROUP = 1 << 20
-_DAY = "__day"
+FEW_ROWS = 1 << 16
+"""Files of fewer rows are to be merged soon, and are written as fast as can be."""
+
+_ROW = "__row"
+_OF_DAY = {
+    unit: DAY_MS * per // 1000
+    for unit, per in (("s", 1), ("ms", 1000), ("us", 10**6), ("ns", 10**9))
+}
+Places = npt.NDArray[np.int64]
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
-    """Rows of one day: a whole Parquet file within the packet."""
+    """Rows of one day: a whole Parquet file within the packet; how many of them are late."""
 
     day: str
     begin: int
     bytes: int
     rows: int
+    late: int = 0
 
 
 def parquet_bytes(table: pa.Table) -> pa.Buffer:
     """Return a table as the content of a Parquet file."""
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd", row_group_size=ROW_GROUP)
+    pq.write_table(
+        table,
+        sink,
+        compression="snappy" if table.num_rows < FEW_ROWS else "zstd",
+        row_group_size=ROW_GROUP,
+        use_dictionary=_repeating(table.schema),
+    )
     return sink.getvalue()
+
+
+def _repeating(schema: pa.Schema) -> list[str] | bool:
+    """The columns whose values may come again; all, where some hold others."""
+    if any(pa.types.is_nested(field.type) for field in schema):
+        return True
+    seldom = (pa.types.is_floating, pa.types.is_timestamp)
+    return [f.name for f in schema if not any(test(f.type) for test in seldom)]
 
 
 def encode(
@@ -46,32 +71,41 @@ def encode(
     """Return a packet of rows, sorted by day, and within a day by columns.
 
     Args:
-        batches: rows; those that are equal in all columns of ``order`` stay in their order.
+        batches: rows; those that are equal in all columns of ``order`` stay in their order. Some
+            have a column more, which says which of them are late.
         schema: of them.
         time: the column that the day is of; without nulls.
         order: columns to sort by.
     """
-    table = pa.Table.from_batches(batches, schema)
+    table = pa.Table.from_batches([batch.select(schema.names) for batch in batches], schema)
+    late = _late_by_day(batches, time)
     chunks: list[Bytes] = []
     pieces: list[Piece] = []
     position = 0
     for day, rows in _by_day(table, time, order):
         content = parquet_bytes(rows)
-        pieces.append(Piece(day_name(day), position, content.size, rows.num_rows))
+        pieces.append(Piece(day_name(day), position, content.size, rows.num_rows, late[day]))
         chunks.append(content)
         position += content.size
     index = msgspec.json.encode(pieces)
     return [*chunks, index, len(index).to_bytes(8, "little"), MAGIC]
 
 
+def _late_by_day(batches: Sequence[pa.RecordBatch], time: str) -> Counter[int]:
+    found: Counter[int] = Counter()
+    for batch in batches:
+        if LATE_ROW in batch.schema.names:
+            rows = batch.filter(batch.column(LATE_ROW))
+            days, counts = np.unique(days_of(rows.column(time)), return_counts=True)
+            found.update(dict(zip(days.tolist(), counts.tolist(), strict=True)))
+    return found
+
+
 def _by_day(table: pa.Table, time: str, order: Sequence[str]) -> list[tuple[int, pa.Table]]:
-    times = pa.chunked_array([as_milliseconds(chunk) for chunk in table.column(time).chunks])
-    days = times.to_numpy() // DAY_MS
-    sorting = pl.DataFrame({_DAY: days}).with_row_index("__row")
-    keys = pl.from_arrow(table.select(list(order)))
-    assert isinstance(keys, pl.DataFrame)
-    by = [_DAY, *order]
-    rows = sorting.hstack(keys).sort(by, maintain_order=True).get_column("__row").to_numpy()
+    days = days_of(table.column(time))
+    rows = sorted_places(table, order)
+    if order[0] != time:  # else the days are in order as the times are
+        rows = rows[np.argsort(_small(days)[rows], kind="stable")]
     days, table = days[rows], table.take(pa.array(rows))
     starts = [0, *(np.flatnonzero(np.diff(days)) + 1).tolist()]
     stops = [*starts[1:], len(days)]
@@ -79,6 +113,32 @@ def _by_day(table: pa.Table, time: str, order: Sequence[str]) -> list[tuple[int,
         (int(days[start]), table.slice(start, stop - start))
         for start, stop in zip(starts, stops, strict=True)
     ]
+
+
+def _small(days: Places) -> npt.NDArray[np.uint16] | Places:
+    """Days from the first one on, in two bytes where they fit, which NumPy sorts in no time."""
+    since = days - days.min(initial=0)
+    return since.astype(np.uint16) if since.max(initial=0) < 1 << 16 else since
+
+
+def days_of(column: pa.Array | pa.ChunkedArray) -> Places:
+    """Return which day after 1970-01-01 each time is, of timestamps or milliseconds."""
+    unit = column.type.unit if pa.types.is_timestamp(column.type) else "ms"
+    days: Places = column.cast(pa.int64()).to_numpy() // _OF_DAY[unit]
+    return days
+
+
+def sorted_places(table: pa.Table, order: Sequence[str]) -> Places:
+    """Return the places of rows in the order of some columns; equal ones keep theirs."""
+    if len(order) == 1 and not table.column(order[0]).null_count:
+        column = table.column(order[0])
+        if pa.types.is_timestamp(column.type) or column.type == pa.int64():
+            return np.argsort(column.cast(pa.int64()).to_numpy(), kind="stable")
+    rows = pl.from_arrow(table.select(list(order)))
+    assert isinstance(rows, pl.DataFrame)
+    placed = rows.with_row_index(_ROW).sort(list(order), maintain_order=True)
+    places: Places = placed.get_column(_ROW).to_numpy().astype(np.int64)
+    return places
 
 
 def pieces_of(content: pa.Buffer, path: Path) -> list[Piece]:

@@ -16,7 +16,6 @@ import pyarrow as pa
 from headrace.errors import InvalidInputError
 from headrace.faults import fault
 from headrace.graph.daily import DailyTable
-from headrace.graph.durations import duration_ms
 from headrace.graph.sinks import NO_TIME, Receiver, ReceiverAwayError, SinkEpoch, SinkSite
 from headrace.records.schema import schema_to_text
 from headrace.warehouse.compaction import (
@@ -27,9 +26,10 @@ from headrace.warehouse.compaction import (
     merged,
     within_budget,
 )
-from headrace.warehouse.days import DAY_MS, day_name, day_number
+from headrace.warehouse.days import day_number
 from headrace.warehouse.evolving import evolved
 from headrace.warehouse.packet import Piece, pieces_of
+from headrace.warehouse.retention import old_days
 from headrace.warehouse.snapshot import (
     FORMAT,
     DataFile,
@@ -45,8 +45,8 @@ END = 1 << 61
 """A watermark beyond it is that of the end of the inputs."""
 
 _FEW = 16
-MERGERS = 2
-"""Threads that merge days, beside each other."""
+THREADS = 2
+"""That write and merge files beside each other: slots wait meanwhile."""
 
 
 class TableReceiver(Receiver):
@@ -205,22 +205,29 @@ class TableReceiver(Receiver):
         """Write the files of an epoch, durably; their names are always the same."""
         days = dict(held.days)
         numbers: dict[str, int] = {}
-        written: list[Path] = []
+        wanted: list[tuple[Piece, pa.Buffer, str]] = []
         for prepared in epoch.files:
             content = self._files.map(prepared.path)
             for piece in pieces_of(content, prepared.path):
                 number = numbers[piece.day] = numbers.get(piece.day, -1) + 1
                 name = f"{epoch.epoch:012d}-{tag}-{number:03d}.parquet"
-                file = self._placed(piece, content, name)
-                written.append(self._place.path(piece.day, name))
-                days[piece.day] = _with_file(days.get(piece.day, Day(())), file)
+                wanted.append((piece, content, name))
+        with ThreadPoolExecutor(THREADS if len(wanted) > _FEW else 1) as pool:
+            placed = list(pool.map(self._placed, *zip(*wanted, strict=True)))
+        for (piece, _, _), file in zip(wanted, placed, strict=True):
+            days[piece.day] = _with_file(days.get(piece.day, Day(())), file, piece.late)
+        written = [self._place.path(piece.day, name) for piece, _, name in wanted]
         self._make_durable([self._place.data / folder_of(day) for day in numbers], written)
         return msgspec.structs.replace(held, days=days)
 
     def _placed(self, piece: Piece, content: pa.Buffer, name: str) -> DataFile:
         path = self._place.path(piece.day, name)
-        path.unlink(missing_ok=True)  # the half of one that was being written
-        self._files.write_new(path, [content.slice(piece.begin, piece.bytes)], durable=False)
+        part = [content.slice(piece.begin, piece.bytes)]
+        try:
+            self._files.write_new(path, part, durable=False)
+        except FileExistsError:  # the half of one that was being written
+            path.unlink()
+            self._files.write_new(path, part, durable=False)
         return DataFile(name, piece.rows, piece.bytes)
 
     def _make_durable(self, folders: Sequence[Path], files: Sequence[Path] = ()) -> None:
@@ -248,15 +255,7 @@ class TableReceiver(Receiver):
 
     def _kept(self, snapshot: Snapshot) -> Snapshot:
         """Drop the days that are older than the table is to go back."""
-        if self._table.retention is None or not snapshot.days:
-            return snapshot
-        kept_days = duration_ms(self._table.retention, "retention") // DAY_MS
-        today = day_name(self._clock.now_ms() // DAY_MS)  # a row of a day to come empties no table
-        newest = max((name for name in snapshot.days if name <= today), default=None)
-        if newest is None:
-            return snapshot
-        last = day_number(newest) - kept_days
-        old = [name for name in snapshot.days if day_number(name) <= last]
+        old = old_days(snapshot.days, self._table, self._clock.now_ms())
         if not old:
             return snapshot
         days = {name: day for name, day in snapshot.days.items() if name not in old}
@@ -319,7 +318,7 @@ class TableReceiver(Receiver):
         days = dict(held.days)
         gone: list[tuple[str, DataFile]] = []
         written: list[Path] = []
-        with ThreadPoolExecutor(MERGERS) as pool:
+        with ThreadPoolExecutor(THREADS) as pool:
             names = [f"merged-{self._clock.new_id()}.parquet" for _ in merges]
             made = list(pool.map(partial(self._as_one, held.schema), merges, names))
         for merge, file in zip(merges, made, strict=True):
@@ -340,8 +339,7 @@ class TableReceiver(Receiver):
         return DataFile(name, sum(file.rows for file in merge.files), content.size)
 
 
-def _with_file(day: Day, file: DataFile) -> Day:
-    late = 0 if day.completed_ms is None else file.rows
+def _with_file(day: Day, file: DataFile, late: int) -> Day:
     return msgspec.structs.replace(day, files=(*day.files, file), late_rows=day.late_rows + late)
 
 

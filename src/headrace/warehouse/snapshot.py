@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -31,7 +32,8 @@ class Day(msgspec.Struct, frozen=True):
     """The files of one day.
 
     ``completed_ms`` is the wall clock when the watermark had passed it; ``None``: not yet.
-    ``late_rows`` came after that. ``is_merged`` says that it was compacted when it was complete.
+    ``late_rows`` came when the watermark of their own partition had, which is a matter of the log
+    alone. ``is_merged`` says that it was compacted when it was complete.
     """
 
     files: tuple[DataFile, ...]
@@ -100,17 +102,17 @@ class Place:
 
     root: Path
 
-    @property
+    @cached_property
     def control(self) -> Path:
         """The folder of all that only Headrace knows; no pattern below ``root`` matches it."""
         return self.root.with_name(f".{self.root.name}.headrace")
 
-    @property
+    @cached_property
     def data(self) -> Path:
         """The files, under names that they keep."""
         return self.control / "data"
 
-    @property
+    @cached_property
     def stage(self) -> Path:
         """What is put together out of sight."""
         return self.control / "stage"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headrace.errors import HeadraceError
 from headrace.graph.daily import PARTITION
 from headrace.graph.sinks import NO_TIME
 from headrace.warehouse.compaction import filled
@@ -28,7 +29,7 @@ class DayInfo:
         files: how many files they are in.
         bytes: how long these are.
         is_complete: whether the watermark has passed it.
-        late_rows: how many came after that.
+        late_rows: how many came when the watermark of their own partition had; of Delta not known.
     """
 
     day: str
@@ -162,3 +163,19 @@ def table_names(warehouse: str | PathLike[str]) -> list[str]:
         if not path.name.startswith(".")
         and (Place(path).snapshot.exists() or (path / DELTA_LOG).is_dir())
     )
+
+
+def readable_tables(
+    warehouse: str | PathLike[str],
+) -> tuple[list[Table], dict[str, HeadraceError]]:
+    """Return the tables in a folder that can be read, and of the others why they cannot.
+
+    One that is damaged, or that others made, must not keep the rest from readers.
+    """
+    found, failed = [], {}
+    for name in table_names(warehouse):
+        try:
+            found.append(Table(Path(warehouse) / name))
+        except HeadraceError as error:
+            failed[name] = error
+    return found, failed

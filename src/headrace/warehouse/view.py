@@ -20,6 +20,7 @@ from headrace.warehouse.snapshot import MARK, Day, Place, Snapshot, folder_of
 
 _EXCHANGE = 2
 _HERE = -100
+KEPT_FOLDERS = 2048
 _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.EACCES}
 
 
@@ -52,6 +53,8 @@ class View:
 
     def __init__(self, place: Place, files: Files, clock: Clock) -> None:
         self._place, self._files, self._clock = place, files, clock
+        self._spare: list[Path] = []
+        self._taken_away: list[Path] = []
 
     def can_exchange(self) -> bool:
         """Say whether a day with files can be replaced in one step here."""
@@ -63,12 +66,15 @@ class View:
             other.rmdir()
 
     def _new_folder(self) -> Path:
+        if self._spare:
+            return self._spare.pop()
         folder = self._place.stage / self._clock.new_id()
         folder.mkdir()
         return folder
 
     def clear(self) -> None:
         """Remove what was put together and never shown."""
+        self._spare, self._taken_away = [], []
         for path in self._place.stage.iterdir():
             shutil.rmtree(path)
 
@@ -83,6 +89,7 @@ class View:
         for day in sorted(days):
             self._show(day, snapshot.days.get(day))
             fault("warehouse.shown")
+        self._empty()
 
     def _show(self, day: str, wanted: Day | None) -> None:
         folder = self._place.root / folder_of(day)
@@ -103,10 +110,10 @@ class View:
             self._link(day, new.pop(), folder)
         elif found != names:
             whole = self._whole(day, wanted)
-            if exchange(whole, folder):
-                shutil.rmtree(whole)
+            is_shown = exchange(whole, folder)
+            self._taken_away.append(whole)
+            if is_shown:
                 return
-            shutil.rmtree(whole)
             for name in new:
                 self._link(day, name, folder)
             for name in found - names:
@@ -118,7 +125,8 @@ class View:
         stage = self._new_folder()
         for file in wanted.files:
             self._link(day, file.name, stage)
-        self._mark(stage, wanted)
+        if wanted.completed_ms is not None:
+            (stage / MARK).write_bytes(_said(wanted))
         return stage
 
     def _link(self, day: str, name: str, folder: Path) -> None:
@@ -140,12 +148,7 @@ class View:
         if wanted.completed_ms is None:
             path.unlink(missing_ok=True)
             return
-        said = {
-            "rows": wanted.rows,
-            "late_rows": wanted.late_rows,
-            "completed_ms": wanted.completed_ms,
-        }
-        content = msgspec.json.encode(said) + b"\n"
+        content = _said(wanted)
         with suppress(FileNotFoundError):
             if path.read_bytes() == content:
                 return
@@ -156,4 +159,31 @@ class View:
     def _retire(self, folder: Path) -> None:
         gone = self._place.stage / self._clock.new_id()
         folder.rename(gone)
-        shutil.rmtree(gone)
+        self._taken_away.append(gone)
+
+    def _empty(self) -> None:
+        """Empty the folders that are out of sight, and keep some: new ones are dear on some disks.
+
+        Not before all days are shown: who has opened one to list it has had the time to do so.
+        """
+        taken, self._taken_away = self._taken_away, []
+        for folder in taken:
+            for name in os.listdir(folder):
+                _remove(folder / name)
+            if len(self._spare) < KEPT_FOLDERS:
+                self._spare.append(folder)
+            else:
+                folder.rmdir()
+
+
+def _said(day: Day) -> bytes:
+    """Return the content of a day's mark."""
+    said = {"rows": day.rows, "late_rows": day.late_rows, "completed_ms": day.completed_ms}
+    return msgspec.json.encode(said) + b"\n"
+
+
+def _remove(path: Path) -> None:
+    try:
+        os.unlink(path)
+    except (IsADirectoryError, PermissionError):  # somebody has put a folder there
+        shutil.rmtree(path)

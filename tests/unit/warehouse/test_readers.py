@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -168,17 +170,94 @@ def test_a_delta_table_gets_columns_and_compaction_and_is_of_one_job(tmp_path: P
 @pytest.mark.parametrize("said", ["my own", "3", None])
 def test_a_delta_table_of_others_is_told(said: str | None, tmp_path: Path) -> None:
     write_deltalake(str(tmp_path / "mine"), pa.table({"a": [1]}), description=said)
-    with pytest.raises(InvalidInputError, match="mine was made by no job"):
-        list(on_duckdb("SELECT 1", tmp_path))
+    with pytest.raises(
+        InvalidInputError, match=r"mine does not exist.*; Delta table .*mine was made"
+    ):
+        list(on_duckdb("SELECT * FROM mine", tmp_path))
+
+
+def test_tables_that_cannot_be_read_keep_none_of_the_others_from_readers(tmp_path: Path) -> None:
+    for form in ("parquet", "delta"):
+        with TestDriver(job(form), home=tmp_path / form) as driver:
+            driver.create("in", COLUMNS)
+            feed(driver, 0, 3)
+            driver.run()
+        (tmp_path / form / "warehouse").rename(tmp_path / f"{form}-tables")
+    tables = tmp_path / "home" / "warehouse"
+    tables.mkdir(parents=True)
+    for form in ("parquet", "delta"):
+        for name in ("good", "bad"):
+            for part in ("events", ".events.headrace"):
+                whole = tmp_path / f"{form}-tables" / part
+                if whole.exists():
+                    shutil.copytree(whole, tables / part.replace("events", f"{name}-{form}"))
+    (tables / ".bad-parquet.headrace" / "snapshot.json").write_text("{")
+    for path in (tables / "bad-delta" / "_delta_log").iterdir():
+        path.write_bytes(b"{")
+    write_deltalake(str(tables / "foreign"), pa.table({"a": [1]}))
+
+    words = ["--home", str(tmp_path / "home")]
+    said = CliRunner().invoke(app, ["warehouse", "ls", "--json", *words])
+    found = {row["table"]: row for row in map(msgspec.json.decode, said.stdout.splitlines())}
+    assert {name for name, row in found.items() if row.get("rows") == 3} == {
+        "good-parquet", "good-delta",
+    }  # fmt: skip
+    assert "cannot be read" in found["bad-parquet"]["error"]
+    assert "cannot be read" in found["bad-delta"]["error"]
+    assert "made by no job" in found["foreign"]["error"]
+    said = CliRunner().invoke(app, ["warehouse", "ls", *words])
+    assert said.exit_code == 0
+    assert said.stderr.count("passed over: ") == 3
+    assert "good-delta" in said.stdout
+    [row] = on_duckdb('SELECT count(*) AS n FROM "good-delta"', tables)
+    assert row == {"n": 3}
+
+
+def test_a_delta_table_marks_complete_days_and_drops_old_ones(tmp_path: Path) -> None:
+    @hr.job("history")
+    def history(g: hr.Graph) -> None:
+        table = g.output_table("events", format="delta", retention="2d", grace="1h")
+        g.input("in", time="at").send_to(table)
+
+    with TestDriver(history, home=tmp_path) as driver:
+        driver.create("in", COLUMNS, time="at")
+        folder = driver.settings.warehouse_dir / "events"
+
+        def complete() -> dict[str, int]:
+            marks = folder.glob("ds=*/_SUCCESS")
+            return {path.parent.name[3:]: json.loads(path.read_bytes())["rows"] for path in marks}
+
+        def days() -> dict[str, tuple[int, bool]]:
+            return {day.day: (day.rows, day.is_complete) for day in hr.warehouse.Table(folder).days}
+
+        feed(driver, 0, 25)
+        driver.run()
+        assert complete() == {}
+        feed(driver, 25, 1)
+        # The epoch is in the log when the driver dies, and no mark is there.
+        assert driver.advance_with_crash("warehouse.listed")
+        assert complete() == {}
+        driver.run()
+        assert complete() == {"2013-01-01": 24}
+        feed(driver, 3, 1)
+        driver.run()
+        assert complete() == {"2013-01-01": 25}  # a late row
+        (folder / "ds=2013-01-01" / "_SUCCESS").write_text("{")
+        driver.crash()
+        feed(driver, 26, 10)
+        driver.run()
+        assert complete() == {"2013-01-01": 25}
+        assert days() == {"2013-01-01": (25, True), "2013-01-02": (12, False)}
+        feed(driver, 36, 14)
+        assert driver.advance_with_crash("warehouse.listed")
+        driver.run()
+        assert days() == {"2013-01-02": (24, True), "2013-01-03": (2, False)}
+        assert complete() == {"2013-01-02": 24}
+        assert not list(folder.glob("ds=2013-01-01/_*"))
+        assert pl.read_delta(str(folder)).height == 26
 
 
 def test_what_delta_has_not_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    @hr.job("wrong")
-    def wrong(g: hr.Graph) -> None:
-        g.input("in", time="at").send_to(g.output_table("t", format="delta", retention="9d"))
-
-    with pytest.raises(GraphError, match='retention is for format="parquet"'):
-        wrong.build()
     with TestDriver(job("delta")) as driver:
         driver.create("in", {"at": pa.timestamp("us", "UTC"), "n": pa.uint32()}, time="at")
         with pytest.raises(GraphError, match="column 'n' is uint32, which Delta has no type for"):

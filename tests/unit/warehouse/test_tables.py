@@ -50,6 +50,8 @@ class Writer:
         prepared = []
         for slot, rows in enumerate(slots):
             batch = pa.RecordBatch.from_pylist(rows, self._schema)
+            if late := [row.get("late", False) for row in rows if "late" in row]:
+                batch = batch.append_column("__late", pa.array(late))
             path = self._home / f"{number}-{slot}.days"
             path.unlink(missing_ok=True)
             self.files.write_new(path, self.sink.prepare([batch], self._schema))
@@ -138,11 +140,13 @@ def test_the_mark_of_a_complete_day_tells_of_rows_that_came_later(
     writer.send(2, watermark=BEGIN + DAY)
     told = json.loads(mark.read_text())
     assert (told["rows"], told["late_rows"]) == (2, 0)
-    writer.send(3, [row(0.9)], watermark=BEGIN + 2 * DAY)
+    rows = [row(0.9) | {"late": True}, row(1.9) | {"late": False}]
+    writer.send(3, rows, watermark=BEGIN + DAY)
     told = json.loads(mark.read_text())
     assert (told["rows"], told["late_rows"]) == (3, 1)
-    [day] = hr.warehouse.Table(tmp_path / "events").days
+    day, next_day = hr.warehouse.Table(tmp_path / "events").days
     assert (day.is_complete, day.late_rows) == (True, 1)
+    assert (next_day.is_complete, next_day.late_rows) == (False, 0)
 
 
 def test_small_files_are_merged_when_there_are_many_and_when_the_day_is_complete(

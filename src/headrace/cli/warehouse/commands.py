@@ -69,12 +69,17 @@ def ls(
     as_json: Json = False, home: Home = None, config: Config = None, overrides: Set = None
 ) -> None:
     """List the tables of the warehouse."""
-    from headrace.warehouse import Table, table_names
+    from headrace.warehouse import readable_tables
 
     warehouse = settings_of(home, config, overrides).warehouse_dir
-    found = [_summary(Table(warehouse / name)) for name in table_names(warehouse)]
+    tables, failed = readable_tables(warehouse)
+    found = [_summary(table) for table in tables]
     if as_json:
-        show_json(*found)
+        show_json(*found, *({"table": name, "error": str(e)} for name, e in failed.items()))
+        return
+    for error in failed.values():
+        typer.echo(f"passed over: {error}", err=True)
+    if not found and failed:
         return
     if not found:
         typer.echo(f"no tables in {warehouse}; a job makes one with g.output_table")

@@ -9,7 +9,8 @@ from typing import Any
 from headrace.config import Settings
 from headrace.errors import InvalidInputError
 from headrace.graph.daily import PARTITION
-from headrace.warehouse import Table, table_names
+from headrace.warehouse import Table, readable_tables
+from headrace.warehouse.queries import apart, passed_over
 
 Row = dict[str, Any]
 
@@ -28,8 +29,9 @@ def on_duckdb(query: str, warehouse: Path) -> Iterator[Row]:
         ) from error
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        for name in table_names(warehouse):
-            _view(connection, Table(warehouse / name))
+        tables, failed = readable_tables(warehouse)
+        for table in tables:
+            _view(connection, table)
         try:
             if not connection.extract_statements(query):
                 raise InvalidInputError(
@@ -37,22 +39,11 @@ def on_duckdb(query: str, warehouse: Path) -> Iterator[Row]:
                 )
             found = connection.execute(query)
         except duckdb.Error as error:
-            raise InvalidInputError(f"DuckDB: {str(error).splitlines()[0]}") from error
-        names = _apart([column[0] for column in found.description])
+            told = f"DuckDB: {str(error).splitlines()[0]}"
+            raise InvalidInputError(passed_over(told, failed)) from error
+        names = apart([column[0] for column in found.description])
         while rows := found.fetchmany(1000):
             yield from (dict(zip(names, row, strict=True)) for row in rows)
-
-
-def _apart(names: list[str]) -> list[str]:
-    """Number names that come again, for a row has each once."""
-    taken: list[str] = []
-    for name in names:
-        free, number = name, 0
-        while free in taken:
-            number += 1
-            free = f"{name}_{number}"
-        taken.append(free)
-    return taken
 
 
 def _view(connection: Any, table: Table) -> None:
