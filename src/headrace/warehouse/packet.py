@@ -117,8 +117,11 @@ def _by_day(table: pa.Table, time: str, order: Sequence[str]) -> list[tuple[int,
 
 def _small(days: Places) -> npt.NDArray[np.uint16] | Places:
     """Days from the first one on, in two bytes where they fit, which NumPy sorts in no time."""
-    since = days - days.min(initial=0)
-    return since.astype(np.uint16) if since.max(initial=0) < 1 << 16 else since
+    since: Places = days - days.min(initial=0)
+    if since.max(initial=0) >= 1 << 16:
+        return since
+    small: npt.NDArray[np.uint16] = since.astype(np.uint16)
+    return small
 
 
 def days_of(column: pa.Array | pa.ChunkedArray) -> Places:

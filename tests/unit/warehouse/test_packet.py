@@ -42,7 +42,8 @@ def test_rows_are_by_day_sorted_and_those_that_are_equal_stay_in_their_order(
     assume(any(parts))
     schema = pa.schema([("at", kind), ("user", pa.string()), ("n", pa.int64())])
     unit = 1000 if pa.types.is_timestamp(kind) else 1
-    batches, model, late, n = [], {}, Counter[str](), 0
+    batches, late, n = [], Counter[str](), 0
+    model: dict[str, list[tuple[int, str | None, int]]] = {}
     for part in parts:
         columns: dict[str, list[Any]] = {"at": [], "user": [], "n": [], "__late": []}
         for hour, user, is_late in part:
