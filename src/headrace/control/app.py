@@ -28,6 +28,7 @@ from headrace.control.models import (
     RescaleDone,
     SettingInfo,
     StageInfo,
+    StopDone,
     TaskInfo,
 )
 from headrace.control.savepoints import Save, add_savepoints
@@ -215,10 +216,11 @@ def _steer(app: FastAPI, board: Board, ask: Ask) -> None:
         return Done(status=board.status)
 
     @app.post("/v1/stop")
-    def stop() -> Done:
+    def stop() -> StopDone:
         """End the epoch under way, and the driver; nothing is lost."""
+        was = board.status
         board.control.stop.set()
-        return Done(status=board.status)
+        return StopDone(status=board.status, was=was)
 
     @app.post("/v1/finish")
     def finish() -> Done:

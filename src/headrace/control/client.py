@@ -133,7 +133,8 @@ class Client:
             answer = connection.getresponse()
             data = answer.read()
         except TimeoutError as error:
-            raise SilentError(self._no_answer(error), job=self.job) from error
+            said = f"{self._no_answer(error)}; what it was asked it may still do"
+            raise SilentError(said, job=self.job) from error
         except (OSError, http.client.HTTPException) as error:
             raise UnreachableError(self._no_answer(error), job=self.job) from error
         finally:

@@ -186,6 +186,13 @@ class SavepointInfo(Model):
     parts: list[str]
 
 
+class StopDone(Model):
+    """The status that a job has since it was asked to stop, and the one before."""
+
+    status: str
+    was: str
+
+
 class Done(Model):
     """The status that a job has since."""
 

@@ -286,12 +286,33 @@ def test_stop_of_a_driver_whose_api_is_gone_is_a_signal(
         assert sent == [os.getpid()]
 
 
+def test_a_stop_that_is_not_answered_is_asked_for_all_the_same(
+    home: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that is frozen does it when it wakes; a signal on top of it would end it at once."""
+    sent: list[int] = []
+    monkeypatch.setattr(os, "kill", _without_signals(os.kill, sent))
+    monkeypatch.setattr("headrace.cli.jobs.stopping.ANSWER_S", 0.2)
+    with home.start() as running, closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        home.feed(running)
+        word = home.word.read_bytes()
+        place = Place(f"http://127.0.0.1:{listener.getsockname()[1]}", "t", os.getpid())
+        home.word.write_bytes(msgspec.json.encode(place))
+        told = refused("jobs", "stop", "shop", "--wait", "0.1", "--home", home.home, code=3)
+        home.word.write_bytes(word)
+        assert "was asked to stop and still runs" in told
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.recv(65536).startswith(b"POST /v1/stop ")
+        assert sent == []
+
+
 def test_a_second_stop_ends_it_at_once(home: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[int] = []
     monkeypatch.setattr(os, "kill", _without_signals(os.kill, sent))
     with home.start() as running:
         home.feed(running)
-        monkeypatch.setattr(client.Client, "get", lambda *_: {"status": "stopping"})
+        monkeypatch.setattr(client.Client, "post", lambda *_: {"was": "stopping"})
         told = refused("jobs", "stop", "shop", "--wait", "0.1", "--home", home.home, code=3)
         assert "was asked to stop and still runs" in told
         assert sent == [signal.SIGTERM]

@@ -97,7 +97,8 @@ def test_pause_resume_finish_and_stop_reach_the_driver(client: Client, board: Bo
     client.post("/v1/finish")
     assert board.control.finish.is_set()
     assert not board.control.paused.is_set()
-    assert client.post("/v1/stop") == {"status": "stopping"}
+    assert client.post("/v1/stop") == {"status": "stopping", "was": "running"}
+    assert client.post("/v1/stop") == {"status": "stopping", "was": "stopping"}
     assert board.control.stop.is_set()
 
 

@@ -84,9 +84,8 @@ def _ask(
 
     if client is not None:
         try:
-            is_stopping = client.get("/v1/job")["status"] == "stopping"
+            is_stopping = client.post("/v1/stop").get("was") == "stopping"
             if not (is_stopping and client.is_here):
-                client.post("/v1/stop")
                 return "api"
         except SilentError:  # it is busy, or frozen: a signal might come on top of the request
             return "api"
