@@ -16,6 +16,7 @@ from tests.spark.jobs import counting, failing, framing, model, pass_gate
 from tests.spark.runs import World, until
 
 import headrace as hr
+from headrace.coordinator.storage import is_alive
 from headrace.errors import InvalidInputError, NotOwnerError
 from headrace.files import Files
 from headrace.standalone.running import Running
@@ -182,6 +183,23 @@ def test_a_child_that_is_killed_loses_and_doubles_nothing(world: World) -> None:
         assert child != os.getpid()
         os.kill(child, signal.SIGKILL)
         until(lambda: len(world.at_gate("count")) == 2, "a new child at the gate")
+        world.open_gate("count")
+        assert running.wait(60).state.ended
+    assert model(world.log) == world.found()
+
+
+def test_a_child_that_is_frozen_loses_and_doubles_nothing(world: World) -> None:
+    """In the middle of an epoch; it is killed, and its order given to a new one."""
+    folder = world.gates
+    job = counting((3, 5), lambda: pass_gate(folder, "count"))
+    world.feed(200)
+    sets = ("job.slots=2", "job.bounded=true", "standalone.lease_s=1")
+    with hr.start(job, settings(world, *sets)) as running:
+        until(lambda: world.at_gate("count"), "a child at the gate")
+        (child,) = world.at_gate("count")
+        os.kill(child, signal.SIGSTOP)
+        until(lambda: len(world.at_gate("count")) == 2, "a new child at the gate")
+        assert not is_alive(child)
         world.open_gate("count")
         assert running.wait(60).state.ended
     assert model(world.log) == world.found()

@@ -18,7 +18,7 @@ import msgspec
 
 from headrace.coordinator.running.workers import WorkerSettings
 from headrace.standalone.answering import Answering
-from headrace.standalone.frames import Do, Done, Wire
+from headrace.standalone.frames import Alive, Do, Done, Wire
 
 CHILD = "headrace.standalone.child"
 
@@ -38,8 +38,11 @@ def main(descriptor: int, said: str) -> None:
     asked: queue.SimpleQueue[Do] = queue.SimpleQueue()
 
     def listen() -> None:
-        while isinstance(message := wire.receive(), Do):
-            asked.put(message)
+        while (message := wire.receive()) is not None:
+            if isinstance(message, Do):
+                asked.put(message)
+            else:  # the parent looks whether this process goes on
+                wire.mention(Alive())
         os._exit(0)
 
     slot = Answering(settings)

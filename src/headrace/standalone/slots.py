@@ -23,7 +23,8 @@ from headrace.coordinator.running.workers import WorkerSettings, worker_settings
 from headrace.errors import UnavailableError
 from headrace.standalone.answering import Answering
 from headrace.standalone.child import CHILD, encode_settings
-from headrace.standalone.frames import Do, Done, Wire
+from headrace.standalone.frames import Alive, Do, Done, Wire
+from headrace.standalone.pulse import BEAT_S, Pulse
 from headrace.task.orders import SlotOrder, SlotReport
 
 Kind = Literal["threads", "processes"]
@@ -65,7 +66,9 @@ class LocalSlots:
                 made = worker_settings(job, places(self._settings, job).storage, self._settings)
                 wanted = replace(made, slot=slot)
                 self._slots[key] = (
-                    _ThreadSlot(wanted) if self._kind == "threads" else _ProcessSlot(wanted)
+                    _ThreadSlot(wanted)
+                    if self._kind == "threads"
+                    else _ProcessSlot(wanted, self._settings.standalone.lease_s)
                 )
             return self._slots[key].ask(order)
 
@@ -113,10 +116,15 @@ class _ThreadSlot:
 
 
 class _ProcessSlot:
-    """A slot in a child process, which ends with this one, however that ends."""
+    """A slot in a child process, which ends with this one, however that ends.
 
-    def __init__(self, settings: WorkerSettings) -> None:
-        self._settings = settings
+    Args:
+        settings: of the slot.
+        silence_s: a child that is frozen for so long is killed, and its order given to a new one.
+    """
+
+    def __init__(self, settings: WorkerSettings, silence_s: float) -> None:
+        self._settings, self._silence_s = settings, silence_s
         self._lock = threading.Lock()
         self._calls: dict[int, Future[SlotReport]] = {}
         self._number = 0
@@ -149,17 +157,32 @@ class _ProcessSlot:
         )
         theirs.close()
         self._wire = Wire(ours)
+        pulse, over = Pulse(self._child.pid, self._silence_s), threading.Event()
         name = f"headrace-slot-{self._settings.slot}"
-        reader = threading.Thread(
-            target=self._read, args=(self._wire, self._child), name=name, daemon=True
-        )
-        reader.start()
+        known = self._wire, self._child, pulse, over
+        for target in (self._read, self._watch):
+            threading.Thread(target=target, args=known, name=name, daemon=True).start()
 
-    def _read(self, wire: Wire, child: subprocess.Popen[bytes]) -> None:
-        while isinstance(done := wire.receive(), Done):
-            with self._lock:
-                future = self._calls.pop(done.call)
-            settle(future, done, self._settings.slot)
+    def _watch(
+        self, wire: Wire, child: subprocess.Popen[bytes], pulse: Pulse, over: threading.Event
+    ) -> None:
+        """Kill a child that is frozen; whoever reads finds its end."""
+        while not over.wait(BEAT_S):
+            wire.mention(Alive())
+            if pulse.beat():
+                child.kill()
+                return
+
+    def _read(
+        self, wire: Wire, child: subprocess.Popen[bytes], pulse: Pulse, over: threading.Event
+    ) -> None:
+        while (done := wire.receive()) is not None:
+            pulse.heard()
+            if isinstance(done, Done):
+                with self._lock:
+                    future = self._calls.pop(done.call)
+                settle(future, done, self._settings.slot)
+        over.set()
         wire.close()
         code = _ended(child)
         with self._lock:
