@@ -18,6 +18,7 @@ from headrace.coordinator.changes.requests import (
     restart_request,
     restarts,
 )
+from headrace.coordinator.hosts.everywhere import DrainedHosts
 from headrace.coordinator.hosts.record import What
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.standby.placing import violations
@@ -78,7 +79,11 @@ def host(driver: TestDriver, number: int) -> str:
 
 def drain(driver: TestDriver, named: str, *, undo: bool = False) -> DrainAnswer:
     request = drain_request(named, driver.clock, undo=undo)
-    return driver.parts[0].steering.drain(request)
+    return driver.parts[0].steering.drain(request, everywhere(driver))
+
+
+def everywhere(driver: TestDriver) -> DrainedHosts:
+    return DrainedHosts(driver.storage.parent, Files(sync=False))
 
 
 def stories(driver: TestDriver) -> list[str]:
@@ -196,6 +201,42 @@ def test_a_task_leaves_a_drained_host_once_its_standby_has_caught_up(tmp_path: P
         feed.rows()
         driver.run()
         feed.check()
+
+
+def test_tasks_that_have_committed_nothing_leave_a_drained_host_without_standbys(
+    tmp_path: Path,
+) -> None:
+    """A standby of nothing never says that it has caught up; nobody waits for it."""
+    with driver_of(tmp_path, standby_copies=1) as driver:
+        driver.feed("events", [{"id": 1, "v": 1}])
+        driver.advance(force=True)  # all tasks have a host by that, and one has state
+        gone = host(driver, 0)
+        assert list(homes(driver).values()).count(gone) == 4
+        drain(driver, "host-0")
+        for _ in range(12):
+            driver.clock.advance(600)
+            driver.advance()
+        assert gone not in homes(driver).values()
+        driver.clock.advance(600)
+        assert driver.advance() is None  # it is over
+
+
+def test_standbys_leave_a_drained_host_although_nothing_is_read(tmp_path: Path) -> None:
+    with driver_of(tmp_path, standby_copies=1, tasks=1, hosts=3, slots=3) as driver:
+        feed = Feed(driver)
+        for _ in range(3):
+            feed.rows()
+            driver.run()
+        ((standby,),) = state_of(driver).standbys.values()
+        drain(driver, standby.host)
+        for _ in range(3):
+            driver.clock.advance(600)
+            driver.advance()
+        ((after,),) = state_of(driver).standbys.values()
+        assert after.host not in {standby.host, *homes(driver).values()}
+        assert What.EMPTY in stories(driver)
+        driver.clock.advance(600)
+        assert driver.advance() is None
 
 
 def test_the_last_host_and_an_unknown_one_are_refused(tmp_path: Path) -> None:

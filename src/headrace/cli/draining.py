@@ -1,4 +1,4 @@
-"""``headrace cluster drain``: have a host be empty of all jobs that run, or use it again."""
+"""``headrace cluster drain``: have a host be empty of all jobs, or use it again."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from headrace.cli.words import count_text
 if TYPE_CHECKING:
     from headrace.clock import Clock
     from headrace.config import Settings
+    from headrace.coordinator.hosts.everywhere import Drained, DrainedHosts
+    from headrace.coordinator.hosts.record import Hosts, HostState
     from headrace.coordinator.inspection.host_views import HostView
     from headrace.coordinator.inspection.inspection import JobReader
     from headrace.coordinator.inspection.job_list import JobView
@@ -55,13 +57,16 @@ def drain(
 ) -> None:
     """Move all tasks and standbys away from a host, and place nothing there.
 
-    The mark stays when drivers end, and until --undo takes it away.
+    It holds for all jobs of this home, for those that begin later, too, until --undo.
     """
     from headrace.clock import SystemClock
 
     settings, clock = settings_of(home), SystemClock()
     named = _named(settings, host)
-    asked = [_ask(settings, view, named, clock, undo=undo) for view in _jobs(settings, job, clock)]
+    if job is None:
+        found, asked = _for_all(settings, named, clock, undo=undo)
+    else:
+        found, asked = None, [_ask(settings, _view(settings, job, clock), named, clock, undo=undo)]
     if not undo:
         _await_empty([one for one in asked if one.runs], wait, clock, quiet=as_json)
     for one in asked:
@@ -70,6 +75,8 @@ def drain(
             show_json(_as_object(one, view))
         else:
             typer.echo(_line(one, view, undo=undo))
+    if found is not None:
+        _tell_of_all(found, asked, undo=undo, as_json=as_json)
 
 
 def _named(settings: Settings, host: str) -> str:
@@ -86,25 +93,118 @@ def _named(settings: Settings, host: str) -> str:
     return cluster.address(int(host)) if int(host) < cluster.workers else host
 
 
-def _jobs(settings: Settings, job: str | None, clock: Clock) -> list[JobView]:
-    """Return the job that is named, or all that run."""
-    from headrace.coordinator.inspection.job_list import job_names, view_job
-    from headrace.errors import InvalidInputError
+def _view(settings: Settings, job: str, clock: Clock) -> JobView:
+    from headrace.coordinator.inspection.job_list import view_job
 
     with open_home_bus(settings) as bus:
-        if job is not None:
-            return [view_job(settings, job, bus, clock)]
+        return view_job(settings, job, bus, clock)
+
+
+def _views(settings: Settings, clock: Clock) -> list[JobView]:
+    """Return all jobs that can be read."""
+    from headrace.coordinator.inspection.job_list import job_names, view_job
+
+    with open_home_bus(settings) as bus:
         views = [view_job(settings, name, bus, clock) for name in job_names(settings)]
-    found = [view for view in views if view.driver is not None and view.state is not None]
-    if not found:
-        raise InvalidInputError(
-            f"no job in {settings.jobs_dir} runs; name one that does not with --job, or use "
-            "headrace jobs ls to see which there are"
-        )
-    return found
+    return [view for view in views if view.state is not None]
 
 
-def _ask(settings: Settings, view: JobView, named: str, clock: Clock, *, undo: bool) -> _Asked:
+def _for_all(
+    settings: Settings, named: str, clock: Clock, *, undo: bool
+) -> tuple[Drained, list[_Asked]]:
+    """Note beside the jobs that all are to leave a host, or not any more, and ask those that run.
+
+    Returns:
+        The host, and the jobs that were asked.
+    """
+    from headrace.coordinator.hosts.asking import concerned
+    from headrace.coordinator.hosts.everywhere import DrainedHosts
+    from headrace.files import Files
+
+    note = DrainedHosts(settings.jobs_dir, Files())
+    views = _views(settings, clock)
+    hosts = {name: one for view in views for name, one in _hosts_of(view).items()}
+    found = _meant(settings, hosts, note, named, clock)
+    runs = [
+        view
+        for view in views
+        if view.driver is not None and any(found.means(*one) for one in _hosts_of(view).items())
+    ]
+    for view in () if undo else runs:  # one that cannot do without it refuses for all
+        assert view.state is not None
+        concerned({view.storage: view.state}, named, undo=False)
+    if undo:
+        for one in note.read():
+            if found.host == one.host or one.means(found.host, _held(hosts, found)):
+                note.remove(one)
+    else:
+        note.add(found, clock)
+    asked = [_ask(settings, view, named, clock, undo=undo, everywhere=True) for view in runs]
+    return found, asked
+
+
+def _hosts_of(view: JobView) -> Hosts:
+    return {} if view.state is None else view.state.hosts
+
+
+def _held(hosts: Hosts, found: Drained) -> HostState:
+    from headrace.coordinator.hosts.record import HostState
+
+    return hosts.get(found.host, HostState(found.address))
+
+
+def _meant(
+    settings: Settings, hosts: Hosts, note: DrainedHosts, named: str, clock: Clock
+) -> Drained:
+    """Return the host that is named: one of a job, of those drained, or of the cluster here."""
+    from headrace.coordinator.hosts.draining import find_host
+    from headrace.coordinator.hosts.everywhere import Drained
+    from headrace.errors import InvalidInputError
+
+    try:
+        host = find_host(hosts, named)
+    except InvalidInputError:
+        for one in note.read():
+            if named in (one.host, one.address):
+                return one
+        if named in _cluster_addresses(settings):
+            return Drained("", named, clock.now_ms())
+        raise
+    return Drained(host, named if named == hosts[host].address else "", clock.now_ms())
+
+
+def _cluster_addresses(settings: Settings) -> list[str]:
+    from headrace.errors import InvalidInputError
+    from headrace.testing.cluster import SparkCluster
+
+    try:
+        cluster = SparkCluster.attach(settings.home / "cluster")
+    except InvalidInputError:
+        return []
+    return [cluster.address(number) for number in range(cluster.workers)]
+
+
+def _tell_of_all(found: Drained, asked: list[_Asked], *, undo: bool, as_json: bool) -> None:
+    name = found.address or found.host
+    if as_json:
+        if not asked:
+            status = "up" if undo else "drained"
+            show_json({"job": None, "host": found.host, "address": found.address, "status": status})
+    elif undo:
+        typer.echo(f"all other jobs use host {name} again when they next run")
+    else:
+        typer.echo(f"jobs that begin later place nothing on host {name}, either, until --undo")
+
+
+def _ask(
+    settings: Settings,
+    view: JobView,
+    named: str,
+    clock: Clock,
+    *,
+    undo: bool,
+    everywhere: bool = False,
+) -> _Asked:
     from headrace.coordinator.hosts.asking import ask_drain
     from headrace.coordinator.inspection.part_readers import part_readers
     from headrace.files import Files
@@ -114,7 +214,7 @@ def _ask(settings: Settings, view: JobView, named: str, clock: Clock, *, undo: b
     if view.driver is None:
         host = _mark(settings, states, view.job, named, clock, undo=undo)
         return _Asked(view.job, readers, host, runs=False)
-    host = ask_drain(states, named, Files(), clock, ANSWER_S, undo=undo)
+    host = ask_drain(states, named, Files(), clock, ANSWER_S, undo=undo, everywhere=everywhere)
     return _Asked(view.job, readers, host, runs=True)
 
 

@@ -30,6 +30,7 @@ class HostInfo(Model):
     tasks: int
     standbys: int
     state_bytes: int
+    everywhere: bool = Field(description="all jobs of the home are to leave it, not this one alone")
 
 
 class HappeningInfo(Model):
@@ -129,4 +130,5 @@ def _info(view: HostView) -> HostInfo:
         tasks=view.tasks,
         standbys=view.standbys,
         state_bytes=view.state_bytes,
+        everywhere=view.everywhere,
     )

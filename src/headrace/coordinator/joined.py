@@ -111,9 +111,12 @@ def _hosts(states: Sequence[JobState]) -> Hosts:
     for state in states:
         for name, host in state.hosts.items():
             held = found.get(name, HostState())
-            is_drained = held.drained or host.drained
-            address = host.address or held.address
-            found[name] = HostState(address, held.slots + host.slots, is_drained)
+            found[name] = HostState(
+                host.address or held.address,
+                held.slots + host.slots,
+                held.drained or host.drained,
+                held.everywhere or host.everywhere,
+            )
     return found
 
 

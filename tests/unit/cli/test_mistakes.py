@@ -51,7 +51,7 @@ MISTAKES = [
     ("cluster kill 0", "no cluster in"),
     ("cluster start 0", "no cluster in"),
     ("cluster down", "no cluster in"),
-    ("cluster drain 127.0.0.2", "jobs runs; name one that does not with --job"),
+    ("cluster drain 127.0.0.2", "no host called '127.0.0.2'; the job's hosts are: "),
     ("cluster drain nowhere --job shop", "no host called 'nowhere'; the job's hosts are: "),
     ("jobs restart shop", "job 'shop' does not run; its status is stopped"),
     ("cluster up --workers 0", None),

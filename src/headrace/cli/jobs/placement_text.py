@@ -40,7 +40,7 @@ def _row(view: HostView) -> list[str]:
     share = f"{view.tasks / view.slots:.1f}".removesuffix(".0") if view.slots else "-"
     return [
         view.address or view.host,
-        view.status,
+        f"{view.status} (all jobs)" if view.everywhere else view.status,
         f"{view.slots}",
         f"{view.tasks}",
         share,

@@ -68,7 +68,10 @@ class CutAnswer(msgspec.Struct, frozen=True):
 
 
 class DrainRequest(msgspec.Struct, frozen=True):
-    """A wish that a host be empty; with ``undo`` that it be used again."""
+    """A wish that a host be empty; with ``undo`` that it be used again.
+
+    ``everywhere``: all jobs are to do so, which is noted beside them already.
+    """
 
     id: str
     named: str
@@ -76,6 +79,7 @@ class DrainRequest(msgspec.Struct, frozen=True):
     process: int
     host: str
     time_ms: int
+    everywhere: bool = False
 
     def __str__(self) -> str:
         """Return what is asked for, in words."""
@@ -121,9 +125,11 @@ def rescale_request(tasks: int, stage: str | None, clock: Clock) -> RescaleReque
     return RescaleRequest(clock.new_id(), tasks, stage or "", os.getpid(), host, now)
 
 
-def drain_request(named: str, clock: Clock, *, undo: bool) -> DrainRequest:
+def drain_request(
+    named: str, clock: Clock, *, undo: bool, everywhere: bool = False
+) -> DrainRequest:
     """Return a wish of this process that a host be empty, or be used again."""
-    return DrainRequest(clock.new_id(), named, undo, *_asker(clock))
+    return DrainRequest(clock.new_id(), named, undo, *_asker(clock), everywhere=everywhere)
 
 
 def restart_request(clock: Clock, *, rolling: bool) -> RestartRequest:

@@ -14,6 +14,7 @@ from headrace.coordinator.changes.requests import (
     rescales,
     restarts,
 )
+from headrace.coordinator.hosts.everywhere import DrainedHosts
 from headrace.coordinator.hosts.steering import Steering
 from headrace.coordinator.manifest import JobState
 from headrace.errors import InvalidInputError
@@ -45,12 +46,13 @@ class Serving:
         steering: Steering,
     ) -> None:
         self._drains, self._restarts = drains(root, files, clock), restarts(root, files, clock)
-        self._steering = steering
+        self._steering, self._everywhere = steering, DrainedHosts(root.parent, files)
         self._rescales, self._cuts = rescales(root, files, clock), cuts(root, files, clock)
         self._rescale, self._state, self._cut = rescale, state, cut
 
     def serve(self, *, is_paused: bool = False) -> None:
         """Do what others ask of this job, if anything; no epoch follows while it is paused."""
+        self._steering.follow(self._everywhere)
         request = self._rescales.pending()
         if request is not None:
             self._rescales.answer(request, self._rescaled(request.tasks, request.stage or None))
@@ -59,7 +61,7 @@ class Serving:
             self._cuts.answer(wanted, self._cut())
         drain = self._drains.pending()
         if drain is not None:
-            self._drains.answer(drain, self._steering.drain(drain))
+            self._drains.answer(drain, self._steering.drain(drain, self._everywhere))
         restart = self._restarts.pending()
         done = self._steering.restart(restart, is_paused=is_paused)
         if restart is not None and done is not None:

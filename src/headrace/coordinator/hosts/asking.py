@@ -19,7 +19,7 @@ from headrace.files import Files
 
 
 def concerned(
-    states: Mapping[Path, JobState], named: str, *, undo: bool
+    states: Mapping[Path, JobState], named: str, *, undo: bool, everywhere: bool = False
 ) -> dict[Path, tuple[JobState, str]]:
     """Return the parts that have a host, and its identity; refuses what cannot be.
 
@@ -27,6 +27,7 @@ def concerned(
         states: of the parts, by storage.
         named: identity of the host or its begin, or its address.
         undo: it is to be used again.
+        everywhere: by all jobs.
 
     Raises:
         InvalidInputError: no part knows the host, or one could run nowhere without it.
@@ -37,7 +38,8 @@ def concerned(
             host = find_host(state.hosts, named)
         except InvalidInputError:
             continue
-        drained(state, host, undo=undo)
+        if not (undo and everywhere):
+            drained(state, host, undo=undo)
         found[root] = (state, host)
     if not found:
         every = {name: one for state in states.values() for name, one in state.hosts.items()}
@@ -53,6 +55,7 @@ def ask_drain(
     wait_s: float,
     *,
     undo: bool,
+    everywhere: bool = False,
 ) -> str:
     """Ask a running job that a host be empty, or be used again; returns its identity.
 
@@ -63,14 +66,16 @@ def ask_drain(
         clock: for names and waiting.
         wait_s: for the answer of each part.
         undo: it is to be used again.
+        everywhere: by all jobs, which is noted beside them already.
 
     Raises:
         InvalidInputError: no such host, or nothing could run without it; nobody was asked.
         UnavailableError: the driver does not answer.
     """
     host = ""
-    for root in concerned(states, named, undo=undo):
-        answer = drains(root, files, clock).ask(drain_request(named, clock, undo=undo), wait_s)
+    for root in concerned(states, named, undo=undo, everywhere=everywhere):
+        request = drain_request(named, clock, undo=undo, everywhere=everywhere)
+        answer = drains(root, files, clock).ask(request, wait_s)
         if answer.error:
             raise InvalidInputError(answer.error)
         host = answer.host

@@ -6,11 +6,12 @@ away, within the limit of moves and once its standbys have caught up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
 from headrace.clock import Clock
+from headrace.coordinator.hosts.everywhere import Drained, marked
 from headrace.coordinator.hosts.record import Happening, HostState, What, told
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.reign import Reign
@@ -18,6 +19,7 @@ from headrace.errors import InvalidInputError
 from headrace.faults import fault
 
 LEAST_PREFIX = 4
+ALL_JOBS = "for all jobs"
 
 
 def find_host(hosts: Mapping[str, HostState], named: str) -> str:
@@ -47,9 +49,14 @@ def drained(state: JobState, host: str, *, undo: bool) -> JobState:
     """Return a state in which a host is to be empty, or is not any more; the same if it is so.
 
     Raises:
-        InvalidInputError: no other host would be left to run on.
+        InvalidInputError: no other host would be left to run on, or all jobs are to leave it.
     """
     held = state.hosts.get(host, HostState())
+    if undo and held.everywhere:
+        raise InvalidInputError(
+            f"host {held.named(host)} is drained for all jobs, so job {state.job!r} alone cannot "
+            f"use it; use it again for all with: headrace cluster drain {held.named(host)} --undo"
+        )
     if held.drained != undo:
         return state
     others = [one for name, one in state.hosts.items() if name != host]
@@ -97,3 +104,38 @@ def commit_drain(
         if reign.publish_next(msgspec.structs.replace(after, story=story)):
             fault("drain.committed")
             return host
+
+
+def commit_everywhere(
+    reign: Reign,
+    everywhere: Collection[Drained],
+    clock: Clock,
+    publish: Callable[[], object],
+    hosts: Callable[[JobState], Mapping[str, HostState]],
+) -> bool:
+    """Commit which hosts are to be empty of all jobs; returns whether any is new, or no more so.
+
+    Args:
+        reign: that has begun.
+        everywhere: hosts that are, whether the job knows them or not.
+        clock: for when it was.
+        publish: brings out the outputs of the last epoch, unless that was done.
+        hosts: those that the job knows by now.
+
+    Raises:
+        NotOwnerError: a newer driver has taken over.
+    """
+    while True:
+        known = hosts(reign.state)
+        after = marked(known, everywhere)
+        changed = [name for name, now in after.items() if now.everywhere != known[name].everywhere]
+        if not changed:
+            return False
+        publish()
+        now = clock.now_ms()
+        whats = {True: What.DRAIN, False: What.UNDRAIN}
+        news = [Happening(now, whats[after[name].drained], name, ALL_JOBS) for name in changed]
+        state, story = reign.state, told(reign.state.story, news)
+        if reign.publish_next(msgspec.structs.replace(state, hosts=after, story=story)):
+            fault("drain.committed")
+            return True

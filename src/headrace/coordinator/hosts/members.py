@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+import msgspec
+
 from headrace.clock import Clock
 from headrace.coordinator.hosts.placing import Around, Placing
 from headrace.coordinator.hosts.record import Happening, Hosts, HostState, What
@@ -164,12 +166,13 @@ class Members:
         found: Hosts = {}
         for host, count in counts.items():
             held = state.hosts.get(host, HostState())
-            now = HostState(addresses[host] or held.address, count, held.drained)
+            address = addresses[host] or held.address
+            now = msgspec.structs.replace(held, address=address, slots=count)
             if now != state.hosts.get(host):
                 found[host] = now
         for host, held in state.hosts.items():
             if host not in counts and held.slots:
-                found[host] = HostState(held.address, 0, held.drained)
+                found[host] = msgspec.structs.replace(held, slots=0)
         return found
 
     def committed(self, around: Around, state: JobState) -> None:

@@ -163,7 +163,9 @@ class Placing:
 
     @property
     def is_settled(self) -> bool:
-        """Say whether every task of every keyed stage that has run is where it is to be."""
+        """Say whether all tasks of keyed stages that have run are where they are to be."""
+        if self._standbys.are_to_leave:
+            return False
         keyed = [stage for stage in self._plan.stages if stage.keyed]
         moved = any(self._home(name) for stage in keyed for name in self.moved(stage))
         return not moved and not self.pending

@@ -12,14 +12,19 @@ from headrace.coordinator.changes.requests import (
     RestartRequest,
 )
 from headrace.coordinator.epoch import EpochRun, MisplacedError, Runner
-from headrace.coordinator.hosts.draining import commit_drain
+from headrace.coordinator.hosts.draining import commit_drain, commit_everywhere
+from headrace.coordinator.hosts.everywhere import DrainedHosts
 from headrace.coordinator.hosts.letting_go import renewals
 from headrace.coordinator.hosts.members import Members
 from headrace.coordinator.hosts.record import HostState, What, folded
 from headrace.coordinator.machines.restart import Over, Renew, Restart
 from headrace.coordinator.manifest import JobState
+from headrace.coordinator.placement import Slot
 from headrace.coordinator.reign import Reign
 from headrace.errors import InvalidInputError
+
+LOOK_S = 1.0
+"""How often a driver looks which hosts are to be empty of all jobs."""
 
 
 class Steering:
@@ -48,12 +53,32 @@ class Steering:
     ) -> None:
         self._reign, self._members, self._runner, self._clock = reign, members, runner, clock
         self._publish, self._ask, self._plan = publish, ask, plan
+        self._looked_s = -LOOK_S
+        self._looked_for: tuple[Slot, ...] = ()
         self._asked = ""
         self._restart: Restart | None = None
 
-    def drain(self, request: DrainRequest) -> DrainAnswer:
-        """Mark a host, or take its mark away; tasks move in the epochs to come."""
+    def follow(self, everywhere: DrainedHosts, *, now: bool = False) -> None:
+        """Take over which hosts are to be empty of all jobs, looking now and then, or ``now``."""
+        slots, at = self._members.slots, self._clock.monotonic()
+        is_known = slots == self._looked_for and at < self._looked_s + LOOK_S
+        if self._reign.state.ended or (is_known and not now):
+            return
+        self._looked_for, self._looked_s = slots, at
+        given = self._reign, everywhere.read(), self._clock, self._publish, self._hosts
+        if commit_everywhere(*given):
+            self._members.is_unsettled = True
+
+    def drain(self, request: DrainRequest, everywhere: DrainedHosts) -> DrainAnswer:
+        """Mark a host, or take its mark away; tasks move in the epochs to come.
+
+        Args:
+            request: which host. If it is for all jobs, whoever asks has noted that.
+            everywhere: hosts of which that is noted.
+        """
         try:
+            if request.everywhere:
+                self.follow(everywhere, now=True)
             host = commit_drain(
                 self._reign,
                 request.named,

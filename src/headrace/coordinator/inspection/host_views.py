@@ -24,6 +24,7 @@ class HostView:
         tasks: of keyed stages, that run there.
         standbys: that it keeps.
         state_bytes: about how large the state of its tasks is.
+        everywhere: all jobs of the home are to leave it, not this one alone.
     """
 
     host: str
@@ -33,6 +34,7 @@ class HostView:
     tasks: int
     standbys: int
     state_bytes: int
+    everywhere: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -52,9 +54,8 @@ def host_views(state: JobState) -> list[HostView]:
     for host, held in state.hosts.items():
         is_empty = not tasks[host] and not copies[host]
         status = _status(held, is_empty=is_empty)
-        found.append(
-            HostView(host, held.address, status, held.slots, tasks[host], copies[host], sizes[host])
-        )
+        counts = held.slots, tasks[host], copies[host], sizes[host]
+        found.append(HostView(host, held.address, status, *counts, held.everywhere))
     return sorted(found, key=lambda view: (view.address, view.host))
 
 
@@ -93,10 +94,10 @@ def happening_text(one: Happening, state: JobState) -> str:
         case What.JOINED:
             return f"host {name} is new"
         case What.DRAIN:
-            return f"host {name} is to be drained"
+            return f"host {name} is to be drained {one.detail}".rstrip()
         case What.EMPTY:
             return f"host {name} is empty"
         case What.UNDRAIN:
-            return f"host {name} is used again"
+            return f"host {name} is used again {one.detail}".rstrip()
         case What.RENEWED:
             return f"host {name} has new processes: {one.detail}"

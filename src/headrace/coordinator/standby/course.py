@@ -131,11 +131,18 @@ class StandbyCourse:
 
     def lacks(self, name: str) -> bool:
         """Say whether a task is to have a standby, and has none that holds all but a tail."""
-        if not self._copies or name.rpartition("/")[0] not in self._homes:
-            return False
-        reached = self._task(name).epoch - LATE_EPOCHS
+        epoch = self._task(name).epoch
+        if not self._copies or epoch < 0 or name.rpartition("/")[0] not in self._homes:
+            return False  # of a task that has committed nothing there is nothing to hold
+        reached = epoch - LATE_EPOCHS
         held = self._state.standbys.get(name, ())
         return not any(one.epoch >= max(0, reached) and one.host not in self._away for one in held)
+
+    @property
+    def are_to_leave(self) -> bool:
+        """Say whether there are standbys on hosts that are to be empty."""
+        every = (one.host for held in self._state.standbys.values() for one in held)
+        return bool(self._away) and not self._away.isdisjoint(every)
 
     def is_late(self, orders: Sequence[StandbyOrder]) -> bool:
         """Say whether a slot is to have an order for its standbys' sake alone."""

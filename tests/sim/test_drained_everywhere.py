@@ -1,0 +1,245 @@
+"""A host that is drained for all jobs: those that run, those that stand still, those to come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.cli.commands import headrace
+
+import headrace as hr
+from headrace.coordinator.changes.requests import drain_request
+from headrace.coordinator.hosts.everywhere import FOLDER, Drained, DrainedHosts
+from headrace.coordinator.hosts.record import HostState, What
+from headrace.coordinator.inspection.host_views import happening_text
+from headrace.coordinator.manifest import JobState
+from headrace.files import Files
+from headrace.graph.types import to_schema
+from headrace.testing.driver import TestDriver
+
+FILES = Files(sync=False)
+
+
+class Count:
+    def process(self, message: Any, context: Any) -> None:
+        store = context.store("n")
+        store.put(message.id, store.get(message.id, 0) + 1)
+
+
+@hr.job("counts")
+def counts(g: Any) -> None:
+    g.input("events").partition_by("id").process(Count, stores={"n": int}, name="count")
+
+
+@contextmanager
+def driver_of(home: Path, **options: Any) -> Iterator[TestDriver]:
+    with TestDriver(counts, home=home, tasks=6, slots=3, hosts=3, **options) as driver:
+        if "events" not in driver.bus.names():
+            driver.create("events", to_schema({"id": int}))
+        yield driver
+
+
+def feed(driver: TestDriver, rows: int = 30) -> None:
+    driver.feed("events", [{"id": n} for n in range(rows)])
+
+
+def state_of(driver: TestDriver) -> JobState:
+    return driver.parts[0].state
+
+
+def used(driver: TestDriver) -> set[str]:
+    """The hosts that have tasks or standbys."""
+    state = state_of(driver)
+    copies = {one.host for held in state.standbys.values() for one in held}
+    return copies | {task.host for task in state.tasks.values()}
+
+
+def note_of(driver: TestDriver) -> DrainedHosts:
+    return DrainedHosts(driver.storage.parent, FILES)
+
+
+def host(driver: TestDriver, number: int) -> str:
+    return driver.runner.host(number).host
+
+
+def texts(driver: TestDriver, what: What) -> list[str]:
+    state = state_of(driver)
+    return [happening_text(one, state) for one in state.story if one.what == what]
+
+
+def test_a_job_that_runs_takes_the_mark_over_and_lets_go_of_it(tmp_path: Path) -> None:
+    with driver_of(tmp_path, standby_copies=1) as driver:
+        feed(driver)
+        driver.run()
+        gone, note = host(driver, 1), note_of(driver)
+        before = {name: task.host for name, task in state_of(driver).tasks.items()}
+        note.add(Drained(gone, time_ms=driver.clock.now_ms()), driver.clock)
+        for _ in range(8):  # nothing is read: it is for the hosts' sake alone
+            driver.clock.advance(1_000)
+            driver.advance()
+        assert gone not in used(driver)
+        assert texts(driver, What.DRAIN) == ["host host-1 is to be drained for all jobs"]
+        assert texts(driver, What.EMPTY) == ["host host-1 is empty"]
+        driver.start()
+        feed(driver)
+        driver.run()
+        assert gone not in used(driver)
+        note.remove(Drained(gone))
+        for _ in range(8):
+            driver.clock.advance(1_000)
+            driver.advance()
+        assert {name: task.host for name, task in state_of(driver).tasks.items()} == before
+        assert texts(driver, What.UNDRAIN) == ["host host-1 is used again for all jobs"]
+        assert driver.store("n") == dict.fromkeys(range(30), 2)
+
+
+def test_a_job_that_begins_later_never_uses_the_host(tmp_path: Path) -> None:
+    with driver_of(tmp_path / "other") as other:
+        gone = host(other, 1)
+    with driver_of(tmp_path) as driver:
+        gone = host(driver, 1)
+        note_of(driver).add(Drained(gone), driver.clock)
+        feed(driver)
+        driver.advance()
+        assert state_of(driver).epoch > 0
+        assert used(driver) == {host(driver, 0), host(driver, 2)}
+        assert "placement.moved" not in state_of(driver).counts
+
+
+def test_a_host_that_comes_later_is_known_by_its_address(tmp_path: Path) -> None:
+    """No job knew it when it was drained; and when it comes, nothing goes there."""
+    with driver_of(tmp_path) as driver:
+        driver.lose_host(2)
+        note_of(driver).add(Drained("", "host-2"), driver.clock)
+        feed(driver)
+        driver.run()
+        driver.bring_back(2)
+        for _ in range(3):
+            feed(driver)
+            driver.run()
+        assert used(driver) == {host(driver, 0), host(driver, 1)}
+        assert state_of(driver).hosts[host(driver, 2)].everywhere
+
+
+def test_a_job_that_stood_still_learns_that_the_host_is_used_again(tmp_path: Path) -> None:
+    with driver_of(tmp_path) as driver:
+        feed(driver)
+        driver.run()
+        gone, note = host(driver, 0), note_of(driver)
+        note.add(Drained(gone), driver.clock)
+        feed(driver)
+        driver.clock.advance(1_000)
+        driver.run()
+        assert gone not in used(driver)
+        driver.crash()
+        note.remove(Drained(gone))
+        driver.start()
+        feed(driver)
+        driver.run()
+        assert gone in used(driver)
+        assert state_of(driver).hosts[gone] == HostState("host-0", 1)
+
+
+def test_a_mark_of_the_job_alone_stays_and_one_of_all_is_not_taken_back_by_one(
+    tmp_path: Path,
+) -> None:
+    with driver_of(tmp_path) as driver:
+        feed(driver)
+        driver.run()
+        note, steering = note_of(driver), driver.parts[0].steering
+        steering.drain(drain_request("host-0", driver.clock, undo=False), note)
+        note.add(Drained(host(driver, 1)), driver.clock)
+        ask = drain_request("host-1", driver.clock, undo=False, everywhere=True)
+        assert steering.drain(ask, note).host == host(driver, 1)  # at once
+        hosts = state_of(driver).hosts
+        assert (hosts[host(driver, 0)].drained, hosts[host(driver, 0)].everywhere) == (True, False)
+        assert (hosts[host(driver, 1)].drained, hosts[host(driver, 1)].everywhere) == (True, True)
+        alone = steering.drain(drain_request("host-1", driver.clock, undo=True), note)
+        assert "host host-1 is drained for all jobs" in alone.error
+        assert "headrace cluster drain host-1 --undo" in alone.error
+        note.remove(Drained(host(driver, 1)))
+        ask = drain_request("host-1", driver.clock, undo=True, everywhere=True)
+        assert steering.drain(ask, note).error == ""
+        assert not state_of(driver).hosts[host(driver, 1)].drained
+        assert state_of(driver).hosts[host(driver, 0)].drained
+        note.add(Drained(host(driver, 0)), driver.clock)
+        note.remove(Drained(host(driver, 0)))
+        steering.follow(note, now=True)
+        assert state_of(driver).hosts[host(driver, 0)].drained
+
+
+def test_a_job_that_has_no_other_host_runs_on(tmp_path: Path) -> None:
+    with driver_of(tmp_path) as driver:
+        for number in range(3):
+            note_of(driver).add(Drained(host(driver, number)), driver.clock)
+        feed(driver)
+        driver.run()
+        assert len(used(driver)) == 3
+        assert driver.store("n") == dict.fromkeys(range(30), 1)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_driver_that_dies_with_the_mark_is_followed_by_one_that_has_it(
+    tmp_path: Path, times: int
+) -> None:
+    with driver_of(tmp_path) as driver:
+        feed(driver)
+        driver.run()
+        gone = host(driver, 1)
+        note_of(driver).add(Drained(gone), driver.clock)
+        driver.clock.advance(1_000)
+        feed(driver)
+        driver.advance_with_crash("drain.committed" if times == 1 else "placement.let_go")
+        driver.run()
+        assert gone not in used(driver)
+        assert len(texts(driver, What.DRAIN)) == 1
+        assert driver.store("n") == dict.fromkeys(range(30), 2)
+
+
+def test_what_cannot_be_read_counts_for_nothing(tmp_path: Path) -> None:
+    with driver_of(tmp_path) as driver:
+        note = note_of(driver)
+        one = Drained("x/../y", "10.0.0.1:7000", 5)
+        note.add(one, driver.clock)
+        (driver.storage.parent / FOLDER / "torn.json").write_text('{"host": "x')
+        assert note.read() == (one,)
+        note.remove(one)
+        assert note.read() == ()
+
+
+def test_the_command_is_for_jobs_that_do_not_run_as_well(tmp_path: Path) -> None:
+    with driver_of(tmp_path) as driver:
+        feed(driver)
+        driver.run()
+        gone, at = host(driver, 1), ("--home", tmp_path)
+        told = headrace("cluster", "drain", "host-1", "--json", *at)
+        assert json.loads(told.out) == {
+            "job": None,
+            "host": gone,
+            "address": "host-1",
+            "status": "drained",
+        }
+        assert "draining (all jobs)" in headrace("jobs", "describe", "counts", *at).out
+        placement = json.loads(headrace("jobs", "describe", "counts", "--json", *at).out)
+        (one,) = [one for one in placement["placement"]["hosts"] if one["host"] == gone]
+        assert (one["status"], one["everywhere"]) == ("draining", True)
+        feed(driver)
+        driver.clock.advance(1_000)
+        driver.run()
+        assert gone not in used(driver)
+        assert "drained (all jobs)" in headrace("jobs", "describe", "counts", *at).out
+        alone = headrace("cluster", "drain", "host-1", "--undo", "--job", "counts", *at)
+        assert alone.code == 1
+        assert "host host-1 is drained for all jobs" in alone.err
+        again = headrace("cluster", "drain", "host-1", "--undo", *at)
+        assert again.out == "all other jobs use host host-1 again when they next run\n"
+        assert "drained" not in headrace("jobs", "describe", "counts", *at).out.split("\n\n")[1]
+        driver.clock.advance(1_000)
+        driver.run()
+        assert gone in used(driver)
+        unknown = headrace("cluster", "drain", "host-7", *at)
+        assert "no host called 'host-7'; the job's hosts are: host-0" in unknown.err
