@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from headrace.bus.bus import Bus
 from headrace.clock import Clock
 from headrace.config import Settings
-from headrace.control.client import Client
+from headrace.control.client import client_of
 from headrace.control.merge_lock import MergeLock
-from headrace.coordinator.backup.places import newest_of, places
+from headrace.coordinator.backup.places import places
 from headrace.coordinator.changes.requests import CutRequest, cuts
 from headrace.coordinator.changes.stopped import reigning
 from headrace.coordinator.deploy import open_copier
@@ -55,7 +55,7 @@ def still(
         try:
             lock = DriverLock(places(settings, job).storage, job, clock)
         except NotOwnerError:
-            Client(newest_of(settings, job), job).post("/v1/hold")
+            client_of(settings, job).post("/v1/hold")
             for reader in (*readers, *readers):  # the first answer may come before a last epoch
                 host, now = os.uname().nodename, clock.now_ms()
                 request = CutRequest(clock.new_id(), os.getpid(), host, now)

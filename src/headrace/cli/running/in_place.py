@@ -88,6 +88,7 @@ class InPlace:
         from headrace.files import Files
 
         settings, state = self._state(clock)
+        self._stop(settings, clock)
         refuse_driven(settings, self.job, clock)
         before = held(settings, self.job)
         counts = counts_before(before, state)
@@ -103,6 +104,20 @@ class InPlace:
         note = ScaledOut(self.begin, state.run, self.tasks, counts)
         hold(settings, self.job, note, Files(), clock)
         return settings, note
+
+    def _stop(self, settings: Settings, clock: Clock) -> None:
+        """End the driver of the live job, if one runs, after its epoch; not for a mistake."""
+        from headrace.cli.jobs.stopping import stop
+        from headrace.cli.running.starts import read_time
+        from headrace.config.starts import EARLIEST, LATEST
+        from headrace.coordinator.backup.places import newest_of
+        from headrace.coordinator.drivers import driver_of
+
+        if self.begin not in {EARLIEST, LATEST}:
+            read_time(self.begin, "--from", "earliest, latest, or a time")
+        storage, shared = newest_of(settings, self.job), settings.jobs_dir / self.job
+        if driver_of(storage, shared, self.job, clock) is not None:
+            stop(self.job, WAIT_S, False, None, self.as_json, self.home)
 
     def _state(self, clock: Clock) -> tuple[Settings, JobState]:
         from headrace.cli.jobs.finding import find_job

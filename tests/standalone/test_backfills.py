@@ -1,0 +1,174 @@
+"""Old data beside and in the place of a job that runs, in processes that are killed for real."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.spark.runs import ROOT, until
+from tests.unit.cli.commands import done
+
+from headrace.bus.address import open_bus
+from headrace.bus.spec import StreamSpec
+from headrace.coordinator.story import MERGING, RESUMED, StoryLog
+from headrace.testing.processes import end_group
+
+SCHEMA = pa.schema({"user": pa.string(), "n": pa.int64(), "at": pa.int64()})
+USERS = "abcdefghij"
+JOB = """
+import os
+import pathlib
+import time
+
+import headrace as hr
+
+
+def add(live, old):
+    gate = pathlib.Path("gate")
+    while gate.exists():
+        pathlib.Path("merging").touch()
+        time.sleep(0.05)
+    return old if live is None else {**old, "n": old["n"] + live["n"]}
+
+
+@hr.job("sums", merge=add)
+def sums(g):
+    rows = g.input("in", time="at").partition_by("user")
+    rows.aggregate(n=hr.agg.sum("n")).send_to(g.output("out", partitions=2), name="out")
+"""
+
+
+class Place:
+    """A home with a stream, and commands in processes of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.home = folder, folder / "home"
+        (folder / "job.py").write_text(JOB)
+        self.bus = open_bus(self.home / "bus")
+        self.stream = self.bus.create(StreamSpec("in", 1, SCHEMA, "at"))
+        self.started: list[subprocess.Popen[str]] = []
+
+    def feed(self, *users: str) -> None:
+        """One row for each, an append each, so that epochs may end between any two."""
+        for user in users:
+            self.stream.append(0, pa.RecordBatch.from_pylist([{"user": user, "n": 1, "at": 0}]))
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
+        environment |= {"HEADRACE_HOME": str(self.home), "PYTHONPATH": str(ROOT / "src")}
+        with open(self.folder / f"out-{len(self.started)}", "w") as out:
+            process = subprocess.Popen(
+                (sys.executable, "-m", "headrace.cli.main", *words),
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+                cwd=self.folder,
+                env=environment,
+                text=True,
+            )
+        self.started.append(process)
+        return process
+
+    def said(self, number: int) -> str:
+        return (self.folder / f"out-{number}").read_text()
+
+    def sums(self, stream: str = "out") -> dict[str, int]:
+        """What a reader has of each user."""
+        if stream not in self.bus.names():
+            return {}
+        found = self.bus.stream(stream)
+        return {
+            row["user"]: row["n"]
+            for partition, begin in enumerate(found.begins())
+            for part in found.read(partition, begin)
+            for row in part.batch.to_pylist()
+        }
+
+    def sent(self) -> int:
+        return sum(self.bus.stream("out").ends())
+
+    def jobs(self, *words: str) -> Any:
+        return json.loads(done("jobs", *words, "--json", "--home", self.home))
+
+    def status(self, job: str = "sums") -> str:
+        return str(self.jobs("describe", job)["status"])
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path)
+    yield made
+    made.bus.close()
+    for process in made.started:
+        end_group(process)
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(30)
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 130
+
+
+def test_a_job_is_stopped_reads_again_and_runs_on_though_it_is_killed(place: Place) -> None:
+    place.feed(*USERS)
+    live = place.start("run", "job.py", "--standalone")
+    until(lambda: place.sums() == dict.fromkeys(USERS, 1), "the live results")
+    sent = place.sent()
+
+    asked = ("backfill", "job.py", "--from", "1970-01-01", "--blocking", "--standalone")
+    again = place.start(*asked, "--rate", "2")
+    assert live.wait(60) == 130
+    until(lambda: place.sent() > sent, "some of the rows again")
+    kill(again)
+    between = place.sent() - sent
+    assert 0 < between < len(USERS)
+
+    on = place.start(*asked)
+    until(lambda: "has caught up" in place.said(2), "the end of the backfill")
+    assert "was broken off, and goes on" in place.said(2)
+    assert place.sent() - sent == len(USERS)
+    place.feed("a", "new")
+    until(lambda: place.sums() == dict.fromkeys(USERS, 1) | {"a": 2, "new": 1}, "rows after it")
+    stop(on)
+
+
+def test_a_merge_that_is_killed_lets_the_live_job_go_on(place: Place) -> None:
+    place.feed(*USERS)
+    live = place.start("run", "job.py", "--standalone")
+    until(lambda: place.sums() == dict.fromkeys(USERS, 1), "the live results")
+    beside = place.start("backfill", "job.py", "--from", "1970-01-01", "--standalone")
+    assert beside.wait(60) == 0
+    gate = place.folder / "gate"
+    gate.touch()
+    merging = place.start("jobs", "merge", "sums", "sums-backfill", "--by", "job.py")
+    until((place.folder / "merging").exists, "the merge")
+    until(lambda: place.status() == "paused", "the pause")
+    place.feed("a")
+    assert place.sums() == dict.fromkeys(USERS, 1)
+
+    kill(merging)
+
+    until(lambda: place.sums()["a"] == 2, "the live job")
+    assert place.status() == "running"
+    until(lambda: "headrace jobs merge sums sums-backfill" in place.said(0), "word of it")
+    events = [(one.kind, one.text) for one in StoryLog(place.home / "jobs" / "sums").read()]
+    assert events[-2:] == [MERGING, RESUMED]
+    gate.unlink()
+    merged = place.start("jobs", "merge", "sums", "sums-backfill", "--by", "job.py")
+    assert merged.wait(60) == 0
+    assert place.sums() == dict.fromkeys(USERS, 2) | {"a": 3}
+    place.feed("b", "b")
+    until(lambda: place.sums()["b"] == 3, "the live job after the merge")  # by its own state
+    stop(live)
