@@ -6,6 +6,7 @@
     for form in snapshot merged epochs; do python bench/restore.py --form $form; done \\
         > docs/benchmarks/restore.jsonl                         # a minute
     python bench/failover.py >> docs/benchmarks/failover.jsonl  # an hour
+    python bench/reprocessing.py > docs/benchmarks/reprocessing.jsonl  # about five minutes
     python bench/page.py [--check]                              # writes the page
 
 Text outside the marks ``<!-- name -->`` and ``<!-- /name -->`` is left as it is; ``--check`` writes
@@ -153,6 +154,66 @@ def failover(result: list[dict[str, Any]]) -> str:
     return markdown(rows)
 
 
+def beside_live(result: list[dict[str, Any]]) -> str:
+    """What a live job does while another one reads old data: the paper's Figure 12."""
+    rows: list[Row] = [
+        (
+            "what comes in",
+            "throttle, of the live rate",
+            "reprocessed rows/s",
+            "live rows/s, before",
+            "during",
+            "slower",
+            "p50 before",
+            "during",
+            "p99 before",
+            "while Spark starts",
+            "during",
+            "after",
+        )
+    ]
+    for one in result:
+        if one["figure"] != 12:
+            continue
+        live = one["live"]
+        slower = 1 - live["during"]["rows_per_s"] / live["before"]["rows_per_s"]
+        waits = [(50, "before"), (50, "during")]
+        waits += [(99, name) for name in ("before", "starting", "during", "after")]
+        rows.append(
+            (
+                "10,000 rows/s" if one["load"] == "steady" else "more than it takes",
+                "none" if one["share"] is None else f"{one['share']:.0%}",
+                f"{one['backfill_rows_per_s']:,}",
+                f"{live['before']['rows_per_s']:,}",
+                f"{live['during']['rows_per_s']:,}",
+                f"{max(0, slower):.0%}",
+                *(_wait(live[phase].get(f"p{p}_ms")) for p, phase in waits),
+            )
+        )
+    picture = "rate and latency of a live job while a backfill runs beside it, by throttle"
+    return f"{markdown(rows)}\n\n![{picture}](images/reprocessing-live.svg)"
+
+
+def _wait(ms: int | None) -> str:
+    return "-" if ms is None else f"{ms:,} ms"
+
+
+def reprocessed(result: list[dict[str, Any]]) -> str:
+    rows: list[Row] = [("executors", "tasks", "throttle", "reprocessed rows/s")]
+    rows += [
+        (
+            f"{one['executors']}",
+            f"{one['tasks']}",
+            "none" if one["rate"] is None else f"{one['rate']:,} rows/s",
+            f"{one['rows_per_s']:,}",
+        )
+        for one in result
+        if one["figure"] == 13
+    ]
+    picture = "rows reprocessed a second, by throttle and executors"
+    return f"{markdown(rows)}\n\n![{picture}](images/reprocessing-rates.svg)"
+
+
 TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "machine": ("stores.json", machine),
     "readwrite": ("stores.json", lambda result: markdown(rows_of(result, "readwrite"))),
@@ -162,6 +223,8 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "memory": ("memory.json", memory),
     "restore": ("restore.jsonl", restore),
     "failover": ("failover.jsonl", failover),
+    "reprocessing": ("reprocessing.jsonl", beside_live),
+    "reprocessing-rates": ("reprocessing.jsonl", reprocessed),
 }
 
 if __name__ == "__main__":
