@@ -1,34 +1,48 @@
 """Bounded jobs beside hand-written PySpark code that does the same, in one run.
 
-python bench/batch.py [--rows 10000000] [--only words,routes,sessions,members] [--times 3]
+    python bench/batch.py [--rows 10000000] [--only words,routes,sessions,members] [--times 3]
 
-Each program runs in up to four ways, in one session on local[2], in turn; the best of ``--times``
-counts. ``job`` is a bounded job over a stream, its results appended to a stream, state and
-manifests included; ``native`` DataFrame code with Spark's own expressions, over Parquet files of
-the same rows, its results written as Parquet. ``job, Python`` and ``pandas`` are the same with
-Python of the user's: functions and classes of messages in the one, pandas functions in the other.
+Each program runs in up to five ways, in one session on local[2], in turn; the best of ``--times``
+counts, and ``--once pandas`` runs that way only in the first turn. Seconds are those of the clock,
+``cpu_s`` processor time of the driver, the JVM and all workers in that same run; ``load`` is the
+load average of the machine at the end, this program included.
+
+job       a bounded job of expressions over a stream, its results appended to a stream; state and
+          manifests included
+native    DataFrame code with Spark's own expressions, over Parquet files of the same rows, its
+          results written as Parquet
+messages  the job with a function of the user's for each message, or for each window of messages
+frames    the job with a function of the user's for whole Polars frames
+pandas    DataFrame code with a pandas function of the user's
+
 Rows that come out are counted, and their totals compared.
 
 words     words of lines are counted; the user's Python cuts lines into words
 routes    mean delay by route and hour of flights, in the order of their departures
-sessions  events and length of each session of a user, apart by 30 minutes; in Python by hand
-members   members by country (paper, 4.3); in Python the country is read out of a profile in JSON
+sessions  events and length of each visit of a user, apart by 30 minutes, some 20 events each
+members   members by country (paper, 6.4.1); the user's Python finds it in a profile that is JSON
+
+With ``--out FILE`` each program's line is also put into a file of JSON lines for bench/page.py, in
+the place of an earlier one.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import os
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -38,9 +52,9 @@ from pyspark.sql.types import ArrayType, StringType
 
 import headrace as hr
 from headrace.bench.readwrite import bench_settings
+from headrace.bench.stores.usage import snapshot
 from headrace.bus.file import FileBus
 from headrace.bus.spec import StreamSpec
-from headrace.graph.jobs import Job
 from headrace.spark.run import run_job
 from headrace.spark.sessions import build_session
 
@@ -57,11 +71,9 @@ class Program(NamedTuple):
     """Rows, what is done in each way, and the column whose sum is compared."""
 
     rows: Callable[[int, int], dict[str, Any]]
-    job: Step
-    native: Way
+    jobs: dict[str, Step]
+    queries: dict[str, Way]
     total: str
-    python: Step | None = None
-    pandas: Way | None = None
     time: str | None = None
     share: float = 1.0
 
@@ -74,12 +86,20 @@ def lines(first: int, count: int) -> dict[str, Any]:
     return {"text": pc.binary_join(pa.ListArray.from_arrays(ends, words), " ")}
 
 
-def words_of(message: Any) -> list[dict[str, str]]:
-    return [{"word": word} for word in message.text.split()]
+def words_of(message: Any) -> list[str]:
+    return message.text.split()
 
 
 def count_by(key: str) -> Step:
     return lambda s: s.partition_by(key).window(hr.global_window(), n=hr.agg.count())
+
+
+def cut_all(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.select(words=pl.col("text").str.split(" "))
+
+
+def each_word(lines: hr.Stream) -> hr.Stream:
+    return lines.flat_map(pl.col("words").alias("word"))
 
 
 @f.pandas_udf(ArrayType(StringType()))
@@ -93,10 +113,17 @@ def counted(df: DataFrame, column: Any, name: str) -> DataFrame:
 
 WORDS = Program(
     lines,
-    job=lambda s: count_by("word")(s.flat_map(hr.col("text").str.split(" ").alias("word"))),
-    native=lambda df: counted(df, f.explode(f.split("text", " ")), "word"),
-    python=lambda s: count_by("word")(s.flat_map(words_of, returns={"word": str})),
-    pandas=lambda df: counted(df, f.explode(cut("text")), "word"),
+    {
+        "job": lambda s: count_by("word")(s.flat_map(hr.col("text").str.split(" ").alias("word"))),
+        "messages": lambda s: count_by("word")(s.flat_map(words_of, returns={"word": str})),
+        "frames": lambda s: count_by("word")(
+            each_word(s.map_batches(cut_all, returns={"words": list[str]}))
+        ),
+    },
+    {
+        "native": lambda df: counted(df, f.explode(f.split("text", " ")), "word"),
+        "pandas": lambda df: counted(df, f.explode(cut("text")), "word"),
+    },
     total="n",
     share=0.1,
 )
@@ -119,42 +146,34 @@ def hourly(df: DataFrame) -> DataFrame:
 
 ROUTES = Program(
     flights,
-    job=lambda s: s.partition_by("origin", "dest").window(
-        hr.tumbling("1h"), delay=hr.agg.mean("dep_delay")
-    ),
-    native=hourly,
+    {
+        "job": lambda s: s.partition_by("origin", "dest").window(
+            hr.tumbling("1h"), delay=hr.agg.mean("dep_delay")
+        )
+    },
+    {"native": hourly},
     total="delay",
     time="departed_at",
 )
 
 
 def visits(first: int, count: int) -> dict[str, Any]:
+    """Visits of some 20 events in a quarter of an hour; 20,000 users, each back after hours."""
     draw = np.random.default_rng(first)
+    rows = np.arange(first, first + count)
     return {
-        "user": draw.integers(0, 50_000, count),
-        "at": START_MS + np.arange(first, first + count) * 40,
+        "user": (rows // 20_000 * 1000 + draw.integers(0, 1000, count)) % 20_000,
+        "at": START_MS + rows * 40,
     }
 
 
-class SessionsByHand(hr.StatefulProcessor[list[int]]):
-    """Begin, last event and number of events of the session that a user is in."""
+def visit(key: int, window: Any, messages: list[Any]) -> Iterable[dict[str, int]]:
+    yield {"n": len(messages), "length": messages[-1].at - messages[0].at}
 
-    def begin(self) -> list[int]:
-        return []
 
-    def process(self, event: Any, state: list[int]) -> tuple[list[Any], list[int]]:
-        at, sent = event.at, []
-        if state and at - state[1] < GAP_MS:
-            state[1], state[2] = at, state[2] + 1
-            return sent, state
-        if state:
-            sent = [{"user": event.user, "n": state[2], "length": state[1] - state[0]}]
-        else:
-            self.context.set_timer(253_402_300_799_000)  # the end of the input
-        return sent, [at, at, 1]
-
-    def on_timer(self, timer: Any, state: list[int]) -> tuple[list[Any], None]:
-        return [{"user": timer.key, "n": state[2], "length": state[1] - state[0]}], None
+def visit_lengths(frame: pl.DataFrame) -> pl.DataFrame:
+    at = pl.col("at").list
+    return frame.select("user", n=at.len().cast(pl.Int64), length=at.max() - at.min())
 
 
 def sessions_of(frame: pd.DataFrame) -> pd.DataFrame:
@@ -173,16 +192,25 @@ def session_windows(df: DataFrame) -> DataFrame:
 
 SESSIONS = Program(
     visits,
-    job=lambda s: s.partition_by("user").window(
-        hr.session("30m"), n=hr.agg.count(), first=hr.agg.min("at"), last=hr.agg.max("at")
-    ),
-    native=session_windows,
-    python=lambda s: s.partition_by("user").process(
-        SessionsByHand, returns={"user": int, "n": int, "length": int}
-    ),
-    pandas=lambda df: df.groupBy("user").applyInPandas(
-        sessions_of, "user long, n long, length long"
-    ),
+    {
+        "job": lambda s: s.partition_by("user").window(
+            hr.session("30m"), n=hr.agg.count(), first=hr.agg.min("at"), last=hr.agg.max("at")
+        ),
+        "messages": lambda s: s.partition_by("user").process_window(
+            hr.session("30m"), visit, {"n": int, "length": int}, by="at", uses=["at"]
+        ),
+        "frames": lambda s: (
+            s.partition_by("user")
+            .window(hr.session("30m"), at=hr.agg.collect("at"))
+            .map_batches(visit_lengths, returns={"user": int, "n": int, "length": int})
+        ),
+    },
+    {
+        "native": session_windows,
+        "pandas": lambda df: df.groupBy("user").applyInPandas(
+            sessions_of, "user long, n long, length long"
+        ),
+    },
     total="n",
     time="at",
 )
@@ -200,8 +228,12 @@ def profiles(first: int, count: int) -> dict[str, Any]:
     }
 
 
-def country_of(message: Any) -> dict[str, str]:
-    return {"country": json.loads(message.profile)["country"]}
+def country_of(message: Any) -> str:
+    return json.loads(message.profile)["country"]
+
+
+def countries_of(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.select(country=pl.col("profile").str.json_path_match("$.country"))
 
 
 @f.pandas_udf(StringType())
@@ -209,12 +241,18 @@ def country(profile: pd.Series) -> pd.Series:
     return profile.map(lambda text: json.loads(text)["country"])
 
 
+COUNTRY = {"country": str}
 MEMBERS = Program(
     profiles,
-    job=count_by("country"),
-    native=lambda df: counted(df, f.col("country"), "country"),
-    python=lambda s: count_by("country")(s.map(country_of, returns={"country": str})),
-    pandas=lambda df: counted(df, country("profile"), "country"),
+    {
+        "job": count_by("country"),
+        "messages": lambda s: count_by("country")(s.map(country_of, returns=COUNTRY)),
+        "frames": lambda s: count_by("country")(s.map_batches(countries_of, returns=COUNTRY)),
+    },
+    {
+        "native": lambda df: counted(df, f.col("country"), "country"),
+        "pandas": lambda df: counted(df, country("profile"), "country"),
+    },
     total="n",
 )
 
@@ -243,71 +281,94 @@ def write_rows(program: Program, rows: int, home: Path) -> None:
             writer.close()
 
 
-def run_step(program: Program, step: Step, home: Path, name: str) -> tuple[int, float]:
+class Took(NamedTuple):
+    """What a run took, and what came out."""
+
+    seconds: float
+    cpu_s: float
+    found: tuple[int, float]
+
+
+def run_step(program: Program, step: Step, home: Path, name: str) -> Took:
     @hr.job(name)
     def job(g: hr.Graph) -> None:
         step(g.input("in")).send_to(g.output(f"{name}.out"))
 
-    run_bounded(job, home)
+    settings = bench_settings(home, tasks=2, max_rows=1 << 40, bounded=True)
+    took = timed(lambda: run_job(job, settings))
     with FileBus(home / "bus") as bus:
         found = bus.stream(f"{name}.out")
         parts = [b.batch for p in range(found.spec.partitions) for b in found.read(p, 0)]
-    return totals(pa.Table.from_batches(parts), program.total)
+    return Took(*took, totals(pa.Table.from_batches(parts), program.total))
 
 
-def run_bounded(job: Job, home: Path) -> None:
-    settings = bench_settings(home, tasks=2, max_rows=1 << 40, bounded=True)
-    started.append(time.perf_counter())
-    run_job(job, settings)
-    ended.append(time.perf_counter())
-
-
-started: list[float] = []
-ended: list[float] = []
-
-
-def run_frame(program: Program, way: Way, spark: SparkSession, home: Path, name: str) -> Any:
+def run_query(program: Program, way: Way, spark: SparkSession, home: Path, name: str) -> Took:
     frame = spark.read.parquet(str(home / "parquet"))
-    started.append(time.perf_counter())
-    way(frame).write.parquet(str(home / name))
-    ended.append(time.perf_counter())
-    return totals(pq.read_table(home / name), program.total)
+    took = timed(lambda: way(frame).write.parquet(str(home / name)))
+    return Took(*took, totals(pq.read_table(home / name), program.total))
+
+
+def timed(work: Callable[[], object]) -> tuple[float, float]:
+    before, began = snapshot(), time.perf_counter()
+    work()
+    took = time.perf_counter() - began
+    return took, sum(used.cpu_s for used in snapshot().since(before).values())
 
 
 def totals(table: pa.Table, column: str) -> tuple[int, float]:
-    return table.num_rows, round(pc.sum(table.column(column)).as_py(), 3)
+    return table.num_rows, float(pc.sum(table.column(column)).as_py())
 
 
-def measure(name: str, rows: int, times: int, spark: SparkSession) -> dict[str, float]:
-    """Return the least seconds of each way."""
+def measure(name: str, given: argparse.Namespace, spark: SparkSession) -> dict[str, Any]:
+    """Return the figures of the best run of each way."""
     program, home = PROGRAMS[name], Path(tempfile.mkdtemp(prefix="headrace-batch-"))
-    steps = {"job": program.job, "job, Python": program.python}
-    frames = {"native": program.native, "pandas": program.pandas}
+    rows = int(given.rows * program.share)
+    best: dict[str, Took] = {}
     try:
-        write_rows(program, int(rows * program.share), home)
-        best: dict[str, float] = {}
-        found = set()
-        for turn in range(times):
-            for way, step in steps.items():
-                if step is not None:
-                    job = f"{name}-{'python' if step is program.python else 'job'}-{turn}"
-                    found.add(run_step(program, step, home, job))
-                    note(best, name, way)
-            for way, frame in frames.items():
-                if frame is not None:
-                    found.add(run_frame(program, frame, spark, home, f"{way}-{turn}"))
-                    note(best, name, way)
-        if len(found) > 1:
-            raise SystemExit(f"{name}: ways differ: {found}")
-        return best
+        write_rows(program, rows, home)
+        for turn in range(given.times):
+            for way in (*program.jobs, *program.queries):
+                if (turn and way in given.once) or way in given.without:
+                    continue
+                run = f"{name}-{way}-{turn}"
+                if way in program.jobs:
+                    took = run_step(program, program.jobs[way], home, run)
+                else:
+                    took = run_query(program, program.queries[way], spark, home, run)
+                say = f"{name}, {way}: {took.seconds:.2f} s, processor {took.cpu_s:.2f} s"
+                print(say, file=sys.stderr, flush=True)
+                best[way] = min(best.get(way, took), took)
     finally:
         shutil.rmtree(home, ignore_errors=True)
+    first = next(iter(best.values())).found
+    for way, took in best.items():
+        if took.found[0] != first[0] or not math.isclose(took.found[1], first[1], rel_tol=1e-9):
+            raise SystemExit(f"{name}: {way} finds {took.found}, the first way {first}")
+    return line(name, rows, best)
 
 
-def note(best: dict[str, float], name: str, way: str) -> None:
-    seconds = round(ended[-1] - started[-1], 2)
-    best[way] = min(best.get(way, seconds), seconds)
-    print(f"{name}, {way}: {seconds} s", file=sys.stderr, flush=True)
+def line(name: str, rows: int, best: dict[str, Took]) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "program": name,
+        "rows": rows,
+        "results": next(iter(best.values())).found[0],
+    }
+    told["load"] = round(os.getloadavg()[0], 1)
+    for what in ("seconds", "cpu_s"):
+        told[what] = {way: round(getattr(took, what), 2) for way, took in best.items()}
+    if {"job", "native"} <= best.keys():
+        told["job / native"] = round(best["job"].seconds / best["native"].seconds, 2)
+    for way in [way for way in ("messages", "frames") if {way, "pandas"} <= best.keys()]:
+        told[f"pandas / {way}"] = round(best["pandas"].seconds / best[way].seconds, 2)
+    return told
+
+
+def keep(out: Path, told: dict[str, Any]) -> None:
+    """Put a line into the file, in the place of that of the same program."""
+    lines = out.read_text().splitlines() if out.exists() else []
+    kept = {json.loads(one)["program"]: one for one in lines}
+    kept[told["program"]] = json.dumps(told)
+    out.write_text("".join(f"{one}\n" for one in kept.values()))
 
 
 def main() -> None:
@@ -315,17 +376,19 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--only", default=",".join(PROGRAMS))
     parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--once", default="pandas", help="ways of the first turn only")
+    parser.add_argument("--without", default="", help="ways to leave out")
+    parser.add_argument("--out", type=Path)
     given = parser.parse_args()
+    given.once, given.without = given.once.split(","), given.without.split(",")
     folder = Path(tempfile.mkdtemp(prefix="headrace-batch-spark-"))
     spark = build_session("local[2]", "headrace bench", folder / "spark.log", {})
     try:
         for name in given.only.split(","):
-            best = measure(name, given.rows, given.times, spark)
-            line: dict[str, Any] = {"program": name, "seconds": best}
-            line["job / native"] = round(best["job"] / best["native"], 2)
-            if "pandas" in best:
-                line["pandas / job, Python"] = round(best["pandas"] / best["job, Python"], 2)
-            print(json.dumps(line), flush=True)
+            told = measure(name, given, spark)
+            print(json.dumps(told), flush=True)
+            if given.out is not None:
+                keep(given.out, told)
     finally:
         spark.stop()
         shutil.rmtree(folder, ignore_errors=True)

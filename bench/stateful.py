@@ -1,14 +1,16 @@
 """A running count for each key over a streaming DataFrame: ``stateful`` beside PySpark's own ways.
 
-python bench/stateful.py [--rows 1000000] [--keys 100000] [--files 5] [--only NAME,...]
+    python bench/stateful.py [--rows 1000000] [--keys 100000] [--files 5] [--few 50000] [--out FILE]
 
-All ways read the same Parquet files, one a batch, in one session on local[2], with results to
-``noop``; PySpark's with the RocksDB state store. The first file warms a way up and is left out.
-PySpark's rates are those of the triggers, by the query's own progress. Ours are of the whole: from
-the moment when the other files are there until a query over the results, with
-``trigger(availableNow=True)``, has ended: Spark's reading, the internal stream, state with its
-changelog, the results' stream, and reading that. PySpark's ways give one result a key and batch,
-ours one a row.
+Each way reads Parquet files, one a batch, in one session on local[2], with results to ``noop``;
+PySpark's with the RocksDB state store. The first file warms a way up and is left out. PySpark's
+ways that call Python for each key would take minutes for all rows: they get ``--few``, and so many
+fewer keys, so that a key has as many rows in a batch. PySpark's rates are those of the triggers, by
+the query's own progress. Ours are of the whole: from the moment when the other files are there
+until a query over the results, with ``trigger(availableNow=True)``, has ended: Spark's reading, the
+internal stream, state with its changelog, the results' stream, and reading that. PySpark's ways
+give one result a key and batch, ours one a row. ``cpu_us`` is processor time of all processes a
+row, of PySpark's ways with the first file. With ``--out`` the lines go to a file for bench/page.py.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,8 +30,9 @@ from pyspark.sql import SparkSession
 
 import headrace as hr
 from headrace import spark as headrace_spark
+from headrace.bench.stores.usage import snapshot
 from headrace.spark.sessions import build_session
-from headrace.spark.ways import WAYS, rate
+from headrace.spark.ways import NATIVE, WAYS, rate
 
 OURS = ("stateful, process", "stateful, aggregate")
 SCHEMA = "id bigint, padding binary"
@@ -54,19 +57,37 @@ def write_file(folder: Path, number: int, rows: int, keys: int) -> None:
     pq.write_table(table, folder / f"{number:03}.parquet")
 
 
-def ours(spark: SparkSession, way: str, given: Any, folder: Path) -> float:
-    files, rows = folder / "files", given.rows // given.files
+class Load(NamedTuple):
+    """What a way gets: rows of so many keys, in files."""
+
+    rows: int
+    keys: int
+    files: int
+
+    @property
+    def share(self) -> int:
+        """Rows of a file."""
+        return self.rows // self.files
+
+    def write(self, folder: Path, numbers: range) -> None:
+        for number in numbers:
+            write_file(folder, number, self.share, self.keys)
+
+
+def ours(spark: SparkSession, way: str, load: Load, folder: Path) -> tuple[float, float]:
+    """Return rows a second, and processor time of a row in microseconds."""
+    files = folder / "files"
     how: dict[str, Any] = {"process": Count, "returns": {"id": int, "n": int}}
     if way == "stateful, aggregate":
         how = {"aggregate": {"n": hr.agg.count()}}
-    write_file(files, 0, rows, given.keys)
+    load.write(files, range(1))
     frame = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(files))
     name = way.replace(", ", "-")
     home = folder / "home"
     found = headrace_spark.stateful(frame.select("id"), "id", name=name, home=home, **how)
 
-    def taken() -> float:
-        began = time.perf_counter()
+    def taken() -> tuple[float, float]:
+        before, began = snapshot(), time.perf_counter()
         query = (
             found.writeStream.format("noop")
             .option("checkpointLocation", str(folder / "checkpoint"))
@@ -74,16 +95,26 @@ def ours(spark: SparkSession, way: str, given: Any, folder: Path) -> float:
             .start()
         )
         query.awaitTermination()
-        return time.perf_counter() - began
+        used = sum(part.cpu_s for part in snapshot().since(before).values())
+        return time.perf_counter() - began, used
 
     taken()
-    for number in range(1, given.files):
-        write_file(folder / "more", number, rows, given.keys)
+    load.write(folder / "more", range(1, load.files))
     for path in sorted((folder / "more").iterdir()):
         path.rename(files / path.name)
-    seconds = taken()
+    seconds, used = taken()
     headrace_spark.stop(name)
-    return (given.files - 1) * rows / seconds
+    rows = (load.files - 1) * load.share
+    return rows / seconds, used / rows * 1e6
+
+
+def theirs(way: str, load: Load, folder: Path) -> tuple[float, float]:
+    """Return the same of one of PySpark's ways; the processor time is that of all batches."""
+    load.write(folder / "files", range(load.files))
+    before = snapshot()
+    found = rate("local[2]", way, folder / "files", folder)
+    used = sum(part.cpu_s for part in snapshot().since(before).values())
+    return found, used / load.rows * 1e6
 
 
 def main() -> None:
@@ -91,22 +122,27 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--keys", type=int, default=100_000)
     parser.add_argument("--files", type=int, default=5)
+    parser.add_argument("--few", type=int, default=50_000)
     parser.add_argument("--only", default=";".join((*OURS, *WAYS)))
+    parser.add_argument("--out", type=Path)
     given = parser.parse_args()
+    many = Load(given.rows, given.keys, given.files)
+    few = Load(given.few, given.keys * given.few // given.rows, given.files)
     home = Path(tempfile.mkdtemp(prefix="headrace-stateful-bench-"))
     spark = build_session("local[2]", "headrace bench", home / "spark.log", {})
+    lines = []
     try:
-        for number in range(given.files):
-            write_file(home / "files", number, given.rows // given.files, given.keys)
-        rates = {}
         for at, way in enumerate(given.only.split(";")):
             folder = home / str(at)
             folder.mkdir()
-            if way in OURS:
-                rates[way] = round(ours(spark, way, given, folder))
-            else:
-                rates[way] = round(rate("local[2]", way, home / "files", folder))
-            print(json.dumps({"way": way, "rows_per_s": rates[way]}), flush=True)
+            load = many if way in OURS or way == NATIVE else few
+            found = ours(spark, way, load, folder) if way in OURS else theirs(way, load, folder)
+            told = {"way": way, "rows": load.rows, "keys": load.keys}
+            told |= {"rows_per_s": round(found[0]), "cpu_us": round(found[1], 2)}
+            lines.append(json.dumps(told))
+            print(lines[-1], flush=True)
+        if given.out is not None:
+            given.out.write_text("".join(f"{one}\n" for one in lines))
     finally:
         spark.stop()
         shutil.rmtree(home, ignore_errors=True)
