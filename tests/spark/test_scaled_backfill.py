@@ -53,10 +53,11 @@ def test_executors_and_tasks_are_those_of_before_when_it_has_caught_up(tmp_path:
             env=environment,
             start_new_session=True,
         )
+        stderr = process.stderr
+        assert stderr is not None
         try:
-            assert process.stderr is not None
             said = []
-            for line in process.stderr:
+            for line in stderr:
                 said.append(line.strip())
                 if "has caught up" in line:
                     break
@@ -74,6 +75,6 @@ def test_executors_and_tasks_are_those_of_before_when_it_has_caught_up(tmp_path:
             assert process.wait(60) in (0, 130)
         finally:
             end_group(process)
-            process.stderr.close()
+            stderr.close()
     (job,) = headrace(tmp_path, "jobs", "describe", "hours")
     assert [(one["stage"], one["tasks"]) for one in job["stages"]] == [("events.by_user", 2)]

@@ -142,7 +142,8 @@ def test_a_bounded_run_knows_its_rows_and_its_lag(progress: Progress) -> None:
 
     assert progress.total() == 1770
     left, eta_s = progress.left(103.0) or (0, None)
-    assert (left, eta_s) == (270, pytest.approx(270 / 500))
+    assert left == 270
+    assert eta_s == pytest.approx(270 / 500)
     told = epoch_json(SUMMARY, progress, {}, 103.0)
     assert (told["left"], told["eta_s"]) == (270, 0.5)
     assert progress.left(1000.0) == (270, None)  # paused, or its epoch takes long

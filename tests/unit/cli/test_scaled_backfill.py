@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pyarrow as pa
@@ -79,7 +80,7 @@ def test_a_backfill_beside_has_more_tasks_and_the_live_job_has_not(live: Live) -
     assert live.counts("sums-backfill") == {"in.by_user": 3}
 
 
-def die_at(point: str) -> object:
+def die_at(point: str) -> AbstractContextManager[None]:
     def die(found: str) -> None:
         if found == point:
             raise Died
