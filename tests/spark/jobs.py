@@ -214,6 +214,21 @@ def framing(folder: Path) -> Job:
     return framing
 
 
+def ticking(folder: Path) -> Job:
+    """Pass on the rows that one of Spark's sources makes by the clock, which a file names."""
+
+    def frame(spark: Any) -> Any:
+        form = (folder / "form").read_text()
+        count = "rowsPerSecond" if form == "rate" else "rowsPerBatch"
+        return spark.readStream.format(form).option(count, 150).load().selectExpr("value v")
+
+    @hr.job("ticking")
+    def ticking(g: hr.Graph) -> None:
+        g.input_dataframe("ticks", frame, partitions=2).send_to(g.output("seen"))
+
+    return ticking
+
+
 MAKERS: dict[str, Callable[[Path], Job]] = {
     "counting": lambda folder: counting(),
     "filing": filing,
@@ -224,6 +239,7 @@ MAKERS: dict[str, Callable[[Path], Job]] = {
     "limited": lambda folder: counting((3, 5), take_no_more_bytes),
     "shuffling": shuffling,
     "tabling": tabling,
+    "ticking": ticking,
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace.bus.file import FileBus
@@ -96,6 +96,22 @@ def test_conditions_of_one_query_are_not_those_of_the_next(
     assert both.distinct().count() == 67
 
 
+def test_streams_of_any_name_are_tables_and_a_damaged_table_is_passed_over(
+    spark: SparkSession, home: Path
+) -> None:
+    with FileBus(home / "bus") as bus:
+        for name in ("123", "1e5", "select", "a.b-c"):
+            bus.create(StreamSpec(name, 1, SCHEMA)).append(0, batch(range(3)))
+    control = home / "warehouse" / ".torn.headrace"
+    control.mkdir(parents=True)
+    (home / "warehouse" / "torn").mkdir()
+    (control / "snapshot.json").write_text("{")
+    with pytest.warns(UserWarning, match=r"passed over: .*snapshot\.json cannot be read"):
+        register(spark, home)
+    for table in ("123", "1e5", "select", "a_b_c"):
+        assert spark.sql(f"select id from streams.`{table}`").count() == 3
+
+
 def test_streams_are_tables_in_sql_with_the_columns_that_they_have_by_now(
     spark: SparkSession, home: Path
 ) -> None:
@@ -145,6 +161,33 @@ def test_mistakes_are_told(spark: SparkSession, home: Path, read: Callable[..., 
         r"not expected \['partition', 'offset', 'time'\]; select \['id'",
         lambda: writer.mode("append").save("my-events"),
     )
+    lists = read().selectExpr("tags id", "kind", "tags", "at")
+    options = {"home": str(home)}
+    refused(
+        r"column 'id': found list<.*, expected int64",
+        lambda: lists.write.format("headrace").mode("append").options(**options).save("my-events"),
+    )
+
+
+def test_rows_that_do_not_fit_and_empty_frames_append_nothing(
+    spark: SparkSession, home: Path, read: Callable[..., DataFrame]
+) -> None:
+    def append(frame: DataFrame) -> None:
+        frame.write.format("headrace").mode("append").option("home", str(home)).save("my-events")
+
+    rows = read(columns="id,kind,tags,at")
+    append(rows.where("id < 0"))
+    append(spark.createDataFrame([], rows.schema))
+    for wrong, said in (
+        ("cast(null as bigint)", "event time of stream 'my-events' is null"),
+        ("id - 1000000", "outside 1970 to 9999"),
+    ):
+        with pytest.raises(PySparkException, match=said):
+            append(rows.selectExpr("id", "kind", "tags", f"{wrong} at"))
+    assert ids(read()) == list(range(ROWS))
+    append(rows.where("id = 1").selectExpr("id", "null kind", "null tags", "at"))
+    again = read().where("id = 1 and kind is null").collect()
+    assert [row["tags"] for row in again] == [None]
 
 
 def test_a_query_that_replays_a_batch_appends_it_once(

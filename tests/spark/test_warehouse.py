@@ -15,6 +15,7 @@ from tests.spark.jobs import SCHEMA, tabling
 from tests.spark.runs import World, run_driver
 
 from headrace.errors import InvalidInputError
+from headrace.spark import session
 from headrace.spark.run import run_job
 from headrace.spark.tables import query_rows
 
@@ -52,5 +53,18 @@ def test_a_killed_driver_fills_a_table_from_files_once_and_spark_reads_it(
     assert counted == {"n": found.filter(pl.col("at") // DAY_MS == fed[0]["at"] // DAY_MS).height}
     with pytest.raises(InvalidInputError, match=r"Spark: .*evnts"):
         list(query_rows(spark, warehouse, "SELECT * FROM evnts"))
+    [doubled] = query_rows(spark, warehouse, "SELECT 1 AS n, 2 AS n, 3 AS n_1, 4 AS N")
+    assert doubled == {"n": 1, "n_2": 2, "n_1": 3, "N": 4}
+    assert session("local[2]", home=world.home).sparkContext is spark.sparkContext
+    for name in ("events", "warehouse.events"):
+        by_day = spark.sql(f"SELECT ds, count(*) n FROM {name} GROUP BY ds").collect()
+        assert {row.ds for row in by_day} == {row.ds for row in read}
+        assert sum(row.n for row in by_day) == len(fed)
+    (warehouse / "torn" / "_delta_log").mkdir(parents=True)
+    [counted] = query_rows(spark, warehouse, "SELECT count(*) AS n FROM events")
+    assert counted == {"n": len(fed)}
+    with pytest.raises(InvalidInputError, match=r"Spark: .*torn.*; the log of Delta table"):
+        list(query_rows(spark, warehouse, "SELECT * FROM torn"))
+    counted = {"n": found.filter(pl.col("at") // DAY_MS == fed[0]["at"] // DAY_MS).height}
     mark = warehouse / "events" / f"ds={first}" / "_SUCCESS"
     assert json.loads(mark.read_text())["rows"] == counted["n"]

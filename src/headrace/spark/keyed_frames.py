@@ -21,6 +21,7 @@ from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.bus.address import open_bus
 from headrace.clock import Deadline, SystemClock
@@ -44,6 +45,7 @@ from headrace.spark.run import run_job
 ROWS = "rows"
 FOLDER = "stateful"
 START_S = 120.0
+_BY_CLOCK, _WAITS = "Rate", "Waiting for data to arrive"
 POLL_S = 0.05
 
 _running: dict[str, _Running] = {}
@@ -238,7 +240,7 @@ class _Running:
         stream = frame_stream(self.job.name, ROWS)
         for query in self.session.streams.active:
             if query.name == f"headrace {stream}":
-                query.processAllAvailable()
+                self._drain(query)
         assert self._parts is not None
         ends = self._parts.bus.stream(stream).ends()
         while not self._over.wait(POLL_S):
@@ -246,6 +248,28 @@ class _Running:
             if all(p in held and held[p].next_offset >= end for p, end in enumerate(ends)):
                 return True
         return False
+
+    def _drain(self, query: StreamingQuery) -> None:
+        """Return when the query has handed over the rows that there are now.
+
+        Spark's own way waits until there are no more, which of a source that makes rows by the
+        clock is never. Of that one the batch that begins after the one under way is enough.
+        """
+        first: int | None = None
+        while query.isActive and not self._over.is_set():
+            progress = query.lastProgress
+            if progress is None:
+                if query.status["message"] != _WAITS:
+                    self._over.wait(POLL_S)
+                    continue
+            elif any(str(one["description"]).startswith(_BY_CLOCK) for one in progress["sources"]):
+                first = progress["batchId"] if first is None else first
+                if progress["batchId"] >= first + 2:
+                    return
+                self._over.wait(POLL_S)
+                continue
+            query.processAllAvailable()
+            return
 
 
 def _started(session: SparkSession, job: Job, settings: Settings) -> DataFrame:

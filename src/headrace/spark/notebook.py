@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from headrace.spark.frames.options import READ, WRITE
 from headrace.spark.frames.source import NAME, StreamSource
 from headrace.spark.sessions import build_session
 from headrace.spark.tables import register_tables
-from headrace.warehouse import Table, table_names
+from headrace.warehouse import readable_tables
 
 STREAMS, WAREHOUSE = "streams", "warehouse"
 _NOT_SQL = re.compile(r"\W")
@@ -65,7 +66,8 @@ def register(spark: SparkSession, home: str | os.PathLike[str] | None = None) ->
     register_source(spark)
     settings = _settings(home)
     folder = settings.home
-    register_tables(spark, settings.warehouse_dir)
+    for error in register_tables(spark, settings.warehouse_dir).values():
+        warnings.warn(f"passed over: {error}", stacklevel=2)
     with open_bus(folder / "bus") as bus:
         names = [*readable_names(bus), *bus.aliases()]
     place = folder / "spark" / STREAMS
@@ -73,8 +75,8 @@ def register(spark: SparkSession, home: str | os.PathLike[str] | None = None) ->
     for table, stream in _tables(names).items():
         source = _source_of(stream, str(folder))
         spark.dataSource.register(source)
-        spark.sql(f"drop table if exists {STREAMS}.{table}")
-        spark.sql(f"create table {STREAMS}.{table} using `{source.name()}`")
+        spark.sql(f"drop table if exists {STREAMS}.`{table}`")
+        spark.sql(f"create table {STREAMS}.`{table}` using `{source.name()}`")
     _register_warehouse(spark, folder, settings.warehouse_dir)
 
 
@@ -85,11 +87,10 @@ def _register_warehouse(spark: SparkSession, folder: Path, tables: Path) -> None
     """
     place = folder / "spark" / WAREHOUSE
     spark.sql(f"create database if not exists {WAREHOUSE} location '{place.as_uri()}'")
-    for name in table_names(tables):
-        table = Table(tables / name)
+    for table in readable_tables(tables)[0]:
         if not table.is_delta and table.files():
-            known = f"{WAREHOUSE}.{_NOT_SQL.sub('_', name).lower()}"
-            files = (tables / name).as_uri()
+            known = f"{WAREHOUSE}.`{_NOT_SQL.sub('_', table.name).lower()}`"
+            files = (tables / table.name).as_uri()
             spark.sql(f"drop table if exists {known}")
             spark.sql(
                 f"create table {known} using parquet options (mergeSchema 'true') "

@@ -11,12 +11,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import DataType, DateType, StructField, StructType
 
-from headrace.errors import InvalidInputError
+from headrace.errors import HeadraceError, InvalidInputError
 from headrace.spark.runner import first_line
-from headrace.warehouse import Table, table_names
+from headrace.warehouse import Table, readable_tables
+from headrace.warehouse.queries import apart, passed_over
 
 
-def register_tables(spark: SparkSession, warehouse: Path) -> list[str]:
+def register_tables(spark: SparkSession, warehouse: Path) -> dict[str, HeadraceError]:
     """Make the tables of a warehouse known to a session, each as its newest snapshot has it.
 
     Args:
@@ -24,12 +25,12 @@ def register_tables(spark: SparkSession, warehouse: Path) -> list[str]:
         warehouse: folder of the tables.
 
     Returns:
-        Their names.
+        Why the others cannot be read.
     """
-    names = table_names(warehouse)
-    for name in names:
-        register_table(spark, Table(warehouse / name))
-    return names
+    tables, failed = readable_tables(warehouse)
+    for table in tables:
+        register_table(spark, table)
+    return failed
 
 
 def register_table(spark: SparkSession, table: Table, days: str | None = None) -> None:
@@ -64,9 +65,10 @@ def query_rows(spark: SparkSession, warehouse: Path, query: str) -> Iterator[dic
     Raises:
         InvalidInputError: Spark refuses it.
     """
-    register_tables(spark, warehouse)
+    failed = register_tables(spark, warehouse)
     try:
-        for row in spark.sql(query).toLocalIterator():
+        found = spark.sql(query)
+        for row in found.toDF(*apart(found.columns)).toLocalIterator():
             yield row.asDict(recursive=True)
     except PySparkException as error:
-        raise InvalidInputError(f"Spark: {first_line(error)}") from error
+        raise InvalidInputError(passed_over(f"Spark: {first_line(error)}", failed)) from error

@@ -16,6 +16,7 @@ from headrace.clock import SystemClock
 from headrace.errors import InvalidInputError
 from headrace.faults import injected
 from headrace.files import Files
+from headrace.spark.frames import staging
 from headrace.spark.frames.options import Place
 from headrace.spark.frames.staging import (
     KEEP_UNUSED_MS,
@@ -176,3 +177,57 @@ def test_large_files_are_adopted_and_not_copied(tmp_path: Path) -> None:
     Committer(write, FILES).commit(0, parts)
     segments = (tmp_path / "bus").rglob("*.seg")
     assert [os.stat(path).st_ino for path in segments] == [inode]
+
+
+def test_an_attempt_that_does_not_count_keeps_no_write_from_its_end(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Speculative attempts stage while the others are committed, and after that."""
+    write = Write(place, "write x", is_once=True)
+    parts = staged(write, 0, 0, 0, 2)
+    names = Files.names
+
+    def and_one_more(files: Files, folder: Path | str) -> list[str]:
+        listed = names(files, folder)
+        if Path(folder) == write.folder:
+            staged(write, 0, 0, 0, 2)
+        return listed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Files, "names", and_one_more)
+        assert Committer(write, FILES).commit(0, parts) == 2
+    assert sorted(found(place)) == [0, 1]
+    clock = ManualClock(SystemClock().now_ms() + 2 * KEEP_UNUSED_MS)
+    collect_leftovers(place, FILES, clock)
+    assert not write.folder.exists()
+
+
+def test_a_write_that_fails_leaves_nothing(place: Place) -> None:
+    write = Write(place, "write x", is_once=True)
+    parts = staged(write, 0, 0, 0, 2)
+    staged(write, 0, 1, 0, 2)  # of a task that Spark has given up
+    Committer(write, FILES).abort(parts)
+    assert not write.folder.exists()
+    assert found(place) == []
+
+
+def test_more_parts_than_a_batch_has_numbers_are_refused(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "_PARTS", 3)
+    write = Write(place, "query a")
+    with pytest.raises(InvalidInputError, match=r"has 6 parts, .* at most 3: coalesce"):
+        Committer(write, FILES).commit(0, staged(write, 0, 0, 0) + staged(write, 0, 1, 0))
+    assert found(place) == []
+
+
+def test_nothing_and_nulls_are_rows_like_others(place: Place) -> None:
+    write = Write(place, "query a")
+    assert Committer(write, FILES).commit(0, Stager(write, 0, 0, FILES).stage([])) == 0
+    nulls = pa.RecordBatch.from_pydict({"id": [None, 1], "v": [None, None], "at": [1, 2]}, SCHEMA)
+    parts = Stager(write, 1, 0, FILES).stage([nulls.slice(0, 0), nulls])
+    assert Committer(write, FILES).commit(1, parts) == 2
+    assert sorted(found(place), key=str) == [1, None]
+    untimed = pa.RecordBatch.from_pydict({"id": [1], "v": ["x"], "at": [None]}, SCHEMA)
+    with pytest.raises(InvalidInputError, match="event time of stream 'events' is null in row 0"):
+        Stager(write, 2, 0, FILES).stage([untimed])

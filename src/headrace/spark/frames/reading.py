@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,9 @@ from headrace.spark.frames.options import (
 
 NEWS_S = 0.2
 """How long a query without rows waits for some, rather than to be asked again at once."""
+
+STREAM = "stream"
+"""Beside the offsets of a checkpoint: of which stream they are."""
 
 BATCH_ROWS = 1 << 16
 """Small appends are put together to this many rows; Spark pays for each batch."""
@@ -182,6 +185,7 @@ class BatchReader(DataSourceReader):
         self._split = number_of(options, "splitRows", SPLIT_ROWS) or SPLIT_ROWS
         with place.open() as bus:
             columns = Columns(bus.stream(place.stream).spec)
+        place = self._place = replace(place, stream=columns.spec.name)
         columns.check(schema.fieldNames())
         where = options.get("where", "")
         if where:
@@ -233,6 +237,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "a streaming query has no end; use trigger(availableNow=True), or spark.read"
             )
         self._open()
+        # An alias may be swapped; offsets are those of one stream.
+        place = self._place = replace(place, stream=self._stream.spec.name)
         columns = Columns(self._stream.spec)
         columns.check(schema.fieldNames())
         where = options.get("where", "")
@@ -250,7 +256,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query begins."""
-        return _packed(first_offsets(self._stream, self._start))
+        return self._packed(first_offsets(self._stream, self._start))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return how much a batch reads."""
@@ -264,7 +270,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the ends of the stream, for the query's progress."""
-        return _packed(self._stream.ends())
+        return self._packed(self._stream.ends())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return where the next batch ends: at what there is now, or within a moment."""
@@ -277,18 +283,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begins = self._begins(start, len(ends))
         if begins == ends:
             return start
+        self._check(begins, ends)
         if not isinstance(limit, ReadMaxRows):
-            return _packed(ends)
-        return _packed(_limited(begins, ends, limit.max_rows))
+            return self._packed(ends)
+        return self._packed(_limited(begins, ends, limit.max_rows))
 
     def _begins(self, start: Mapping[str, Any], count: int) -> list[int]:
-        """Where a batch begins in each partition; those that were added at their beginning."""
-        first = self._stream.begins() if len(start) < count else []
+        """Where a batch begins in each partition; those that were added at their beginning.
+
+        Raises:
+            InvalidInputError: the offsets are those of another stream.
+        """
+        name = self._place.stream
+        if start.get(STREAM, name) != name:
+            raise InvalidInputError(
+                f"the checkpoint of the query has offsets of stream {start[STREAM]!r}, and the "
+                f"query reads {name!r} now: an alias was swapped, or another stream was named; "
+                "begin with a new checkpoint",
+                stream=name,
+            )
+        first = self._stream.begins() if _count(start) < count else []
         return [int(start[str(p)]) if str(p) in start else first[p] for p in range(count)]
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the ranges of a batch, a task for each."""
-        begins = self._begins(start, len(end))
+        begins = self._begins(start, _count(end))
         return [
             Range(partition, begin, int(end[str(partition)]))
             for partition, begin in enumerate(begins)
@@ -304,9 +323,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Let go of the bus."""
         self._bus.close()
 
+    def _packed(self, offsets: Sequence[int]) -> dict[str, Any]:
+        found: dict[str, Any] = {str(p): offset for p, offset in enumerate(offsets)}
+        return found | {STREAM: self._place.stream}
 
-def _packed(offsets: Sequence[int]) -> dict[str, Any]:
-    return {str(partition): offset for partition, offset in enumerate(offsets)}
+    def _check(self, begins: Sequence[int], ends: Sequence[int]) -> None:
+        """Refuse a stream that has fewer rows than were read: rows would be passed over."""
+        for partition, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+            if begin > end:
+                raise InvalidInputError(
+                    f"the query has read partition {partition} of stream {self._place.stream!r} up "
+                    f"to offset {begin}, and it ends at {end}: the stream was made anew; begin "
+                    "with a new checkpoint",
+                    stream=self._place.stream,
+                )
+
+
+def _count(offsets: Mapping[str, Any]) -> int:
+    """Of how many partitions offsets are."""
+    return len(offsets) - (STREAM in offsets)
 
 
 def _limited(begins: Sequence[int], ends: Sequence[int], rows: int) -> list[int]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -220,11 +221,18 @@ class Committer:
                 recorded before are passed over.
 
         Raises:
+            InvalidInputError: there are too many parts; nothing of the batch is visible.
             UnavailableError: the disk refused; commit it again.
         """
         folder = self._write.folder
         path = folder / _record_name(batch)
         ordered = sorted(parts, key=lambda part: (part.file, part.partition))
+        if len(ordered) > _PARTS:  # their numbers would be those of the next batch
+            raise InvalidInputError(
+                f"a batch for stream {self._write.place.stream!r} has {len(ordered)} parts, one "
+                f"for each task and partition; expected at most {_PARTS}: coalesce the DataFrame",
+                stream=self._write.place.stream,
+            )
         record = Record(batch, ordered)
         folder.mkdir(parents=True, exist_ok=True)
         if not self._files.publish(path, msgspec.json.encode(record), self._clock.new_id()):
@@ -264,13 +272,19 @@ class Committer:
                 self._files.remove(folder / name)
         if self._write.is_once:
             self._files.remove(folder / own)
-            folder.rmdir()
+            _remove_empty(folder)
 
     def abort(self, parts: Iterable[Part]) -> None:
-        """Remove what tasks have staged, unless a record names it."""
-        if not any(name.endswith(".json") for name in self._files.names(self._write.folder)):
-            for part in parts:
-                self._files.remove(self._write.folder / part.file)
+        """Remove what tasks have staged, unless a record names it.
+
+        Of a write that nobody can repeat all goes, that of tasks which Spark did not hear of too.
+        """
+        names = self._files.names(self._write.folder)
+        if any(name.endswith(".json") for name in names):
+            return
+        for name in names if self._write.is_once else [part.file for part in parts]:
+            self._files.remove(self._write.folder / name)
+        _remove_empty(self._write.folder)
 
 
 def collect_leftovers(place: Place, files: Files, clock: Clock) -> None:
@@ -286,9 +300,16 @@ def collect_leftovers(place: Place, files: Files, clock: Clock) -> None:
         if age_ms > KEEP_UNUSED_MS:
             for file in files.names(root / name):
                 files.remove(root / name / file)
-            with_nothing = not os.listdir(root / name)
-            if with_nothing:
-                (root / name).rmdir()
+            _remove_empty(root / name)
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove a folder, unless an attempt that does not count has put a file there, or it is gone.
+
+    What such an attempt leaves is collected later.
+    """
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _record_name(batch: int) -> str:

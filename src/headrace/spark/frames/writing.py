@@ -18,6 +18,7 @@ from headrace.bus.spec import StreamSpec
 from headrace.clock import SystemClock
 from headrace.errors import InternalError, InvalidInputError
 from headrace.files import Files
+from headrace.records.schema import normalise
 from headrace.spark.frames.columns import arrow_schema
 from headrace.spark.frames.options import Place, names_of, number_of
 from headrace.spark.frames.staging import Committer, Part, Stager, Write, collect_leftovers
@@ -136,3 +137,15 @@ def prepare_stream(place: Place, options: Mapping[str, str], schema: StructType)
             f"{extra}; select {spec.schema.names}",
             stream=spec.name,
         )
+    _check_types(wanted, spec)
+
+
+def _check_types(wanted: pa.Schema, spec: StreamSpec) -> None:
+    """Refuse types of which no value fits, before any task runs."""
+    for field in wanted:
+        column = pa.table([pa.array([], field.type)], [field.name])
+        try:
+            normalise(column, pa.schema([spec.schema.field(field.name)]))
+        except InvalidInputError as error:
+            error.fields.update(stream=spec.name)
+            raise
