@@ -88,13 +88,15 @@ def test_processes_that_share_a_job_are_told_asked_and_stopped(headrace: Command
 
     assert "paused" in headrace("jobs", "pause", "passing")
     assert "running" in headrace("jobs", "resume", "passing")
-    headrace("jobs", "stop", "passing")
+    said = headrace("jobs", "stop", "passing")
+    assert f"process {first.pid} has left it after epoch" in said
+    assert f"process {second.pid}, which shares it, goes on" in said
     assert first.wait(30) == 130
     assert "stopped after epoch" in headrace.said(0)
     until(lambda: headrace.described()["process"] == second.pid, "the next driver")
     headrace.world.feed(20)
     until(lambda: headrace.world.read_so_far("passing") == 80, "more rows")
-    second.terminate()
+    assert "stopped after epoch" in headrace("jobs", "stop", "passing")
     assert second.wait(30) == 130
     assert headrace.described()["status"] == "stopped"
     assert headrace.described()["members"] == []

@@ -255,7 +255,7 @@ def test_stop_waits_until_the_driver_is_gone(driver: TestDriver) -> None:
         assert process.stdout.readline() == "held\n"
         told = jobs(driver, "stop", "shop")
         stopped = {"job": "shop", "process": process.pid, "epoch": epoch}
-        assert told == {**stopped, "by": "signal", "goes_on_in": None}
+        assert told == {**stopped, "by": "signal", "goes_on_in": []}
         assert process.wait(10) == 0
     assert driver_of(driver.storage, driver.storage, "shop", SystemClock()) is None
     told = refused("jobs", "stop", "shop", "--home", driver.home)

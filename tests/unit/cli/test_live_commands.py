@@ -232,7 +232,7 @@ def test_stop_ends_a_job_by_its_api_alone(home: Shop, monkeypatch: pytest.Monkey
     running = home.start()
     home.feed(running)
     told = home("stop", "shop", "--savepoint", "--name", "last")
-    assert (told["by"], told["process"], told["goes_on_in"]) == ("api", os.getpid(), None)
+    assert (told["by"], told["process"], told["goes_on_in"]) == ("api", os.getpid(), [])
     assert sent == []
     result = running.wait(30)
     assert (result.interrupted, result.rows, result.state.ended) == (True, 1, False)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headrace.config import Settings
     from headrace.control.client import Client
     from headrace.coordinator.drivers import Driver
+    from headrace.coordinator.running.members import MemberInfo
 
     How = Literal["api", "signal"]
 
@@ -43,6 +44,7 @@ def stop(
     from headrace.coordinator.inspection.job_list import view_job
 
     settings, clock = settings_of(home), SystemClock()
+    before = _members(settings, job)
     driver, client = _driver(settings, job, clock), reachable(settings, job, ANSWER_S)
     how = _ask(settings, job, driver, client, clock)
     process = client.place.process if client is not None else driver and driver.process
@@ -50,7 +52,7 @@ def stop(
     with open_home_bus(settings) as bus:
         after = view_job(settings, job, bus, clock)
     epoch = None if after.state is None else after.state.epoch
-    goes_on = after.driver.process if after.driver is not None else None
+    goes_on = _left(before, process)
     if not as_json:
         show_line(_line(job, epoch, process, goes_on))
     told: dict[str, object] = {"job": job, "process": process, "epoch": epoch, "by": how}
@@ -62,6 +64,27 @@ def stop(
             show_line(saved_line(saved))
     if as_json:
         show_json(told)
+
+
+def _members(settings: Settings, job: str) -> list[MemberInfo]:
+    from headrace.coordinator.backup.places import newest_of
+    from headrace.coordinator.running.members import read_members
+    from headrace.coordinator.storage import check_job_name
+
+    return read_members(newest_of(settings, check_job_name(job)))
+
+
+def _left(members: list[MemberInfo], process: int | None) -> list[int]:
+    """Return the processes that share the job of a driver that has gone."""
+    from headrace.coordinator.storage import is_alive
+
+    own = os.uname().nodename
+    is_theirs = any(one.drives and one.process == process for one in members)
+    return [
+        one.process
+        for one in (members if is_theirs else ())
+        if not one.drives and (one.host != own or is_alive(one.process))
+    ]
 
 
 def _driver(settings: Settings, job: str, clock: Clock) -> Driver | None:
@@ -143,12 +166,15 @@ def _is_gone(
     return client is None or client.has_ended
 
 
-def _line(job: str, epoch: int | None, process: int | None, goes_on: int | None) -> str:
+def _line(job: str, epoch: int | None, process: int | None, goes_on: list[int]) -> str:
     from headrace.cli.jobs.text import stopped_line
 
-    if goes_on is None:
+    if not goes_on:
         return stopped_line(job, epoch)
+    is_one = len(goes_on) == 1
+    others = f"process{'' if is_one else 'es'} {', '.join(map(str, goes_on))}"
     return (
-        f"job {job}: process {process} has left it after epoch {epoch}; process {goes_on}, which "
-        f"shares it, drives it now: headrace jobs stop {job} stops that one"
+        f"job {job}: process {process} has left it after epoch {epoch}; {others}, which "
+        f"share{'s' if is_one else ''} it, {'goes' if is_one else 'go'} on: headrace jobs stop "
+        f"{job}, once more, stops the one that drives next"
     )
