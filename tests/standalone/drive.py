@@ -7,14 +7,24 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.spark.jobs import MAKERS
+from tests.spark.jobs import MAKERS, counting
 
 import headrace as hr
 from headrace.config import load_settings
+from headrace.graph.jobs import Job
+
+
+def older(folder: Path) -> Job:
+    """The job ``counting`` as it was: its code could not take the third message of a key."""
+
+    def fail() -> None:
+        raise ValueError("the older code ran")
+
+    return counting((3, 3), fail)
 
 
 def main(order: dict[str, Any]) -> dict[str, Any]:
-    job = MAKERS[order["job"]](Path(order["gates"]))
+    job = {**MAKERS, "older": older}[order["job"]](Path(order["gates"]))
     settings = load_settings(None, order["sets"], {})
 
     def tell(line: str) -> None:

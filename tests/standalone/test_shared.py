@@ -10,9 +10,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.spark.jobs import model
+from tests.spark.jobs import MAKERS, model
 from tests.spark.runs import Driver, World, until
 
+import headrace as hr
 from headrace.clock import SystemClock
 from headrace.coordinator.drivers import driver_of
 from headrace.coordinator.running.members import MemberInfo, read_members
@@ -62,22 +63,27 @@ class Shared:
         """Wait until all is read, and what came of it is out."""
         fed = sum(map(len, self.world.log))
         until(lambda: self.world.read_so_far("counting") == fed, f"{fed} rows")
-        until(lambda: len(self.world.rows("counts")) == fed, f"{fed} results")
+        until(lambda: self._sent() == fed, f"{fed} results")
+
+    def _sent(self) -> int:
+        bus = self.world.bus
+        return sum(bus.stream("counts").ends()) if "counts" in bus.names() else 0
 
     def homes(self) -> dict[str, str]:
         """The state directory that each task lives in."""
         tasks = self.world.state("counting").tasks
         return {name: task.host for name, task in tasks.items()}
 
-    def end(self, *sets: str) -> None:
+    def end(self, *sets: str, job: str = "counting") -> None:
         """Let the job read its inputs to their ends, and see that all processes end."""
         for driver in self.processes.values():
             if driver.running():
                 driver.terminate()
         for driver in self.processes.values():
             driver.wait()
-        last = self.start("counting", "job.bounded=true", *sets).wait()
-        assert last.get("ended"), last
+        chosen = self.world.settings(*SETS, "job.bounded=true", *sets)
+        last = hr.run(MAKERS[job](self.world.gates), chosen)
+        assert last.state.ended
         assert model(self.world.log) == self.world.found()
 
 
@@ -92,6 +98,7 @@ def freeze(driver: Driver, world: World) -> None:
 
     def is_apart() -> bool:
         os.kill(driver.process.pid, signal.SIGSTOP)
+        until(lambda: _is_still(driver.process.pid), "all of its threads to stand still")
         locks = list(world.home.glob("bus/streams/*/p-*/lock"))
         assert locks
         if all(map(_is_free, locks)):
@@ -100,6 +107,12 @@ def freeze(driver: Driver, world: World) -> None:
         return False
 
     until(is_apart, "a moment without an append")
+
+
+def _is_still(process: int) -> bool:
+    """Say whether no thread of a process runs: the kernel stops them one after the other."""
+    stats = [path.read_text() for path in Path(f"/proc/{process}/task").glob("*/stat")]
+    return all(stat.rpartition(")")[2].split()[0] in "TZ" for stat in stats)
 
 
 def _is_free(lock: Path) -> bool:
@@ -210,6 +223,47 @@ def test_who_leaves_is_let_go_and_who_joins_takes_few_tasks(shared: Shared) -> N
     first.wait()
     until(lambda: [one.process for one in shared.members()] == [second.process.pid], "the next")
     shared.feed()
+    shared.end()
+
+
+def test_parts_of_a_job_share_the_processes(shared: Shared) -> None:
+    """A member is killed, then the driver: of all its parts."""
+    for _ in range(3):
+        shared.start("parts")
+    until(lambda: len(shared.members()) == 3, "three processes")
+    shared.feed()
+    parts = [path.name for path in (shared.world.home / "jobs").glob("counting*")]
+    assert len(parts) > 1
+    until(lambda: all(len(_homes_of(shared, name)) == 3 for name in parts), "all parts on all")
+    for killed in (shared.following()[0], shared.driving()):
+        shared.world.feed(60)
+        killed.kill()
+        shared.catch_up()
+    shared.end(job="parts")
+
+
+def _homes_of(shared: Shared, part: str) -> set[str]:
+    """The state directories that the tasks of a part live in; feeds what lets them move."""
+    state = shared.world.state(part)
+    if not state.task_counts:
+        return {one.host_id for one in shared.members()}
+    shared.feed(5)
+    return {task.host for task in state.tasks.values()}
+
+
+def test_a_process_with_older_code_runs_that_of_the_driver(shared: Shared) -> None:
+    """Until it drives itself: then its own goes on with the state that is there."""
+    first = shared.start()
+    shared.feed(5)
+    second = shared.start("older")
+    shared.await_members(first, second)
+    until(lambda: _is_even(shared, _hosts(shared)), "tasks on both")
+    shared.feed(100)  # the third message of many a key
+    generation = shared.world.state("counting").generation
+    first.kill()
+    shared.feed()
+    assert shared.driving() is second
+    assert shared.world.state("counting").generation == generation + 1
     shared.end()
 
 
