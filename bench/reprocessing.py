@@ -223,6 +223,15 @@ class Live:
                 while self.feed.rows < self.read() + 4 * EPOCH_ROWS:
                     self.feed.send(CHUNK // 4)
 
+    def settle(self) -> None:
+        """Wait until it has read what came while it started, or was slowed down."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self.load == "steady" and self.command.epochs[-1][1]["lag"]:
+            if time.monotonic() > deadline:
+                raise RuntimeError("the live job does not catch up")
+            time.sleep(0.05)
+        time.sleep(SETTLE_S)
+
     def read(self) -> int:
         return sum(told["rows"] for _, told in list(self.command.epochs))
 
@@ -272,7 +281,7 @@ class Live:
 
 def measured(home: Path, live: Live, share: float | None, lengths: Lengths) -> dict[str, Any]:
     """Run one backfill beside a live job."""
-    time.sleep(SETTLE_S)
+    live.settle()
     start = time.monotonic()
     time.sleep(lengths.before)
     asked = time.monotonic()
