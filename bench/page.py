@@ -7,6 +7,9 @@
         > docs/benchmarks/restore.jsonl                         # a minute
     python bench/failover.py >> docs/benchmarks/failover.jsonl  # an hour
     python bench/reprocessing.py > docs/benchmarks/reprocessing.jsonl  # about five minutes
+    python bench/batch.py --out docs/benchmarks/batch.jsonl             # about five minutes
+    python bench/stateful.py --out docs/benchmarks/stateful.jsonl       # about two minutes
+    python bench/dataframes.py --out docs/benchmarks/dataframes.json    # a minute
     python bench/page.py [--check]                              # writes the page
 
 Text outside the marks ``<!-- name -->`` and ``<!-- /name -->`` is left as it is; ``--check`` writes
@@ -23,6 +26,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from pyspark_tables import TABLES as BESIDE_PYSPARK
 
 from headrace.bench.stores.report import Row, markdown, ratios, rows_of
 
@@ -225,6 +230,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "failover": ("failover.jsonl", failover),
     "reprocessing": ("reprocessing.jsonl", beside_live),
     "reprocessing-rates": ("reprocessing.jsonl", reprocessed),
+    **BESIDE_PYSPARK,
 }
 
 if __name__ == "__main__":
