@@ -24,6 +24,7 @@ from headrace.cli.running.beginning import (
 
 if TYPE_CHECKING:
     from headrace.bus.bus import Bus
+    from headrace.cli.running.progress import Progress
     from headrace.cli.running.reporters import Reporter
     from headrace.cli.running.scaling import Scaling
     from headrace.cli.running.ways import Way
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from headrace.coordinator.summary import EpochSummary
     from headrace.errors import HeadraceError
     from headrace.graph.jobs import Job
+    from headrace.graph.operators import JobGraph
 
 
 def run(  # noqa: PLR0913, PLR0917 - one for each option
@@ -82,10 +84,8 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
 
     way = Way.of(standalone=standalone, join=join, master=master, loop=loop, takeover=takeover)
     flags: dict[str, object] = {"spark.master": master, "spark.loop": loop}
-    if bounded:
-        flags["job.bounded"] = "true"
-    if replace:
-        flags["job.replace_outputs"] = "true"
+    flags |= {"job.bounded": "true"} if bounded else {}
+    flags |= {"job.replace_outputs": "true"} if replace else {}
     settings = settings_of(home, config, overrides, flags)
     run_target(
         target,
@@ -160,28 +160,21 @@ def show_run(
     scaling: Scaling | None = None,
 ) -> bool:
     """Run a job under a reporter; return whether it was interrupted, by others than ``scaling``."""
-    from headrace.cli.running.progress import Progress
     from headrace.cli.running.scaling import Scaling
     from headrace.coordinator.changes.rescaling import setting_notice
     from headrace.coordinator.loop import Control
     from headrace.coordinator.running.course import Listeners
     from headrace.errors import HeadraceError
-    from headrace.graph.operators import Input
 
+    graph = job.build()  # mistakes are told before anything starts
     control, scaling = Control(), scaling or Scaling()
-    operators = job.build().operators
-    inputs = [operator for operator in operators if isinstance(operator, Input)]
-    lateness = {operator.name: operator.lateness_ms for operator in inputs}
-    idle = {operator.name: operator.idle_ms for operator in inputs if operator.idle_ms is not None}
     running: list[tuple[JoinedParts, Progress]] = []
 
     def on_parts(parts: JoinedParts) -> None:
         scaled = scaling.begin(parts, control)
-        state, streams = parts.state, parts.input_streams()
-        began = clock.monotonic()
-        progress = Progress(job.name, streams, lateness, state, began, idle_ms=idle)
+        progress = _begun(graph, parts, clock)
         running.append((parts, progress))
-        told = setting_notice(state, settings.job.tasks) if scaling.tasks is None else None
+        told = setting_notice(parts.state, settings.job.tasks) if scaling.tasks is None else None
         if told is not None:
             typer.echo(told, err=True)
         reporter.started(progress, parts.ends)
@@ -218,6 +211,17 @@ def show_run(
     interrupted = result.interrupted and not scaling.has_caught_up
     reporter.finished(seconds, interrupted=interrupted)
     return interrupted
+
+
+def _begun(graph: JobGraph, parts: JoinedParts, clock: Clock) -> Progress:
+    from headrace.cli.running.progress import Progress
+    from headrace.graph.operators import Input
+
+    inputs = [operator for operator in graph.operators if isinstance(operator, Input)]
+    lateness = {operator.name: operator.lateness_ms for operator in inputs}
+    idle = {operator.name: operator.idle_ms for operator in inputs if operator.idle_ms is not None}
+    streams, began = parts.input_streams(), clock.monotonic()
+    return Progress(graph.name, streams, lateness, parts.state, began, idle_ms=idle)
 
 
 def _tell_of_replay(job: str, error: HeadraceError, settings: Settings, clock: Clock) -> None:
