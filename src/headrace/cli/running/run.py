@@ -172,8 +172,7 @@ def show_run(
 
     def on_parts(parts: JoinedParts) -> None:
         scaled = scaling.begin(parts, control)
-        progress = _begun(graph, parts, clock)
-        running.append((parts, progress))
+        running.append((parts, progress := _begun(graph, parts, clock)))
         told = setting_notice(parts.state, settings.job.tasks) if scaling.tasks is None else None
         if told is not None:
             typer.echo(told, err=True)
