@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, cast
 
-from tests.sim.machine_world import World, require
+from tests.sim.machine_asks import Serving, require
+from tests.sim.machine_world import World
 
 from headrace.coordinator.changes.rescale_steps import commit_rescale
 from headrace.coordinator.committing import Committing
 from headrace.coordinator.epoch import EpochRun, MisplacedError
 from headrace.coordinator.hosts.letting_go import let_go
 from headrace.coordinator.hosts.members import Members
+from headrace.coordinator.hosts.steering import Steering
 from headrace.coordinator.machines import life as living
 from headrace.coordinator.machines import turn as turning
 from headrace.coordinator.machines.life import Action, Life, Wishes
@@ -59,6 +61,18 @@ class MachineDriver:
         self._reports: list[SlotReport] = []
         self._published = ""
         self._ask_anew()
+        self.steering = Steering(
+            reign=self.reign,
+            members=self._members,
+            runner=cast("Any", _Renewing(self)),
+            clock=clock,
+            publish=self._publish,
+            ask=lambda error: self._ask_anew(),
+            plan=lambda: "plan",
+        )
+        self._serving = Serving(world.asks, self.steering)
+        self.cold: frozenset[str] = frozenset()
+        self.is_frozen = False
         self.wishes = Wishes()
         self.rescale_to: int | None = None
         self.error: Exception | None = None
@@ -83,12 +97,50 @@ class MachineDriver:
                 self._end_inputs()
             case Action.TURN:
                 self._turn_on()
+            case Action.SERVE:
+                self._serve_paused()
             case _:
                 self.life = self.life.after(living.Done())
-        for machine in (self.life, self.turn):
+        machines = self.life, self.turn, self._members._members
+        for machine in machines:
             if machine is not None and all(machine is not one for one in self._validated):
                 machine.validate()
-        self._validated = (self.life, self.turn)
+        self._serving.validate()
+        self._validated = machines
+
+    @property
+    def is_settled(self) -> bool:
+        """Say whether it waits for rows, and for nothing of its hosts."""
+        return self.life.action is Action.AWAIT and not self._members.is_unsettled
+
+    def _serve_paused(self) -> None:
+        self.cold = frozenset()  # no epoch is to follow
+        try:
+            self._serve(is_paused=True)
+        except HeadraceError as error:
+            self.error = error
+            return
+        self.life = self.life.after(living.Done())
+
+    def _serve(self, *, is_paused: bool = False) -> None:
+        """Do what others ask for, as between any two epochs."""
+        world = self.world
+        for answered in self._serving.serve(is_paused=is_paused):
+            world.met[answered] += 1
+        if world.asks.cut:
+            self._publish()
+            world.asks.cut = False
+            if not self.reign.is_half:  # else whoever asked is told so
+                world.check_cut(self.state)
+                world.asks.savepoints.append(self.state)
+                world.met["savepoint"] += 1
+
+    def check_renewal(self, hosts: frozenset[str]) -> None:
+        """While one host after the other is renewed, no second one is cold."""
+        asked = self.world.asks.restart
+        if asked is not None and asked.rolling:
+            require(not self.cold and len(hosts) == 1, f"{hosts} are renewed, {self.cold} is cold")
+        self.cold |= hosts
 
     def _end_inputs(self) -> None:
         try:
@@ -156,6 +208,9 @@ class MachineDriver:
             case turning.Sweep():
                 assert run is not None
                 self._members.committed(run.around, self.state)
+                self.steering.committed(run)
+                if run.all_tasks:
+                    self.cold = frozenset()
             case turning.Ask():
                 return self._ask()
             case turning.Wait(seconds):
@@ -180,9 +235,10 @@ class MachineDriver:
     def _ask_anew(self) -> None:
         """A driver that begins asks until tasks can be placed."""
         while self._ask() is None:
-            self._rng.choice(self.world.hosts).bring_back()
+            self.world.bring_back(self._rng.choice(self.world.hosts))
 
     def _next(self) -> turning.Event | None:
+        self._serve()
         if self.rescale_to is not None:
             tasks, self.rescale_to = self.rescale_to, None
             if commit_rescale(self.reign, tasks, None, self._clock, self._publish):
@@ -196,7 +252,9 @@ class MachineDriver:
         ends = {"events": list(self.world.ends)}
         ranges = plan_ranges(self._plan, state, ends, self.max_rows)
         ended = not ranges and at_end(self._plan, state)
-        is_due = bool(ranges or ended)
+        is_due = bool(ranges or ended) or self.steering.wants_all
+        if not is_due and {slot.number for slot in self._slots} != self.world.numbers():
+            self._ask_anew()
         if not is_due and not self._members.is_unsettled:
             return turning.Nothing()
         run = EpochRun(
@@ -208,6 +266,7 @@ class MachineDriver:
             "plan",
             max(self._clock.now_ms(), state.time_ms),
             ended=ended,
+            all_tasks=self.steering.wants_all,
             ends=ends,
             standby_copies=self.world.copies,
             around=self._members.around(state),
@@ -279,6 +338,20 @@ class _LettingGo:
         if not {order.slot for order in orders} <= self._world.numbers():
             raise MisplacedError("slots have changed")
         return [self._world.run(order) for order in orders]
+
+
+class _Renewing(_LettingGo):
+    """What runs the orders that end processes."""
+
+    def __init__(self, driver: MachineDriver) -> None:
+        super().__init__(driver.world)
+        self._driver = driver
+
+    def run(self, orders: list[SlotOrder]) -> list[SlotReport]:
+        """Run them, if all of their slots answer."""
+        reports = super().run(orders)
+        self._driver.check_renewal(frozenset(report.host for report in reports))
+        return reports
 
 
 _MISHAPS: tuple[HeadraceError, ...] = (

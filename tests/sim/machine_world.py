@@ -11,13 +11,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from math import ceil, floor
 from typing import Any
 
+import msgspec
 import pyarrow as pa
+from tests.sim.machine_asks import Asks, require
 
 import headrace as hr
 from headrace.coordinator.commit_log import CommitLog
 from headrace.coordinator.creation import task_counts
+from headrace.coordinator.hosts.record import away_hosts
 from headrace.coordinator.manifest import InputPosition, JobState, Manifest, decode_manifest, fold
 from headrace.coordinator.placement import Slot
 from headrace.coordinator.planning import task_name
@@ -78,14 +82,9 @@ def plan_of(tasks: int, cell: tuple[Semantics, Semantics]) -> JobPlan:
     )
 
 
-class Broken(AssertionError):
-    """Something that always holds does not."""
-
-
-def require(holds: object, what: str) -> None:
-    """Fail, and say what of, unless it holds."""
-    if not holds:
-        raise Broken(what)
+def rows_read(state: JobState) -> int:
+    """Return how many rows a job has read."""
+    return sum(at.next_offset for at in state.inputs["events"].values())
 
 
 @dataclass
@@ -103,11 +102,13 @@ class Host:
     open: dict[str, tuple[int, int, bool]] = field(default_factory=dict)
     generation: int = 0
 
-    def bring_back(self) -> None:
-        """Let it answer again; what was open in its processes is so no more."""
-        if not self.answers:
-            self.is_up, self.is_frozen = True, False
-            self.open.clear()
+    def bring_back(self) -> bool:
+        """Let it answer again, with new processes; says whether it had not."""
+        if self.answers:
+            return False
+        self.is_up, self.is_frozen = True, False
+        self.open.clear()
+        return True
 
     @property
     def answers(self) -> bool:
@@ -195,6 +196,9 @@ class World:
         self.late_wins: Counter[int] = Counter()
         self.attempts = 0
         self.placed_over: frozenset[str] = frozenset()
+        self.asks = Asks()
+        self.first: JobState | None = None
+        self.read_before = 0
         self.met: Counter[str] = Counter()
 
     # What hosts say
@@ -202,13 +206,22 @@ class World:
     def slots(self) -> tuple[Slot, ...]:
         """Ask all slots where they are; they let go of their stores."""
         if self.rng.random() < 0.1:
-            self.rng.choice(self.hosts).bring_back()
+            self.bring_back(self.rng.choice(self.hosts))
         if not self.numbers():
             raise UnavailableError("no slot answers")
         for host in self.hosts:
             if host.answers:
                 host.open.clear()
         return tuple(Slot(n, host.name) for host in self.hosts if host.answers for n in host.slots)
+
+    def bring_back(self, host: Host) -> None:
+        """Let a host answer again."""
+        if host.bring_back():
+            self._count_processes(host.slots)
+
+    def _count_processes(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self.asks.processes[slot] = self.asks.processes.get(slot, 0) + 1
 
     def numbers(self) -> set[int]:
         """Return the slots that would answer."""
@@ -225,6 +238,10 @@ class World:
         attempt = f"a{self.attempts}"
         if order.host and order.host != host.name:
             return SlotReport(order.slot, attempt, host.name, 1, misplaced=True)
+        if order.renew:
+            host.open = {name: held for name, held in host.open.items() if held[0] != order.slot}
+            self._count_processes([order.slot])
+            return SlotReport(order.slot, attempt, host.name, 1)
         if order.generation < host.generation:
             fenced = SlotFailure("NotOwnerError", "a newer driver owns the stores")
             return SlotReport(order.slot, attempt, host.name, 1, error=fenced)
@@ -324,7 +341,9 @@ class World:
         return task_counts(self.plan) if self.state is None else self.state.task_counts
 
     def first_state(self, generation: int, lineage: str) -> JobState:
-        """Return a job that has read nothing."""
+        """Return a job that has read nothing, or what one begins with from a savepoint."""
+        if self.first is not None:
+            return msgspec.structs.replace(self.first, generation=generation)
         return JobState(
             job="machines",
             lineage=lineage,
@@ -396,6 +415,34 @@ class World:
         require(lost == went, "a task whose host was lost went nowhere, or twice")
         if before.lineage == after.lineage:
             self._check_moves(before, after)
+            self._check_drained(before, after)
+
+    def _check_drained(self, before: JobState, after: JobState) -> None:
+        """Nothing new comes to a host that is to be empty, where another one has slots."""
+        away = away_hosts(before.hosts)
+        if not self.placed_over - away:
+            return
+        for name, task in after.tasks.items():
+            held = before.tasks.get(name)
+            came = held is None or held.host != task.host
+            require(not came or task.host not in away, f"{name} came to a drained host")
+        for name, found in after.standbys.items():
+            had = {one.host for one in before.standbys.get(name, ())}
+            new = {one.host for one in found} - had
+            require(not new & away, f"a standby of {name} was begun on a drained host")
+
+    def check_cut(self, state: JobState) -> None:
+        """All that a savepoint has read counts in it and is out, and nothing else is."""
+        require(state.epoch in self.log.blobs, "a savepoint of an epoch that is none")
+        _, digest = decode_manifest(self.log.read(state.epoch), "of a savepoint")
+        require(state.digest == digest, "a savepoint of what nobody committed")
+        require(state.epoch in self.published or not state.outputs, "a savepoint is not out yet")
+        if self.cell == CELLS[0]:
+            read = rows_read(state)
+            out = sum(rows for epoch, rows in self.published.items() if epoch <= state.epoch)
+            seen = state.counts.get("seen", 0)
+            out += self.read_before
+            require(read == seen == out, f"of {read} rows {seen} count in a savepoint, {out} out")
 
     def _check_moves(self, before: JobState, after: JobState) -> None:
         there = self.placed_over
@@ -411,7 +458,7 @@ class World:
     def check_rows(self) -> None:
         """At the end, every row that was read counts as often as the semantics say."""
         assert self.state is not None
-        read = sum(at.next_offset for at in self.state.inputs["events"].values())
+        read = rows_read(self.state) - self.read_before
         out = sum(self.published.values()) + self.emitted
         for semantics, found, what in (
             (self.cell[0], self.counted, "counted"),
@@ -421,3 +468,25 @@ class World:
             require(semantics is not Semantics.EXACTLY_ONCE or found == read, wrong)
             require(semantics is not Semantics.AT_LEAST_ONCE or found >= read, wrong)
             require(semantics is not Semantics.AT_MOST_ONCE or found <= read, wrong)
+
+    def check_settled(self) -> None:
+        """At rest, no slot has more than its share, and what is to be empty is."""
+        state = self.state
+        assert state is not None
+        meant = {host for host in self.asks.drained if host in state.hosts}
+        marked = {name for name, host in state.hosts.items() if host.everywhere}
+        require(marked == meant, f"of all jobs, {meant} are drained, and {marked} are marked")
+        cores = {name: host.slots for name, host in state.hosts.items() if host.slots}
+        away = away_hosts(state.hosts)
+        opened = {name: count for name, count in cores.items() if name not in away} or cores
+        load = Counter(task.host for task in state.tasks.values())
+        copies = Counter(one.host for held in state.standbys.values() for one in held)
+        for name in sorted(set(cores) - set(opened)):
+            require(not load[name], f"{load[name]} tasks are left on the drained host {name}")
+            require(not copies[name], f"{copies[name]} standbys are left on host {name}")
+        if load[""] or len(state.tasks) < state.task_counts[self.keyed]:
+            return  # some tasks have not run yet
+        mean = state.task_counts[self.keyed] / sum(opened.values())
+        for name, count in opened.items():
+            even = floor(mean) * count <= load[name] <= ceil(mean) * count
+            require(even, f"host {name} has {load[name]} tasks in {count} slots, of {mean} each")

@@ -11,8 +11,9 @@ import random
 from collections import Counter
 
 import pytest
+from tests.sim.machine_asks import begun_from
 from tests.sim.machine_driver import MachineDriver
-from tests.sim.machine_world import CELLS, Host, World
+from tests.sim.machine_world import CELLS, Host, World, rows_read
 
 from headrace.coordinator.machines import turn as turning
 from headrace.coordinator.machines.life import Phase, Wishes
@@ -23,6 +24,7 @@ from headrace.testing.clock import ManualClock
 SCHEDULES = 10_000
 BATCHES = 20
 MOST_STEPS = 3_000
+CALM = 8
 met: Counter[str] = Counter()
 
 
@@ -48,6 +50,10 @@ def test_everything_was_met() -> None:
         return
     kinds = (
         "crashed",
+        "drain refused",
+        "drained",
+        "drained everywhere",
+        "driver frozen",
         "failed",
         "fenced",
         "frozen",
@@ -59,8 +65,13 @@ def test_everything_was_met() -> None:
         "moved",
         "paused",
         "rescaled",
+        "restarted",
+        "savepoint",
+        "savepoint begun",
+        "second driver",
         "storeheld",
         "taken over",
+        "used again everywhere",
         "waited",
     )
     assert [kind for kind in kinds if met[kind] < SCHEDULES // 200] == [], met
@@ -96,6 +107,7 @@ class _Schedule:
         for _ in range(self.rng.randint(8, 18)):
             self._event()
         self._come_to_rest()
+        self._begin_from_savepoint()
         met.update(self.world.met)
 
     def _event(self) -> None:
@@ -103,27 +115,34 @@ class _Schedule:
         chance = rng.random()
         if chance < 0.55:
             self._drive(rng.randint(1, 12))
-        elif chance < 0.75:
+        elif chance < 0.68:
             world.ends[rng.randrange(len(world.ends))] += rng.randint(1, 9)
-        elif chance < 0.86:
+        elif chance < 0.77:
             self._host(rng.choice(world.hosts))
-        elif chance < 0.90:
+        elif chance < 0.80:
             self._crash()
-        elif chance < 0.94 and len(self.drivers) < 3:
-            world.met["taken over"] += 1
+        elif chance < 0.83 and len(self.drivers) < 3:
+            world.met["second driver"] += 1
             self.drivers.append(self._driver())
-        elif chance < 0.96:
+        elif chance < 0.85:
             self._take_over_in_commit(rng.choice(self.drivers))
-        elif chance < 0.98:
+        elif chance < 0.87:
+            self._take_over()
+        elif chance < 0.89:
             driver = rng.choice(self.drivers)
             driver.wishes = Wishes(paused=not driver.wishes.paused)
             world.met["paused"] += driver.wishes.paused
-        else:
+        elif chance < 0.91:
             rng.choice(self.drivers).rescale_to = rng.randint(1, 4)
+        elif chance < 0.92:
+            world.asks.take_back()
+        else:
+            names = [host.name for host in world.hosts]
+            world.met[world.asks.something(rng, names, self.clock)] += 1
 
     def _host(self, host: Host) -> None:
         if not host.answers:
-            host.bring_back()
+            self.world.bring_back(host)
             self.world.met["host back"] += 1
         elif self.rng.random() < 0.5:
             host.is_up = False
@@ -137,6 +156,20 @@ class _Schedule:
         self.drivers.remove(self.rng.choice(self.drivers))
         self.world.met["crashed"] += 1
         self.drivers.append(self._driver())
+
+    def _take_over(self) -> None:
+        """Fence the drivers there are, as --takeover does: they let go, or are frozen and wake."""
+        self.world.log.take_generation({"takes_over": 1})
+        for driver in self.drivers:
+            if self.rng.random() < 0.4:
+                driver.is_frozen = True
+                self.world.met["driver frozen"] += 1
+            else:
+                driver.wishes = Wishes(stop=True)
+        for _ in range(self.rng.randint(0, 2)):
+            self._drive(self.rng.randint(1, 12))
+        self.drivers.append(self._driver())
+        self.world.met["taken over"] += 1
 
     def _take_over_in_commit(self, driver: MachineDriver) -> None:
         """Let another driver begin when one has looked at its generation, about to commit."""
@@ -152,6 +185,9 @@ class _Schedule:
 
     def _drive(self, steps: int, driver: MachineDriver | None = None) -> None:
         driver = driver or self.rng.choice(self.drivers)
+        if driver.is_frozen and (driver.is_over or self.rng.random() < 0.8):
+            return
+        driver.is_frozen = False
         for _ in range(steps):
             self.clock.advance(self.rng.randint(0, 300))
             if driver.is_over:
@@ -166,10 +202,30 @@ class _Schedule:
         if not self.drivers:
             self.drivers.append(self._driver())
 
+    def _settle(self) -> None:
+        """Let one driver answer what is asked, and bring its hosts in order."""
+        quiet = 0
+        for _ in range(MOST_STEPS):
+            driver, asks = self.drivers[-1], self.world.asks
+            driver.wishes, driver.max_rows, driver.is_frozen = Wishes(), 1_000, False
+            is_asked = asks.drain or asks.restart or asks.cut or driver.rescale_to
+            quiet = quiet + 1 if driver.is_settled and not is_asked else quiet
+            if quiet == CALM:
+                break
+            self.clock.advance(100)
+            if driver.is_over:
+                self._next(driver)
+                quiet = 0
+            else:
+                driver.step()
+        assert quiet == CALM, "hosts never came to rest"
+        self.world.check_settled()
+
     def _come_to_rest(self) -> None:
         """Bring all hosts back; one driver reads its inputs to their ends."""
         for host in self.world.hosts:
-            host.bring_back()
+            self.world.bring_back(host)
+        self._settle()
         for _ in range(MOST_STEPS):
             driver = self.drivers[-1]
             driver.wishes, driver.max_rows = Wishes(finish=True), 1_000
@@ -185,3 +241,17 @@ class _Schedule:
         at = [held.next_offset for held in self.world.state.inputs["events"].values()]
         assert list(self.world.state.until["events"]) == at
         self.world.check_rows()
+
+    def _begin_from_savepoint(self) -> None:
+        """Begin another job from one of those that were taken; it reads the rest, once."""
+        world, rng = self.world, self.rng
+        if not world.asks.savepoints or world.cell != CELLS[0] or rng.random() < 0.7:
+            return
+        saved = rng.choice(world.asks.savepoints)
+        self.world = World(rng, world.cell, 1, 2, copies=world.copies, most_moves=None)
+        self.world.first = begun_from(saved, self.clock.new_id())
+        self.world.read_before, self.world.ends = rows_read(saved), world.ends
+        self.world.met["savepoint begun"] += 1
+        self.drivers = [self._driver()]
+        self._come_to_rest()
+        self.world.met.update(world.met)

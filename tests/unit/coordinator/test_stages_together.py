@@ -7,13 +7,17 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pytest
 
 import headrace as hr
 from headrace.coordinator.creation import task_counts
 from headrace.coordinator.hosts.placing import Around, Placing
+from headrace.coordinator.hosts.record import HostState
+from headrace.coordinator.hosts.seats import Seats
 from headrace.coordinator.manifest import InputPosition, JobState
-from headrace.coordinator.placement import PlacementRules, Slot
+from headrace.coordinator.placement import Affinity, PlacementRules, Slot
 from headrace.coordinator.standby.course import StandbyCourse
+from headrace.coordinator.standby.placing import Standby
 from headrace.coordinator.task_files import TaskState
 from headrace.plan.planner import plan
 from headrace.plan.stages import JobPlan, StreamInfo
@@ -138,3 +142,24 @@ def test_the_order_in_which_stages_are_asked_for_changes_nothing() -> None:
         placing = Placing(PLAN, state, slots, Around(), StandbyCourse(PLAN, state, slots, 0))
         found.append({stage.name: placing.of(stage) for stage in stages})
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("affinity", list(Affinity))
+def test_slots_let_go_of_standbys_whose_tasks_come_to_their_host(affinity: Affinity) -> None:
+    """Whatever the affinity: one of them has the standby open, and another may get the task."""
+    name = f"{KEYED[0].name}/0"
+    state = msgspec.structs.replace(
+        new_job(),
+        tasks={name: TaskState(epoch=3, host="b", segments=HELD)},
+        standbys={name: (Standby("a", 3, "x"),)},
+        hosts={"a": HostState("", 2), "b": HostState("", 1, drained=True)},
+    )
+    slots, seats = slots_of("aab"), Seats()
+    seats.sit({name: 2})
+    around = Around(PlacementRules(affinity), seats)
+    placing = Placing(PLAN, state, slots, around, StandbyCourse(PLAN, state, slots, 1))
+    assert placing.of(KEYED[0]).hosts[name] == "a"
+    leaving = placing.leaving()
+    assert [name in leaving.get(slot, ()) for slot in (0, 1, 2)] == [True, True, True]
+    seats.let_go()
+    assert placing.leaving() == {}

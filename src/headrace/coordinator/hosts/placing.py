@@ -11,7 +11,7 @@ new host is committed; before, the slots that may have its stores open let go of
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.coordinator.balance import Budget, Known, Move
@@ -184,12 +184,22 @@ class Placing:
                     placed.update(dict.fromkeys(names, number))
         seats = self.around.seats
         found = seats.leaving(placed)
-        for move in self.moves:  # a standby may be open in any slot of the host
-            if any(one.host == move.target for one in self._state.standbys.get(move.task, ())):
-                for slot in self._slots:
-                    if slot.host == move.target:
-                        found.setdefault(slot.number, []).append(move.task)
+        for name, host in self._taking_over() if seats.is_open else ():
+            for slot in self._slots:  # the standby may be open in any slot of the host
+                if slot.host == host:
+                    found.setdefault(slot.number, []).append(name)
         return found
+
+    def _taking_over(self) -> Iterator[tuple[str, str]]:
+        """Yield the tasks that are placed on hosts of their standbys, with these."""
+        homes: dict[str, str] = {}
+        for stage in self._plan.stages:
+            if stage.keyed:
+                homes.update(self.of(stage).hosts)
+        for name, held in self._state.standbys.items():
+            host = homes.get(name)
+            if any(one.host == host for one in held):
+                yield name, str(host)
 
     def seated(self, leaving: Mapping[int, list[str]]) -> None:
         """Note that slots have let go, and that the epoch is about to open stores."""

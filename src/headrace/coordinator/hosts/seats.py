@@ -21,6 +21,11 @@ class Seats:
         """The slot that each task was placed in last."""
         return self._at
 
+    @property
+    def is_open(self) -> bool:
+        """Say whether slots may have stores open."""
+        return self._is_open
+
     def let_go(self) -> None:
         """Note that no slot has any store open; tasks are to keep their seats all the same."""
         self._left.clear()
