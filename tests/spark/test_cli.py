@@ -252,6 +252,9 @@ def test_a_running_job_is_watched_paused_and_resumed(start: Start, folder: Path)
     (found,) = objects(ended(start("jobs", "top", "counts", "--json"))[1])
     assert (found["status"], found["counts"]["in"]) == ("running", ROWS)
     assert found["epochs"][-1]["steps_ms"]["level 0"] > 0
+    for words in (("ls",), ("describe", "counts"), ("why", "counts"), ("history", "counts")):
+        (answer,) = objects(ended(start("jobs", *words, "--json"))[1])
+        assert answer["live"] is True, words
     code, out, _ = ended(start("jobs", "pause", "counts"))
     assert (code, out) == (0, "counts is paused\n")
     with open_bus(folder / ".headrace" / "bus") as bus:
@@ -290,9 +293,10 @@ def test_another_job_goes_on_from_a_savepoint(start: Start, folder: Path) -> Non
     running = run(start, "counts", "--json")
     wait_until(lambda: has(ROWS), Deadline(SystemClock(), 120), "the first rows")
     (made,) = objects(ended(start("jobs", "savepoint", "counts", "--name", "live", "--json"))[1])
-    assert made["epoch"] >= 1
+    assert (made["live"], made["epoch"] >= 1) == (True, True)
     (stopped,) = objects(ended(start("jobs", "stop", "counts", "--savepoint", "--json"))[1])
     assert ended(running)[0] == 130
+    assert (stopped["by"], stopped["goes_on_in"]) == ("api", [])
     assert stopped["savepoint"]["epoch"] == stopped["epoch"]
     schema = pa.schema([("customer", pa.int64()), ("price", pa.int64())])
     with open_bus(folder / ".headrace" / "bus") as bus:
