@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,7 +74,7 @@ class SlotWatch:
 
     @contextlib.contextmanager
     def over(
-        self, rdd: SlotRDD, slots: Sequence[int], prefix: Path, places: dict[int, Executor]
+        self, rdd: SlotRDD, slots: Sequence[int], prefix: Path, places: Mapping[int, Executor]
     ) -> Iterator[None]:
         """Watch while a block runs slots.
 
