@@ -48,20 +48,5 @@ def attempts(home: Path) -> None:
     rows.write.format("headrace").mode("append").options(**options).save("written")
 
 
-def copying(home: Path) -> None:
-    """Copy a stream by small batches to another, which is told in the file of the checkpoint."""
-    spark = session("local[2]")
-    source = spark.readStream.format("headrace").options(home=str(home), maxRows=200).load("from")
-    query = (
-        source.select("id")
-        .writeStream.format("headrace")
-        .options(home=str(home), create=True, stream="copied", partitions=2, key="id")
-        .option("checkpointLocation", str(home / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-
-
 if __name__ == "__main__":
-    {"attempts": attempts, "copying": copying}[sys.argv[1]](Path(sys.argv[2]))
+    {"attempts": attempts}[sys.argv[1]](Path(sys.argv[2]))
