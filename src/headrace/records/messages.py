@@ -69,7 +69,9 @@ def _records(column: pa.ListArray) -> list[list[Any]]:
     """Lists of dicts: Arrow takes several times as long to make them."""
     records = column.flatten()
     names = [field.name for field in records.type]
-    if records.null_count or not names or not all(name.isidentifier() for name in names):
+    # msgspec takes some names with "__" for its own or Python's
+    is_plain = all(name.isidentifier() and not name.startswith("__") for name in names)
+    if records.null_count or not names or not is_plain:
         found: list[list[Any]] = column.to_pylist()
         return found
     kind = message_type("Record", pa.schema(list(records.type)))

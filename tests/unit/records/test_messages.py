@@ -83,8 +83,9 @@ def test_lists_of_records_are_lists_of_dicts(odd: list[Any]) -> None:
 
 
 def test_records_with_any_names_are_dicts() -> None:
-    rows = [[{"a b": 1}], [{"a b": 2}]]
-    assert columns_to_lists(pa.record_batch({"r": rows})) == [rows]
+    for names in (("a b", "a b"), ("__typename", "__typename"), ("__weakref__", "__weakref__")):
+        rows = [[{name: at}] for at, name in enumerate(names)]
+        assert columns_to_lists(pa.record_batch({"r": rows})) == [rows]
     assert columns_to_lists(pa.record_batch({"r": [[{}]]})) == [[[{}]]]
 
 
