@@ -22,6 +22,7 @@ from headrace.control.stillness import still
 from headrace.coordinator.joined import JoinedParts
 from headrace.coordinator.loop import Control, drive
 from headrace.coordinator.reprocessing.merging import Merge, Merged, live_wins, merge_streams
+from headrace.coordinator.reprocessing.pairs import are_alike
 from headrace.coordinator.storage import DriverLock
 from headrace.errors import InvalidInputError
 from headrace.faults import injected
@@ -67,13 +68,18 @@ def results(driver: TestDriver, stream: str = "out") -> dict[tuple[str, int], in
     }
 
 
-def backfill(driver: TestDriver, to_hour: int) -> str:
+def backfill(driver: TestDriver, to_hour: int, key_groups: int = 64) -> str:
     """Run the job over what was before an hour, apart; return the name of the run."""
     driver.crash()
     beside = dataclasses.replace(hours, name="hours-backfill", apart="backfill")
     span = {"in": {"from": "1970-01-01T00:00", "to": f"1970-01-01T0{to_hour}:00"}}
     with TestDriver(
-        beside, tasks=2, home=driver.home, memory_bus=False, inputs=read_spans(span)
+        beside,
+        tasks=2,
+        key_groups=key_groups,
+        home=driver.home,
+        memory_bus=False,
+        inputs=read_spans(span),
     ) as run:
         run.finish()
         return run.coordinator.state.lineage
@@ -104,6 +110,15 @@ def test_the_live_rows_win_and_what_they_lack_comes_once(driver: TestDriver) -> 
     driver.feed("in", [row(8, "ann", 1)])
     driver.run()
     assert {hour for _, hour in results(driver)} == {0, 1, 2, 3, 4, 5, 6}
+
+
+@pytest.mark.parametrize(("key_groups", "expected"), [(64, True), (100, False)])
+def test_jobs_with_other_key_groups_send_keys_elsewhere(
+    driver: TestDriver, key_groups: int, expected: bool
+) -> None:
+    backfill(driver, 3, key_groups)
+    jobs = ("hours", "hours-backfill")
+    assert are_alike(driver.settings, *jobs, SystemClock()) is expected
 
 
 def test_a_function_chooses(driver: TestDriver) -> None:

@@ -88,12 +88,17 @@ def behind(first: Outputs, second: Outputs) -> dict[str, int]:
 def are_alike(settings: Settings, first: str, second: str, clock: Clock) -> bool:
     """Say whether two jobs of one code send a key to one partition, though streams have no key.
 
-    Then a row goes by its task: so stages have as many tasks, and rows come from the same places.
+    Then a row goes by its task: so stages have as many tasks, keys fall into the same groups, and
+    rows come from the same places.
     """
     both = [part_readers(settings, job, clock) for job in (first, second)]
     shapes = [
         [
-            (state.task_counts, {name: len(held) for name, held in state.inputs.items()})
+            (
+                state.key_groups,
+                state.task_counts,
+                {name: len(held) for name, held in state.inputs.items()},
+            )
             for state in (reader.state() for reader in readers)
         ]
         for readers in both
