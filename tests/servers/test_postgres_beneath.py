@@ -86,7 +86,7 @@ def live(sink: Any, tmp_path: Path, number: int, *rows: dict[str, Any]) -> None:
 def test_a_row_that_is_there_stays_and_others_come_once(
     url: str, bus: MemoryBus, tmp_path: Path, nth: int
 ) -> None:
-    sink = hr.sinks.postgres(url, "orders", mode="upsert", key="id", delete_when="gone")
+    sink = hr.sinks.postgres(url, "orders", mode="upsert", key="id")
     live(sink, tmp_path, 1, *({"id": n, "price": 77.0, "gone": False} for n in (3, 20)))
     passed: list[str] = []
 
@@ -100,7 +100,7 @@ def test_a_row_that_is_there_stays_and_others_come_once(
     live(sink, tmp_path, 2, {"id": 4, "price": 88.0, "gone": False})
     assert send(bus, sink).rows == 10
     found = dict(ask(url, "SELECT id, price FROM orders"))
-    assert found == {n: float(n) for n in range(9)} | {3: 77.0, 20: 77.0, 4: 88.0}
+    assert found == {n: float(n) for n in range(10)} | {3: 77.0, 20: 77.0, 4: 88.0}
     live(sink, tmp_path, 3, {"id": 5, "price": 99.0, "gone": False})
     assert dict(ask(url, "SELECT id, price FROM orders"))[5] == 99.0
 

@@ -39,7 +39,7 @@ class PostgresSink(Sink):
         required: columns that are never null.
         delete_when: of mode ``upsert``: a column of booleans that is not in the table; where it is
             true, the row deletes that of its key.
-        keeps: of mode ``upsert``: a row of a key that is there stays, and none is deleted.
+        keeps: of mode ``upsert``: a row of a key that is there stays.
     """
 
     url: str
@@ -81,12 +81,17 @@ class PostgresSink(Sink):
         """Return the sink as it lets rows that are there stay.
 
         Raises:
-            InvalidInputError: it deletes.
+            InvalidInputError: it deletes, always or where a column says so.
         """
         if self.mode == "delete":
             raise InvalidInputError(
                 f"{self.identity} takes away rows, and cannot tell which of them came later than "
                 "what a run over old data deletes; delete them by SQL"
+            )
+        if self.delete_when is not None:
+            raise InvalidInputError(
+                f"{self.identity} cannot tell rows that it never had from those that the live job "
+                "deleted, which old data would bring back; bring the rows that it lacks by SQL"
             )
         return replace(self, keeps=self.mode == "upsert")
 

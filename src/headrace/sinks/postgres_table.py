@@ -156,10 +156,9 @@ class TableSpec:
         statements, source = [], f"({last}) AS s"
         if self.delete_when is not None:
             gone = quoted(self.delete_when)
-            if not self.keeps:
-                statements.append(
-                    f"DELETE FROM {self.name} AS t USING {source} WHERE {same} AND s.{gone}"
-                )
+            statements.append(
+                f"DELETE FROM {self.name} AS t USING {source} WHERE {same} AND s.{gone}"
+            )
             source = f"{source} WHERE s.{gone} IS NOT TRUE"
         names = [field.name for field in self.kept]
         values = [quoted(name) for name in names if name not in self.key]

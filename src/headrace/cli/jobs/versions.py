@@ -276,6 +276,8 @@ def _what_to_merge(
         raise InvalidInputError(
             f"the job that was given has no sinks {lacking}, which rows of {other!r} are kept for"
         )
+    for name in kept:
+        bindings[name].sink.beneath()  # what it refuses is refused before a row is appended
     return pairs, {name: (stream, bindings[name]) for name, stream in kept.items()}
 
 
