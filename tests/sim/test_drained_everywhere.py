@@ -167,8 +167,12 @@ def test_a_mark_of_the_job_alone_stays_and_one_of_all_is_not_taken_back_by_one(
         assert not state_of(driver).hosts[host(driver, 1)].drained
         assert state_of(driver).hosts[host(driver, 0)].drained
         note.add(Drained(host(driver, 0)), driver.clock)
+        steering.follow(note, now=True)
         note.remove(Drained(host(driver, 0)))
         steering.follow(note, now=True)
+        assert state_of(driver).hosts[host(driver, 0)].drained
+        ask = drain_request("host-0", driver.clock, undo=True, everywhere=True)
+        assert steering.drain(ask, note).host == host(driver, 0)
         assert state_of(driver).hosts[host(driver, 0)].drained
 
 
@@ -209,6 +213,44 @@ def test_what_cannot_be_read_counts_for_nothing(tmp_path: Path) -> None:
         assert note.read() == (one,)
         note.remove(one)
         assert note.read() == ()
+
+
+def test_marks_that_cannot_be_listed_end_no_job_and_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(files: Files, folder: Path) -> list[str]:
+        if folder.name == FOLDER:
+            raise PermissionError(13, "Permission denied", str(folder))
+        return names(files, folder)
+
+    names = Files.names
+    with driver_of(tmp_path) as driver:
+        feed(driver)
+        driver.run()
+        note_of(driver).add(Drained(host(driver, 1)), driver.clock)
+        driver.parts[0].steering.follow(note_of(driver), now=True)
+        monkeypatch.setattr(Files, "names", refused)
+        feed(driver)
+        driver.clock.advance(60_000)
+        driver.run()
+        assert driver.store("n") == dict.fromkeys(range(30), 2)
+        assert state_of(driver).hosts[host(driver, 1)].everywhere
+        told = headrace("jobs", "describe", "counts", "--home", tmp_path)
+        assert "(all jobs)" in told.out
+
+
+def test_a_host_that_no_job_knows_is_used_again_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with driver_of(tmp_path) as driver:
+        note = note_of(driver)
+        for address in ("host-8", "host-9"):
+            note.add(Drained("", address), driver.clock)
+        feed(driver)
+        driver.run()
+        told = headrace("cluster", "drain", "host-8", "--undo", "--home", tmp_path)
+        assert told.code == 0
+        assert [one.address for one in note.read()] == ["host-9"]
 
 
 def test_the_command_is_for_jobs_that_do_not_run_as_well(tmp_path: Path) -> None:

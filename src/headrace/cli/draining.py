@@ -135,7 +135,7 @@ def _for_all(
         concerned({view.storage: view.state}, named, undo=False)
     if undo:
         for one in note.read():
-            if found.host == one.host or one.means(found.host, _held(hosts, found)):
+            if one == found or one.means(found.host, _held(hosts, found)):
                 note.remove(one)
     else:
         note.add(found, clock)
@@ -205,8 +205,10 @@ def _ask(
     undo: bool,
     everywhere: bool = False,
 ) -> _Asked:
-    from headrace.coordinator.hosts.asking import ask_drain
+    from headrace.cli.jobs.finding import tell_notice
+    from headrace.coordinator.hosts.asking import ask_drain, concerned
     from headrace.coordinator.inspection.part_readers import part_readers
+    from headrace.errors import UnavailableError
     from headrace.files import Files
 
     readers = part_readers(settings, view.job, clock)
@@ -214,7 +216,14 @@ def _ask(
     if view.driver is None:
         host = _mark(settings, states, view.job, named, clock, undo=undo)
         return _Asked(view.job, readers, host, runs=False)
-    host = ask_drain(states, named, Files(), clock, ANSWER_S, undo=undo, everywhere=everywhere)
+    try:
+        host = ask_drain(states, named, Files(), clock, ANSWER_S, undo=undo, everywhere=everywhere)
+    except UnavailableError:
+        if not everywhere:
+            raise
+        tell_notice(f"job {view.job} does not answer now; it follows what is noted, in its time")
+        found = concerned(states, named, undo=undo, everywhere=True)
+        host = next(name for _, name in found.values())
     return _Asked(view.job, readers, host, runs=True)
 
 

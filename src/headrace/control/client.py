@@ -10,6 +10,7 @@ import http.client
 import json
 import os
 from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -129,6 +130,7 @@ class Client:
         except OSError as error:
             raise UnreachableError(self._no_answer(error), job=self.job) from error
         try:
+            self._check_peer(connection, address)
             connection.request("GET" if body is None else "POST", path, body, headers)
             answer = connection.getresponse()
             data = answer.read()
@@ -142,6 +144,12 @@ class Client:
         if answer.status == http.client.OK:
             return data
         raise _refusal(answer.status, data, answer.reason)
+
+    def _check_peer(self, connection: http.client.HTTPConnection, address: str) -> None:
+        """Refuse a name of another host that means this one here."""
+        if not self.is_here and _is_loopback(connection.sock.getpeername()[0]):
+            refused = OSError(f"{address} is this host, and not {self.place.host}")
+            raise UnreachableError(self._no_answer(refused), job=self.job)
 
     def _no_answer(self, error: Exception) -> str:
         return (
@@ -213,3 +221,8 @@ def _living(folder: Path, job: str, timeout_s: float) -> Client | None:
         if not client.has_ended:
             return client
     return None
+
+
+def _is_loopback(address: str) -> bool:
+    found = ip_address(address.partition("%")[0])
+    return (getattr(found, "ipv4_mapped", None) or found).is_loopback

@@ -113,7 +113,10 @@ class MergeHold:
     def _wait(self, merger: Merger) -> None:
         while not self._over.wait(POLL_S):
             with self._lock:
-                now = merger_of(self._settings, self._job)
+                try:
+                    now = merger_of(self._settings, self._job)
+                except OSError:  # who merges cannot be told this time
+                    continue
                 if now is None:
                     self._control.merging.clear()
                     self._thread = None
@@ -122,7 +125,8 @@ class MergeHold:
         if not self._over.is_set() and is_noted(self._settings, merger.other):
             self._tell(
                 f"the merge of {merger.other} into job {self._job} ended before it was done, and "
-                f"the job goes on; to complete it: headrace jobs merge {self._job} {merger.other}"
+                "the job goes on; to complete it, give the command that began it again, in the "
+                "same words"
             )
 
     def close(self) -> None:

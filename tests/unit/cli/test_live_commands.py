@@ -205,8 +205,11 @@ def test_a_word_that_a_killed_driver_left_is_passed_over(home: Shop) -> None:
     assert "no driver" in refused("jobs", "pause", "shop", "--home", home.home)
 
 
-def test_a_driver_of_another_host_is_asked_where_it_can_be_reached(home: Shop) -> None:
+def test_a_driver_of_another_host_is_asked_where_it_can_be_reached(
+    home: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is one by its word alone; its API is bound to all addresses of this host."""
+    monkeypatch.setattr(client, "_is_loopback", lambda address: False)
     with home.start(control__host="0.0.0.0") as running:
         home.feed(running)
         wait_until(home.word.exists, Deadline(SystemClock(), 30), "the word of the driver")
@@ -223,6 +226,53 @@ def test_a_driver_of_another_host_is_asked_where_it_can_be_reached(home: Shop) -
             assert home("ls")["live"] is is_asked
         told = refused("jobs", "pause", "shop", "--home", home.home)
         assert "runs on host elsewhere" in told
+
+
+def test_a_name_that_means_this_host_is_not_another_one(
+    home: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever listens here must not get the token of a driver elsewhere."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        own, port = socket.getaddrinfo, listener.getsockname()[1]
+        monkeypatch.setattr(
+            socket, "getaddrinfo", lambda host, *rest, **named: own("127.0.0.1", *rest, **named)
+        )
+        place = Place(f"http://far.test:{port}", "secret", 2**22 + 1, "elsewhere")
+        home.word.parent.mkdir(parents=True)
+        home.word.write_bytes(msgspec.json.encode(place))
+        found = client.Client(home.word.parent, "shop")
+        with pytest.raises(client.UnreachableError, match=r"far\.test is this host"):
+            found.get("/v1/job")
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.recv(100) == b""
+
+
+def test_stop_goes_by_the_driver_that_got_the_signal(
+    home: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The word of a driver that died elsewhere stays, and says nothing of who drives now."""
+    with home.start(control__enabled=False) as running:
+        home.feed(running)
+        place = Place("http://192.0.2.1:9", "t", 2**22 + 1, "elsewhere")
+        home.word.write_bytes(msgspec.json.encode(place))
+        monkeypatch.setattr(client.Client, "post", _unreachable)
+
+        def kill(process: int, number: int) -> None:
+            if number == signal.SIGTERM:
+                running._control.stop.set()
+                running.wait(30)
+                raise ProcessLookupError(process)
+            real(process, number)
+
+        real = os.kill
+        monkeypatch.setattr(os, "kill", kill)
+        told = home("stop", "shop", "--wait", 30)
+        assert (told["by"], told["process"]) == ("signal", os.getpid())
+
+
+def _unreachable(asked: client.Client, path: str, **body: object) -> Any:
+    raise client.UnreachableError("no route", job=asked.job)
 
 
 def test_stop_ends_a_job_by_its_api_alone(home: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.clock import Deadline, SystemClock
 from headrace.config import Settings, load_settings
-from headrace.control.merge_lock import MergeHold, MergeLock, merger_of
+from headrace.control import merge_lock
+from headrace.control.merge_lock import MergeHold, MergeLock, Merger, merger_of
 from headrace.coordinator.loop import Control
-from headrace.coordinator.reprocessing.unmerged import begun, is_noted, merging
+from headrace.coordinator.reprocessing.unmerged import (
+    Note,
+    begun,
+    check_goes_on,
+    is_noted,
+    merging,
+)
 from headrace.errors import NotOwnerError
 from headrace.files import Files
 from headrace.testing.processes import wait_until
@@ -70,7 +79,8 @@ def test_a_driver_goes_on_when_who_merges_is_killed_and_tells_so(settings: Setti
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"held\n"
-        with pytest.raises(RuntimeError), merging(settings, "old", "r", {"a": 3}, Files(), CLOCK):
+        began = Note("r", {"a": 3}, ("k",), by_function=True)
+        with pytest.raises(RuntimeError), merging(settings, "old", began, Files(), CLOCK):
             raise RuntimeError  # as far as the process came
         assert hold.look()
         assert hold.look()
@@ -79,13 +89,30 @@ def test_a_driver_goes_on_when_who_merges_is_killed_and_tells_so(settings: Setti
     wait_until(lambda: told, Deadline(CLOCK, 30), "word of it")
     assert told == [
         "the merge of old into job shop ended before it was done, and the job goes on; to complete "
-        "it: headrace jobs merge shop old"
+        "it, give the command that began it again, in the same words"
     ]
-    note = begun(settings, "old", "r")
-    assert note is not None
-    assert note.parts == {"a": 3}
+    assert begun(settings, "old", "r") == began
     assert begun(settings, "old", "another run") is None
     assert is_noted(settings, "old")
+    hold.close()
+
+
+def test_a_lock_that_cannot_be_looked_at_for_once_holds_nobody_for_good(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(*given: Any) -> Merger | None:
+        if not failed:
+            failed.append(OSError(errno.ENOLCK, "No locks available"))
+            raise failed[0]
+        return merger_of(*given)
+
+    control, failed = Control(), list[OSError]()
+    hold = MergeHold(settings, "shop", control, lambda line: None)
+    with MergeLock(settings, "shop", "old", CLOCK):
+        assert hold.look()
+        monkeypatch.setattr(merge_lock, "merger_of", look)
+        wait_until(lambda: bool(failed), Deadline(CLOCK, 30), "a look that fails")
+    until_free(control)
     hold.close()
 
 
@@ -94,5 +121,9 @@ def test_a_merge_that_an_older_version_began_has_one_part(settings: Settings) ->
     note.parent.mkdir(parents=True)
     note.write_text("run")
     found = begun(settings, "old", "run")
-    assert found is not None
-    assert found.parts == {}
+    assert found == Note("run", {})
+    check_goes_on(found, "old", ("k",), by_function=True)
+    note.write_text('{"run":"run","parts":{"a":3}}')
+    later = begun(settings, "old", "run")
+    assert later == Note("run", {"a": 3}, None, None)
+    check_goes_on(later, "old", (), by_function=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -47,6 +48,8 @@ def stop(
     before = _members(settings, job)
     driver, client = _driver(settings, job, clock), reachable(settings, job, ANSWER_S)
     how = _ask(settings, job, driver, client, clock)
+    if how == "signal":  # whoever left the word of an API need not be whom the signal went to
+        client = None
     process = client.place.process if client is not None else driver and driver.process
     _await(settings, job, driver, client, wait, clock)
     with open_home_bus(settings) as bus:
@@ -123,7 +126,9 @@ def _ask(
             f"with: headrace jobs stop {job}",
             job=job,
         )
-    os.kill(driver.process, signal.SIGTERM)
+    if _driver(settings, job, clock) == driver:  # it may have ended while its API was asked
+        with suppress(ProcessLookupError):
+            os.kill(driver.process, signal.SIGTERM)
     return "signal"
 
 

@@ -29,6 +29,7 @@ class Scaling:
     ends: bool = False
     has_caught_up: bool = False
     _lags: dict[str, int] = field(default_factory=dict)
+    _parts: JoinedParts | None = None
 
     def begin(self, parts: JoinedParts, control: Control) -> str | None:
         """Take a job that has begun, and has run no epoch yet; return what was done to it.
@@ -43,13 +44,18 @@ class Scaling:
             parts.rescale(self.tasks)
             before = ", ".join(f"{name} {count}" for name, count in state.task_counts.items())
             told = f"{state.job}: {self.tasks} tasks for each keyed stage (else {before})"
-        self._lags = parts.lags()
+        self._parts, self._lags = parts, parts.lags()
         self._look(control)
         return told
 
     def observe(self, summary: EpochSummary, control: Control) -> None:
         """Take an epoch that is done."""
         self._lags[summary.job] = summary.lag
+        if self.ends and self._parts is not None and len(self._lags) > 1:
+            now = self._parts.lags()  # what this part sent, those behind it have yet to read
+            names = list(now)
+            behind = names[names.index(summary.job) + 1 :]
+            self._lags.update({name: now[name] for name in behind})
         self._look(control)
 
     def _look(self, control: Control) -> None:

@@ -36,7 +36,8 @@ class Drained(msgspec.Struct, frozen=True):
 
     def means(self, host: str, held: HostState) -> bool:
         """Say whether a host that a job knows is meant."""
-        return host == self.host or bool(self.address and held.address == self.address)
+        is_named = bool(self.host) and host == self.host
+        return is_named or bool(self.address and held.address == self.address)
 
 
 class DrainedHosts:
@@ -63,7 +64,7 @@ class DrainedHosts:
 
     def add(self, one: Drained, clock: Clock) -> None:
         """Have a host be empty."""
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._folder.mkdir(parents=True, exist_ok=True)  # drivers of other users read it
         self._files.replace(self._path(one), msgspec.json.encode(one), clock.new_id())
 
     def remove(self, one: Drained) -> None:
@@ -79,7 +80,8 @@ def marked(hosts: Mapping[str, HostState], drained: Iterable[Drained]) -> Hosts:
     every, found = tuple(drained), {}
     for name, held in hosts.items():
         is_meant = any(one.means(name, held) for one in every)
-        is_new = is_meant != held.everywhere
+        is_own = held.drained and not held.everywhere
+        is_new = is_meant != held.everywhere and not is_own
         now = msgspec.structs.replace(held, drained=is_meant, everywhere=is_meant)
         found[name] = now if is_new else held
     return found
@@ -87,5 +89,8 @@ def marked(hosts: Mapping[str, HostState], drained: Iterable[Drained]) -> Hosts:
 
 def as_marked(state: JobState, jobs_dir: Path) -> JobState:
     """Return a job as its driver will see it, for whoever tells of one that may not run."""
-    drained = DrainedHosts(jobs_dir, Files(sync=False)).read()
+    try:
+        drained = DrainedHosts(jobs_dir, Files(sync=False)).read()
+    except OSError:  # its driver keeps the marks that it has, too
+        return state
     return msgspec.structs.replace(state, hosts=marked(state.hosts, drained))

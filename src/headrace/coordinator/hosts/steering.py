@@ -12,7 +12,7 @@ from headrace.coordinator.changes.requests import (
     RestartRequest,
 )
 from headrace.coordinator.epoch import EpochRun, MisplacedError, Runner
-from headrace.coordinator.hosts.draining import commit_drain, commit_everywhere
+from headrace.coordinator.hosts.draining import commit_drain, commit_everywhere, find_host
 from headrace.coordinator.hosts.everywhere import DrainedHosts
 from headrace.coordinator.hosts.letting_go import renewals
 from headrace.coordinator.hosts.members import Members
@@ -65,7 +65,11 @@ class Steering:
         if self._reign.state.ended or (is_known and not now):
             return
         self._looked_for, self._looked_s = slots, at
-        given = self._reign, everywhere.read(), self._clock, self._publish, self._hosts
+        try:
+            noted = everywhere.read()
+        except OSError:  # marks stay as they are; no job ends for that
+            return
+        given = self._reign, noted, self._clock, self._publish, self._hosts
         if commit_everywhere(*given):
             self._members.is_unsettled = True
 
@@ -79,6 +83,8 @@ class Steering:
         try:
             if request.everywhere:
                 self.follow(everywhere, now=True)
+                host = find_host(self._hosts(self._reign.state), request.named)
+                return DrainAnswer(self._reign.state.epoch, host)
             host = commit_drain(
                 self._reign,
                 request.named,
