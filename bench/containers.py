@@ -1,6 +1,6 @@
 """Throughput and latency against the number of containers: the question of the paper's Figure 14.
 
-    python bench/containers.py > docs/benchmarks/containers.jsonl    # about eight minutes, as root
+    python bench/containers.py > docs/benchmarks/containers.jsonl    # about six minutes, as root
     python bench/containers.py --figure      # draws docs/images/containers.svg from that file
 
 One to sixteen Spark executors of one core on this machine. Each, with its Python processes, is held
@@ -46,7 +46,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 RESULTS, IMAGE = DOCS / "benchmarks" / "containers.jsonl", DOCS / "images" / "containers.svg"
 CGROUP, PERIOD_US = Path("/sys/fs/cgroup/cpu"), 20_000
 TASKS, PARTITIONS, IDS = 16, 16, 100_000
-ROWS, WARM_EPOCHS, PHASE_S = 20_000, 10, 30.0
+ROWS, WARM_EPOCHS, PHASE_S = 20_000, 10, 20.0
 SCHEMA = pa.schema([("id", pa.int64())])
 
 
