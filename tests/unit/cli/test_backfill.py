@@ -18,6 +18,7 @@ from headrace.clock import SystemClock
 from headrace.config import load_settings
 from headrace.config.inputs import read_inputs
 from headrace.coordinator.reprocessing.pairs import check_unused
+from headrace.errors import InvalidInputError
 from headrace.faults import injected
 from headrace.testing.driver import TestDriver
 
@@ -127,6 +128,65 @@ def test_a_merge_that_was_killed_is_completed_and_no_other_run_begins(tmp_path: 
         last = {row["user"]: row["n"] for row in live.output("out")}
         assert last == dict.fromkeys("abcdefg", 2)
         assert not (tmp_path / "jobs" / "sums-backfill" / "merging").exists()
+
+
+def larger(live: dict[str, Any] | None, old: dict[str, Any]) -> dict[str, Any]:
+    return {**old, "n": max(old["n"], 10 * (live["n"] if live else 0))}
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_merge_that_was_begun_is_completed_by_its_rule(tmp_path: Path, is_killed: bool) -> None:
+    """Else the parts that are left would be decided by another one, for good."""
+    sums = sums_job(larger)
+    with TestDriver(sums, tasks=2, home=tmp_path, memory_bus=False) as live:
+        live.create("in", {"user": pa.string(), "n": pa.int64(), "at": pa.int64()}, time="at")
+        live.feed("in", [{"user": user, "n": 1, "at": 0} for user in "abcdefg"])
+        live.run()
+        live.crash()
+        beside = dataclasses.replace(sums, name="sums-backfill", apart="backfill")
+        with TestDriver(beside, tasks=2, home=tmp_path, memory_bus=False) as run:
+            run.finish()
+
+        def die(point: str) -> None:
+            if point == "merge.appended":
+                raise Died
+
+        def bring(code: hr.Job | None, *key: str) -> None:
+            merge_into("sums", "sums-backfill", code, key, 10.0, tmp_path, SystemClock())
+
+        note = tmp_path / "jobs" / "sums-backfill" / "merging"
+        if is_killed:
+            with injected(die), pytest.raises(Died):
+                bring(sums)
+            begun = note.read_bytes()
+            with pytest.raises(InvalidInputError, match=r"begun with a merge function \(--by\)"):
+                bring(None)
+            with pytest.raises(InvalidInputError, match=r"now asked for with .* and --key user"):
+                bring(sums, "user")
+            assert note.read_bytes() == begun
+        bring(sums)
+        assert {row["user"]: row["n"] for row in live.output("out")} == dict.fromkeys("abcdefg", 10)
+        assert len(live.output("out")) == 14
+        assert not note.exists()
+
+
+def test_a_merge_that_appended_nothing_may_be_asked_for_otherwise(tmp_path: Path) -> None:
+    def fails(live: dict[str, Any] | None, old: dict[str, Any]) -> None:
+        raise ValueError(old)
+
+    sums = sums_job(fails)
+    with TestDriver(sums, tasks=2, home=tmp_path, memory_bus=False) as live:
+        live.create("in", {"user": pa.string(), "n": pa.int64(), "at": pa.int64()}, time="at")
+        live.feed("in", [{"user": "ann", "n": 1, "at": 0}])
+        live.run()
+        live.crash()
+        beside = dataclasses.replace(sums, name="sums-backfill", apart="backfill")
+        with TestDriver(beside, tasks=2, home=tmp_path, memory_bus=False) as run:
+            run.finish()
+        words = ((), 10.0, tmp_path, SystemClock())
+        with pytest.raises(InvalidInputError, match="merge raised ValueError"):
+            merge_into("sums", "sums-backfill", sums, *words)
+        assert merge_into("sums", "sums-backfill", None, *words).merged[0].kept == 1
 
 
 def test_a_new_backfill_takes_no_rows_of_others_for_its_own(tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 import typer
+from msgspec.structs import replace
 
 from headrace.cli.options import (
     Home,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from headrace.coordinator.reprocessing.comparing import Compared
     from headrace.coordinator.reprocessing.giving import Given
     from headrace.coordinator.reprocessing.merging import Merged
+    from headrace.coordinator.reprocessing.unmerged import Note
     from headrace.graph.jobs import Job
     from headrace.plan.stages import SinkBinding
 
@@ -207,9 +210,9 @@ def merge_into(
     from headrace.control.stillness import still
     from headrace.coordinator.inspection.part_readers import part_readers
     from headrace.coordinator.reprocessing.giving import give
-    from headrace.coordinator.reprocessing.merging import live_wins, merge_streams
+    from headrace.coordinator.reprocessing.merging import check_keys, live_wins, merge_streams
     from headrace.coordinator.reprocessing.pairs import are_alike
-    from headrace.coordinator.reprocessing.unmerged import merging
+    from headrace.coordinator.reprocessing.unmerged import check_goes_on, merging
     from headrace.files import Files
 
     settings = find_existing(job, home, None, None, clock).settings
@@ -217,18 +220,30 @@ def merge_into(
     refuse_driven(settings, other, clock)
     _check_ended(other, states)
     run, files = states[0].lineage, Files()
-    choose = live_wins if code is None or code.merge is None else code.merge
+    function = None if code is None else code.merge
     with open_home_bus(settings) as bus:
         pairs, sinks = _what_to_merge(settings, job, other, code, bus, clock)
         with still(settings, job, other, bus, files, clock, wait_s):
             streams = {name: pair[1] for name, pair in pairs.items()}
             streams |= {name: stream for name, (stream, _) in sinks.items()}
-            parts = _parts(settings, other, run, streams, bus)
-            is_alike = are_alike(settings, job, other, clock)
-            with merging(settings, other, run, parts, files, clock):
+            note = _note(settings, other, run, streams, bus)
+            check_goes_on(note, other, tuple(key), by_function=function is not None)
+            ruled = replace(note, key=tuple(key), by_function=function is not None)
+            for pair in pairs.values():
+                check_keys(bus, pair, key)
+            parts, is_alike = note.parts, are_alike(settings, job, other, clock)
+            with merging(settings, other, note, files, clock) as put:
                 merged = [
                     merge_streams(
-                        bus, name, pair, run, choose, key, parts=parts[name], is_alike=is_alike
+                        bus,
+                        name,
+                        pair,
+                        run,
+                        function or live_wins,
+                        key,
+                        parts=parts[name],
+                        is_alike=is_alike,
+                        on_chosen=partial(put, ruled),
                     )
                     for name, pair in pairs.items()
                 ]
@@ -281,14 +296,12 @@ def _what_to_merge(
     return pairs, {name: (stream, bindings[name]) for name, stream in kept.items()}
 
 
-def _parts(
-    settings: Settings, other: str, run: str, streams: Mapping[str, str], bus: Bus
-) -> dict[str, int]:
-    """Return in how many parts each output is merged: of a merge that was begun, as it was."""
+def _note(settings: Settings, other: str, run: str, streams: Mapping[str, str], bus: Bus) -> Note:
+    """Return what the merge goes by: one that was begun, by what it was begun with."""
     from headrace.coordinator.reprocessing.parted import part_count
-    from headrace.coordinator.reprocessing.unmerged import begun
+    from headrace.coordinator.reprocessing.unmerged import Note, begun
 
     note = begun(settings, other, run)
-    if note is not None:
-        return {name: note.parts.get(name, 1) for name in streams}
-    return {name: part_count(bus.stream(stream)) for name, stream in streams.items()}
+    if note is None:
+        return Note(run, {name: part_count(bus.stream(one)) for name, one in streams.items()})
+    return replace(note, parts={name: note.parts.get(name, 1) for name in streams})

@@ -47,7 +47,7 @@ def live_wins(live: Row | None, other: Row) -> Row | None:
     return other if live is None else None
 
 
-def merge_streams(
+def merge_streams(  # noqa: PLR0913 - each is a knob of its own, most by name, with a default
     bus: Bus,
     operator: str,
     streams: tuple[str, str],
@@ -57,6 +57,7 @@ def merge_streams(
     *,
     parts: int | None = None,
     is_alike: bool = False,
+    on_chosen: Callable[[], None] | None = None,
 ) -> Merged:
     """Merge the last rows of one stream into another, one part of the keys after the other.
 
@@ -74,6 +75,7 @@ def merge_streams(
             and the window.
         parts: how many; ``None``: by the size of the other stream.
         is_alike: both jobs send a key to the same partition, although streams have no key.
+        on_chosen: called when all rows are chosen, before one is appended, if there are any.
 
     Raises:
         InvalidInputError: nothing tells rows apart, or where they belong, or ``merge`` fails or
@@ -102,8 +104,21 @@ def merge_streams(
             for partition, some in sorted(rows.items()):
                 chosen.write(_table(some, live), partition, part)
                 count += len(some)
+        if count and on_chosen is not None:
+            on_chosen()
         appended, there = _append(live, chosen, parts, Producer(f"merge/{operator}", run))
     return Merged(operator, streams[0], appended, there, made - count)
+
+
+def check_keys(bus: Bus, streams: tuple[str, str], key: Sequence[str]) -> None:
+    """Refuse streams of which nothing tells rows apart, before any is merged.
+
+    Raises:
+        InvalidInputError: they are such.
+    """
+    live, other = (bus.stream(name) for name in streams)
+    names = other.spec.schema.names
+    _keys(live, [name for name in live.spec.schema.names if name in names], key)
 
 
 def _keys(live: Stream, shared: Sequence[str], wanted: Sequence[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,35 +11,50 @@ import msgspec
 from headrace.clock import Clock
 from headrace.config import Settings
 from headrace.coordinator.inspection.part_readers import part_readers
+from headrace.errors import InvalidInputError
 from headrace.files import Files
 
 
 class Note(msgspec.Struct, frozen=True):
-    """A merge that was begun: the run, and in how many parts each output is merged."""
+    """A merge that was begun, and what it goes by until its end.
+
+    Args:
+        run: the lineage of the run's first part.
+        parts: in how many each output is merged, by operator.
+        key: columns that were asked for; ``None``: nothing has been appended, or by an older
+            version, which did not note it.
+        by_function: a function chooses, not the rule that live rows win; ``None``: the same.
+    """
 
     run: str
     parts: dict[str, int]
+    key: tuple[str, ...] | None = None
+    by_function: bool | None = None
 
 
 @contextmanager
 def merging(
-    settings: Settings, job: str, run: str, parts: Mapping[str, int], files: Files, clock: Clock
-) -> Iterator[None]:
+    settings: Settings, job: str, note: Note, files: Files, clock: Clock
+) -> Iterator[Callable[[Note], None]]:
     """Note that a run is merged by a block; who dies or fails in it leaves the note.
+
+    The block gets what puts another note in its place.
 
     Args:
         settings: where the job is.
         job: whose run it is.
-        run: the lineage of its first part.
-        parts: of each output, by operator.
+        note: of the merge.
         files: the file system.
         clock: for names.
     """
     path = _path(settings, job)
     path.parent.mkdir(parents=True, exist_ok=True)
-    note = Note(run, dict(parts))
-    files.replace(path, msgspec.json.encode(note), clock.new_id())
-    yield
+
+    def put(note: Note) -> None:
+        files.replace(path, msgspec.json.encode(note), clock.new_id())
+
+    put(note)
+    yield put
     files.remove(path)
 
 
@@ -47,6 +62,37 @@ def begun(settings: Settings, job: str, run: str) -> Note | None:
     """Return what is noted of the merge of a run that is not over."""
     note = _note(settings, job)
     return note if note is not None and note.run == run else None
+
+
+def check_goes_on(note: Note, other: str, key: tuple[str, ...], *, by_function: bool) -> None:
+    """Refuse to complete a merge by another rule than that of the parts that are merged.
+
+    Args:
+        note: of how it was begun.
+        other: whose run is merged.
+        key: columns that are asked for now.
+        by_function: a function is to choose now.
+
+    Raises:
+        InvalidInputError: it was begun otherwise.
+    """
+    began = (
+        key if note.key is None else note.key,
+        by_function if note.by_function is None else note.by_function,
+    )
+    if began != (key, by_function):
+        raise InvalidInputError(
+            f"the merge of {other!r} was begun with {_words(*began)}, and is now asked for with "
+            f"{_words(key, by_function)}; complete it by the command that began it, for what was "
+            f"merged stays, or give up the rest: headrace jobs delete {other} --outputs",
+            job=other,
+        )
+
+
+def _words(key: tuple[str, ...], by_function: bool) -> str:
+    by = "a merge function (--by)" if by_function else "no merge function"
+    columns = f"--key {','.join(key)}" if key else "no --key"
+    return f"{by} and {columns}"
 
 
 def is_noted(settings: Settings, job: str) -> bool:
