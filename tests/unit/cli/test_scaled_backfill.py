@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 import typer
@@ -32,6 +33,12 @@ BEGIN = "1970-01-01"
 @hr.job("sums")
 def sums(g: hr.Graph) -> None:
     rows = g.input("in", time="at").partition_by("user", tasks=3)
+    rows.aggregate(n=hr.agg.sum("n")).send_to(g.output("out", partitions=2), name="out")
+
+
+@hr.job("sums")
+def wider(g: hr.Graph) -> None:
+    rows = g.input("in", time="at").partition_by("user", tasks=4)
     rows.aggregate(n=hr.agg.sum("n")).send_to(g.output("out", partitions=2), name="out")
 
 
@@ -185,13 +192,61 @@ def test_who_stops_it_is_told_how_it_goes_on(
     assert held(live.settings, "sums") is not None
 
 
+def test_a_job_that_was_rescaled_has_as_many_again_after_it_was_cut_by_its_code(live: Live) -> None:
+    done("jobs", "rescale", "sums", "--tasks", 5, "--home", live.home)
+    go = Runs(live)
+    in_place(live, None).run(go)
+    assert (go.out, live.counts()) == ({"in.by_user": 3}, {"in.by_user": 5})
+    assert live.sums("out") == dict.fromkeys(USERS, 1)
+
+
+def test_a_job_that_was_not_rescaled_stays_as_its_new_code_says(live: Live) -> None:
+    live.target = f"{__name__}:wider"
+    in_place(live, None).run(Runs(live))
+    assert live.counts() == {"in.by_user": 4}
+
+
+def test_a_backfill_that_goes_on_without_the_option_scales_in_as_well(live: Live) -> None:
+    with die_at("epoch.published"), pytest.raises(Died):
+        in_place(live, 6).run(Runs(live))
+    assert live.counts() == {"in.by_user": 6}
+    in_place(live, None).run(Runs(live))
+    assert live.counts() == {"in.by_user": 3}
+
+
+def test_what_a_job_had_is_not_forgotten_by_two_broken_tries(live: Live) -> None:
+    with die_at("epoch.published"), pytest.raises(Died):
+        in_place(live, 6).run(Runs(live))
+
+    def dies(sets: Sequence[str], scaling: Scaling | None) -> None:
+        raise Died
+
+    with pytest.raises(Died):
+        in_place(live, 5).run(dies)
+    go = Runs(live)
+    in_place(live, 5).run(go)
+    assert (go.out, live.counts()) == ({"in.by_user": 5}, {"in.by_user": 3})
+
+
+def part(counts: dict[str, int], rescaled_at: int = 1) -> JobState:
+    empty = JobState("sums", "x", 0, 0, 0, "", 512, {}, {}, task_counts=counts)
+    return msgspec.structs.replace(empty, rescaled_at=rescaled_at)
+
+
 def test_tasks_that_somebody_gave_a_job_meanwhile_stay() -> None:
-    note = ScaledOut(BEGIN, 2, 8, {"by-user": 3})
-    state = JobState("sums", "x", 0, 0, 0, "", 512, {}, {}, task_counts={"by-user": 8})
-    assert counts_before(note, state) == {"by-user": 3}
-    given = JobState("sums", "x", 0, 0, 0, "", 512, {}, {}, task_counts={"by-user": 5})
-    assert counts_before(note, given) == {"by-user": 5}
-    assert counts_before(None, state) == {"by-user": 8}
+    note = ScaledOut(BEGIN, 2, 8, {"by-user": 3}, {"by-user": 3})
+    assert counts_before(note, part({"by-user": 8})) == {"by-user": 3}
+    assert counts_before(note, part({"by-user": 5})) == {"by-user": 5}
+    assert counts_before(None, part({"by-user": 8})) == {"by-user": 8}
+
+
+def test_a_job_of_which_one_stage_is_scaled_out_is_known_by_both() -> None:
+    """Killed between two rescales, and whatever the code cut the others to after the reset."""
+    note = ScaledOut(BEGIN, 2, 8, {"a": 3, "b": 4}, {"a": 3, "b": 4})
+    assert counts_before(note, part({"a": 8, "b": 4})) == {"a": 3, "b": 4}
+    assert counts_before(note, part({"a": 8}), part({"b": 2}, -1)) == {"a": 3, "b": 4}
+    assert counts_before(note, part({"a": 8}), part({"b": 2})) == {"a": 3, "b": 2}
+    assert counts_before(note, part({"a": 2, "b": 2, "new": 5}, -1)) == {"a": 3, "b": 4, "new": 5}
 
 
 def test_executors_are_settings_of_the_application_of_the_backfill() -> None:

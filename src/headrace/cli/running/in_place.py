@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,7 +71,7 @@ class InPlace:
                 )
             raise
         end_application(self.executors)
-        self._scale_in(note.counts, clock)
+        self._scale_in(note, clock)
         let_go(settings, self.job, Files())
         tell_notice(f"{self.job} has caught up, and goes on as before")
         go((), None)
@@ -79,20 +79,15 @@ class InPlace:
     def _begun(self, clock: Clock) -> tuple[Settings, ScaledOut]:
         from headrace.cli.jobs.changes import reset
         from headrace.cli.jobs.finding import refuse_driven, tell_notice
-        from headrace.coordinator.reprocessing.scaled_out import (
-            ScaledOut,
-            counts_before,
-            held,
-            hold,
-        )
+        from headrace.coordinator.reprocessing.scaled_out import held, hold, scaled_out
         from headrace.files import Files
 
-        settings, state = self._state(clock)
+        settings, _ = self._parts(clock)
         self._stop(settings, clock)
         refuse_driven(settings, self.job, clock)
-        before = held(settings, self.job)
-        counts = counts_before(before, state)
-        if before is not None and (before.begin, before.run) == (self.begin, state.run):
+        settings, parts = self._parts(clock)
+        before, run = held(settings, self.job), parts[0].run
+        if before is not None and (before.begin, before.run) == (self.begin, run):
             tell_notice(
                 f"the backfill of {self.job} from {self.begin} was broken off, and goes on; to "
                 f"begin anew: headrace jobs reset {self.job}"
@@ -100,8 +95,8 @@ class InPlace:
         else:
             words = list(self.overrides)
             reset(self.job, self.begin, None, self.config, words, self.as_json, self.home)
-            _, state = self._state(clock)
-        note = ScaledOut(self.begin, state.run, self.tasks, counts)
+            run = self._parts(clock)[1][0].run
+        note = scaled_out(self.begin, self.tasks, before, parts, run)
         hold(settings, self.job, note, Files(), clock)
         return settings, note
 
@@ -119,41 +114,44 @@ class InPlace:
         if driver_of(storage, shared, self.job, clock) is not None:
             stop(self.job, WAIT_S, False, None, self.as_json, self.home)
 
-    def _state(self, clock: Clock) -> tuple[Settings, JobState]:
+    def _parts(self, clock: Clock) -> tuple[Settings, list[JobState]]:
         from headrace.cli.jobs.finding import find_job
         from headrace.coordinator.inspection.part_readers import other_parts
-        from headrace.coordinator.joined import joined_state
 
         found = find_job(self.job, self.home, self.config, list(self.overrides), clock)
         others = [one.state() for one in other_parts(found.settings, self.job, clock)]
-        return found.settings, joined_state([found.state, *others])
+        return found.settings, [found.state, *others]
 
-    def _scale_in(self, counts: Mapping[str, int], clock: Clock) -> None:
+    def _scale_in(self, note: ScaledOut, clock: Clock) -> None:
+        """Give stages the tasks that they had, but for those that are as the code says again."""
+        settings, parts = self._parts(clock)
+        for part in parts:
+            for stage, has in part.task_counts.items():
+                fresh = has if self.tasks is None else settings.job.tasks
+                wanted = note.counts.get(stage, fresh)
+                is_cut = part.rescaled_at < 0 and stage in note.cut
+                if wanted != has and not is_cut:
+                    self._rescale(stage, has, wanted)
+
+    def _rescale(self, stage: str, has: int, wanted: int) -> None:
         from headrace.cli.jobs.commands import rescale
         from headrace.cli.jobs.finding import tell_notice
         from headrace.errors import InvalidInputError
 
-        if self.tasks is None:
-            return
-        settings, state = self._state(clock)
-        for stage, has in state.task_counts.items():
-            wanted = counts.get(stage, settings.job.tasks)
-            if wanted == has:
-                continue
-            words = list(self.overrides)
-            try:
-                rescale(
-                    self.job,
-                    wanted,
-                    stage,
-                    WAIT_S,
-                    config=self.config,
-                    overrides=words,
-                    as_json=self.as_json,
-                    home=self.home,
-                )
-            except InvalidInputError as error:
-                tell_notice(
-                    f"stage {stage} keeps {has} tasks: {error.message}. Later: headrace jobs "
-                    f"rescale {self.job} --stage {stage} --tasks {wanted}"
-                )
+        words = list(self.overrides)
+        try:
+            rescale(
+                self.job,
+                wanted,
+                stage,
+                WAIT_S,
+                config=self.config,
+                overrides=words,
+                as_json=self.as_json,
+                home=self.home,
+            )
+        except InvalidInputError as error:
+            tell_notice(
+                f"stage {stage} keeps {has} tasks: {error.message}. Later: headrace jobs "
+                f"rescale {self.job} --stage {stage} --tasks {wanted}"
+            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -20,12 +21,16 @@ class ScaledOut(msgspec.Struct, frozen=True):
         run: the job's number of the run since it was reset for that.
         tasks: of each keyed stage meanwhile; ``None``: as before.
         counts: of each keyed stage before.
+        was: of each keyed stage when this was noted, which may be after another try.
+        cut: stages that had as many as the code said, by which a job is cut anew when it is reset.
     """
 
     begin: str
     run: int
     tasks: int | None
     counts: dict[str, int]
+    was: dict[str, int] = {}
+    cut: tuple[str, ...] = ()
 
 
 def held(settings: Settings, job: str) -> ScaledOut | None:
@@ -46,15 +51,52 @@ def let_go(settings: Settings, job: str, files: Files) -> None:
     files.remove(_note(settings, job))
 
 
-def counts_before(note: ScaledOut | None, state: JobState) -> dict[str, int]:
+def scaled_out(
+    begin: str,
+    tasks: int | None,
+    before: ScaledOut | None,
+    parts: Sequence[JobState],
+    run: int,
+) -> ScaledOut:
+    """Return what is to be noted of a backfill that begins, or goes on.
+
+    Args:
+        begin: the time that it was asked to begin at.
+        tasks: of each keyed stage meanwhile; ``None``: as they are.
+        before: the note of one that was broken off.
+        parts: states of the job's parts as they were found.
+        run: the job's number of the run that it is.
+    """
+    counts = counts_before(before, *parts)
+    if before is None:
+        cut = [stage for part in parts if part.rescaled_at < 0 for stage in part.task_counts]
+    else:
+        cut = [stage for stage in before.cut if counts.get(stage) == before.counts.get(stage)]
+    was = {stage: count for part in parts for stage, count in part.task_counts.items()}
+    return ScaledOut(begin, run, tasks, counts, was, tuple(cut))
+
+
+def counts_before(note: ScaledOut | None, *parts: JobState) -> dict[str, int]:
     """Return the tasks that a job has when nothing is scaled out.
 
     Args:
         note: of a backfill that was broken off; who has given the job other tasks since meant it.
-        state: of the job.
+        parts: states of the job's parts.
     """
-    is_out = note is not None and set(state.task_counts.values()) <= {note.tasks}
-    return dict(note.counts if note is not None and is_out else state.task_counts)
+    found = {} if note is None else dict(note.counts)
+    for part in parts:
+        for stage, count in part.task_counts.items():
+            if note is None or not _is_by_note(note, part, stage):
+                found[stage] = count
+            elif count != note.tasks:
+                found.setdefault(stage, count)  # the code has it since
+    return found
+
+
+def _is_by_note(note: ScaledOut, part: JobState, stage: str) -> bool:
+    """Say whether a stage has its tasks by the backfill: of its code after the reset, or of it."""
+    ours = {note.tasks, note.was.get(stage)}
+    return part.rescaled_at < 0 or part.task_counts[stage] in ours
 
 
 def _note(settings: Settings, job: str) -> Path:
