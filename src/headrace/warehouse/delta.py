@@ -185,9 +185,16 @@ def compact(folder: Path) -> tuple[int, int]:
     """Let Delta merge the small files of a table; returns how many there were, and are since.
 
     Files that no version of the last week names are removed, with those of days that were dropped.
+
+    Raises:
+        ReceiverAwayError: the job has dropped a day of it meanwhile; nothing is merged.
     """
-    found = library().DeltaTable(str(folder))
+    delta = library()
+    found = delta.DeltaTable(str(folder))
     before = len(found.file_uris())
-    found.optimize.compact()
+    try:
+        found.optimize.compact()
+    except delta.exceptions.CommitFailedError as error:
+        raise ReceiverAwayError(f"Delta table {folder}: {error}") from error
     found.vacuum(dry_run=False)
     return before, len(found.file_uris())

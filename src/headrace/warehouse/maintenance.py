@@ -36,16 +36,21 @@ def compact(folder: Path, aims: Aims, files: Files, clock: Clock) -> tuple[int, 
         InvalidInputError: there is no such table, or its file system cannot exchange folders.
         ReceiverAwayError: the job writes to it all the time.
     """
-    if (folder / DELTA_LOG).is_dir():
-        return delta.compact(folder)
-    place, deadline = Place(folder), Deadline(clock, WAIT_S)
+    deadline = Deadline(clock, WAIT_S)
     while True:
-        held = existing(place)
-        table = DailyTable(folder.name, held.time, held.order)
-        site = SinkSite(held.job, held.operator, held.schema, clock, files)
         try:
-            return TableReceiver(place, table, aims, site).compact()
+            if (folder / DELTA_LOG).is_dir():
+                return delta.compact(folder)
+            return _compact(folder, aims, files, clock)
         except ReceiverAwayError:
             if deadline.expired:
                 raise
             clock.sleep(_PAUSE_S)
+
+
+def _compact(folder: Path, aims: Aims, files: Files, clock: Clock) -> tuple[int, int]:
+    place = Place(folder)
+    held = existing(place)
+    table = DailyTable(folder.name, held.time, held.order)
+    site = SinkSite(held.job, held.operator, held.schema, clock, files)
+    return TableReceiver(place, table, aims, site).compact()

@@ -1,0 +1,87 @@
+"""Files of a Delta table: what compaction removes, and what a commit that failed leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import deltalake.exceptions
+import deltalake.table
+import pyarrow as pa
+import pytest
+
+from headrace.files import Files
+from headrace.graph.sinks import Prepared, ReceiverAwayError, SinkEpoch, SinkSite
+from headrace.testing import ManualClock
+from headrace.warehouse.compaction import Aims
+from headrace.warehouse.maintenance import WAIT_S, compact
+from headrace.warehouse.sink import TableSink
+
+DAY = 86_400_000
+BEGIN = 15_706 * DAY
+SCHEMA = pa.schema([("at", pa.timestamp("us", "UTC")), ("n", pa.int64())])
+FILES = Files(sync=False)
+AIMS = Aims(merge_files=16, keep_ms=1000)
+
+
+class Sent:
+    """A table that epochs are sent to as a driver would."""
+
+    def __init__(self, home: Path, **options: Any) -> None:
+        self._home, self.clock = home, ManualClock()
+        self.clock.advance(BEGIN + 100 * DAY - self.clock.now_ms())
+        self.folder = home / "events"
+        self.sink = TableSink(
+            "events", "at", form="delta", folder=str(self.folder), aims=AIMS, **options
+        )
+        self.receiver = self.sink.open(SinkSite("history", "out", SCHEMA, self.clock, FILES))
+
+    def epoch(self, number: int, *days: float, watermark: float = -1) -> SinkEpoch:
+        rows = [{"at": int((BEGIN + day * DAY) * 1000), "n": number} for day in days]
+        path = self._home / f"{number}.days"
+        batch = pa.RecordBatch.from_pylist(rows, SCHEMA)
+        FILES.write_new(path, self.sink.prepare([batch], SCHEMA))
+        held = (Prepared(path, len(rows)),)
+        return SinkEpoch("lineage", number, held, int(BEGIN + watermark * DAY))
+
+    def send(self, number: int, *days: float, watermark: float = -1) -> None:
+        self.receiver.commit(self.epoch(number, *days, watermark=watermark))
+
+    def compact(self) -> tuple[int, int]:
+        return compact(self.folder, AIMS, FILES, self.clock)
+
+    def on_disk(self) -> set[str]:
+        return {f"{path.parent.name}/{path.name}" for path in self.folder.glob("ds=*/*.parquet")}
+
+    def named(self) -> set[str]:
+        found = deltalake.DeltaTable(str(self.folder)).file_uris()
+        return {"/".join(uri.split("/")[-2:]) for uri in found}
+
+
+@pytest.fixture
+def sent(tmp_path: Path) -> Sent:
+    return Sent(tmp_path)
+
+
+@pytest.mark.parametrize("times", [2, 10_000])
+def test_compaction_that_a_dropped_day_refuses_is_tried_again_for_a_while(
+    sent: Sent, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    for number in range(1, 4):
+        sent.send(number, 0)
+    usual, tries = deltalake.table.TableOptimizer.compact, list[int]()
+
+    def refused(self: Any) -> Any:
+        tries.append(1)
+        if len(tries) <= times:
+            raise deltalake.exceptions.CommitFailedError("deleted the same data")
+        return usual(self)
+
+    monkeypatch.setattr(deltalake.table.TableOptimizer, "compact", refused)
+    if times == 2:
+        assert sent.compact() == (3, 1)
+        return
+    begin = sent.clock.now_ms()
+    with pytest.raises(ReceiverAwayError, match="deleted the same data"):
+        sent.compact()
+    assert sent.clock.now_ms() - begin >= WAIT_S * 1000
