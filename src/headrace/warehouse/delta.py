@@ -17,11 +17,11 @@ from headrace.graph.daily import PARTITION, DailyTable
 from headrace.graph.sinks import Receiver, ReceiverAwayError, SinkEpoch, SinkSite
 from headrace.warehouse.days import day_number
 from headrace.warehouse.delta_log import columns_of, library, rows_by_day
-from headrace.warehouse.delta_marks import Mark, marks_of, remove_mark, write_mark
+from headrace.warehouse.delta_marks import Mark, has_mark, marks_of, remove_mark, write_mark
 from headrace.warehouse.evolving import evolved
 from headrace.warehouse.packet import pieces_of
 from headrace.warehouse.retention import old_days
-from headrace.warehouse.snapshot import folder_of, tag_of
+from headrace.warehouse.snapshot import MARK, folder_of, tag_of
 
 
 class DeltaReceiver(Receiver):
@@ -139,7 +139,7 @@ class DeltaReceiver(Receiver):
             if day not in rows:  # deleted, and its driver died
                 remove_mark(self._folder, day, files)
                 del self._marks[day]
-            elif mark.rows != rows[day]:
+            elif mark.rows != rows[day] or not has_mark(self._folder, day):
                 self._mark(day, mark.completed_ms, clock)
 
     def _complete(self, watermark: int) -> None:
@@ -184,7 +184,8 @@ class DeltaReceiver(Receiver):
 def compact(folder: Path) -> tuple[int, int]:
     """Let Delta merge the small files of a table; returns how many there were, and are since.
 
-    Files that no version of the last week names are removed, with those of days that were dropped.
+    Files that no version of the last week names are removed, with those of days that were dropped
+    and those that no version ever named.
 
     Raises:
         ReceiverAwayError: the job has dropped a day of it meanwhile; nothing is merged.
@@ -196,5 +197,9 @@ def compact(folder: Path) -> tuple[int, int]:
         found.optimize.compact()
     except delta.exceptions.CommitFailedError as error:
         raise ReceiverAwayError(f"Delta table {folder}: {error}") from error
-    found.vacuum(dry_run=False)
+    # Only a full search finds files that a checkpoint has forgotten, or that no version ever named;
+    # it would take the marks, too.
+    for name in found.vacuum(dry_run=True, full=True):
+        if Path(name).name != MARK:
+            (folder / name).unlink(missing_ok=True)
     return before, len(found.file_uris())

@@ -1,7 +1,8 @@
 """The marks of complete days in a Delta table: files that Delta's own readers pass over.
 
 They are the only place where it is kept that a day is complete. One that is gone is written
-again by the next epoch whose watermark has passed the day.
+again by the next epoch: by a driver that knew it as it was, else when a watermark has passed the
+day.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ def marks_of(folder: Path) -> dict[str, Mark]:
             mark = msgspec.json.decode(path.read_bytes(), type=Mark)
             found[path.parent.name.removeprefix(folder_of(""))] = mark
     return found
+
+
+def has_mark(folder: Path, day: str) -> bool:
+    """Say whether the mark of a day is there."""
+    return (folder / folder_of(day) / MARK).exists()
 
 
 def write_mark(folder: Path, day: str, mark: Mark, files: Files, clock: Clock) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -85,3 +86,43 @@ def test_compaction_that_a_dropped_day_refuses_is_tried_again_for_a_while(
     with pytest.raises(ReceiverAwayError, match="deleted the same data"):
         sent.compact()
     assert sent.clock.now_ms() - begin >= WAIT_S * 1000
+
+
+def age(path: Path) -> Path:
+    """Let a file be of last year."""
+    os.utime(path, (1_600_000_000, 1_600_000_000))
+    return path
+
+
+def test_compaction_removes_what_no_version_names_and_leaves_marks(tmp_path: Path) -> None:
+    sent = Sent(tmp_path, retention="2d")
+    sent.send(1, 0)
+    none = "interval 0 seconds"
+    kept = {f"delta.{name}RetentionDuration": none for name in ("deletedFile", "log")}
+    deltalake.DeltaTable(str(sent.folder)).alter.set_table_properties(kept)
+    first = sent.on_disk()
+    sent.send(2, 1, 2, 3, watermark=3)
+    sent.send(3, 3)
+    assert not first & sent.named()
+    assert first <= sent.on_disk()
+    deltalake.DeltaTable(str(sent.folder)).create_checkpoint()
+    marks = {age(path) for path in sent.folder.glob("ds=*/_SUCCESS")}
+    assert marks
+    orphan = next(iter(marks)).with_name("orphan.parquet")
+    orphan.write_bytes(b"never named")
+    for path in sent.folder.glob("ds=*/*.parquet"):
+        age(path)
+
+    sent.compact()
+
+    assert sent.on_disk() == sent.named()
+    assert set(sent.folder.glob("ds=*/_SUCCESS")) == marks
+
+
+def test_a_mark_that_somebody_removed_comes_back_with_the_next_epoch(sent: Sent) -> None:
+    sent.send(1, 0, 1, watermark=1.5)
+    (mark,) = sent.folder.glob("ds=*/_SUCCESS")
+    said = mark.read_bytes()
+    mark.unlink()
+    sent.send(2, 2, watermark=1.5)
+    assert mark.read_bytes() == said
