@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,8 @@ class DeltaReceiver(Receiver):
         """Put the files of an epoch in their places, then let one commit name them.
 
         The commit carries the epoch as the version of an application, which Delta's log takes
-        from one of several drivers only. Files that none names are removed by Delta's ``vacuum``.
+        from one of several drivers only. Files of one that was refused are removed, and those of
+        a driver that died by ``compact``.
         After it, days that are too old go, and days that the watermark has passed get their marks;
         who dies in between is followed by one that does that again.
 
@@ -107,10 +108,21 @@ class DeltaReceiver(Receiver):
             app_transactions=[delta.Transaction(application, epoch.epoch)],
         )
         with self._told():
-            found.create_write_transaction(
-                actions, "append", self._schema, PARTITION, commit_properties=properties
-            )
+            try:
+                found.create_write_transaction(
+                    actions, "append", self._schema, PARTITION, commit_properties=properties
+                )
+            except delta.exceptions.CommitFailedError:
+                self._take_back(actions)
+                raise
         fault("warehouse.listed")
+
+    def _take_back(self, actions: Sequence[Any]) -> None:
+        """Remove the files of a commit that was refused, unless the table names them after all."""
+        named = {Path(uri).name for uri in self._opened().file_uris()}
+        for action in actions:
+            if Path(action.path).name not in named:
+                self._site.files.remove(self._folder / action.path)
 
     @contextmanager
     def _told(self) -> Iterator[None]:

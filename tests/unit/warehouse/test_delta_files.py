@@ -126,3 +126,28 @@ def test_a_mark_that_somebody_removed_comes_back_with_the_next_epoch(sent: Sent)
     mark.unlink()
     sent.send(2, 2, watermark=1.5)
     assert mark.read_bytes() == said
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_commit_that_is_refused_leaves_no_files(
+    sent: Sent, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    sent.send(1, 0)
+    usual, tries = deltalake.DeltaTable.create_write_transaction, list[int]()
+
+    def refused(self: Any, *given: Any, **named: Any) -> None:
+        tries.append(1)
+        if is_there or len(tries) > 2:
+            usual(self, *given, **named)
+        if is_there or len(tries) <= 2:
+            raise deltalake.exceptions.CommitFailedError("a newer version")
+
+    monkeypatch.setattr(deltalake.DeltaTable, "create_write_transaction", refused)
+    epoch = sent.epoch(2, 0, 1)
+    for _ in range(1 if is_there else 2):
+        with pytest.raises(ReceiverAwayError, match="a newer version"):
+            sent.receiver.commit(epoch)
+    sent.receiver.commit(epoch)
+    assert len(tries) == (1 if is_there else 3)
+    assert sent.on_disk() == sent.named()
+    assert len(sent.named()) == 3
