@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -13,6 +14,7 @@ from headrace.state.chain import Chain
 from headrace.state.follower import TaskName
 from headrace.state.ownership import DirectoryLock, Owner
 from headrace.state.position import Position, Target
+from headrace.state.recovery import Progress
 from headrace.state.task_state import TaskState
 from headrace.task.background import InlineBackground
 from headrace.task.standbys import StandbyStores
@@ -69,3 +71,33 @@ def test_it_opens_nothing_that_a_newer_driver_has(
     DirectoryLock(folder, Owner("line", 2)).release()
     assert follow(1) == -1
     DirectoryLock(folder, Owner("line", 2)).release()
+
+
+class Slow:
+    """Stores that read frames, each of which takes a while of the processor."""
+
+    def __init__(self, clock: ManualClock, took_ms: list[int]) -> None:
+        self._clock, self._took_ms, self.position = clock, took_ms, None
+
+    def own(self, owner: Owner) -> None:
+        """Taken."""
+
+    def catch_up(self, target: Target, source: object, progress: Progress) -> None:
+        for took_ms in self._took_ms:
+            self._clock.advance(took_ms)
+            progress.reads(100, 1)
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 1.0])
+def test_who_follows_leaves_the_rest_of_a_core_to_the_tasks(share: float) -> None:
+    clock = ManualClock()
+    stores = StandbyStores(InlineBackground(), clock, share)
+    slow = Slow(clock, [5, 20, 40, 1] * 10)
+    target = Target(Position("line", 1, "attempt"), None, 0, Owner("line", 1))
+    before = clock.monotonic()
+
+    stores.follow(KEY, GROUPS, lambda: cast("TaskState", slow), target, Empty())
+    told = stores.follow(KEY, GROUPS, lambda: cast("TaskState", slow), target, Empty())
+
+    assert told.epoch == 1
+    assert 0.66 / share == pytest.approx(clock.monotonic() - before, rel=0.05)
