@@ -62,10 +62,16 @@ class StandbyInfo(Model):
 
 
 class TaskInfo(Model):
-    """One task of a keyed stage."""
+    """One task: of a keyed stage, or one that reads a partition of an input."""
 
-    task: str
-    host: str
+    task: str = Field(description="STAGE/NUMBER, or INPUT/PARTITION")
+    host: str = Field(description="empty: it goes to another with each epoch")
+    next_offset: int | None = Field(
+        default=None, description="of the partition that it reads; null: it reads none"
+    )
+    lag: int | None = Field(
+        default=None, description="rows of the partition before it; null: none, or not known"
+    )
     epoch: int = Field(description="the last one that changed it; -1: none did")
     state_bytes: int
     changelog_bytes: int

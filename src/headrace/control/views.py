@@ -98,7 +98,29 @@ def stage_infos(board: Board) -> list[StageInfo]:
 
 
 def task_infos(board: Board) -> list[TaskInfo]:
-    """Return the tasks of keyed stages, as of the last epoch."""
+    """Return the tasks of keyed stages, then those that read inputs, as of the last epoch."""
+    return [*_keyed_tasks(board), *map(_source_task, input_infos(board))]
+
+
+def _source_task(read: InputInfo) -> TaskInfo:
+    return TaskInfo(
+        task=f"{read.input}/{read.partition}",
+        host="",
+        next_offset=read.next_offset,
+        lag=read.lag,
+        epoch=-1,
+        state_bytes=0,
+        changelog_bytes=0,
+        stores={},
+        watermark_ms=read.max_time_ms,
+        waiting=0,
+        event_deadline_ms=None,
+        wall_deadline_ms=None,
+        standbys=[],
+    )
+
+
+def _keyed_tasks(board: Board) -> list[TaskInfo]:
     state, stores = board.state, board.counted().stores
     return [
         TaskInfo(

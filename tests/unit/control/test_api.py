@@ -47,6 +47,8 @@ def test_it_tells_of_job_stages_tasks_inputs_and_epochs(client: Client) -> None:
     (read,) = client.get("/v1/inputs")
     place = {"input": "orders", "partition": 0}
     assert read == {**place, "next_offset": 2, "lag": 0, "max_time_ms": None}
+    source = client.get("/v1/tasks")[-1]
+    assert (source["task"], source["next_offset"], source["lag"]) == ("orders/0", 2, 0)
     first, second = client.get("/v1/epochs")
     assert (first["epoch"], second["epoch"]) == (1, 2)
     assert {"plan", "commit", "publish"} <= set(second["steps_ms"])
