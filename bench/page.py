@@ -6,6 +6,7 @@
     for form in snapshot merged epochs; do python bench/restore.py --form $form; done \\
         > docs/benchmarks/restore.jsonl                         # a minute
     python bench/failover.py >> docs/benchmarks/failover.jsonl  # an hour
+    python bench/containers.py > docs/benchmarks/containers.jsonl  # about six minutes, as root
     python bench/reprocessing.py > docs/benchmarks/reprocessing.jsonl  # about five minutes
     python bench/batch.py --out docs/benchmarks/batch.jsonl             # about five minutes
     python bench/stateful.py --out docs/benchmarks/stateful.jsonl       # about two minutes
@@ -119,6 +120,7 @@ def restore(result: list[dict[str, Any]]) -> str:
 
 
 LOSSES = {
+    "spark": "executors, of a PySpark program without Headrace",
     "affinity": "executors; their hosts stay",
     "none": "hosts with their disks",
     "standby": "hosts, by kill -9, with standbys",
@@ -138,24 +140,45 @@ def failover(result: list[dict[str, Any]]) -> str:
             "times",
             "all tasks work again, median",
             "the worst",
+            "until Spark has all executors, median",
             "to a standby",
         )
     ]
     for (way, mb, lost), runs in sorted(found.items()):
         took = [one["back_s"] for one in runs]
-        went = sum(one["failover"] for one in runs)
-        moved = went + sum(one["no_failover"] for one in runs)
+        started = [one["spark_s"] for one in runs if one.get("spark_s") is not None]
+        went = sum(one.get("failover", 0) for one in runs)
+        moved = went + sum(one.get("no_failover", 0) for one in runs)
         rows.append(
             (
                 list(LOSSES.values())[way],
                 f"{lost}",
-                f"{mb:,} MB",
+                f"{mb:,} MB" if mb else "-",
                 f"{len(runs)}",
                 f"{statistics.median(took):.1f} s",
                 f"{max(took):.1f} s",
+                f"{statistics.median(started):.1f} s" if started else "-",
                 f"{went} of {moved} tasks" if moved else "-",
             )
         )
+    return markdown(rows)
+
+
+def containers(result: list[dict[str, Any]]) -> str:
+    """What more containers bring: the paper's Figure 14."""
+    rows: list[Row] = [
+        ("containers", "messages/s of a backlog", "of one", "until committed, mean", "99 %")
+    ]
+    rows += [
+        (
+            f"{one['containers']}",
+            f"{one['rate']:,}",
+            f"{one['rate'] / result[0]['rate']:.1f}",
+            f"{one['mean_s']:.1f} s",
+            f"{one['p99_s']:.1f} s",
+        )
+        for one in result
+    ]
     return markdown(rows)
 
 
@@ -228,6 +251,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "memory": ("memory.json", memory),
     "restore": ("restore.jsonl", restore),
     "failover": ("failover.jsonl", failover),
+    "containers": ("containers.jsonl", containers),
     "reprocessing": ("reprocessing.jsonl", beside_live),
     "reprocessing-rates": ("reprocessing.jsonl", reprocessed),
     **BESIDE_PYSPARK,
