@@ -162,7 +162,7 @@ def test_a_merge_that_is_killed_lets_the_live_job_go_on(place: Place) -> None:
 
     until(lambda: place.sums()["a"] == 2, "the live job")
     assert place.status() == "running"
-    until(lambda: "headrace jobs merge sums sums-backfill" in place.said(0), "word of it")
+    until(lambda: "give the command that began it again" in place.said(0), "word of it")
     events = [(one.kind, one.text) for one in StoryLog(place.home / "jobs" / "sums").read()]
     assert events[-2:] == [MERGING, RESUMED]
     gate.unlink()
