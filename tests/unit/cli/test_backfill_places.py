@@ -10,6 +10,7 @@ import pytest
 from tests.unit.cli.commands import headrace
 
 import headrace as hr
+from headrace.config.settings import JobSettings
 from headrace.testing.driver import TestDriver
 
 USERS = "abcdefghijkl"
@@ -28,6 +29,7 @@ def names(g: hr.Graph) -> None:
 def live(tmp_path: Path) -> Iterator[TestDriver]:
     """A job of three tasks that began after the first row of each user."""
     settings = {"tasks": 3, "home": tmp_path, "memory_bus": False, "start": "latest"}
+    settings["key_groups"] = JobSettings().key_groups  # as the backfill will have
     with TestDriver(names, **settings) as made:  # type: ignore[arg-type]
         made.create("in", {"user": pa.string(), "n": pa.int64(), "at": pa.int64()}, time="at")
         made.feed("in", [{"user": user, "n": 1, "at": 0} for user in USERS])
