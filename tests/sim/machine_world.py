@@ -475,7 +475,8 @@ class World:
         assert state is not None
         meant = {host for host in self.asks.drained if host in state.hosts}
         marked = {name for name, host in state.hosts.items() if host.everywhere}
-        require(marked == meant, f"of all jobs, {meant} are drained, and {marked} are marked")
+        own = {name for name, host in state.hosts.items() if host.drained} - marked
+        require(marked == meant - own, f"of all jobs, {meant} are drained, and {marked} are marked")
         cores = {name: host.slots for name, host in state.hosts.items() if host.slots}
         away = away_hosts(state.hosts)
         opened = {name: count for name, count in cores.items() if name not in away} or cores
