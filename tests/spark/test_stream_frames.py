@@ -71,6 +71,19 @@ def test_a_stream_is_read_with_where_and_when_each_row_is_from(
     assert there.batch.column("id")[0].as_py() == 7
 
 
+def test_a_home_is_that_of_whoever_registers(
+    spark: SparkSession, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(home.parent)  # not the folder that Spark was started in
+    register_source(spark)
+    load = spark.read.format("headrace")
+    assert ids(load.option("home", home.name).load("my-events")) == list(range(ROWS))
+    monkeypatch.setenv("HEADRACE_HOME", home.name)
+    register_source(spark)
+    monkeypatch.chdir("/")
+    assert ids(spark.read.format("headrace").load("my-events")) == list(range(ROWS))
+
+
 def test_a_reader_takes_ranges_columns_and_conditions(read: Callable[..., DataFrame]) -> None:
     assert read(columns="offset,id").columns == ["offset", "id"]
     assert ids(read(start="1970-01-01T00:00:10", end="1970-01-01T00:00:12")) == [10, 11]

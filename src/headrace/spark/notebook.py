@@ -105,7 +105,13 @@ def register_source(spark: SparkSession) -> None:
         raise InvalidInputError(
             "Headrace is not for Spark Connect sessions; use one with a SparkContext"
         )
-    spark.dataSource.register(StreamSource)
+
+    class HomeSource(StreamSource):
+        """Takes what is not said from the process that registers it."""
+
+        folder, home = str(Path.cwd()), str(_settings(None).home)
+
+    spark.dataSource.register(HomeSource)
 
 
 def _settings(home: str | os.PathLike[str] | None) -> Settings:

@@ -44,8 +44,12 @@ class Place:
         return open_bus(self.bus_dir)
 
 
-def place_of(options: Mapping[str, str]) -> Place:
+def place_of(options: Mapping[str, str], folder: str = "") -> Place:
     """Return the stream that options name.
+
+    Args:
+        options: of a reader or a writer.
+        folder: what a relative home begins at; by default the working folder.
 
     Raises:
         InvalidInputError: none, or an option that is not known.
@@ -55,10 +59,8 @@ def place_of(options: Mapping[str, str]) -> Place:
         raise InvalidInputError(
             'no stream is named; give .option("stream", NAME), or load(NAME) and save(NAME)'
         )
-    home = options.get("home")
-    if home is None:
-        home = str(load_settings(None, (), dict(os.environ)).home)
-    return Place(str(Path(home).expanduser().absolute()), stream)
+    home = options.get("home") or load_settings(None, (), dict(os.environ)).home
+    return Place(str((Path(folder) / Path(home).expanduser()).absolute()), stream)
 
 
 def check_known(options: Mapping[str, str], known: Sequence[str]) -> None:

@@ -26,7 +26,13 @@ NAME = "headrace"
 
 
 class StreamSource(DataSource):
-    """Registers as ``headrace``."""
+    """Registers as ``headrace``.
+
+    ``folder`` and ``home`` are the working folder, and the home of the settings, of whoever
+    registers it: Spark asks a source in processes of its own, which have others.
+    """
+
+    folder = home = ""
 
     @classmethod
     def name(cls) -> str:
@@ -34,7 +40,7 @@ class StreamSource(DataSource):
         return NAME
 
     def _place(self) -> Place:
-        return place_of(self.options)
+        return place_of({"home": self.home, **self.options}, self.folder)
 
     def schema(self) -> StructType:
         """Return the columns of the stream, and where each row is from."""
