@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from headrace.errors import InvalidInputError, UnavailableError
-from headrace.sources.compressed import PlainBytes, codec_of, plain_name
+from headrace.sources.compressed import PlainBytes, apart, codec_of, plain_name
 
 Form = Literal["parquet", "csv", "jsonl"]
 SUFFIXES: dict[str, Form] = {
@@ -27,30 +28,55 @@ SUFFIXES: dict[str, Form] = {
 _PATTERN = re.compile(r"[*?\[]")
 
 
+@dataclass(frozen=True)
+class _Place:
+    """An address, taken apart.
+
+    Attributes:
+        system: the file system.
+        path: of the file there.
+        start: what addresses begin with, in front of the path but for ``begin``.
+        begin: how paths of ``start`` begin, such as with the bucket.
+        options: of the file system, behind the path.
+    """
+
+    system: Any
+    path: str
+    start: str = ""
+    begin: str = ""
+    options: str = ""
+
+    def address_of(self, path: str) -> str:
+        """Return the address of another path of the same file system."""
+        return f"{self.start}{path.removeprefix(self.begin)}{self.options}"
+
+
 @cache
 def _system(start: str) -> tuple[Any, str]:
-    """Return the file system of an address, and how addresses of it begin."""
+    """Return the file system of an address, and how paths of it begin."""
     try:
         found, path = fs.FileSystem.from_uri(start)
     except (pa.ArrowException, ValueError, OSError) as error:
         raise InvalidInputError(
             f"address {start!r} cannot be used: {str(error).splitlines()[0]}"
         ) from error
-    return found, path
+    return found, path.rstrip("/")
 
 
-def system_of(address: str) -> tuple[Any, str]:
-    """Return the file system that an address is of, and the path there.
+def _place_of(address: str) -> _Place:
+    """Take an address apart.
 
     Raises:
         InvalidInputError: pyarrow knows no such file system.
     """
     if "://" not in address:
-        return _local(), str(Path(address).expanduser().absolute())
-    scheme, _, rest = address.partition("://")
+        return _Place(_local(), str(Path(address).expanduser().absolute()))
+    name, options = apart(address)
+    scheme, _, rest = name.partition("://")
     place, _, path = rest.partition("/")
-    found, begin = _system(f"{scheme}://{place}/")
-    return found, begin.rstrip("/") + "/" + path if begin.strip("/") else "/" + path
+    start = f"{scheme}://{place}"
+    system, begin = _system(f"{start}/{options}")
+    return _Place(system, f"{begin}/{path}", start, begin, options)
 
 
 @cache
@@ -64,9 +90,9 @@ def open_address(address: str) -> Any:
     Raises:
         UnavailableError: it cannot be read.
     """
-    system, path = system_of(address)
+    place = _place_of(address)
     try:
-        return system.open_input_file(path)
+        return place.system.open_input_file(place.path)
     except (OSError, pa.ArrowException) as error:
         raise UnavailableError(
             f"file {address} cannot be read: {str(error).splitlines()[0]}; the run began with it, "
@@ -95,15 +121,14 @@ def found_files(address: str, form: Form | None) -> list[tuple[str, int]]:
         InvalidInputError: there is none.
         UnavailableError: the file system does not answer.
     """
-    system, path = system_of(address)
-    start = address[: len(address) - len(path)] if "://" in address else ""
+    place = _place_of(address)
     try:
-        found = sorted(_listed(system, path, form))
+        found = sorted(_listed(place.system, place.path, form))
     except (OSError, pa.ArrowException) as error:
         raise UnavailableError(f"{address} cannot be listed: {error}") from error
     if not found:
         raise InvalidInputError(f"no files at {address}; check the path, the pattern, and format=")
-    return [(start + name if start else name, size) for name, size in found]
+    return [(place.address_of(path), size) for path, size in found]
 
 
 def _listed(system: Any, path: str, form: Form | None) -> Iterator[tuple[str, int]]:

@@ -1,8 +1,9 @@
-"""Compressed text as its plain bytes: which names are of it, and reading it forward."""
+"""Names of files: what of them says the compression; compressed text as its plain bytes."""
 
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,24 @@ from headrace.errors import CorruptDataError
 CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".br": "brotli"}
 """By the end of a name, as pyarrow takes them."""
 _SKIP_BYTES = 1 << 20
+_OPTIONS = re.compile(r"\?\w+=[^/]*$")
+
+
+def apart(address: str) -> tuple[str, str]:
+    """Return an address, and the options of its file system, as in ``s3://b/f?region=x``."""
+    found = _OPTIONS.search(address) if "://" in address else None
+    return (address, "") if found is None else (address[: found.start()], found.group())
 
 
 def codec_of(address: str) -> str | None:
     """Return how a file is compressed, by its name; ``None``: it is not."""
-    return CODECS.get(Path(address).suffix.lower())
+    return CODECS.get(Path(apart(address)[0]).suffix.lower())
 
 
 def plain_name(address: str) -> str:
     """Return a name without the end that says how the file is compressed."""
-    return address[: -len(Path(address).suffix)] if codec_of(address) else address
+    name, _ = apart(address)
+    return name[: -len(Path(name).suffix)] if codec_of(address) else name
 
 
 class PlainBytes:

@@ -129,6 +129,8 @@ class UnitReader:
         """Read a stretch of text; a compressed file stays open where it was read to."""
         if codec_of(file.address) is None:
             with open_address(file.address) as source:
+                if source.size() < unit.end:  # some file systems refuse to seek behind the end
+                    raise self._changed(file.address)
                 source.seek(unit.begin)
                 data: bytes = source.read(unit.end - unit.begin)
                 return data
