@@ -117,9 +117,14 @@ def test_a_day_is_complete_when_the_watermark_of_all_partitions_has_passed_it() 
             assert is_complete == mark.exists()
 
 
-@pytest.mark.parametrize("late", ["add", "drop", "dead_letter"])
+@pytest.mark.parametrize(
+    ("late", "form"),
+    [("add", "parquet"), ("drop", "parquet"), ("dead_letter", "parquet"), ("add", "delta")],
+)
 @pytest.mark.parametrize("epoch_rows", [1, 3, 1000])
-def test_which_rows_are_late_does_not_depend_on_epochs(late: str, epoch_rows: int) -> None:
+def test_which_rows_are_late_does_not_depend_on_epochs(
+    late: str, form: str, epoch_rows: int
+) -> None:
     """Each row by the watermark of its own partition, as it was before the row."""
     hours = [1, 30, 5, 24, 23, 60, 20, 47, 21, 62, 61, 2]
     high, wanted, late_by_day = -1, [], Counter[str]()
@@ -131,7 +136,7 @@ def test_which_rows_are_late_does_not_depend_on_epochs(late: str, epoch_rows: in
         if late == "add" or not is_late:
             wanted.append(hour)
         high = max(high, hour)
-    with TestDriver(job(late=late), tasks=3, max_rows=epoch_rows) as driver:
+    with TestDriver(job(late=late, format=form), tasks=3, max_rows=epoch_rows) as driver:
         settle(driver)
         driver.create("in", COLUMNS, partitions=1, key=["user"])
         folder, feed = driver.settings.warehouse_dir / "events", Feed(driver)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,12 +17,21 @@ from headrace.faults import fault
 from headrace.graph.daily import PARTITION, DailyTable
 from headrace.graph.sinks import Receiver, ReceiverAwayError, SinkEpoch, SinkSite
 from headrace.warehouse.days import day_number
-from headrace.warehouse.delta_log import columns_of, library, rows_by_day
+from headrace.warehouse.delta_log import (
+    LATE,
+    WATERMARK,
+    columns_of,
+    late_by_day,
+    library,
+    rows_by_day,
+)
 from headrace.warehouse.delta_marks import Mark, has_mark, marks_of, remove_mark, write_mark
 from headrace.warehouse.evolving import evolved
 from headrace.warehouse.packet import pieces_of
 from headrace.warehouse.retention import old_days
 from headrace.warehouse.snapshot import MARK, folder_of, tag_of
+
+HOUR_MS = 3_600_000
 
 
 class DeltaReceiver(Receiver):
@@ -100,11 +110,14 @@ class DeltaReceiver(Receiver):
         held = found.transaction_version(application)
         if held is not None and held >= epoch.epoch:
             return
-        actions = self._placed(epoch)
+        actions, came = self._placed(epoch)
         fault("warehouse.written")
-        delta = self._delta
+        delta, before = self._delta, late_by_day(found, self._marks)
+        there = rows_by_day(found) if before else {}
+        late = came + Counter({day: rows for day, rows in before.items() if day in there})
+        told = {WATERMARK: str(epoch.watermark), LATE: msgspec.json.encode(late).decode()}
         properties = delta.CommitProperties(
-            custom_metadata={"headrace.watermark": str(epoch.watermark)},
+            custom_metadata=told,
             app_transactions=[delta.Transaction(application, epoch.epoch)],
         )
         with self._told():
@@ -145,13 +158,13 @@ class DeltaReceiver(Receiver):
     def _bring_in_line(self, found: Any) -> None:
         """Let the marks that there are say what the table has, and learn which days have none."""
         files, clock = self._site.files, self._site.clock
-        rows = rows_by_day(found)
+        rows, self._late = rows_by_day(found), late_by_day(found, self._marks)
         self._rows, self._open_days = rows, set(rows) - set(self._marks)
         for day, mark in list(self._marks.items()):
             if day not in rows:  # deleted, and its driver died
                 remove_mark(self._folder, day, files)
                 del self._marks[day]
-            elif mark.rows != rows[day] or not has_mark(self._folder, day):
+            elif mark != self._made(day, mark.completed_ms) or not has_mark(self._folder, day):
                 self._mark(day, mark.completed_ms, clock)
 
     def _complete(self, watermark: int) -> None:
@@ -163,17 +176,23 @@ class DeltaReceiver(Receiver):
                 self._open_days.remove(day)
 
     def _mark(self, day: str, completed_ms: int, clock: Clock) -> None:
-        mark = self._marks[day] = Mark(self._rows[day], completed_ms)
+        mark = self._marks[day] = self._made(day, completed_ms)
         write_mark(self._folder, day, mark, self._site.files, clock)
         fault("warehouse.shown")
 
-    def _placed(self, epoch: SinkEpoch) -> list[Any]:
-        """Write the files of an epoch under names of this attempt."""
+    def _made(self, day: str, completed_ms: int) -> Mark:
+        late = self._late.get(day, 0)
+        return Mark(rows=self._rows[day], late_rows=late, completed_ms=completed_ms)
+
+    def _placed(self, epoch: SinkEpoch) -> tuple[list[Any], Counter[str]]:
+        """Write the files of an epoch under names of this attempt; tells its late rows by day."""
         files, unique = self._site.files, self._site.clock.new_id()
         actions: list[Any] = []
+        late = Counter[str]()
         for prepared in epoch.files:
             content = files.map(prepared.path)
             for piece in pieces_of(content, prepared.path):
+                late[piece.day] += piece.late
                 name = f"{epoch.epoch:012d}-{len(actions):06d}-{unique}.parquet"
                 path = f"{folder_of(piece.day)}/{name}"
                 files.write_new(
@@ -190,14 +209,19 @@ class DeltaReceiver(Receiver):
                     )
                 )
         files.sync_system(self._folder)
-        return actions
+        return actions, late
 
 
-def compact(folder: Path) -> tuple[int, int]:
+def compact(folder: Path, keep_ms: int) -> tuple[int, int]:
     """Let Delta merge the small files of a table; returns how many there were, and are since.
 
     Files that no version of the last week names are removed, with those of days that were dropped
-    and those that no version ever named.
+    and those that no version ever named. A property of the table may say another time than a week.
+
+    Args:
+        folder: of the table.
+        keep_ms: how long files stay at least, whatever the property says: somebody may read them,
+            and the job may be writing those of its next version. An hour, where it is less.
 
     Raises:
         ReceiverAwayError: the job has dropped a day of it meanwhile; nothing is merged.
@@ -211,7 +235,10 @@ def compact(folder: Path) -> tuple[int, int]:
         raise ReceiverAwayError(f"Delta table {folder}: {error}") from error
     # Only a full search finds files that a checkpoint has forgotten, or that no version ever named;
     # it would take the marks, too.
-    for name in found.vacuum(dry_run=True, full=True):
+    least = max(1, -(-keep_ms // HOUR_MS))
+    gone = set(found.vacuum(dry_run=True, full=True))
+    gone &= set(found.vacuum(least, dry_run=True, enforce_retention_duration=False, full=True))
+    for name in sorted(gone):
         if Path(name).name != MARK:
             (folder / name).unlink(missing_ok=True)
     return before, len(found.file_uris())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,15 @@ import pyarrow as pa
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.graph.daily import PARTITION
 from headrace.records.schema import schema_to_text
-from headrace.warehouse.delta_marks import marks_of
+from headrace.warehouse.delta_marks import Mark, marks_of
 from headrace.warehouse.snapshot import FORMAT, DataFile, Day, Snapshot
 
 DELTA_LOG = "_delta_log"
+WATERMARK = "headrace.watermark"
+LATE = "headrace.late"
+"""What the commit of an epoch says beside its files: late rows of each day so far, as JSON."""
+
+_FEW = 32
 
 
 def library() -> Any:
@@ -66,6 +72,7 @@ def snapshot_of(folder: Path) -> Snapshot:
         )
     days, marks = _files_by_day(found), marks_of(folder)
     complete = {day: mark.completed_ms for day, mark in marks.items()}
+    late = late_by_day(found, marks)
     return Snapshot(
         FORMAT,
         writer["job"],
@@ -73,8 +80,28 @@ def snapshot_of(folder: Path) -> Snapshot:
         schema_to_text(columns_of(found)),
         writer.get("time", ""),
         version=found.version(),
-        days={day: Day(tuple(files), complete.get(day)) for day, files in days.items()},
+        days={
+            day: Day(tuple(files), complete.get(day), late.get(day, 0))
+            for day, files in days.items()
+        },
     )
+
+
+def late_by_day(found: Any, marks: Mapping[str, Mark]) -> dict[str, int]:
+    """Return how many late rows have come to each day of an opened Delta table.
+
+    Args:
+        found: the table.
+        marks: of its complete days, which say so as well, if its log does not go back so far.
+    """
+    for most in (1, _FEW, None):  # others commit as well: compactions, and what drops old days
+        commits = found.history(most)
+        own = next((one for one in commits if WATERMARK in one), None)
+        if own is not None:
+            return {str(day): int(rows) for day, rows in json.loads(own.get(LATE, "{}")).items()}
+        if most is None or len(commits) < most:
+            break
+    return {day: mark.late_rows for day, mark in marks.items()}
 
 
 def rows_by_day(found: Any) -> dict[str, int]:

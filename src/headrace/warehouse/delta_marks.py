@@ -17,10 +17,11 @@ from headrace.files import Files
 from headrace.warehouse.snapshot import MARK, folder_of
 
 
-class Mark(msgspec.Struct, frozen=True):
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
     """What a mark says: the rows of a day, and the wall clock when it was complete."""
 
     rows: int
+    late_rows: int = 0
     completed_ms: int
 
 

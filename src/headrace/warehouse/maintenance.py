@@ -40,7 +40,7 @@ def compact(folder: Path, aims: Aims, files: Files, clock: Clock) -> tuple[int, 
     while True:
         try:
             if (folder / DELTA_LOG).is_dir():
-                return delta.compact(folder)
+                return delta.compact(folder, aims.keep_ms)
             return _compact(folder, aims, files, clock)
         except ReceiverAwayError:
             if deadline.expired:

@@ -29,7 +29,7 @@ class DayInfo:
         files: how many files they are in.
         bytes: how long these are.
         is_complete: whether the watermark has passed it.
-        late_rows: how many came when the watermark of their own partition had; of Delta not known.
+        late_rows: how many came when the watermark of their own partition had.
     """
 
     day: str

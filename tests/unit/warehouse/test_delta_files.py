@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,12 @@ import deltalake.table
 import pyarrow as pa
 import pytest
 
+from headrace.faults import injected
 from headrace.files import Files
+from headrace.graph.daily import LATE_ROW
 from headrace.graph.sinks import Prepared, ReceiverAwayError, SinkEpoch, SinkSite
 from headrace.testing import ManualClock
+from headrace.warehouse import Table, delta
 from headrace.warehouse.compaction import Aims
 from headrace.warehouse.maintenance import WAIT_S, compact
 from headrace.warehouse.sink import TableSink
@@ -23,6 +27,10 @@ BEGIN = 15_706 * DAY
 SCHEMA = pa.schema([("at", pa.timestamp("us", "UTC")), ("n", pa.int64())])
 FILES = Files(sync=False)
 AIMS = Aims(merge_files=16, keep_ms=1000)
+
+
+class Died(BaseException):
+    """The driver ends here."""
 
 
 class Sent:
@@ -35,18 +43,25 @@ class Sent:
         self.sink = TableSink(
             "events", "at", form="delta", folder=str(self.folder), aims=AIMS, **options
         )
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Let another driver go on."""
         self.receiver = self.sink.open(SinkSite("history", "out", SCHEMA, self.clock, FILES))
 
-    def epoch(self, number: int, *days: float, watermark: float = -1) -> SinkEpoch:
+    def epoch(self, number: int, *days: float, watermark: float = -1, late: int = 0) -> SinkEpoch:
+        """Return an epoch with a row for each day, of which the first ones are late."""
         rows = [{"at": int((BEGIN + day * DAY) * 1000), "n": number} for day in days]
         path = self._home / f"{number}.days"
         batch = pa.RecordBatch.from_pylist(rows, SCHEMA)
+        batch = batch.append_column(LATE_ROW, pa.array([n < late for n in range(len(rows))]))
+        path.unlink(missing_ok=True)
         FILES.write_new(path, self.sink.prepare([batch], SCHEMA))
         held = (Prepared(path, len(rows)),)
         return SinkEpoch("lineage", number, held, int(BEGIN + watermark * DAY))
 
-    def send(self, number: int, *days: float, watermark: float = -1) -> None:
-        self.receiver.commit(self.epoch(number, *days, watermark=watermark))
+    def send(self, number: int, *days: float, watermark: float = -1, late: int = 0) -> None:
+        self.receiver.commit(self.epoch(number, *days, watermark=watermark, late=late))
 
     def compact(self) -> tuple[int, int]:
         return compact(self.folder, AIMS, FILES, self.clock)
@@ -112,10 +127,11 @@ def test_compaction_removes_what_no_version_names_and_leaves_marks(tmp_path: Pat
     orphan.write_bytes(b"never named")
     for path in sent.folder.glob("ds=*/*.parquet"):
         age(path)
+    before = sent.named()
 
     sent.compact()
 
-    assert sent.on_disk() == sent.named()
+    assert sent.on_disk() == sent.named() | before
     assert set(sent.folder.glob("ds=*/_SUCCESS")) == marks
 
 
@@ -151,3 +167,80 @@ def test_a_commit_that_is_refused_leaves_no_files(
     assert len(tries) == (1 if is_there else 3)
     assert sent.on_disk() == sent.named()
     assert len(sent.named()) == 3
+
+
+def test_compaction_leaves_what_may_still_be_read_or_written_whatever_the_table_says(
+    sent: Sent,
+) -> None:
+    """A property of no time at all would take files of readers, and of the epoch under way."""
+    for number in (1, 2):
+        sent.send(number, 0)
+    none = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
+    deltalake.DeltaTable(str(sent.folder)).alter.set_table_properties(none)
+    before = sent.on_disk()
+    under_way = sent.folder / "ds=2013-01-01" / "under-way.parquet"
+    under_way.write_bytes(b"of an epoch that is not committed yet")
+
+    assert sent.compact() == (2, 1)
+
+    assert under_way.exists()
+    assert before < sent.on_disk()
+    assert not before & sent.named()
+
+
+def test_late_rows_of_a_day_are_counted_once_and_outlive_compactions_and_others(
+    tmp_path: Path,
+) -> None:
+    sent = Sent(tmp_path, retention="3d")
+
+    def late() -> dict[str, int]:
+        return {day.day: day.late_rows for day in Table(sent.folder).days if day.late_rows}
+
+    sent.send(1, 0, 1, watermark=1.5)
+    assert late() == {}
+    sent.send(2, 0.2, 0.4, 1.9, watermark=1.5, late=2)
+    mark = sent.folder / "ds=2013-01-01" / "_SUCCESS"
+    assert json.loads(mark.read_bytes())["late_rows"] == 2
+    assert late() == {"2013-01-01": 2}
+    sent.reopen()
+    sent.send(2, 0.2, 0.4, 1.9, watermark=1.5, late=2)  # again, by a driver that does not know
+    assert late() == {"2013-01-01": 2}
+    sent.compact()
+    deltalake.DeltaTable(str(sent.folder)).alter.set_table_properties(
+        {"by": "x"}, raise_if_not_exists=False
+    )
+    sent.reopen()
+    sent.send(3, 0.3, 1.95, watermark=1.5, late=1)
+    assert late() == {"2013-01-01": 3}
+    assert json.loads(mark.read_bytes())["late_rows"] == 3
+    sent.send(4, 3, watermark=1.5)  # which drops the first day
+    sent.send(5, 1.1, watermark=3, late=1)
+    assert late() == {"2013-01-02": 1}
+
+
+@pytest.mark.parametrize("point", ["warehouse.written", "warehouse.listed", "warehouse.shown"])
+def test_late_rows_count_once_though_the_driver_dies(sent: Sent, point: str) -> None:
+    def die(passed: str) -> None:
+        if passed == point:
+            raise Died
+
+    sent.send(1, 0, 1, watermark=1.5)
+    with injected(die, (point,)), pytest.raises(Died):
+        sent.send(2, 0.2, watermark=1.5, late=1)
+    sent.reopen()
+    sent.send(2, 0.2, watermark=1.5, late=1)
+    (day, _) = Table(sent.folder).days
+    assert (day.rows, day.late_rows) == (2, 1)
+    mark = json.loads((sent.folder / "ds=2013-01-01" / "_SUCCESS").read_bytes())
+    assert (mark["rows"], mark["late_rows"]) == (2, 1)
+
+
+def test_a_table_of_before_they_were_counted_has_none(
+    sent: Sent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta, "LATE", "of another name")
+    sent.send(1, 0, 0.5, watermark=0, late=1)
+    assert [day.late_rows for day in Table(sent.folder).days] == [0]
+    monkeypatch.undo()
+    sent.send(2, 0.7, watermark=0, late=1)
+    assert [day.late_rows for day in Table(sent.folder).days] == [1]
