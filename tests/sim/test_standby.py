@@ -14,7 +14,8 @@ import pytest
 
 import headrace as hr
 from headrace.cli.jobs.text import job_json, show_job
-from headrace.control.description import described
+from headrace.control.description import Description, described
+from headrace.coordinator.drivers import Driver
 from headrace.coordinator.inspection.job_list import view_job
 from headrace.coordinator.standby.placing import violations
 from headrace.graph.types import to_schema
@@ -130,6 +131,11 @@ def test_a_task_that_goes_to_its_standby_reads_the_tail_only(
     assert 0 < tail * 3 < whole
 
 
+def described_by(driver: TestDriver, *, is_driven: bool = True) -> Description:
+    own = Driver(os.getpid(), os.uname().nodename, is_here=True) if is_driven else None
+    return described(view_job(driver.settings, "sums", driver.bus, driver.clock, own))
+
+
 def _number(driver: TestDriver, host: str) -> int:
     return next(n for n in range(3) if driver.runner.host(n).host == host)
 
@@ -145,27 +151,57 @@ def test_describe_tells_of_standbys_and_of_lost_hosts(
     driver.lose_host(_number(driver, lost))
     feed(driver, rng, 60, model)
     driver.advance()
-    assert not job_json(described(view_job(driver.settings, "sums", driver.bus, driver.clock)))[
-        "deployed"
-    ]
+    assert not job_json(described_by(driver))["deployed"]
+    show_job(described_by(driver))
+    assert "not yet: 4 standbys to fill\n" in capsys.readouterr().out
     for _ in range(4):
         feed(driver, rng, 60, model)
         driver.run()
-    view = view_job(driver.settings, "sums", driver.bus, driver.clock)
-    found = job_json(described(view))
+    told = described_by(driver)
+    found = job_json(told)
     standby = found["stages"][0]["standby"]
     assert (standby["standbys"], standby["filled"]) == (6, 6)
     assert 0 < standby["epochs"] <= 2
     assert standby["size"] > 0
     assert found["failures"]["failover"] == found["failures"]["active_lost"] == 2
     assert found["deployed"]
-    show_job(described(view))
+    assert not described_by(driver, is_driven=False).deployed
+    show_job(told)
     text = capsys.readouterr().out
     assert "under 2 tasks (2 to a standby, 0 without one)" in text
     assert "at most behind" in text
     assert "standby.failover" not in text
     assert "have read " in text
     assert "follow." not in text
+
+
+def test_a_job_is_deployed_when_all_its_standbys_are_up_and_not_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor while there are too few hosts for them."""
+    model, rng = Counter[int](), random.Random(8)
+    with driver_of(tmp_path, copies=2) as driver:
+        feed(driver, rng, 60, model)
+        driver.advance()
+        assert (described_by(driver).deployed, described_by(driver).standbys_to_fill) == (False, 12)
+        for _ in range(6):
+            feed(driver, rng, 60, model)
+            driver.run()
+        assert (described_by(driver).deployed, described_by(driver).standbys_to_fill) == (True, 0)
+        driver.lose_host(0)
+        for _ in range(6):
+            feed(driver, rng, 60, model)
+            driver.run()
+        told = described_by(driver)
+        assert (told.deployed, told.standbys_to_fill) == (False, 6)
+        show_job(told)
+        assert "not yet: 6 standbys to fill, 6 for want of hosts" in capsys.readouterr().out
+        driver.bring_back(0)
+        for _ in range(8):
+            feed(driver, rng, 60, model)
+            driver.run()
+        assert described_by(driver).deployed
+        assert driver.store("n") == model
 
 
 class _AtOnce(InlineBackground):

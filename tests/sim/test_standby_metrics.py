@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 import headrace as hr
 from headrace.cli.jobs.text import job_json
@@ -31,14 +33,18 @@ def sums(g: hr.Graph) -> None:
     g.input("events").partition_by("id").process(Sum, stores={"n": int}, name="sum")
 
 
-def metrics(driver: TestDriver) -> dict[str, float]:
-    """The values of a job without other labels, and the sum of each of those with more."""
+def samples(driver: TestDriver) -> Iterator[Sample]:
     board = Board("sums", driver.settings, Control(), driver.clock)
     board.ready(JoinedParts(driver.parts))
-    found: dict[str, float] = {}
     for family in text_string_to_metric_families(metrics_text(board).decode()):
-        for sample in family.samples:
-            found[sample.name] = found.get(sample.name, 0.0) + sample.value
+        yield from family.samples
+
+
+def metrics(driver: TestDriver) -> dict[str, float]:
+    """The values of a job without other labels, and the sum of each of those with more."""
+    found: dict[str, float] = {}
+    for sample in samples(driver):
+        found[sample.name] = found.get(sample.name, 0.0) + sample.value
     return found
 
 
@@ -127,3 +133,29 @@ def test_the_lag_of_standbys_is_told_by_stage_and_task(tmp_path: Path) -> None:
         assert view.standby is not None
         assert view.standby.epochs == max(behind.values())
         assert view.standby.size == found["headrace_standby_behind_bytes"]
+
+
+def test_what_standbys_cost_and_what_moved_are_metrics_of_their_own_and_no_rows(
+    tmp_path: Path,
+) -> None:
+    options: dict[str, Any] = {"tasks": 6, "slots": 3, "hosts": 3, "standby_copies": 1}
+    with TestDriver(sums, home=tmp_path, **options) as driver:
+        driver.create("events", {"id": pa.int64()})
+        run(driver, 4)
+        lose_home(driver)
+        run(driver, 1)
+        (gone,) = driver.runner.down
+        driver.bring_back(gone % 3)
+        run(driver, 3)
+        found, state = metrics(driver), driver.coordinator.state
+        assert state.counts["follow.bytes.events.by_id"] > 0
+        for name, counted, unit in (
+            ("headrace_standby_read_bytes_total", "follow.bytes.", 1),
+            ("headrace_standby_busy_seconds_total", "follow.ms.", 1000),
+        ):
+            assert found[name] * unit == state.counts[f"{counted}events.by_id"]
+        assert found["headrace_tasks_homeless_total"] == 2
+        assert found["headrace_tasks_moved_total"] == 2  # back to the host, where it is again
+        kinds = {one.labels["what"] for one in samples(driver) if one.name == "headrace_rows_total"}
+        assert "in" in kinds
+        assert [what for what in kinds if "." in what] == []

@@ -238,7 +238,7 @@ def _with_state(told: Description, view: JobView, state: JobState) -> Descriptio
             for name, count in counts.items()
             if name.startswith(STANDBY)
         },
-        deployed=not view.standbys_to_fill,
+        deployed=view.is_deployed,
         standbys_to_fill=view.standbys_to_fill,
         standbys_followed=_followed(counts),
         placement=_placement(as_marked(state, view.storage.parent)),

@@ -74,7 +74,9 @@ JOB = (
     ),
 )
 FAILURES = (
-    Family("headrace_active_failures", "counter", "tasks whose host was lost"),
+    Family("headrace_tasks_moved", "counter", "tasks that left a host that was there"),
+    Family("headrace_tasks_homeless", "counter", "tasks whose host was lost, and not back in time"),
+    Family("headrace_active_failures", "counter", "tasks with standbys whose host was lost"),
     Family("headrace_standby_failures", "counter", "standbys whose host was lost"),
     Family("headrace_failovers", "counter", "tasks that went to a standby's host"),
     Family("headrace_failovers_impossible", "counter", "tasks that had no standby to go to"),
@@ -89,6 +91,8 @@ STAGES = (
     Family("headrace_standbys_filled", "gauge", "copies that have all but a tail", ("stage",)),
     Family("headrace_standby_behind_epochs", "gauge", "epochs that the last is behind", ("stage",)),
     Family("headrace_standby_behind_bytes", "gauge", "bytes that the last is behind", ("stage",)),
+    Family("headrace_standby_read_bytes", "counter", "changes that copies have read", ("stage",)),
+    Family("headrace_standby_busy_seconds", "counter", "what copies have worked, s", ("stage",)),
     Family(
         "headrace_operator_rows",
         "counter",

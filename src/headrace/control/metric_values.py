@@ -9,11 +9,15 @@ from typing import NamedTuple
 from headrace.control.board import Board
 from headrace.control.figures import Histogram
 from headrace.control.views import job_info, task_watermark, time_of
+from headrace.coordinator.hosts.record import LOST, MOVED, PLACEMENT
 from headrace.coordinator.inspection.job_list import stage_views
 from headrace.coordinator.manifest import SINK_ROWS, JobState
 from headrace.coordinator.standby.placing import (
     ACTIVE_LOST,
     FAILOVER,
+    FOLLOWED,
+    FOLLOWED_BYTES,
+    FOLLOWED_MS,
     NO_FAILOVER,
     STANDBY,
     STANDBY_LOST,
@@ -23,7 +27,9 @@ from headrace.errors import HeadraceError, UnavailableError
 
 STATUSES = ("starting", "running", "paused", "stopping", "ended")
 RANKS = 5
-_FAILURES = {
+_COUNTED = {
+    "headrace_tasks_moved": MOVED,
+    "headrace_tasks_homeless": LOST,
     "headrace_active_failures": ACTIVE_LOST,
     "headrace_standby_failures": STANDBY_LOST,
     "headrace_failovers": FAILOVER,
@@ -99,9 +105,9 @@ def _of_state(state: JobState) -> Iterator[Value]:
     for name, count in state.counts.items():
         if name.startswith(SINK_ROWS):
             yield Value("headrace_sink_rows", (name.removeprefix(SINK_ROWS),), count)
-        elif not name.startswith(STANDBY):
+        elif not name.startswith((STANDBY, FOLLOWED, PLACEMENT)):
             yield Value("headrace_rows", (name,), count)
-    for metric, counted in _FAILURES.items():
+    for metric, counted in _COUNTED.items():
         yield Value(metric, (), state.counts.get(counted, 0))
     for stage, watermark in state.watermarks.items():
         yield from _time("headrace_watermark_seconds", (stage,), watermark)
@@ -135,6 +141,10 @@ def _stages(state: JobState) -> Iterator[Value]:
             ("headrace_standby_behind_bytes", standby.size if standby else 0),
         ):
             yield Value(name, (view.stage,), found)
+        followed = state.counts.get(FOLLOWED_BYTES + view.stage, 0)
+        worked_ms = state.counts.get(FOLLOWED_MS + view.stage, 0)
+        yield Value("headrace_standby_read_bytes", (view.stage,), followed)
+        yield Value("headrace_standby_busy_seconds", (view.stage,), worked_ms / 1000)
 
 
 def _tasks(board: Board, state: JobState) -> Iterator[Value]:

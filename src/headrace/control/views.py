@@ -34,7 +34,8 @@ from headrace.task.orders import END_WATERMARK, NO_WATERMARK
 
 HIDDEN = "***"
 _SECRET = re.compile(
-    r"passw|pwd|secret|token|credential|signature|\bsas\b|\bsig=|webhook|://[^/@\s]*@"
+    r"pass(w|phrase|code)|(?-i:_PASS\b)|pwd|secret|token|credential|signature|\bsas\b|\bsig=|webhook"
+    r"|authorization|bearer\b|://[^/@\s]*@"
     r"|(access|account|api|encryption|private|shared|storage)[._-]?key",
     re.IGNORECASE,
 )

@@ -42,6 +42,8 @@ from headrace.task.in_order import in_order_layout
 from headrace.task.kept.layouts import kept_layouts
 from headrace.task.kept.waiting import without_hidden
 from headrace.task.remotes import REMOTE
+from headrace.task.stage_task import store_specs
+from headrace.task.standbys import standby_specs
 from headrace.task.windows.aggregate_nodes import kept_aggregates
 from headrace.task.windows.clusters import Clusters, clusters_of
 from headrace.task.windows.count_steps import steps_of
@@ -163,7 +165,8 @@ class Catalog(msgspec.Struct, frozen=True):
     ``inputs`` names the stream of each input operator, ``lateness_ms`` what it waits for;
     ``feeds`` are those of them whose stream is internal, ``sends`` internal streams it sends to.
     ``sent`` names the stream of each output. ``remotes`` are its remote stores, each with its
-    stage; ``tables`` its broadcast stores.
+    stage; ``tables`` its broadcast stores. ``standbys`` says how many each task of a stage is to
+    have.
     """
 
     format: int
@@ -180,13 +183,14 @@ class Catalog(msgspec.Struct, frozen=True):
     remotes: tuple[tuple[str, str], ...] = ()
     sent: dict[str, str] = {}
     tables: tuple[TableEntry, ...] = ()
+    standbys: dict[str, int] = {}
 
 
 _DECODER = msgspec.json.Decoder(Catalog)
 
 
-def describe_plan(plan: JobPlan) -> Catalog:
-    """Return the stores, the streams and the sinks of a plan."""
+def describe_plan(plan: JobPlan, standby_copies: int = 0) -> Catalog:
+    """Return the stores, the streams and the sinks of a plan, and what standbys there are to be."""
     stores = [entry for stage in plan.stages if stage.keyed for entry in _stores(stage)]
     inputs = plan.reads
     sent = {output.operator: output.stream for stage in plan.stages for output in stage.outputs}
@@ -210,6 +214,11 @@ def describe_plan(plan: JobPlan) -> Catalog:
             if spec.kind == REMOTE
         ),
         tables=tuple(_table(plan, table) for table in plan.tables),
+        standbys={
+            stage.name: standby_copies
+            for stage in plan.stages
+            if standby_copies and stage.keyed and standby_specs(store_specs(stage))
+        },
     )
 
 

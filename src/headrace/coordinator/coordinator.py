@@ -235,7 +235,7 @@ class Coordinator:
     def _describe(self) -> None:
         """Say what the stores hold, for commands that look at them without the job's code."""
         root, files = self._storage.root, self._storage.files
-        catalog = describe_plan(self._plan)
+        catalog = describe_plan(self._plan, self._limits.standby_copies)
         save_catalog(root, self.generation, catalog, files, self._clock.new_id())
 
     def _create_job(self) -> None:

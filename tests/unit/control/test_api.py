@@ -137,6 +137,7 @@ def test_the_driver_describes_a_job_as_its_files_do(client: Client, driver: Test
         live=True,
         process=os.getpid(),
         host=os.uname().nodename,
+        deployed=True,
         hot_keys=told.hot_keys,
     )
     assert [key.key for one in told.hot_keys for key in one.keys] == [("ann",)]
@@ -273,6 +274,9 @@ def test_the_token_goes_past_proxies(client: Client, monkeypatch: pytest.MonkeyP
         ("spark.hadoop.google.cloud.auth.service.account.private.key", "hunter2"),
         ("spark.hadoop.store", "Endpoint=x;AccountKey=hunter2"),
         ("spark.driver.extraJavaOptions", "-Djavax.net.ssl.keyStorePwd=hunter2"),
+        ("spark.executorEnv.SHOP_DB_PASS", "hunter2"),
+        ("spark.executorEnv.KEY_PASSPHRASE", "hunter2"),
+        ("spark.executorEnv.OTEL_EXPORTER_OTLP_HEADERS", "Authorization=Bearer hunter2"),
     ],
 )
 def test_keys_of_clouds_are_hidden(key: str, value: str) -> None:

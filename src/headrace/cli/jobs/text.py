@@ -127,6 +127,13 @@ def _input_row(found: InputView) -> list[str]:
     ]
 
 
+def _lacking(told: Description) -> str:
+    """Say how many standbys there is no other host for."""
+    held = [one.standby for one in told.stages if one.standby is not None]
+    lacking = sum(max(0, one.wanted - one.standbys) for one in held)
+    return f", {lacking} for want of hosts" if lacking else ""
+
+
 def _sink_row(found: SinkView) -> list[str]:
     numbers = (found.rows, found.epoch, found.waiting)
     return [found.operator, found.identity, *map(_count, numbers)]
@@ -144,8 +151,10 @@ def _facts(told: Description) -> list[tuple[str, str]]:
     if told.bounded:
         ends = "to the ends that its inputs had at its start"
         facts.append(("bounded", f"run {told.run}, {ends}"))
-    if left := told.standbys_to_fill:
-        facts.append(("deployed", f"not yet: {count_text(left, 'standby')} to fill"))
+    if (left := told.standbys_to_fill) and told.process is not None:
+        facts.append(
+            ("deployed", f"not yet: {count_text(left, 'standby')} to fill{_lacking(told)}")
+        )
     facts += [
         (
             "epoch",

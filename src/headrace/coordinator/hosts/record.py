@@ -13,7 +13,8 @@ MOST_LOST = 32
 STORY = 32
 """The last things that happened, which are remembered."""
 
-MOVED, LOST = "placement.moved", "placement.lost"
+PLACEMENT = "placement."
+MOVED, LOST = f"{PLACEMENT}moved", f"{PLACEMENT}lost"
 """What is counted: tasks that left a host that was there, and tasks that lost theirs."""
 
 

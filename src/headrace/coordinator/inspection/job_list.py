@@ -54,13 +54,15 @@ class InputView:
 class StandbyView:
     """The standbys of a stage: how many, how many of them hold what is committed but for a tail.
 
-    ``epochs`` and ``size`` tell how far the last of these is behind: epochs, and bytes of changes.
+    ``epochs`` and ``size`` tell how far the last of these is behind: epochs, and bytes of changes;
+    ``wanted`` how many there are to be, which too few hosts have no place for.
     """
 
     standbys: int
     filled: int
     epochs: int
     size: int
+    wanted: int = 0
 
 
 @dataclass(frozen=True)
@@ -132,9 +134,18 @@ class JobView:
 
     @property
     def standbys_to_fill(self) -> int:
-        """How many standbys are not up yet; with none left the job is deployed (seed 002)."""
+        """How many standbys are not up yet, those too that there is no host for."""
         held = [stage.standby for stage in self.stages if stage.standby is not None]
-        return sum(one.standbys - one.filled for one in held)
+        return sum(max(one.wanted, one.standbys) - one.filled for one in held)
+
+    @property
+    def is_deployed(self) -> bool:
+        """Say whether it runs, and all its tasks and standbys are up (seed 002)."""
+        if self.driver is None or self.state is None or self.standbys_to_fill:
+            return False
+        hosts = self.state.hosts
+        homes = {task.host for task in self.state.tasks.values()} - {""}
+        return all(hosts[home].slots for home in homes if home in hosts)
 
 
 def job_names(settings: Settings) -> list[str]:
@@ -236,7 +247,7 @@ def _view(
         state,
         oldest,
         tuple(_inputs(state, catalog, bus)),
-        tuple(stage_views(state)),
+        tuple(stage_views(state, catalog.standbys if catalog is not None else {})),
         catalog.outputs if catalog is not None else (),
         tuple(_sinks(state, catalog, root)) if catalog is not None else (),
     )
@@ -278,24 +289,28 @@ def _inputs(state: JobState, catalog: Catalog | None, bus: Bus) -> Iterable[Inpu
         )
 
 
-def stage_views(state: JobState) -> Iterable[StageView]:
-    """Yield the keyed stages of a job."""
+def stage_views(state: JobState, copies: Mapping[str, int] | None = None) -> Iterable[StageView]:
+    """Yield the keyed stages of a job, of whose tasks each is to have so many standbys."""
     for stage, count in state.task_counts.items():
         tasks = [task for name, task in state.tasks.items() if name.rpartition("/")[0] == stage]
         hosts = sorted({task.host for task in tasks if task.host})
         yield StageView(
-            stage, count, sum(map(state_bytes, tasks)), tuple(hosts), _standby(state, stage)
+            stage,
+            count,
+            sum(map(state_bytes, tasks)),
+            tuple(hosts),
+            _standby(state, stage, count * (copies or {}).get(stage, 0)),
         )
 
 
-def _standby(state: JobState, stage: str) -> StandbyView | None:
+def _standby(state: JobState, stage: str, wanted: int) -> StandbyView | None:
     pairs = [
         (state.tasks.get(name, TaskState()), standby)
         for name, found in state.standbys.items()
         if name.rpartition("/")[0] == stage
         for standby in found
     ]
-    if not pairs:
+    if not pairs and not wanted:
         return None
     filled = [pair for pair in pairs if pair[1].epoch >= 0 or pair[0].epoch < 0]
     epochs = [max(0, task.epoch - standby.epoch) for task, standby in filled]
@@ -303,7 +318,8 @@ def _standby(state: JobState, stage: str) -> StandbyView | None:
         sum(ref.bytes for ref in task.segments if ref.epoch > standby.epoch)
         for task, standby in filled
     ]
-    return StandbyView(len(pairs), len(filled), max(epochs, default=0), max(sizes, default=0))
+    furthest = max(epochs, default=0), max(sizes, default=0)
+    return StandbyView(len(pairs), len(filled), *furthest, wanted)
 
 
 def _sinks(state: JobState, catalog: Catalog, root: Path) -> Iterable[SinkView]:
