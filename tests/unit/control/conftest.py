@@ -1,8 +1,12 @@
-"""A driver that has run two epochs, what it lets others see, and its API."""
+"""A driver that has run two epochs, what it lets others see, its API; a webhook's server."""
 
 from __future__ import annotations
 
+import json
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -46,3 +50,40 @@ def client(driver: TestDriver, board: Board) -> Iterator[Client]:
     yield Client(driver.storage, "shop")
     server.stop()
     assert not (driver.storage / PLACE).exists()
+
+
+class Hook(BaseHTTPRequestHandler):
+    """A server of somebody else's."""
+
+    server: Any
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        answers = self.server.answers
+        code = answers.pop(0) if answers else 200
+        if code == 200:
+            self.server.got.append((self.headers["Content-Type"], json.loads(body)))
+        self.send_response(code)
+        if code == 302:
+            self.send_header("Location", "/elsewhere")
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    made: Any = ThreadingHTTPServer(("127.0.0.1", 0), Hook)
+    made.answers, made.got = [], []
+    made.url = f"http://127.0.0.1:{made.server_address[1]}/hook"
+    thread = threading.Thread(target=made.serve_forever)
+    thread.start()
+    yield made
+    made.shutdown()
+    thread.join()
+    made.server_close()
