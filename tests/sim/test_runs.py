@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -16,11 +17,13 @@ from headrace.coordinator.changes.resetting import reset_parts
 from headrace.coordinator.changes.rewinding import emptied, rewound, set_back
 from headrace.coordinator.inspection.part_readers import part_readers
 from headrace.coordinator.manifest import JobState
-from headrace.errors import PartsError
+from headrace.errors import PartsError, UnavailableError
 from headrace.faults import injected
 from headrace.files import Files
+from headrace.task.orders import SlotOrder, SlotReport
 from headrace.testing import TestDriver
 from headrace.testing.driver import DriverCrash
+from headrace.testing.local_runner import LocalRunner
 
 FILES = Files(sync=False)
 USERS = "abcdefg"
@@ -181,6 +184,80 @@ def test_each_stage_hears_of_the_end_once_whoever_dies_on_the_way(via: str, poin
             runs.finish()
             assert (runs.sent(), set(runs.numbers())) == (runs.expected, {1})
             assert all(state.ended for state in runs.states())
+
+
+@pytest.mark.parametrize("silent_slot", [False, True])
+def test_a_stage_concludes_when_every_task_of_the_one_before_has_told_of_the_end(
+    via: str, silent_slot: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each task is silent once: nothing counts then, and no stage after it has been asked."""
+    real, runs = LocalRunner.run, Runs(via)
+    silent: set[tuple[str, int]] = set()
+    asked: list[tuple[str, int]] = []
+
+    def run(runner: LocalRunner, orders: list[SlotOrder]) -> list[SlotReport]:
+        reports = real(runner, orders)
+        if not orders[0].ended:
+            return reports
+        asked.append((orders[0].job, orders[0].level))
+        for number, report in enumerate(reports):
+            for task in report.tasks:
+                if (task.stage, task.task) not in silent:
+                    silent.add((task.stage, task.task))
+                    left = [] if silent_slot else [one for one in report.tasks if one is not task]
+                    reports[number] = msgspec.structs.replace(report, tasks=left)
+                    return reports
+        return reports
+
+    refused = 0
+    with runs.driver as driver:
+        runs.feed(0, 50)
+        for part in driver.parts:
+            part.end_at_present()
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalRunner, "run", run)
+            is_over = False
+            while not is_over:
+                try:
+                    is_over = driver.advance() is None
+                except UnavailableError:
+                    refused += 1
+                    assert not all(state.ended for state in runs.states())
+        # Sources have told with the rows; each task of the two stages behind them was awaited.
+        assert silent == {(stage, n) for stage in ("by-user", "by-time") for n in range(4)}
+        assert refused == len(silent)
+        if via == "exchange":
+            assert asked == [("batch", 1)] * 4 + [("batch", 1), ("batch", 2)] * 5
+        else:
+            assert asked == [("batch@by-user", 0)] * 5 + [("batch@by-time", 0)] * 5
+        assert (runs.sent(), set(runs.numbers())) == (runs.expected, {1})
+
+
+def test_a_part_concludes_when_the_marks_of_all_partitions_have_come() -> None:
+    """The next part looks for work between any two marks of the end."""
+    runs, heard, within = Runs("bus"), list[bool](), False
+    with runs.driver as driver:
+        runs.feed(0, 50)
+        first, second, _ = driver.parts
+        for part in driver.parts:
+            part.end_at_present()
+
+        def look(name: str) -> None:
+            nonlocal within
+            if within or name != "feed.mark_published" or not first.state.ended:
+                return
+            within = True
+            while driver.advance(part=1) is not None:
+                pass
+            within = False
+            heard.append(second.has_ended)
+
+        with injected(look, ("feed.mark_published",)):
+            while driver.advance(part=0) is not None:
+                pass
+        assert heard == [False, False, False, True]
+        runs.finish()
+        assert runs.sent() == runs.expected
 
 
 def test_outputs_are_replaced_where_that_is_asked_for(via: str) -> None:
