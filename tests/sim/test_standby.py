@@ -213,6 +213,36 @@ class _AtOnce(InlineBackground):
         return ticket
 
 
+class _Never(InlineBackground):
+    """Standbys are told where to go, and never get there."""
+
+    def look(self, ticket: Ticket[T]) -> bool:
+        del ticket
+        return False
+
+
+def test_standbys_that_never_get_on_hold_up_no_epoch_and_are_told(tmp_path: Path) -> None:
+    """And a task whose host is lost does not go by what they never had."""
+    model, rng = Counter[int](), random.Random(9)
+    with TestDriver(
+        sums, tasks=6, slots=6, hosts=3, standby_copies=1, home=tmp_path, background=_Never
+    ) as driver:
+        driver.create("events", to_schema(COLUMNS))
+        for epoch in range(1, 25):
+            feed(driver, rng, 60, model)
+            assert driver.advance() is not None
+            assert state_of(driver).epoch == epoch
+        told = described_by(driver)
+        assert (told.deployed, told.standbys_to_fill) == (False, 6)
+        driver.lose_host(0)
+        feed(driver, rng, 60, model)
+        driver.run()
+        counts = state_of(driver).counts
+        assert counts["standby.no_failover"] == counts["standby.active_lost"] == 2
+        assert "standby.failover" not in counts
+        assert driver.store("n") == model
+
+
 def test_standbys_are_known_where_processes_end_between_epochs(tmp_path: Path) -> None:
     """Spark ends a process that was idle for a minute, so it never tells of its last epoch."""
     model, rng = Counter[int](), random.Random(5)
