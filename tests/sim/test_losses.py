@@ -92,6 +92,40 @@ def test_a_lost_host_is_told_with_what_became_of_its_tasks(
     assert moved in capsys.readouterr().out
 
 
+def test_a_host_that_is_waited_for_is_told_of_meanwhile(tmp_path: Path) -> None:
+    """Whoever looks then learns why the job stands still, and that the host came back in time."""
+    seen: list[list[str]] = []
+    places = {"affinity": "strict", "wait_s": 30.0}
+    with TestDriver(sums, tasks=6, slots=6, hosts=3, placement=places, home=tmp_path) as driver:
+        world = World(driver)
+        world.feed()
+        driver.run()
+        before = world.homes()
+        sleep = driver.clock.sleep
+
+        def meanwhile(seconds: float) -> None:
+            sleep(seconds)
+            if len(seen) < 4:
+                view = view_job(driver.settings, "sums", driver.bus, driver.clock)
+                seen.append([one.text for one in described(view).events])
+            else:
+                driver.bring_back(0)
+
+        driver.lose_host(0)
+        driver.clock.sleep = meanwhile  # type: ignore[method-assign]
+        world.feed()
+        world.check()
+        assert world.homes() == before
+        assert len(seen) == 4
+        for told in seen:
+            *_, asked, waits = told
+            assert asked.startswith("slots were asked anew: ")
+            assert waits.startswith("host host-0 is missing, or some of its slots: ")
+            assert waits.endswith("its tasks wait for it for up to 30.0 s")
+        assert [text for text in world.texts() if text == asked] == [asked]
+        assert not [text for text in world.texts() if "was lost" in text or "moved" in text]
+
+
 def test_a_worker_a_host_and_the_driver_are_lost_at_once(world: World) -> None:
     """In mid-epoch: what was done of it counts for nothing, and all of it is done again."""
     driver = world.driver

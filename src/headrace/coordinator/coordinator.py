@@ -107,8 +107,8 @@ class Coordinator:
             ask=self._ask,
             sweep=self._forget,
         )
-        self.members = Members(self._limits.placement, runner, clock)
         self.story = Story(StoryLog(storage.root), clock)
+        self.members = Members(self._limits.placement, runner, clock, story=self.story)
         self.steering = Steering(
             reign=self._reign,
             members=self.members,

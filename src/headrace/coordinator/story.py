@@ -31,6 +31,7 @@ IDLE_S = 50.0
 """Spark ends a process that had nothing to do for a minute, which is no loss."""
 
 PAUSED, RESUMED = ("paused", "paused: no epoch begins"), ("resumed", "paused no more")
+WAITING = "waiting"
 MERGING = "paused", "paused while results over old data are merged into its own"
 
 _OF_ALL = {What.DRIVER.value, "paused", "resumed", "stopped", "failed"}

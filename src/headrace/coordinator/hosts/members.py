@@ -22,6 +22,7 @@ from headrace.coordinator.machines.membership import (
 )
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.placement import Affinity, PlacementRules, Slot
+from headrace.coordinator.story import WAITING, Story
 
 POLL_S = 0.25
 LOOK_S = 0.5
@@ -46,6 +47,7 @@ class Members:
         runner: of the slots.
         clock: for waiting.
         tell: called with a line when a host is lost, waited for, or back.
+        story: of the job; it has who is waited for while that is so.
     """
 
     def __init__(
@@ -54,8 +56,10 @@ class Members:
         runner: Asked,
         clock: Clock,
         tell: Callable[[str], None] = lambda line: None,
+        *,
+        story: Story | None = None,
     ) -> None:
-        self._rules, self._runner, self._clock = rules, runner, clock
+        self._rules, self._runner, self._clock, self._story = rules, runner, clock, story
         self.tell = tell
         self._members = Membership(rules)
         self._happened: list[Happening] = []
@@ -109,10 +113,12 @@ class Members:
     def _say_waiting(self, state: JobState, action: AskAgain) -> None:
         names = ", ".join(_name(state.hosts, host) for host in action.hosts)
         left = max(0.0, action.until_s - self._clock.monotonic())
-        self.tell(
-            f"host {names} is missing, or some of its slots; its tasks wait for it for up to "
-            f"{left:.1f} s (placement.wait_s)"
-        )
+        missing = f"host {names} is missing, or some of its slots"
+        waits = f"its tasks wait for it for up to {left:.1f} s"
+        self.tell(f"{missing}; {waits} (placement.wait_s)")
+        if self._story is not None:
+            self._story.observe(state, self.noted)
+            self._story.tell(WAITING, f"{missing}: {waits}")
 
     def _tell_of(self, state: JobState, action: Place) -> None:
         addresses = {slot.host: slot.address for slot in action.slots}
