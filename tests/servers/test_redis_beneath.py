@@ -9,7 +9,7 @@ import pytest
 from tests.servers.test_redis_partials import COLUMNS, Fed, job, totals
 
 from headrace.bench.redis import RedisServer
-from headrace.cli.jobs.versions import Brought, merge_into
+from headrace.cli.jobs.merging import Brought, merge_into
 from headrace.clock import SystemClock
 from headrace.faults import injected
 from headrace.graph.jobs import Job

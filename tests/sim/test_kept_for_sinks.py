@@ -16,7 +16,7 @@ import pytest
 from tests.unit.cli.commands import done, headrace, refused
 
 import headrace as hr
-from headrace.cli.jobs.versions import Brought, merge_into
+from headrace.cli.jobs.merging import Brought, given_line, merge_into
 from headrace.cli.running.beginning import with_own_outputs
 from headrace.clock import SystemClock
 from headrace.coordinator.reprocessing import giving
@@ -135,6 +135,18 @@ def test_who_dies_giving_gives_the_rest_later(
     merge(live, job)
     assert held(lake) == list(range(11))
     assert not (live.home / "jobs" / "files-backfill" / "merging").exists()
+
+
+def test_a_function_that_a_sink_cannot_ask_is_told_of(
+    live: TestDriver, job: Job, tmp_path: Path
+) -> None:
+    beside(live, job)
+    by_function = dataclasses.replace(job, merge=lambda live, old: None)
+    (given,) = merge(live, by_function).given
+    assert given_line(given).endswith(
+        "has 5 rows of files-backfill.lake, beneath what was there; the merge function was not "
+        "asked: each row is a new one there"
+    )
 
 
 def test_old_days_come_to_a_table_of_the_warehouse(tmp_path: Path) -> None:

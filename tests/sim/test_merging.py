@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,18 @@ import pytest
 
 import headrace as hr
 from headrace.clock import SystemClock
+from headrace.config import load_settings
 from headrace.config.inputs import read_inputs
-from headrace.control.board import Board
-from headrace.control.merge_lock import MergeHold
-from headrace.control.server import ControlServer
+from headrace.control.holds import HoldAnswers
+from headrace.control.place import PLACE
 from headrace.control.stillness import still
+from headrace.control.watch import DriverWatch
 from headrace.coordinator.joined import JoinedParts
 from headrace.coordinator.loop import Control, drive
 from headrace.coordinator.reprocessing.merging import Merge, Merged, live_wins, merge_streams
 from headrace.coordinator.reprocessing.pairs import are_alike
 from headrace.coordinator.storage import DriverLock
-from headrace.errors import InvalidInputError
+from headrace.errors import InvalidInputError, UnavailableError
 from headrace.faults import injected
 from headrace.files import Files
 from headrace.testing import TestDriver
@@ -172,14 +174,14 @@ def test_who_dies_merging_merges_the_rest_later(driver: TestDriver, point: str, 
     assert len(driver.output("out")) == rows + 4
 
 
-def test_a_running_job_is_still_for_a_block_and_goes_on(driver: TestDriver) -> None:
+@pytest.mark.parametrize("has_api", [True, False])
+def test_a_running_job_is_still_for_a_block_and_goes_on(driver: TestDriver, has_api: bool) -> None:
     part, control, clock = driver.parts[0], Control(), SystemClock()
-    board = Board("hours", driver.settings, control, clock)
-    board.ready(JoinedParts(driver.parts))
+    settings = load_settings(None, [f"home={driver.home}", f"control.enabled={has_api}".lower()])
     told: list[str] = []
-    board.hold = MergeHold(driver.settings, "hours", control, told.append).look
-    server = ControlServer(board, driver.storage, "127.0.0.1", 0, FILES, clock)
-    server.start()
+    watch = DriverWatch("hours", settings, control, driver.bus, clock, told.append)
+    watch.ready(JoinedParts(driver.parts))
+    assert (driver.storage / PLACE).exists() is has_api
     seen: list[Any] = []
     is_still = threading.Event()
 
@@ -194,17 +196,43 @@ def test_a_running_job_is_still_for_a_block_and_goes_on(driver: TestDriver) -> N
     with DriverLock(driver.storage, "hours", clock):
         running.start()
         waker.start()
-        with still(driver.settings, "hours", "old", driver.bus, FILES, clock, 20.0):
+        with still(settings, "hours", "old", driver.bus, FILES, clock, 20.0):
             is_still.set()
             waker.join()
             epoch = part.state.epoch
             driver.feed("in", [row(9, "ann", 1)])
-            assert board.status == "paused"
+            assert watch.board.status == "paused"
             assert part.state.epoch == epoch
         assert not control.paused.is_set()
         control.finish.set()
         driver.feed("in", [row(9, "ann", 1)])
         running.join(30)
-        server.stop()
+        watch.close()
     assert part.state.ended
     assert ("ann", 9) in results(driver)
+    assert told == []
+
+
+def test_a_driver_that_does_not_see_the_lock_is_not_merged_under(driver: TestDriver) -> None:
+    """Locks that hosts do not share would let it send its rows before old ones."""
+    answers, clock = HoldAnswers(driver.storage, lambda: False, FILES, SystemClock()), SystemClock()
+    answers.start()
+    asked = (driver.settings, "hours", "old", driver.bus, FILES, clock, 20.0)
+    with (
+        closing(answers),
+        DriverLock(driver.storage, "hours", clock),
+        pytest.raises(InvalidInputError, match="share no locks of files: merge on that host"),
+        still(*asked),
+    ):
+        raise AssertionError
+
+
+def test_a_driver_that_does_not_answer_is_told_of(driver: TestDriver) -> None:
+    asked = (driver.settings, "hours", "old", driver.bus, FILES, SystemClock(), 0.1)
+    with (
+        DriverLock(driver.storage, "hours"),
+        pytest.raises(UnavailableError, match="the driver did not take the request within 0 s"),
+        still(*asked),
+    ):
+        raise AssertionError
+    assert list((driver.storage / "requests").iterdir()) == []

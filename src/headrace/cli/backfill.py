@@ -183,7 +183,7 @@ def _is_half_merged(settings: Settings, name: str) -> bool:
 
 
 def _merge(job: Job, name: str, key: tuple[str, ...], home: Path | None, *, as_json: bool) -> None:
-    from headrace.cli.jobs.versions import given_line, merge_into
+    from headrace.cli.jobs.merging import given_line, merge_into
     from headrace.cli.screen import show_json, show_line
     from headrace.clock import SystemClock
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from headrace.bus.bus import Bus
 from headrace.clock import Clock
 from headrace.config import Settings
-from headrace.control.client import client_of
+from headrace.control.holds import hold
 from headrace.control.merge_lock import MergeLock
 from headrace.coordinator.backup.places import places
-from headrace.coordinator.changes.requests import CutRequest, cuts
+from headrace.coordinator.changes.requests import cut_request, cuts
 from headrace.coordinator.changes.stopped import reigning
 from headrace.coordinator.deploy import open_copier
 from headrace.coordinator.inspection.part_readers import part_readers
@@ -46,7 +45,7 @@ def still(
         wait_s: for the epoch under way.
 
     Raises:
-        InvalidInputError: there is no such job, or its driver does not serve the API.
+        InvalidInputError: there is no such job, or its driver does not see the lock.
         NotOwnerError: another process merges into it.
         UnavailableError: the driver does not answer.
     """
@@ -55,11 +54,9 @@ def still(
         try:
             lock = DriverLock(places(settings, job).storage, job, clock)
         except NotOwnerError:
-            client_of(settings, job).post("/v1/hold")
+            hold(settings, job, places(settings, job).storage, files, clock, wait_s)
             for reader in (*readers, *readers):  # the first answer may come before a last epoch
-                host, now = os.uname().nodename, clock.now_ms()
-                request = CutRequest(clock.new_id(), os.getpid(), host, now)
-                cuts(reader.root, files, clock).ask(request, wait_s)
+                cuts(reader.root, files, clock).ask(cut_request(clock), wait_s)
             yield
             return
         with lock:

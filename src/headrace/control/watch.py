@@ -9,6 +9,7 @@ from headrace.clock import Clock
 from headrace.config import Settings
 from headrace.control.alerts.watch import AlertWatch
 from headrace.control.board import Board
+from headrace.control.holds import HoldAnswers
 from headrace.control.merge_lock import MergeHold
 from headrace.control.samples import SampleLog, Sampler
 from headrace.control.server import ControlServer
@@ -48,6 +49,7 @@ class DriverWatch:
         self.board = Board(job, settings, control, clock)
         self._hold = MergeHold(settings, job, control, tell)
         self.board.hold = self._hold.look
+        self._answers = HoldAnswers(storage, self._hold.look, files, clock)
         self._clock, self._serves = clock, wanted.enabled
         self._server = ControlServer(self.board, storage, wanted.host, wanted.port, files, clock)
         self._sampler = Sampler(self.board, SampleLog(storage), clock)
@@ -60,6 +62,7 @@ class DriverWatch:
         """Begin, once the parts of the job have."""
         self.board.ready(parts)
         self._hold.look()  # a merge may have begun under the driver before
+        self._answers.start()
         if self._serves:
             self._server.start()
         self._sampler.start()
@@ -78,4 +81,5 @@ class DriverWatch:
         if self._tracer is not None:
             self._tracer.close()
         self._server.stop()
+        self._answers.close()
         self._hold.close()

@@ -97,8 +97,8 @@ def job(
         output_semantics: the same of results in outputs that do not say so themselves. By
             default what the setting ``job.output_semantics`` says, or as the state.
         merge: given the live row of a key, ``None`` where there is none, and that of a run over
-            old data: the row that is to follow in the live stream, or ``None`` for nothing. By
-            default the live one wins.
+            old data: the row that is to follow in the live stream, or to take the place of that
+            of a keyed sink, or ``None`` for nothing. By default the live one wins.
 
     Raises:
         InvalidInputError: the decorator was used without a name.

@@ -26,7 +26,7 @@ from typing import Self
 import pyarrow as pa
 
 from headrace.clock import Clock
-from headrace.errors import UnavailableError
+from headrace.errors import InternalError, UnavailableError
 from headrace.files import Bytes, Files
 
 NO_TIME = -(1 << 62)
@@ -108,6 +108,18 @@ class Receiver(ABC):
                 next driver calls again.
         """
 
+    def held(self, files: Sequence[Prepared]) -> pa.Table:
+        """Return the rows that it has of the keys of prepared ones; of sinks that ``tells_rows``.
+
+        Asked while the job sends nothing, for a merge function to choose between these and rows
+        over old data.
+
+        Raises:
+            ReceiverAwayError: it does not answer.
+            InvalidInputError: what it has cannot be told.
+        """
+        raise InternalError("the receiver does not tell what it has")
+
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Let go of what is open; a commit after it opens anew."""
 
@@ -147,6 +159,11 @@ class Sink(ABC):
     def replaces_by(self) -> tuple[str, ...]:
         """Columns by which a row takes the place of an earlier one; none: each is a new row."""
         return ()
+
+    @property
+    def tells_rows(self) -> bool:
+        """Say whether its receiver can tell what it has of some keys, see ``Receiver.held``."""
+        return False
 
     def beneath(self) -> Self:
         """Return the sink as it takes results over old data, after those of the live job.

@@ -77,6 +77,11 @@ class PostgresSink(Sink):
         """The key."""
         return self.key
 
+    @property
+    def tells_rows(self) -> bool:
+        """Rows of keys can be read."""
+        return self.mode == "upsert"
+
     def beneath(self) -> PostgresSink:
         """Return the sink as it lets rows that are there stay.
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
+
+import pyarrow as pa
 
 from headrace.errors import InvalidInputError
 from headrace.faults import fault
 from headrace.graph.remote import shown_url
-from headrace.graph.sinks import Receiver, ReceiverAwayError, SinkEpoch, SinkSite
+from headrace.graph.sinks import Prepared, Receiver, ReceiverAwayError, SinkEpoch, SinkSite
 from headrace.sinks.postgres_table import Found, TableSpec
+from headrace.sinks.postgres_values import decoded
 
 CHUNK = 1 << 20
 _LOCK = 0x6865_6164  # two jobs that start at once make the table of epochs one after the other
@@ -173,13 +177,40 @@ class PostgresReceiver(Receiver):
         applied = self._spec.application()
         if applied:
             connection.execute(self._spec.staging())
+        self._copy(connection, epoch.files)
+        for statement in applied:
+            connection.execute(statement)
+
+    def _copy(self, connection: Any, files: Sequence[Prepared]) -> None:
         with connection.cursor() as cursor, cursor.copy(self._spec.copy()) as copy:
-            for prepared in epoch.files:
+            for prepared in files:
                 with prepared.path.open("rb") as file:
                     while chunk := file.read(CHUNK):
                         copy.write(chunk)
-        for statement in applied:
-            connection.execute(statement)
+
+    def held(self, files: Sequence[Prepared]) -> pa.Table:
+        """Return the rows of the table that have the keys of prepared ones.
+
+        Raises:
+            ReceiverAwayError: the server does not answer, or the connection broke.
+            InvalidInputError: a value of the table is none of the type that the job has.
+        """
+        found: list[tuple[Any, ...]] = []
+
+        def ask(connection: Any) -> None:
+            connection.execute(self._spec.staging())
+            self._copy(connection, files)
+            found[:] = connection.execute(self._spec.held()).fetchall()
+
+        try:
+            self._made(ask)
+            return decoded(found, self._spec.schema)
+        except (self._psycopg.Error, ArithmeticError, TypeError, ValueError) as error:
+            raise InvalidInputError(
+                f"rows of table {self._spec.table} cannot be read as those of the job are: "
+                f"{_said(error)}; put them in order, or merge by a job without merge=",
+                operator=self._site.operator,
+            ) from error
 
     def close(self) -> None:
         """Close the connection."""

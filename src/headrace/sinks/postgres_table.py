@@ -143,6 +143,13 @@ class TableSpec:
         target = self.name if self.mode == "insert" else self._stage
         return f"COPY {target} ({self._listed(self.schema.names)}) FROM STDIN (FORMAT csv)"
 
+    def held(self) -> str:
+        """Return the query for the rows of the keys that are staged."""
+        same = " AND ".join(f"t.{quoted(k)} = s.{quoted(k)}" for k in self.key)
+        columns = ", ".join(f"t.{quoted(name)}" for name in self.schema.names)
+        keys = f"SELECT DISTINCT {self._listed(self.key)} FROM {self._stage}"
+        return f"SELECT {columns} FROM {self.name} AS t JOIN ({keys}) AS s ON {same}"
+
     def application(self) -> list[str]:
         """Return the statements that bring staged rows into the table; the last of a key wins."""
         if self.mode == "insert":

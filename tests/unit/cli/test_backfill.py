@@ -13,11 +13,12 @@ from tests.unit.cli.commands import done, headrace, refused
 
 import headrace as hr
 from headrace.cli.backfill import range_sets, rate_sets
-from headrace.cli.jobs.versions import merge_into
+from headrace.cli.jobs.merging import merge_into
 from headrace.clock import SystemClock
 from headrace.config import load_settings
 from headrace.config.inputs import read_inputs
 from headrace.coordinator.reprocessing.pairs import check_unused
+from headrace.coordinator.reprocessing.unmerged import is_half_merged
 from headrace.errors import InvalidInputError
 from headrace.faults import injected
 from headrace.testing.driver import TestDriver
@@ -170,11 +171,20 @@ def test_a_merge_that_was_begun_is_completed_by_its_rule(tmp_path: Path, is_kill
         assert not note.exists()
 
 
-def test_a_merge_that_appended_nothing_may_be_asked_for_otherwise(tmp_path: Path) -> None:
-    def fails(live: dict[str, Any] | None, old: dict[str, Any]) -> None:
-        raise ValueError(old)
+def test_a_merge_that_is_refused_is_as_if_it_was_never_asked_for(tmp_path: Path) -> None:
+    """Also where the function fails for the second output: the first one has nothing yet."""
 
-    sums = sums_job(fails)
+    def fails(live: dict[str, Any] | None, old: dict[str, Any]) -> dict[str, Any]:
+        if "largest" in old:
+            raise ValueError(old)
+        return old
+
+    @hr.job("sums", merge=fails)
+    def sums(g: hr.Graph) -> None:
+        rows = g.input("in", time="at").partition_by("user")
+        rows.aggregate(n=hr.agg.sum("n")).send_to(g.output("out"), name="out")
+        rows.aggregate(largest=hr.agg.max("n")).send_to(g.output("tops"), name="tops")
+
     with TestDriver(sums, tasks=2, home=tmp_path, memory_bus=False) as live:
         live.create("in", {"user": pa.string(), "n": pa.int64(), "at": pa.int64()}, time="at")
         live.feed("in", [{"user": "ann", "n": 1, "at": 0}])
@@ -184,9 +194,48 @@ def test_a_merge_that_appended_nothing_may_be_asked_for_otherwise(tmp_path: Path
         with TestDriver(beside, tasks=2, home=tmp_path, memory_bus=False) as run:
             run.finish()
         words = ((), 10.0, tmp_path, SystemClock())
-        with pytest.raises(InvalidInputError, match="merge raised ValueError"):
-            merge_into("sums", "sums-backfill", sums, *words)
+        note = tmp_path / "jobs" / "sums-backfill" / "merging"
+        for by, key in ((sums, ()), (None, ("users",))):
+            with pytest.raises(InvalidInputError, match=r"merge raised Val|is not in both"):
+                merge_into("sums", "sums-backfill", by, key, *words[1:])
+            assert [len(live.output(stream)) for stream in ("out", "tops")] == [1, 1]
+            assert not note.exists()
         assert merge_into("sums", "sums-backfill", None, *words).merged[0].kept == 1
+
+
+def test_a_merge_that_was_applied_in_part_stays_noted_when_it_is_refused_later(
+    tmp_path: Path,
+) -> None:
+    def picky(live: dict[str, Any] | None, old: dict[str, Any]) -> dict[str, Any]:
+        if wrong:
+            raise ValueError(old)
+        return {**old, "n": old["n"] + live["n"] if live else 0}
+
+    wrong: list[int] = []
+    sums = sums_job(picky)
+    with TestDriver(sums, tasks=2, home=tmp_path, memory_bus=False) as live:
+        live.create("in", {"user": pa.string(), "n": pa.int64(), "at": pa.int64()}, time="at")
+        live.feed("in", [{"user": user, "n": 1, "at": 0} for user in "abcdefg"])
+        live.run()
+        live.crash()
+        beside = dataclasses.replace(sums, name="sums-backfill", apart="backfill")
+        with TestDriver(beside, tasks=2, home=tmp_path, memory_bus=False) as run:
+            run.finish()
+
+        def die(point: str) -> None:
+            if point == "merge.appended":
+                raise Died
+
+        words = ("sums", "sums-backfill", sums, (), 10.0, tmp_path, SystemClock())
+        with injected(die), pytest.raises(Died):
+            merge_into(*words)
+        wrong.append(1)
+        with pytest.raises(InvalidInputError, match="merge raised ValueError"):
+            merge_into(*words)
+        assert is_half_merged(live.settings, "sums-backfill", SystemClock())
+        wrong.clear()
+        merge_into(*words)
+        assert {row["user"]: row["n"] for row in live.output("out")} == dict.fromkeys("abcdefg", 2)
 
 
 def test_a_new_backfill_takes_no_rows_of_others_for_its_own(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from headrace.cli.jobs import (
     changes,
+    merging,
     observed,
     past,
     restarting,
@@ -83,7 +84,7 @@ app.command()(savepoints.savepoint)
 app.command()(savepoints.savepoints)
 app.command()(versions.compare)
 app.command()(versions.swap)
-app.command()(versions.merge)
+app.command()(merging.merge)
 app.command()(changes.reset)
 app.command(context_settings=changes.NEGATIVE)(changes.rewind)
 app.command()(changes.delete)

@@ -115,8 +115,30 @@ class RestartAnswer(msgspec.Struct, frozen=True):
     hosts: list[str]
 
 
-_Request = TypeVar("_Request", RescaleRequest, CutRequest, DrainRequest, RestartRequest)
-_Answer = TypeVar("_Answer", RescaleAnswer, CutAnswer, DrainAnswer, RestartAnswer)
+class HoldRequest(msgspec.Struct, frozen=True):
+    """A wish that no epoch begin while a process merges into the job."""
+
+    id: str
+    process: int
+    host: str
+    time_ms: int
+
+    def __str__(self) -> str:
+        """Return what is asked for, in words."""
+        return "a pause for a merge"
+
+
+class HoldAnswer(msgspec.Struct, frozen=True):
+    """Whether the driver sees that somebody merges, and so is held; and its host."""
+
+    is_held: bool
+    host: str
+
+
+_Request = TypeVar(
+    "_Request", RescaleRequest, CutRequest, DrainRequest, RestartRequest, HoldRequest
+)
+_Answer = TypeVar("_Answer", RescaleAnswer, CutAnswer, DrainAnswer, RestartAnswer, HoldAnswer)
 
 
 def rescale_request(tasks: int, stage: str | None, clock: Clock) -> RescaleRequest:
@@ -135,6 +157,16 @@ def drain_request(
 def restart_request(clock: Clock, *, rolling: bool) -> RestartRequest:
     """Return a wish of this process for new ones."""
     return RestartRequest(clock.new_id(), rolling, *_asker(clock))
+
+
+def cut_request(clock: Clock) -> CutRequest:
+    """Return a wish of this process to know an epoch whose outputs are all out."""
+    return CutRequest(clock.new_id(), *_asker(clock))
+
+
+def hold_request(clock: Clock) -> HoldRequest:
+    """Return a wish of this process that no epoch begin while it merges."""
+    return HoldRequest(clock.new_id(), *_asker(clock))
 
 
 def _asker(clock: Clock) -> tuple[int, str, int]:
@@ -159,6 +191,11 @@ def drains(root: Path, files: Files, clock: Clock) -> Requests[DrainRequest, Dra
 def restarts(root: Path, files: Files, clock: Clock) -> Requests[RestartRequest, RestartAnswer]:
     """Return the requests for new processes; arguments as of ``Requests``."""
     return Requests(root, files, clock, "restart", RestartRequest, RestartAnswer)
+
+
+def holds(root: Path, files: Files, clock: Clock) -> Requests[HoldRequest, HoldAnswer]:
+    """Return the requests of those who merge; arguments as of ``Requests``."""
+    return Requests(root, files, clock, "hold", HoldRequest, HoldAnswer)
 
 
 class Requests(Generic[_Request, _Answer]):

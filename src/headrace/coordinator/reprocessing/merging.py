@@ -6,13 +6,14 @@ append, under the run of the other job, so it gets them once, however often some
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from headrace.bus.bus import Bus, Stream
 from headrace.bus.spec import Producer
+from headrace.closing import Closing
 from headrace.coordinator.reprocessing.latest import key_columns
 from headrace.coordinator.reprocessing.parted import Parted, Row, Spill, part_count
 from headrace.errors import InvalidInputError
@@ -47,7 +48,7 @@ def live_wins(live: Row | None, other: Row) -> Row | None:
     return other if live is None else None
 
 
-def merge_streams(  # noqa: PLR0913 - each is a knob of its own, most by name, with a default
+def merge_streams(
     bus: Bus,
     operator: str,
     streams: tuple[str, str],
@@ -57,13 +58,27 @@ def merge_streams(  # noqa: PLR0913 - each is a knob of its own, most by name, w
     *,
     parts: int | None = None,
     is_alike: bool = False,
-    on_chosen: Callable[[], None] | None = None,
 ) -> Merged:
-    """Merge the last rows of one stream into another, one part of the keys after the other.
+    """Merge one output: ``choose`` its rows, then append them."""
+    with choose(bus, operator, streams, run, merge, key, parts=parts, is_alike=is_alike) as chosen:
+        return chosen.append()
 
-    First all rows are chosen, then they are appended. A part is one append to each partition that
-    has rows of it, and sequences are numbers of parts: so ``parts`` must be the same when a merge
-    is asked for again.
+
+def choose(
+    bus: Bus,
+    operator: str,
+    streams: tuple[str, str],
+    run: str,
+    merge: Merge = live_wins,
+    key: Sequence[str] = (),
+    *,
+    parts: int | None = None,
+    is_alike: bool = False,
+) -> Chosen:
+    """Choose what the last rows of one stream become in another, a part of the keys at a time.
+
+    A part is one append to each partition that has rows of it, and sequences are numbers of parts:
+    so ``parts`` must be the same when a merge is asked for again.
 
     Args:
         bus: with the streams.
@@ -75,11 +90,10 @@ def merge_streams(  # noqa: PLR0913 - each is a knob of its own, most by name, w
             and the window.
         parts: how many; ``None``: by the size of the other stream.
         is_alike: both jobs send a key to the same partition, although streams have no key.
-        on_chosen: called when all rows are chosen, before one is appended, if there are any.
 
     Raises:
         InvalidInputError: nothing tells rows apart, or where they belong, or ``merge`` fails or
-            makes rows that do not fit; nothing is appended.
+            makes rows that do not fit.
     """
     live, other = (bus.stream(name) for name in streams)
     columns = live.spec.schema.names
@@ -87,38 +101,73 @@ def merge_streams(  # noqa: PLR0913 - each is a knob of its own, most by name, w
     keys = _keys(live, shared, key)
     parts = part_count(other) if parts is None else parts
     finder = PlaceFinder(live, other, is_alike=is_alike)
-    made = count = 0
-    with (
-        Parted(other, shared, keys, parts) as others,
-        Parted(live, columns, keys, parts) as lives,
-        Spill() as chosen,
-    ):
-        for part in range(parts):
-            found = Meeting(part, others, lives)
-            made += len(found.old)
-            rows: dict[int, list[Row]] = {}
-            for name, row in found.old.items():
-                new = _merged(merge, found.live.get(name), row, operator)
-                if new is not None:
-                    rows.setdefault(finder.place(name, found), []).append(new)
-            for partition, some in sorted(rows.items()):
-                chosen.write(_table(some, live), partition, part)
-                count += len(some)
-        if count and on_chosen is not None:
-            on_chosen()
-        appended, there = _append(live, chosen, parts, Producer(f"merge/{operator}", run))
-    return Merged(operator, streams[0], appended, there, made - count)
+    chosen = Chosen(live, parts, Producer(f"merge/{operator}", run), operator)
+    try:
+        with (
+            Parted(other, shared, keys, parts) as others,
+            Parted(live, columns, keys, parts) as lives,
+        ):
+            for part in range(parts):
+                found = Meeting(part, others, lives)
+                rows: dict[int, list[Row]] = {}
+                for name, row in found.old.items():
+                    new = chosen_row(merge, found.live.get(name), row, operator)
+                    if new is not None:
+                        rows.setdefault(finder.place(name, found), []).append(new)
+                chosen.add(part, rows, len(found.old))
+    except BaseException:
+        chosen.close()
+        raise
+    return chosen
 
 
-def check_keys(bus: Bus, streams: tuple[str, str], key: Sequence[str]) -> None:
-    """Refuse streams of which nothing tells rows apart, before any is merged.
+class Chosen(Closing):
+    """Rows that are to follow those of a live stream; none is appended until that is said.
 
-    Raises:
-        InvalidInputError: they are such.
+    Args:
+        live: the stream.
+        parts: in how many keys are handled.
+        producer: that appends.
+        operator: that the rows come from.
     """
-    live, other = (bus.stream(name) for name in streams)
-    names = other.spec.schema.names
-    _keys(live, [name for name in live.spec.schema.names if name in names], key)
+
+    def __init__(self, live: Stream, parts: int, producer: Producer, operator: str) -> None:
+        self._live, self._parts, self._producer = live, parts, producer
+        self._operator, self._spill = operator, Spill()
+        self._met = 0
+        self.rows = 0
+
+    def add(self, part: int, rows: Mapping[int, Sequence[Row]], met: int) -> None:
+        """Take the rows of a part by partition, of so many keys that were asked for."""
+        for partition, some in sorted(rows.items()):
+            schema, name = self._live.spec.schema, f"{self._live.spec.name!r}"
+            self._spill.write(fitting(some, schema, name), partition, part)
+            self.rows += len(some)
+        self._met += met
+
+    def append(self) -> Merged:
+        """Append them; what was appended by a try before is not there twice."""
+        live, came, there = self._live, 0, 0
+        for part in range(self._parts):
+            for partition, rows in self._spill.read(part):
+                if live.spec.key:
+                    given = live.append_rows(rows, producer=self._producer, sequence=part + 1)
+                    answers = list(given.values())
+                else:
+                    answers = [
+                        live.append(partition, rows, producer=self._producer, sequence=part + 1)
+                    ]
+                for answer in answers:
+                    count = answer.next_offset - answer.first_offset
+                    came, there = (
+                        (came, there + count) if answer.duplicate else (came + count, there)
+                    )
+                    fault("merge.appended")
+        return Merged(self._operator, live.spec.name, came, there, self._met - self.rows)
+
+    def close(self) -> None:
+        """Let them go."""
+        self._spill.close()
 
 
 def _keys(live: Stream, shared: Sequence[str], wanted: Sequence[str]) -> list[str]:
@@ -199,33 +248,26 @@ class PlaceFinder:
         )
 
 
-def _table(rows: Sequence[Row], live: Stream) -> pa.Table:
+def fitting(rows: Sequence[Row], schema: pa.Schema, name: str) -> pa.Table:
+    """Return chosen rows as a table of some columns; ``name`` says whose they are.
+
+    Raises:
+        InvalidInputError: they do not fit.
+    """
     try:
-        return pa.Table.from_pylist(rows, schema=live.spec.schema)
+        return pa.Table.from_pylist(rows, schema=schema)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise InvalidInputError(
-            f"what merge returns does not fit the columns of {live.spec.name!r}: {error}"
+            f"what merge returns does not fit the columns of {name}: {error}"
         ) from error
 
 
-def _append(live: Stream, chosen: Spill, parts: int, producer: Producer) -> tuple[int, int]:
-    """Append what was chosen; returns the rows that came, and those that were there."""
-    came = there = 0
-    for part in range(parts):
-        for partition, rows in chosen.read(part):
-            if live.spec.key:
-                answers = live.append_rows(rows, producer=producer, sequence=part + 1).values()
-            else:
-                answer = live.append(partition, rows, producer=producer, sequence=part + 1)
-                answers = {partition: answer}.values()
-            for answer in answers:
-                count = answer.next_offset - answer.first_offset
-                came, there = (came, there + count) if answer.duplicate else (came + count, there)
-                fault("merge.appended")
-    return came, there
+def chosen_row(merge: Merge, live: Row | None, other: Row, operator: str) -> Row | None:
+    """Return what a function makes of the rows of a key.
 
-
-def _merged(merge: Merge, live: Row | None, other: Row, operator: str) -> Row | None:
+    Raises:
+        InvalidInputError: it fails, or makes what is no row.
+    """
     try:
         row = merge(live, other)
     except Exception as error:

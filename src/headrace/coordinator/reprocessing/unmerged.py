@@ -24,12 +24,14 @@ class Note(msgspec.Struct, frozen=True):
         key: columns that were asked for; ``None``: nothing has been appended, or by an older
             version, which did not note it.
         by_function: a function chooses, not the rule that live rows win; ``None``: the same.
+        is_applied: rows may be appended, or given to a sink; ``None``: by an older version.
     """
 
     run: str
     parts: dict[str, int]
     key: tuple[str, ...] | None = None
     by_function: bool | None = None
+    is_applied: bool | None = None
 
 
 @contextmanager
@@ -38,7 +40,8 @@ def merging(
 ) -> Iterator[Callable[[Note], None]]:
     """Note that a run is merged by a block; who dies or fails in it leaves the note.
 
-    The block gets what puts another note in its place.
+    The block gets what puts another note in its place. One that is refused before anything was
+    applied takes the note back: nothing is to be completed.
 
     Args:
         settings: where the job is.
@@ -50,11 +53,20 @@ def merging(
     path = _path(settings, job)
     path.parent.mkdir(parents=True, exist_ok=True)
 
+    last = note
+
     def put(note: Note) -> None:
+        nonlocal last
+        last = note
         files.replace(path, msgspec.json.encode(note), clock.new_id())
 
     put(note)
-    yield put
+    try:
+        yield put
+    except InvalidInputError:
+        if last.is_applied is False:
+            files.remove(path)
+        raise
     files.remove(path)
 
 
