@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import msgspec
@@ -16,6 +18,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from tests.docs.pages import GUIDE
 from typer.testing import CliRunner
 
 import headrace as hr
@@ -95,6 +98,37 @@ def test_pandas_and_arrow(table: Path) -> None:
     assert found.count_rows(filter=ds.field("ds") == "2013-01-03") == 12
 
 
+def test_columns_that_were_added_are_null_in_older_files_to_every_reader(tmp_path: Path) -> None:
+    """As the guide reads them; without its words pandas leaves them out, and Polars refuses."""
+    with TestDriver(job("parquet"), home=tmp_path, tasks=2) as driver:
+        driver.create("in", COLUMNS, time="at")
+        feed(driver, 0, 30)
+        driver.run()
+        schema = pa.schema([*driver.bus.stream("in").spec.schema, ("shop", pa.string())])
+        driver.bus.stream("in").evolve(schema)
+        driver.crash()
+        at = BEGIN + dt.timedelta(hours=40)
+        driver.feed("in", [{"at": at, "user": "x", "n": 40, "shop": "here"}])
+        driver.run()
+    folder = tmp_path / "warehouse" / "events"
+    page = (GUIDE / "warehouse.md").read_text()
+    [block] = [text for text in re.findall(r"```python\n(.*?)```", page, re.S) if "unify" in text]
+    told: dict[str, Any] = {}
+    exec(block, told)
+    by_polars = told["with_polars"](folder).collect()
+    by_pandas = pl.from_pandas(told["with_pandas"](folder)).select(by_polars.columns)
+    query = f"FROM read_parquet('{folder}/*/*.parquet', hive_partitioning=true, union_by_name=true)"
+    by_duckdb = duckdb.execute(f"SELECT n, shop {query}").fetchall()
+    wanted = sorted([(n, None) for n in range(30)] + [(40, "here")])
+    for frame in (by_polars, by_pandas):
+        assert sorted(frame.select("n", "shop").rows()) == wanted
+        assert frame.filter(pl.col("ds") == dt.date(2013, 1, 2)).height == 7
+    assert sorted(by_duckdb) == wanted
+    assert "shop" not in pd.read_parquet(folder)
+    with pytest.raises(pl.exceptions.SchemaError):
+        pl.read_parquet(folder / "*/*.parquet", hive_partitioning=True)
+
+
 def test_sql_of_the_command(table: Path) -> None:
     query = "SELECT ds, count(*) AS rows FROM events WHERE n >= 40 GROUP BY ds ORDER BY ds"
     found = list(on_duckdb(query, table.parent))
@@ -138,6 +172,14 @@ def test_what_is_known_of_it(table: Path) -> None:
         ("2013-01-03", 12),
     ]
     assert sorted(found.to_arrow("2013-01-03")["n"].to_pylist()) == list(range(48, 60))
+
+
+def test_describe_tells_what_other_programs_read(table: Path) -> None:
+    """A pattern would find files of Delta that no version names."""
+    words = ["warehouse", "describe", "events", "--home", str(table.parents[1])]
+    said = CliRunner().invoke(app, words, env={"COLUMNS": "300"}).stdout
+    assert (f"{table}/*/*.parquet" in said) != (f"{table}, as a Delta table" in said)
+    assert ("as a Delta table" in said) == (table / "_delta_log").exists()
 
 
 def test_a_delta_table_gets_columns_and_compaction_and_is_of_one_job(tmp_path: Path) -> None:

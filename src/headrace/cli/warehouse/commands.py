@@ -143,7 +143,7 @@ def describe(
             ("day of", found.time),
             ("version", f"{found.version:,}"),
             ("watermark", time_text(found.watermark)),
-            ("read", f"{warehouse / table}/*/*.parquet"),
+            ("read", _pattern(warehouse / table, found)),
         )
     )
     rows = [
@@ -159,6 +159,11 @@ def describe(
     ]
     titles = ("day", "rows", "files", "size", "complete", "late rows")
     show_table(titles, rows, {"rows", "files", "size", "late rows"})
+
+
+def _pattern(folder: Path, table: Table) -> str:
+    """Say what other programs read; files of Delta may be there that no version names."""
+    return f"{folder}, as a Delta table" if table.is_delta else f"{folder}/*/*.parquet"
 
 
 @app.command()
