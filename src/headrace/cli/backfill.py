@@ -138,7 +138,7 @@ def backfill(  # noqa: PLR0913, PLR0917 - one for each option
         run_target(target, found, way, as_json=as_json, verbose=verbose, scaling=scaling, **beside)
 
     if blocking:
-        InPlace(job.name, begin, tasks, sets, spark, config, own, as_json, home).run(go)
+        InPlace(job.name, begin, tasks, sets, spark, config, own, as_json, home, rate).run(go)
         return
     name, apart = as_name or f"{job.name}-backfill", as_name or "backfill"
     sets += sets_beside(settings, job, replace(job, name=name, apart=apart), begin, end)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import cast
 
+from headrace.cli.running.pursuit import Pursuit
 from headrace.cli.running.scaling import Scaling
 from headrace.coordinator.joined import JoinedParts
 from headrace.coordinator.loop import Control
@@ -33,10 +35,65 @@ def test_a_run_of_parts_has_caught_up_when_the_last_one_has() -> None:
     scaling.begin(cast("JoinedParts", parts), control)
 
     parts.behind = {"first": 0, "second": 5}
-    scaling.observe(done("first", 0), control)
+    scaling.observe(done("first", 0), control, 0.0)
     assert not control.stop.is_set()
 
     parts.behind = {"first": 0, "second": 0}
-    scaling.observe(done("second", 0), control)
+    scaling.observe(done("second", 0), control, 0.0)
     assert scaling.has_caught_up
     assert control.stop.is_set()
+
+
+def told_at_each_second(scaling: Scaling, comes: int, reads: int, seconds: int) -> dict[int, str]:
+    """What is told, by the second, of a job that is 1,000 rows behind when it begins."""
+    control, lag = Control(), 1_000
+    scaling.begin(cast("JoinedParts", OnePart()), control)
+    found = {}
+    for second in range(seconds):
+        lag = max(0, lag + comes - reads)
+        summary = dataclasses.replace(done("first", lag), rows=reads)
+        line = scaling.observe(summary, control, float(second))
+        if line is not None:
+            found[second] = line
+    return found
+
+
+class OnePart:
+    """A part that is behind."""
+
+    state = SimpleNamespace(ended=False)
+
+    def lags(self) -> dict[str, int]:
+        return {"first": 1_000}
+
+
+def test_a_rate_below_what_comes_in_is_told_with_both_and_what_to_do() -> None:
+    told = told_at_each_second(Scaling(ends=True, rate=10), comes=25, reads=10, seconds=700)
+    assert list(told) == [30, 330, 630]
+    assert told[30] == (
+        "it never catches up at this pace: it reads 10 rows a second (at most 10, by --rate), and "
+        "25 a second come in; 1,465 lie before it. Stop it, and give the same command with a "
+        "--rate above 25 that leaves it room, or none: it goes on from where it is"
+    )
+
+
+def test_a_job_that_is_too_slow_by_itself_is_told_to_have_more() -> None:
+    told = told_at_each_second(Scaling(ends=True), comes=25, reads=25, seconds=32)
+    assert "with more tasks, executors or cores (--tasks, --executors, --cores)" in told[30]
+    assert "--rate" not in told[30]
+    by_rate = told_at_each_second(Scaling(ends=True, rate=90), comes=25, reads=10, seconds=32)
+    assert "it reads 10 rows a second, and 25 a second come in" in by_rate[30]
+
+
+def test_a_job_that_comes_closer_or_is_not_to_end_is_told_nothing() -> None:
+    assert not told_at_each_second(Scaling(ends=True, rate=10), comes=9, reads=10, seconds=900)
+    assert not told_at_each_second(Scaling(rate=10), comes=25, reads=10, seconds=900)
+
+
+def test_of_a_job_in_parts_no_rate_is_made_up() -> None:
+    pursuit = Pursuit(rate=10)
+    assert pursuit.note(0.0, 10, [5, 5]) is None
+    told = pursuit.note(31.0, 310, [5, 50])
+    assert told is not None
+    assert "it reads 10 rows a second (at most 10, by --rate); 55 lie before it" in told
+    assert "with a --rate that leaves it room, or none" in told

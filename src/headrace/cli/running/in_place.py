@@ -34,6 +34,7 @@ class InPlace:
         overrides: the same.
         as_json: the same.
         home: the same.
+        rate: rows a second that it may read until then, which ``out`` sees to.
     """
 
     job: str
@@ -45,6 +46,7 @@ class InPlace:
     overrides: Sequence[str]
     as_json: bool
     home: Path | None
+    rate: int | None = None
 
     def run(self, go: Go) -> None:
         """Begin anew, or go on with what was broken off; then run on as the job was.
@@ -61,7 +63,7 @@ class InPlace:
 
         clock = SystemClock()
         settings, note = self._begun(clock)
-        scaling = Scaling(self.tasks, ends=True)
+        scaling = Scaling(self.tasks, ends=True, rate=self.rate)
         try:
             go(self.out, scaling)
         except typer.Exit:

@@ -184,7 +184,9 @@ def show_run(
         parts, progress = running[-1]
         progress.observe(summary, parts.state, clock.monotonic())
         reporter.epoch(summary)
-        scaling.observe(summary, control)
+        told = scaling.observe(summary, control, clock.monotonic())
+        if told is not None:
+            reporter.notice(f"{job.name}: {told}")
 
     def on_role(drives: bool) -> None:
         if not drives:

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from headrace.cli.running.pursuit import Pursuit
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -23,13 +25,20 @@ class Scaling:
     Args:
         tasks: of each keyed stage; ``None``: as the job has.
         ends: stop as soon as the epochs of all parts have read what was there when they began.
+        rate: rows a second that it may read until then; ``None``: as many as it can.
     """
 
     tasks: int | None = None
     ends: bool = False
+    rate: int | None = None
     has_caught_up: bool = False
     _lags: dict[str, int] = field(default_factory=dict)
     _parts: JoinedParts | None = None
+    _pursuit: Pursuit = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin to look whether it comes closer."""
+        self._pursuit = Pursuit(self.rate)
 
     def begin(self, parts: JoinedParts, control: Control) -> str | None:
         """Take a job that has begun, and has run no epoch yet; return what was done to it.
@@ -48,15 +57,24 @@ class Scaling:
         self._look(control)
         return told
 
-    def observe(self, summary: EpochSummary, control: Control) -> None:
-        """Take an epoch that is done."""
+    def observe(self, summary: EpochSummary, control: Control, now: float) -> str | None:
+        """Take an epoch that is done; returns what is to be told where it never catches up.
+
+        Args:
+            summary: of the epoch.
+            control: of the run.
+            now: of the monotonic clock, s.
+        """
         self._lags[summary.job] = summary.lag
         if self.ends and self._parts is not None and len(self._lags) > 1:
-            now = self._parts.lags()  # what this part sent, those behind it have yet to read
-            names = list(now)
+            behind_now = self._parts.lags()  # what this part sent, those behind it have yet to read
+            names = list(behind_now)
             behind = names[names.index(summary.job) + 1 :]
-            self._lags.update({name: now[name] for name in behind})
+            self._lags.update({name: behind_now[name] for name in behind})
         self._look(control)
+        if not self.ends or self.has_caught_up:
+            return None
+        return self._pursuit.note(now, summary.rows, list(self._lags.values()))
 
     def _look(self, control: Control) -> None:
         if self.ends and not any(self._lags.values()) and not control.stop.is_set():
