@@ -12,11 +12,13 @@ import pytest
 from tests.unit.cli.commands import headrace
 
 import headrace as hr
+from headrace.cli import draining
 from headrace.coordinator.changes.requests import drain_request
 from headrace.coordinator.hosts.everywhere import FOLDER, Drained, DrainedHosts
 from headrace.coordinator.hosts.record import HostState, What
 from headrace.coordinator.inspection.host_views import happening_text
 from headrace.coordinator.manifest import JobState
+from headrace.coordinator.storage import DriverLock
 from headrace.files import Files
 from headrace.graph.types import to_schema
 from headrace.testing.driver import TestDriver
@@ -278,10 +280,46 @@ def test_the_command_is_for_jobs_that_do_not_run_as_well(tmp_path: Path) -> None
         assert alone.code == 1
         assert "host host-1 is drained for all jobs" in alone.err
         again = headrace("cluster", "drain", "host-1", "--undo", *at)
-        assert again.out == "all other jobs use host host-1 again when they next run\n"
+        assert again.out == (
+            "all other jobs of this home use host host-1 again when they next run\n"
+        )
         assert "drained" not in headrace("jobs", "describe", "counts", *at).out.split("\n\n")[1]
         driver.clock.advance(1_000)
         driver.run()
         assert gone in used(driver)
         unknown = headrace("cluster", "drain", "host-7", *at)
         assert "no host called 'host-7'; the job's hosts are: host-0" in unknown.err
+
+
+def test_a_job_that_does_not_answer_follows_in_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its driver is in a long epoch, or frozen: what is noted beside the jobs stays."""
+    monkeypatch.setattr(draining, "ANSWER_S", 0.0)
+    with driver_of(tmp_path) as driver:
+        feed(driver)
+        driver.run()
+        gone, at = host(driver, 1), ("--home", tmp_path)
+        with DriverLock(driver.storage, "counts"):
+            told = headrace("cluster", "drain", "host-1", "--wait", 0, *at)
+            assert told.code == 3
+            silent = "job counts does not answer now; it follows what is noted, in its time"
+            assert silent in told.err
+            assert "after 0 s the host still has counts: 2 tasks" in told.err
+            alone = headrace("cluster", "drain", "host-2", "--job", "counts", *at)
+            assert "the driver did not take the request" in alone.err
+        assert [one.host for one in note_of(driver).read()] == [gone]
+        feed(driver)
+        driver.clock.advance(1_000)
+        driver.run()
+        assert used(driver) == {host(driver, 0), host(driver, 2)}
+        with DriverLock(driver.storage, "counts"):
+            again = headrace("cluster", "drain", "host-1", "--undo", *at)
+        assert (again.code, silent in again.err) == (0, True)
+        assert "counts: host host-1 is used again as soon as its driver goes on" in again.out
+        assert note_of(driver).read() == ()
+        assert gone not in used(driver)
+        driver.clock.advance(1_000)
+        driver.run()
+        assert gone in used(driver)
+        assert driver.store("n") == dict.fromkeys(range(30), 2)

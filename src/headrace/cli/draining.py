@@ -40,6 +40,7 @@ class _Asked(NamedTuple):
     readers: list[JobReader]
     host: str
     runs: bool
+    answers: bool = True
 
 
 def drain(
@@ -191,9 +192,11 @@ def _tell_of_all(found: Drained, asked: list[_Asked], *, undo: bool, as_json: bo
             status = "up" if undo else "drained"
             show_json({"job": None, "host": found.host, "address": found.address, "status": status})
     elif undo:
-        typer.echo(f"all other jobs use host {name} again when they next run")
+        typer.echo(f"all other jobs of this home use host {name} again when they next run")
     else:
-        typer.echo(f"jobs that begin later place nothing on host {name}, either, until --undo")
+        typer.echo(
+            f"jobs of this home that begin later place nothing on host {name}, either, until --undo"
+        )
 
 
 def _ask(
@@ -224,6 +227,7 @@ def _ask(
         tell_notice(f"job {view.job} does not answer now; it follows what is noted, in its time")
         found = concerned(states, named, undo=undo, everywhere=True)
         host = next(name for _, name in found.values())
+        return _Asked(view.job, readers, host, runs=True, answers=False)
     return _Asked(view.job, readers, host, runs=True)
 
 
@@ -301,6 +305,8 @@ def _as_object(one: _Asked, view: HostView) -> dict[str, Any]:
 
 def _line(one: _Asked, view: HostView, *, undo: bool) -> str:
     name = view.address or view.host
+    if undo and not one.answers:
+        return f"{one.job}: host {name} is used again as soon as its driver goes on"
     if undo:
         return f"{one.job}: host {name} is used again, {count_text(view.tasks, 'task')} so far"
     if view.is_empty:
