@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from dataclasses import replace
 
 import msgspec
@@ -17,6 +18,7 @@ from headrace.cli.running.run_text import epoch_json, epoch_line
 from headrace.clock import SystemClock
 from headrace.coordinator.backup.copier import CopyLag
 from headrace.coordinator.recovery import Recovery
+from headrace.testing import ManualClock
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 
@@ -66,6 +68,29 @@ def test_a_terminal_shows_a_bar_for_a_run_that_ends(screen: Console) -> None:
     assert "100 %" in text
     assert "1,500 rows" in text
     assert "ended in epoch 7" in text
+
+
+def test_a_run_that_ends_says_how_much_is_left_and_for_how_long(
+    screen: Console, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the pace of the last seconds, on the terminal beside the bar and for a program."""
+    until = {"flights": [1000, 1000]}
+    begun = msgspec.structs.replace(state_at(500, 100), until=until)
+    clock = ManualClock()
+    bar, program = TerminalReporter(clock, console=screen), JsonReporter(clock)
+    progress = Progress("radar", {"flights": "flights"}, {}, begun, clock.monotonic())
+    for reporter in (bar, program):
+        reporter.started(progress, dict)
+    for number, read in enumerate((600, 700)):
+        clock.advance(1000)
+        state = msgspec.structs.replace(state_at(500, read - 300, epoch=number), until=until)
+        progress.observe(replace(SUMMARY, rows=200), state, clock.monotonic())
+        for reporter in (bar, program):
+            reporter.epoch(replace(SUMMARY, rows=200))
+    bar.close()
+    assert re.search(r"29 %.*\d:\d\d:\d\d.*left", shown(screen))
+    _, last = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (last["left"], last["eta_s"]) == (1100, 7.3)
 
 
 @pytest.mark.parametrize("bounded", [True, False])
