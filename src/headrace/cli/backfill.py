@@ -116,6 +116,8 @@ def backfill(  # noqa: PLR0913, PLR0917 - one for each option
     from headrace.cli.running.scaling import Scaling, end_application, executor_sets
     from headrace.cli.running.ways import Way
     from headrace.cli.targets import find_job
+    from headrace.clock import SystemClock
+    from headrace.coordinator.reprocessing.unmerged import check_merged
     from headrace.errors import InvalidInputError
 
     if blocking and (end or merge or as_name):
@@ -143,10 +145,17 @@ def backfill(  # noqa: PLR0913, PLR0917 - one for each option
     name, apart = as_name or f"{job.name}-backfill", as_name or "backfill"
     sets += sets_beside(settings, job, replace(job, name=name, apart=apart), begin, end)
     if not (merge and _is_half_merged(settings, name)):
+        check_merged(settings, name, SystemClock())
         go(sets, Scaling(tasks), as_name=name, apart=apart)
         end_application(spark)
-    if merge:
+    if not merge:
+        return
+    try:
         _merge(job, name, column_names(key), home, as_json=as_json)
+    except InvalidInputError as error:
+        by = f"headrace jobs merge {job.name} {name} --by {target}"
+        error.also = f"the results of {name} stay; to merge them when that is mended: {by}"
+        raise
 
 
 def sets_beside(

@@ -121,8 +121,10 @@ def test_a_merge_that_was_killed_is_completed_and_no_other_run_begins(tmp_path: 
             merge_into(*words)
         module = tmp_path / "sums_module.py"
         module.write_text(MODULE)
-        asked = ("backfill", f"{module}:sums", "--from", "1970-01-01", "--merge")
-        ran = headrace(*asked, "--home", tmp_path)
+        asked = ("backfill", f"{module}:sums", "--from", "1970-01-01", "--home", tmp_path)
+        said = refused(*asked, "--standalone")
+        assert "a merge of the last run of 'sums-backfill' was begun, and some of its" in said
+        ran = headrace(*asked, "--merge")
         assert ran.code == 0
         assert "its merge was begun: only that is completed" in ran.err
         assert "out: 0 rows appended" in ran.out
@@ -201,6 +203,49 @@ def test_a_merge_that_is_refused_is_as_if_it_was_never_asked_for(tmp_path: Path)
             assert [len(live.output(stream)) for stream in ("out", "tops")] == [1, 1]
             assert not note.exists()
         assert merge_into("sums", "sums-backfill", None, *words).merged[0].kept == 1
+
+
+def test_a_backfill_whose_merge_is_refused_says_how_its_results_are_merged_later(
+    tmp_path: Path,
+) -> None:
+    with TestDriver(sums_job(None), home=tmp_path, memory_bus=False) as live:
+        live.create("in", {"user": pa.string(), "n": pa.int64(), "at": pa.int64()}, time="at")
+        live.feed("in", [{"user": "ann", "n": 1, "at": 0}])
+        live.run()
+        live.crash()
+    module = tmp_path / "sums_wrong.py"
+    module.write_text(MODULE.replace('live["n"]', 'live["m"]'))
+    asked = ("backfill", f"{module}:sums", "--from", "1970-01-01", "--standalone", "--merge")
+    ran = headrace(*asked, "--home", tmp_path)
+    assert ran.code == 1
+    assert "merge raised KeyError: 'm', for output 'out'" in ran.err
+    again = f"headrace jobs merge sums sums-backfill --by {module}:sums"
+    assert f"the results of sums-backfill stay; to merge them when that is mended: {again}" in (
+        ran.err.replace("\n", " ")
+    )
+    module.write_text(MODULE)
+    merged = ("jobs", "merge", "sums", "sums-backfill", "--by", f"{tmp_path}/sums_mended.py:sums")
+    (tmp_path / "sums_mended.py").write_text(MODULE)
+    assert "out: 1 rows of sums-backfill appended" in done(*merged, "--home", tmp_path)
+
+
+def test_no_run_over_old_data_begins_while_its_results_are_merged(tmp_path: Path) -> None:
+    def asks(live: dict[str, Any] | None, old: dict[str, Any]) -> None:
+        told.append(headrace(*run).err)
+
+    told: list[str] = []
+    with TestDriver(sums_job(None), home=tmp_path, memory_bus=False) as live:
+        live.create("in", {"user": pa.string(), "n": pa.int64(), "at": pa.int64()}, time="at")
+        live.feed("in", [{"user": "ann", "n": 1, "at": 0}])
+        live.run()
+        live.crash()
+    module = tmp_path / "sums_meanwhile.py"
+    module.write_text(MODULE)
+    words = ("--from", "1970-01-01", "--standalone", "--home", tmp_path)
+    run = ("backfill", f"{module}:sums", *words)
+    assert headrace(*run).code == 0
+    merge_into("sums", "sums-backfill", sums_job(asks), (), 10.0, tmp_path, SystemClock())
+    assert "job 'sums-backfill' is already driven by process" in told[0]
 
 
 def test_a_merge_that_was_applied_in_part_stays_noted_when_it_is_refused_later(

@@ -108,9 +108,11 @@ def merge_into(
     from headrace.cli.jobs.finding import find_job as find_existing
     from headrace.cli.jobs.finding import refuse_driven
     from headrace.control.stillness import still
+    from headrace.coordinator.backup.places import newest_of
     from headrace.coordinator.inspection.part_readers import part_readers
     from headrace.coordinator.reprocessing.pairs import are_alike
     from headrace.coordinator.reprocessing.unmerged import check_goes_on, merging
+    from headrace.coordinator.storage import DriverLock
     from headrace.files import Files
 
     settings = find_existing(job, home, None, None, clock).settings
@@ -119,7 +121,7 @@ def merge_into(
     _check_ended(other, states)
     run, files = states[0].lineage, Files()
     function = None if code is None else code.merge
-    with open_home_bus(settings) as bus:
+    with open_home_bus(settings) as bus, DriverLock(newest_of(settings, other), other, clock):
         what = _what_to_merge(settings, job, other, code, bus, clock)
         with still(settings, job, other, bus, files, clock, wait_s):
             note = _note(settings, other, run, what.streams, bus)

@@ -114,10 +114,31 @@ def is_noted(settings: Settings, job: str) -> bool:
 
 def is_half_merged(settings: Settings, job: str, clock: Clock) -> bool:
     """Say whether a merge of the job's last run was begun, and is not over."""
+    return _of_last_run(settings, job, clock) is not None
+
+
+def check_merged(settings: Settings, job: str, clock: Clock) -> None:
+    """Refuse another run of a job while the results of its last one are merged in part.
+
+    Raises:
+        InvalidInputError: they are; what is left of them would be lost, or counted twice.
+    """
+    note = _of_last_run(settings, job, clock)
+    if note is not None and note.is_applied is not False:
+        raise InvalidInputError(
+            f"a merge of the last run of {job!r} was begun, and some of its results are among the "
+            "live ones; complete it by the command that began it, or give up the rest before the "
+            f"next run: headrace jobs delete {job} --outputs",
+            job=job,
+        )
+
+
+def _of_last_run(settings: Settings, job: str, clock: Clock) -> Note | None:
     note = _note(settings, job)
-    return note is not None and any(
-        reader.state().lineage == note.run for reader in part_readers(settings, job, clock)
-    )
+    if note is None:
+        return None
+    lineages = {reader.state().lineage for reader in part_readers(settings, job, clock)}
+    return note if note.run in lineages else None
 
 
 def _note(settings: Settings, job: str) -> Note | None:
