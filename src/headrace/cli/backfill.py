@@ -116,8 +116,6 @@ def backfill(  # noqa: PLR0913, PLR0917 - one for each option
     from headrace.cli.running.scaling import Scaling, end_application, executor_sets
     from headrace.cli.running.ways import Way
     from headrace.cli.targets import find_job
-    from headrace.clock import SystemClock
-    from headrace.coordinator.reprocessing.unmerged import check_merged
     from headrace.errors import InvalidInputError
 
     if blocking and (end or merge or as_name):
@@ -144,18 +142,11 @@ def backfill(  # noqa: PLR0913, PLR0917 - one for each option
         return
     name, apart = as_name or f"{job.name}-backfill", as_name or "backfill"
     sets += sets_beside(settings, job, replace(job, name=name, apart=apart), begin, end)
-    if not (merge and _is_half_merged(settings, name)):
-        check_merged(settings, name, SystemClock())
+    if not _is_half_merged(settings, name, merge=merge):
         go(sets, Scaling(tasks), as_name=name, apart=apart)
         end_application(spark)
-    if not merge:
-        return
-    try:
-        _merge(job, name, column_names(key), home, as_json=as_json)
-    except InvalidInputError as error:
-        by = f"headrace jobs merge {job.name} {name} --by {target}"
-        error.also = f"the results of {name} stay; to merge them when that is mended: {by}"
-        raise
+    if merge:
+        _merge(job, target, name, column_names(key), home, as_json=as_json)
 
 
 def sets_beside(
@@ -176,13 +167,21 @@ def sets_beside(
     return sets
 
 
-def _is_half_merged(settings: Settings, name: str) -> bool:
-    """Say whether a merge of the run was begun and is to be completed; tells so."""
+def _is_half_merged(settings: Settings, name: str, *, merge: bool) -> bool:
+    """Say whether a merge of the run was begun and is to be completed; tells so.
+
+    Raises:
+        InvalidInputError: results are merged in part, and nobody asks for the rest.
+    """
     from headrace.cli.jobs.finding import tell_notice
     from headrace.clock import SystemClock
-    from headrace.coordinator.reprocessing.unmerged import is_half_merged
+    from headrace.coordinator.reprocessing.unmerged import check_merged, is_half_merged
 
-    found = is_half_merged(settings, name, SystemClock())
+    clock = SystemClock()
+    if not merge:
+        check_merged(settings, name, clock)
+        return False
+    found = is_half_merged(settings, name, clock)
     if found:
         tell_notice(
             f"the run of {name} has ended, and its merge was begun: only that is completed; to run "
@@ -191,12 +190,20 @@ def _is_half_merged(settings: Settings, name: str) -> bool:
     return found
 
 
-def _merge(job: Job, name: str, key: tuple[str, ...], home: Path | None, *, as_json: bool) -> None:
+def _merge(
+    job: Job, target: str, name: str, key: tuple[str, ...], home: Path | None, *, as_json: bool
+) -> None:
     from headrace.cli.jobs.merging import given_line, merge_into
     from headrace.cli.screen import show_json, show_line
     from headrace.clock import SystemClock
+    from headrace.errors import InvalidInputError
 
-    found = merge_into(job.name, name, job, key, WAIT_S, home, SystemClock())
+    try:
+        found = merge_into(job.name, name, job, key, WAIT_S, home, SystemClock())
+    except InvalidInputError as error:
+        by = f"headrace jobs merge {job.name} {name} --by {target}"
+        error.also = f"the results of {name} stay; to merge them when that is mended: {by}"
+        raise
     for one in found.merged:
         if as_json:
             show_json({"type": "merged", **asdict(one)})

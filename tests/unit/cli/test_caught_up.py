@@ -71,9 +71,9 @@ def test_a_rate_below_what_comes_in_is_told_with_both_and_what_to_do() -> None:
     told = told_at_each_second(Scaling(ends=True, rate=10), comes=25, reads=10, seconds=700)
     assert list(told) == [30, 330, 630]
     assert told[30] == (
-        "it never catches up at this pace: it reads 10 rows a second (at most 10, by --rate), and "
-        "25 a second come in; 1,465 lie before it. Stop it, and give the same command with a "
-        "--rate above 25 that leaves it room, or none: it goes on from where it is"
+        "the job never catches up at this pace: it reads 10 rows a second (at most 10, by "
+        "--rate), and 25 a second come in; 1,465 lie before it. Stop it, and give the same "
+        "command with a --rate above 25 that leaves it room, or none: it goes on from where it is"
     )
 
 

@@ -56,7 +56,7 @@ class Pursuit:
             above = "" if comes is None else f" above {comes:,.0f}"
             move = f"a --rate{above} that leaves it room, or none"
         return (
-            f"it never catches up at this pace: it reads {reads:,.0f} rows a second{limit}{came}; "
-            f"{lag:,} lie before it. Stop it, and give the same command with {move}: it goes on "
-            "from where it is"
+            "the job never catches up at this pace: it reads "
+            f"{reads:,.0f} rows a second{limit}{came}; {lag:,} lie before it. Stop it, and give "
+            f"the same command with {move}: it goes on from where it is"
         )

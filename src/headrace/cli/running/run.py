@@ -173,8 +173,7 @@ def show_run(
     def on_parts(parts: JoinedParts) -> None:
         scaled = scaling.begin(parts, control)
         running.append((parts, progress := _begun(graph, parts, clock)))
-        told = setting_notice(parts.state, settings.job.tasks) if scaling.tasks is None else None
-        if told is not None:
+        if scaling.tasks is None and (told := setting_notice(parts.state, settings.job.tasks)):
             typer.echo(told, err=True)
         reporter.started(progress, parts.ends)
         if scaled is not None:
@@ -184,9 +183,8 @@ def show_run(
         parts, progress = running[-1]
         progress.observe(summary, parts.state, clock.monotonic())
         reporter.epoch(summary)
-        told = scaling.observe(summary, control, clock.monotonic())
-        if told is not None:
-            reporter.notice(f"{job.name}: {told}")
+        if told := scaling.observe(summary, control, clock.monotonic()):
+            reporter.notice(told)
 
     def on_role(drives: bool) -> None:
         if not drives:
