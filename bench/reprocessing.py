@@ -1,7 +1,7 @@
-"""What a backfill does to the live job beside it: the question of the paper's Figures 12 and 13.
+"""What a backfill does to the live job beside it: the question of the paper's Figure 12.
 
-    python bench/reprocessing.py > docs/benchmarks/reprocessing.jsonl    # about five minutes
-    python bench/reprocessing.py --figure    # draws docs/images/reprocessing-*.svg from that file
+    python bench/reprocessing.py > docs/benchmarks/reprocessing.jsonl    # about ten minutes
+    python bench/reprocessing.py --figure    # draws docs/images/reprocessing-live.svg
 
 The live job puts titles of profiles into a standard form, a Python call for each message, and keeps
 the last one of each profile in RocksDB; ``headrace run`` on ``local[1]``. ``headrace backfill``
@@ -300,7 +300,6 @@ def measured(home: Path, live: Live, share: float | None, lengths: Lengths) -> d
     last = time.monotonic()
     phases = {"starting": (asked, began), "during": (began, over), "after": (ended, last)}
     return {
-        "figure": 12,
         "load": live.load,
         "share": share,
         "rate": rate,
@@ -337,7 +336,7 @@ def rates(lengths: Lengths) -> Iterator[dict[str, Any]]:
     """Backfills alone, on executors of one core."""
     with home_with_rows(OLD_ROWS) as (home, _), SparkCluster(home / "cluster", 1, 2048, 2) as found:
         for executors, rate in RATES:
-            rows = OLD_ROWS // 4 if rate is None else int(rate * lengths.during)
+            rows = OLD_ROWS if rate is None else int(rate * lengths.during)
             tasks, name = TASKS * executors, f"rate-{executors}-{rate or 'all'}"
             own = ("--tasks", tasks, "--executors", executors, "--cores", 1)
             memory = ("--set", "spark.conf.spark.executor.memory=768m")
@@ -345,7 +344,6 @@ def rates(lengths: Lengths) -> Iterator[dict[str, Any]]:
             with backfill(home, name, rows, rate, *words) as command:
                 command.wait()
                 yield {
-                    "figure": 13,
                     "executors": executors,
                     "tasks": tasks,
                     "rate": rate,
@@ -355,7 +353,7 @@ def rates(lengths: Lengths) -> Iterator[dict[str, Any]]:
 
 def draw(results: Path, images: Path) -> None:
     found = [json.loads(line) for line in results.read_text().splitlines()]
-    steady = [one for one in found if one["figure"] == 12 and one["load"] == "steady"]
+    steady = [one for one in found if one.get("load") == "steady"]
     figure, grid = pyplot.subplots(
         2, len(steady), figsize=(3 * len(steady), 4.6), sharex="col", sharey="row", squeeze=False
     )
@@ -376,22 +374,6 @@ def draw(results: Path, images: Path) -> None:
     grid[0][0].legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(images / "reprocessing-live.svg", metadata={"Date": None})
-    _draw_rates([one for one in found if one["figure"] == 13], images)
-
-
-def _draw_rates(found: Sequence[dict[str, Any]], images: Path) -> None:
-    figure, axes = pyplot.subplots(figsize=(6, 3.4))
-    words = [
-        f"{one['executors']} executor{'s' * (one['executors'] > 1)},\n"
-        + ("no throttle" if one["rate"] is None else f"{one['rate']:,} rows/s")
-        for one in found
-    ]
-    axes.bar(words, [one["rows_per_s"] / 1000 for one in found], color="tab:orange", width=0.6)
-    axes.set_ylabel("reprocessed rows/s, thousands")
-    axes.tick_params(axis="x", labelsize=8)
-    axes.grid(axis="y", alpha=0.3)
-    figure.tight_layout()
-    figure.savefig(images / "reprocessing-rates.svg", metadata={"Date": None})
 
 
 def main() -> None:

@@ -14,11 +14,7 @@ from functools import cached_property, lru_cache, reduce
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-import msgspec
-import pyarrow as pa
-
 from headrace.graph.signatures import name_of
-from headrace.records.messages import message_type
 
 MESSAGES = "messages"
 """The column in which a window collects its messages."""
@@ -57,13 +53,13 @@ class WindowFunction:
 
     def __call__(self, row: Any) -> Iterator[tuple[Any, ...]]:
         """Yield the rows that the function makes of a window."""
-        messages = _messages(getattr(row, MESSAGES))
-        if self.by is not None:
-            messages.sort(key=attrgetter(self.by))
+        messages = getattr(row, MESSAGES)
+        if self._place is not None:
+            messages.sort(key=self._place)
         names = self.names
         if names is None:
             names = messages[0].__struct_fields__
-        heads = _taking(tuple(name for name in self.beside if name not in names))(row)
+        heads = _heads(self.beside, names)(row)
         for made in self.made(row, messages):
             yield heads + _values(made, names)
 
@@ -76,14 +72,20 @@ class WindowFunction:
         """Return what the function makes of messages, of which there is at least one."""
         raise NotImplementedError
 
-    def key(self, row: Any) -> Any:
-        """The key: a value, or a tuple of several; ``None`` where messages have none."""
-        values = _taking(self.keys)(row)
-        return values[0] if len(values) == 1 else values or None
+    @cached_property
+    def _place(self) -> Callable[[Any], Any] | None:
+        return None if self.by is None else attrgetter(self.by)
 
-    def window(self, row: Any) -> Bounds:
-        """The bounds of the window."""
-        return Bounds(*_taking(self.bounds)(row))
+    @cached_property
+    def key(self) -> Callable[[Any], Any]:
+        """Takes the key: a value, or a tuple of several; ``None`` where messages have none."""
+        return attrgetter(*self.keys) if self.keys else lambda row: None
+
+    @cached_property
+    def window(self) -> Callable[[Any], Bounds]:
+        """Takes the bounds of the window."""
+        bounds = _taking(self.bounds)
+        return lambda row: Bounds(*bounds(row))
 
 
 class Reduce(WindowFunction):
@@ -122,13 +124,9 @@ class EachWindow(WindowFunction):
 
 
 @lru_cache(maxsize=256)
-def _kind(names: tuple[str, ...]) -> type[msgspec.Struct]:
-    return message_type("Message", pa.schema([(name, pa.null()) for name in names]))
-
-
-def _messages(rows: list[dict[str, Any]]) -> list[Any]:
-    kind = _kind(tuple(rows[0]))
-    return [kind(*row.values()) for row in rows]
+def _heads(beside: tuple[str, ...], names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return what takes the columns that stand before those of the function."""
+    return _taking(tuple(name for name in beside if name not in names))
 
 
 @lru_cache(maxsize=256)

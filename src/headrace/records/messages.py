@@ -13,7 +13,7 @@ import datetime
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from enum import Enum
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -76,8 +76,25 @@ def _records(column: pa.ListArray) -> list[list[Any]]:
         return found
     kind = message_type("Record", pa.schema(list(records.type)))
     dicts = list(map(msgspec.structs.asdict, map(kind, *map(_listed, records.flatten()))))
+    return _in_lists(dicts, column)
+
+
+def nested_messages(column: pa.ListArray) -> list[list[Any]]:
+    """Return each list of structs as a list of messages; nothing in it is null."""
+    records = column.flatten()
+    names = [field.name for field in records.type]
+    batch = pa.RecordBatch.from_struct_array(records)
+    return _in_lists(to_messages(batch, _nested_type(tuple(names))), column)
+
+
+@lru_cache(maxsize=256)
+def _nested_type(names: tuple[str, ...]) -> type[msgspec.Struct]:
+    return message_type("Message", pa.schema([(name, pa.null()) for name in names]))
+
+
+def _in_lists(items: list[Any], column: pa.ListArray) -> list[list[Any]]:
     ends = np.cumsum(pc.list_value_length(column).to_numpy()).tolist()
-    return [dicts[begin:end] for begin, end in pairwise([0, *ends])]
+    return [items[begin:end] for begin, end in pairwise([0, *ends])]
 
 
 def _moments(microseconds: list[int]) -> list[datetime.datetime]:
@@ -85,11 +102,23 @@ def _moments(microseconds: list[int]) -> list[datetime.datetime]:
     return list(map(_EPOCH.__add__, map(_SPAN, microseconds)))
 
 
-def to_messages(batch: pa.RecordBatch, kind: type[msgspec.Struct]) -> list[Any]:
-    """Return one message for each row; ``kind`` comes from ``message_type`` of its schema."""
+def to_messages(
+    batch: pa.RecordBatch, kind: type[msgspec.Struct], nested: str | None = None
+) -> list[Any]:
+    """Return one message for each row.
+
+    Args:
+        batch: the rows.
+        kind: from ``message_type`` of its schema.
+        nested: the column whose lists of structs become lists of messages, too.
+    """
     if batch.num_columns == 0:
         return [kind() for _ in range(batch.num_rows)]
-    return list(map(kind, *columns_to_lists(batch)))
+    columns = zip(batch.schema.names, batch.columns, strict=True)
+    lists = [
+        nested_messages(column) if name == nested else _listed(column) for name, column in columns
+    ]
+    return list(map(kind, *lists))
 
 
 def from_messages(messages: Sequence[Any], schema: pa.Schema, operator: str) -> pa.RecordBatch:

@@ -16,7 +16,13 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import InvalidInputError
-from headrace.records.messages import columns_to_lists, from_messages, message_type, to_messages
+from headrace.records.messages import (
+    columns_to_lists,
+    from_messages,
+    message_type,
+    nested_messages,
+    to_messages,
+)
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 MOMENT = datetime.datetime(2024, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
@@ -250,3 +256,24 @@ def test_enums_and_sets_are_stored_as_what_they_hold() -> None:
 def test_nothing_within_a_value_is_lost(kind: pa.DataType, value: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"operator 'o' returned .* for column 'x'"):
         from_messages([{"x": value}], pa.schema([("x", kind)]), "o")
+
+
+def test_lists_of_structs_become_lists_of_messages() -> None:
+    kind = pa.list_(pa.struct({"a": pa.int64(), "b": pa.string()}))
+    rows = [[{"a": 1, "b": None}], [], [{"a": 2, "b": "x"}, {"a": 3, "b": "y"}]]
+    for begin in range(3):
+        found = nested_messages(pa.array(rows, kind).slice(begin))
+        assert [[(one.a, one.b) for one in messages] for messages in found] == [
+            [(row["a"], row["b"]) for row in messages] for messages in rows[begin:]
+        ]
+    of_nothing = nested_messages(pa.array([[{}], [{}, {}]], pa.list_(pa.struct([]))))
+    assert [len(messages) for messages in of_nothing] == [1, 2]
+
+
+def test_a_column_of_lists_of_structs_is_taken_as_messages_where_that_is_asked() -> None:
+    batch = pa.record_batch({"k": [7], "messages": [[{"a": 1}]]})
+    kind = message_type("M", batch.schema)
+    (row,) = to_messages(batch, kind, "messages")
+    assert (row.k, row.messages[0].a) == (7, 1)
+    (row,) = to_messages(batch, kind)
+    assert row.messages == [{"a": 1}]

@@ -45,6 +45,7 @@ class MessageMaker:
         uses: columns that messages have; ``None``: all.
         takes: ``dict``, a record class, or ``None`` for a message with attributes.
         site: of the function, for errors.
+        nested: the column whose lists of structs are lists of messages, where ``takes`` is none.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class MessageMaker:
         uses: Sequence[str] | None,
         takes: Any = None,
         site: Site | None = None,
+        nested: str | None = None,
     ) -> None:
         self._operator, self._takes, self._site = operator, takes, site or Site()
         self.columns = list(uses) if uses is not None else list(schema.names)
@@ -61,7 +63,9 @@ class MessageMaker:
         if takes is None:
             kept = pa.schema([schema.field(name) for name in self.columns])
             kind = message_type("Message", kept)
-            self._make: Callable[[pa.RecordBatch], list[Any]] = lambda b: to_messages(b, kind)
+            self._make: Callable[[pa.RecordBatch], list[Any]] = lambda b: to_messages(
+                b, kind, nested
+            )
         elif takes is dict:
             self._make = _dicts(self.columns)
         else:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from headrace.errors import FunctionResultError, HeadraceError, InvalidInputError
 from headrace.graph.sites import function_site
+from headrace.graph.window_functions import MESSAGES, WindowFunction
 from headrace.plan.stages import CallLimits
 from headrace.task.chunk import Chunk
 from headrace.task.dead_letters import Guard, Refused, without
@@ -51,7 +52,9 @@ class MessageCalls:
         self._operator, self._function, self._convert = operator, function, convert
         self._limits, self._row = limits, 0
         site = function_site(function)
-        self._site, self._maker = str(site), MessageMaker(operator, source, uses, takes, site)
+        nested = MESSAGES if isinstance(function, WindowFunction) else None
+        self._maker = MessageMaker(operator, source, uses, takes, site, nested)
+        self._site = str(site)
 
     def results(self, chunk: Chunk, guard: Guard | None) -> tuple[Chunk, list[Any]]:
         """Return the rows that were not refused, and what the function made of each.

@@ -1,0 +1,171 @@
+"""Members by country against the number of containers: the question of the paper's Figure 13.
+
+    python bench/members.py > docs/benchmarks/members.jsonl     # about six minutes, as root
+    python bench/members.py --figure         # draws docs/images/members.svg from that file
+
+One to eight Spark executors of one core on this machine, each held to the same share of a core
+(``--share``) as in bench/containers.py once all ways have run twice. Then each way reads the same
+profiles and counts the members of each country, in turn, in one session; the best of two counts.
+The ways are those of ``members`` in bench/batch.py: ``job`` and ``native`` have the country as a
+column, the others take it from JSON. ``rows_s`` are rows by the clock, from the begin of a run to
+its end: planning, state, manifests and what is written included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from batch import CHUNK, MEMBERS, totals
+from containers import Containers
+from matplotlib import pyplot
+from pyspark.sql import SparkSession
+
+import headrace as hr
+from headrace.bench.readwrite import bench_settings
+from headrace.bus.file import FileBus
+from headrace.bus.spec import StreamSpec
+from headrace.spark.run import run_job
+from headrace.spark.sessions import build_session
+from headrace.testing.cluster import SparkCluster
+
+DOCS = Path(__file__).parents[1] / "docs"
+RESULTS, IMAGE = DOCS / "benchmarks" / "members.jsonl", DOCS / "images" / "members.svg"
+PARTITIONS, WARM, TIMES = 16, 2, 2
+ROWS = {"job": 16_000_000, "native": 16_000_000, "frames": 2_000_000, "pandas": 2_000_000}
+TITLES = {
+    "job": "Headrace, expressions",
+    "native": "Spark, expressions",
+    "frames": "Headrace, Python on frames",
+    "pandas": "Spark, pandas UDF",
+}
+
+
+def write_rows(rows: int, home: Path) -> None:
+    """Write the same rows as a stream of 16 partitions and as 16 Parquet files."""
+    (home / "parquet").mkdir(parents=True)
+    with FileBus(home / "bus") as bus:
+        stream, writers = None, {}
+        for first in range(0, rows, CHUNK):
+            batch = pa.RecordBatch.from_pydict(MEMBERS.rows(first, min(CHUNK, rows - first)))
+            if stream is None:
+                stream = bus.create(StreamSpec("in", PARTITIONS, batch.schema))
+                writers = {
+                    number: pq.ParquetWriter(home / "parquet" / f"{number}.parquet", batch.schema)
+                    for number in range(PARTITIONS)
+                }
+            for number, writer in writers.items():
+                part = batch.take(pa.array(np.arange(number, batch.num_rows, PARTITIONS)))
+                stream.append(number, part)
+                writer.write_batch(part)
+        for writer in writers.values():
+            writer.close()
+
+
+def run_way(way: str, spark: SparkSession, home: Path, master: str, name: str) -> float:
+    """Run it once; return its seconds, after its rows were counted."""
+    began = time.perf_counter()
+    if way in MEMBERS.queries:
+        frame = spark.read.parquet(str(home / "parquet"))
+        MEMBERS.queries[way](frame).write.parquet(str(home / name))
+        took = time.perf_counter() - began
+        table = pq.read_table(home / name)
+    else:
+
+        @hr.job(name)
+        def job(g: hr.Graph) -> None:
+            MEMBERS.jobs[way](g.input("in")).send_to(g.output(f"{name}.out"))
+
+        settings = bench_settings(home, max_rows=1 << 40, bounded=True, master=master)
+        run_job(job, settings)
+        took = time.perf_counter() - began
+        with FileBus(home / "bus") as bus:
+            found = bus.stream(f"{name}.out")
+            parts = [b.batch for p in range(found.spec.partitions) for b in found.read(p, 0)]
+        table = pa.Table.from_batches(parts)
+    if totals(table, MEMBERS.total)[1] != ROWS[way]:
+        raise SystemExit(f"{way} counts {totals(table, MEMBERS.total)[1]} of {ROWS[way]} rows")
+    return took
+
+
+def measured(count: int, share: float) -> dict[str, Any]:
+    """Return rows a second of each way on so many containers."""
+    with tempfile.TemporaryDirectory(prefix="members-") as folder:
+        home = Path(folder)
+        homes = {rows: home / f"{rows}" for rows in set(ROWS.values())}
+        for rows, where in homes.items():
+            write_rows(rows, where)
+        with SparkCluster(home / "cluster", 1, 1024 * count, count) as cluster:
+            memory = {"spark.executor.memory": "768m", "spark.executor.cores": "1"}
+            spark = build_session(cluster.url, "members", home / "spark.log", memory)
+            containers = Containers(cluster, f"headrace-{os.getpid()}", share)
+            best: dict[str, float] = {}
+            try:
+                for turn in range(WARM + TIMES):
+                    if turn == WARM and containers.limit() != count:
+                        raise SystemExit(f"there are not {count} executors")
+                    for way, rows in ROWS.items():
+                        took = run_way(way, spark, homes[rows], cluster.url, f"{way}-{turn}")
+                        print(f"{count} {way} {turn}: {took:.2f} s", file=sys.stderr, flush=True)
+                        if turn >= WARM:
+                            best[way] = min(best.get(way, took), took)
+            finally:
+                containers.remove()
+                spark.stop()
+        rates = {way: round(ROWS[way] / took) for way, took in best.items()}
+        return {"containers": count, "share": share, "rows_s": rates}
+
+
+def draw(results: Path, image: Path) -> None:
+    found = [json.loads(line) for line in results.read_text().splitlines()]
+    counts = [one["containers"] for one in found]
+    figure, axes = pyplot.subplots(1, 2, figsize=(8, 3.4))
+    for plot, ways in zip(axes, (("job", "native"), ("frames", "pandas")), strict=True):
+        for way, line in zip(ways, ("-o", "--s"), strict=True):
+            rates = [one["rows_s"][way] / 1e6 for one in found]
+            plot.plot(counts, rates, line, markersize=4, label=TITLES[way])
+        plot.set(xlabel="containers", ylabel="profiles/s, millions", ylim=(0, None))
+        plot.set_xticks(counts)
+        plot.legend(fontsize=8)
+        plot.grid(alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(image, metadata={"Date": None})
+
+
+def one_by_one(counts: list[int], share: float) -> Iterator[str]:
+    """Run each in a process of its own: a Spark session cannot be begun anew."""
+    for count in counts:
+        words = [sys.executable, __file__, "--one", str(count), "--share", str(share)]
+        said = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
+        yield said.stdout.splitlines()[-1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--containers", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--share", type=float, default=0.2, help="of a core, for each container")
+    parser.add_argument("--one", type=int)
+    parser.add_argument("--figure", action="store_true")
+    options = parser.parse_args()
+    if options.figure:
+        draw(RESULTS, IMAGE)
+    elif options.one:
+        print(json.dumps(measured(options.one, options.share)), flush=True)
+    else:
+        for line in one_by_one(options.containers, options.share):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
