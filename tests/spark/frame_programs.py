@@ -48,5 +48,18 @@ def attempts(home: Path) -> None:
     rows.write.format("headrace").mode("append").options(**options).save("written")
 
 
+def copying(home: Path) -> None:
+    """Follow a stream by a query of the user's own that writes to another one, to its end."""
+    rows = (
+        session("local[2]").readStream.format("headrace").options(home=str(home), maxRows=ROWS // 4)
+    )
+    query = (
+        rows.load("events").selectExpr("id", "kind", "id * 2 twice")
+        .writeStream.format("headrace").options(home=str(home), create=True, stream="copied")
+        .option("checkpointLocation", str(home / "checkpoint")).trigger(availableNow=True).start()
+    )  # fmt: skip
+    query.awaitTermination()
+
+
 if __name__ == "__main__":
-    {"attempts": attempts}[sys.argv[1]](Path(sys.argv[2]))
+    {"attempts": attempts, "copying": copying}[sys.argv[1]](Path(sys.argv[2]))

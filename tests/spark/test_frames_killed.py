@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from tests.spark.frame_programs import ROWS
 
 from headrace.bus.file import FileBus
-from headrace.testing.processes import end_group
+from headrace.bus.spec import StreamSpec
+from headrace.clock import Deadline, SystemClock
+from headrace.testing.processes import end_group, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -57,3 +61,27 @@ def test_attempts_that_fail_and_workers_that_are_killed_append_nothing(tmp_path:
         assert running.wait(SOON_S) == 0, (tmp_path / "attempts.log").read_text()[-3000:]
     assert ids(tmp_path, "written") == list(range(ROWS))
     assert not list((tmp_path / "bus" / "spark").glob("once-*"))
+
+
+def test_a_query_that_is_killed_goes_on_from_its_checkpoint_and_writes_each_row_once(
+    tmp_path: Path,
+) -> None:
+    """The driver and its JVM at once, when the first of four batches is written or a later one."""
+    schema = pa.schema({"id": pa.int64(), "kind": pa.string()})
+    rows = [{"id": n, "kind": "abc"[n % 3]} for n in range(ROWS)]
+    with FileBus(tmp_path / "bus") as bus:
+        stream = bus.create(StreamSpec("events", 2, schema, key=("id",)))
+        stream.append_rows(pa.RecordBatch.from_pylist(rows, schema))
+    with program("copying", tmp_path) as running:
+
+        def is_under_way() -> bool:
+            assert running.poll() is None, (tmp_path / "copying.log").read_text()[-3000:]
+            return bool(ids(tmp_path, "copied"))
+
+        wait_until(is_under_way, Deadline(SystemClock(), SOON_S), "rows of a batch")
+        os.killpg(running.pid, signal.SIGKILL)
+        running.wait(SOON_S)
+    assert 0 < len(ids(tmp_path, "copied")) < ROWS
+    with program("copying", tmp_path) as running:
+        assert running.wait(SOON_S) == 0, (tmp_path / "copying.log").read_text()[-3000:]
+    assert ids(tmp_path, "copied") == list(range(ROWS))

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from pyspark.sql import SparkSession
 from tests.spark.jobs import counting, failing, model
 from tests.spark.runs import Driver, World, until
 
+from headrace.cli.running.ways import Way
 from headrace.clock import SystemClock
+from headrace.control.stillness import still
+from headrace.coordinator.changes.requests import cut_request, cuts
+from headrace.coordinator.loop import Control
+from headrace.coordinator.running.course import Listeners
+from headrace.coordinator.story import MERGING, RESUMED, StoryLog
 from headrace.errors import InvalidInputError
+from headrace.files import Files
 from headrace.spark.run import run_job
 from headrace.task.messages.calls import UserFunctionError
 
@@ -89,3 +98,31 @@ def test_an_error_of_the_users_code_is_told_as_it_was(
     assert expected["store"] == world.store("failing", "n")
     assert expected["counts"] == world.counts()
     assert world.leftovers("failing") == []
+
+
+def test_a_job_under_a_query_is_still_while_somebody_merges_into_it(
+    spark: SparkSession, world: World
+) -> None:
+    """It has no API, so it is asked by its files; and goes on by itself when that is over."""
+    world.feed(20)
+    settings = world.settings("spark.loop=query", "control.enabled=false")
+    control, clock, files = Control(), SystemClock(), Files(sync=False)
+    given = (counting(), settings, world.bus, control, Listeners(), clock, lambda drives: None)
+    running = threading.Thread(target=Way().run, args=given)
+    running.start()
+    try:
+        until(lambda: world.read_so_far("counting") == 40, "the first rows")
+        with still(settings, "counting", "old", world.bus, files, clock, 60.0):
+            world.feed(20)
+            for _ in range(3):  # each is answered between two batches
+                cuts(world.job_dir("counting"), files, clock).ask(cut_request(clock), 60.0)
+            assert world.read_so_far("counting") == 40
+        until(lambda: world.read_so_far("counting") == 80, "the rows that came meanwhile")
+        control.finish.set()
+        until(lambda: not running.is_alive(), "the end of the run")
+    finally:
+        control.stop.set()
+        running.join(60)
+    told = [(one.kind, one.text) for one in StoryLog(world.job_dir("counting")).read()]
+    assert [one for one in told if one in (MERGING, RESUMED)] == [MERGING, RESUMED]
+    assert model(world.log) == world.found()
