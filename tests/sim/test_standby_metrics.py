@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from prometheus_client.samples import Sample
 
 import headrace as hr
 from headrace.cli.jobs.text import job_json
+from headrace.config import load_settings
+from headrace.control.alerts.watch import AlertWatch
 from headrace.control.board import Board
 from headrace.control.description import described
 from headrace.control.metrics import metrics_text
@@ -19,6 +22,7 @@ from headrace.control.views import stage_infos, task_infos
 from headrace.coordinator.inspection.job_list import view_job
 from headrace.coordinator.joined import JoinedParts
 from headrace.coordinator.loop import Control
+from headrace.files import Files
 from headrace.testing import TestDriver
 
 
@@ -159,3 +163,23 @@ def test_what_standbys_cost_and_what_moved_are_metrics_of_their_own_and_no_rows(
         kinds = {one.labels["what"] for one in samples(driver) if one.name == "headrace_rows_total"}
         assert "in" in kinds
         assert [what for what in kinds if "." in what] == []
+
+
+def test_standbys_that_there_is_no_host_for_are_told_to_every_reader(tmp_path: Path) -> None:
+    """Nor is that a job of which no standby is behind."""
+    rule = json.dumps([{"name": "copies", "kind": "standby_behind", "above": 1}])
+    with TestDriver(sums, home=tmp_path, tasks=4, slots=2, hosts=1, standby_copies=1) as driver:
+        driver.create("events", {"id": pa.int64()})
+        run(driver, 3)
+        found = metrics(driver)
+        assert (found["headrace_standbys"], found["headrace_standbys_wanted"]) == (0, 4)
+        settings = load_settings(overrides=[f"alerts.rules={rule}"], environ={})
+        board, told = Board("sums", settings, Control(), driver.clock), list[str]()
+        board.ready(JoinedParts(driver.parts))
+        (stage,) = stage_infos(board)
+        assert (stage.standbys, stage.standbys_wanted, stage.standbys_filled) == (0, 4, 0)
+        given: dict[str, Any] = {"storage": driver.storage, "files": Files(sync=False)}
+        AlertWatch(board, driver.bus, clock=driver.clock, tell=told.append, **given).look()
+        assert told == [
+            "alert copies: job sums: a standby more than 1 epochs behind; it is 3 now",
+        ]

@@ -12,6 +12,7 @@ from headrace.control.alerts.rules import RuleNow
 from headrace.control.figures import Figures
 from headrace.control.hot_keys import HeavyKeys, heavy_keys
 from headrace.control.pace import Pace
+from headrace.coordinator.inspection.job_list import StageView, stage_views
 from headrace.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -84,6 +85,11 @@ class Board:
     def states(self) -> list[JobState]:
         """The states of its parts, senders first; raises as ``state`` does."""
         return self._begun.states
+
+    @property
+    def stages(self) -> list[StageView]:
+        """The keyed stages of all parts, after their last epochs; raises as ``state`` does."""
+        return list(stage_views(self.state, self._begun.standbys_wanted))
 
     @property
     def bus(self) -> Bus:

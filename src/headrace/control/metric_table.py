@@ -88,6 +88,7 @@ STAGES = (
     Family("headrace_stage_tasks", "gauge", "tasks of a keyed stage", ("stage",)),
     Family("headrace_state_bytes", "gauge", "state of a stage, bytes, about", ("stage",)),
     Family("headrace_standbys", "gauge", "copies on other hosts", ("stage",)),
+    Family("headrace_standbys_wanted", "gauge", "copies that there are to be", ("stage",)),
     Family("headrace_standbys_filled", "gauge", "copies that have all but a tail", ("stage",)),
     Family("headrace_standby_behind_epochs", "gauge", "epochs that the last is behind", ("stage",)),
     Family("headrace_standby_behind_bytes", "gauge", "bytes that the last is behind", ("stage",)),

@@ -10,7 +10,6 @@ from headrace.control.board import Board
 from headrace.control.figures import Histogram
 from headrace.control.views import job_info, task_watermark, time_of
 from headrace.coordinator.hosts.record import LOST, MOVED, PLACEMENT
-from headrace.coordinator.inspection.job_list import stage_views
 from headrace.coordinator.manifest import SINK_ROWS, JobState
 from headrace.coordinator.standby.placing import (
     ACTIVE_LOST,
@@ -59,7 +58,7 @@ def values(board: Board) -> Iterator[Value]:
     yield from _of_state(state)
     for part in states:
         yield from _operators(part)
-    yield from _stages(state)
+    yield from _stages(board, state)
     yield from _tasks(board, state)
     yield from _inputs(board, state)
 
@@ -129,13 +128,14 @@ def _time(name: str, labels: tuple[str, ...], at_ms: int | None) -> Iterator[Val
         yield Value(name, labels, found / 1000)
 
 
-def _stages(state: JobState) -> Iterator[Value]:
-    for view in stage_views(state):
+def _stages(board: Board, state: JobState) -> Iterator[Value]:
+    for view in board.stages:
         standby = view.standby
         yield Value("headrace_stage_tasks", (view.stage,), view.tasks)
         yield Value("headrace_state_bytes", (view.stage,), view.state_bytes)
         for name, found in (
             ("headrace_standbys", standby.standbys if standby else 0),
+            ("headrace_standbys_wanted", standby.wanted if standby else 0),
             ("headrace_standbys_filled", standby.filled if standby else 0),
             ("headrace_standby_behind_epochs", standby.epochs if standby else 0),
             ("headrace_standby_behind_bytes", standby.size if standby else 0),

@@ -49,6 +49,7 @@ class StageInfo(Model):
     state_bytes: int
     hosts: list[str]
     standbys: int
+    standbys_wanted: int
     standbys_filled: int
     standby_epochs_behind: int
     standby_bytes_behind: int

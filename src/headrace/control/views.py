@@ -23,7 +23,6 @@ from headrace.control.models import (
     TaskInfo,
 )
 from headrace.coordinator.backup.places import places
-from headrace.coordinator.inspection.job_list import stage_views
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.parts import part_folders
 from headrace.coordinator.story import story_of
@@ -81,7 +80,7 @@ def task_watermark(state: JobState, stage: str, task: TaskState) -> int | None:
 def stage_infos(board: Board) -> list[StageInfo]:
     """Return the keyed stages."""
     found = []
-    for view in stage_views(board.state):
+    for view in board.stages:
         standby = view.standby
         found.append(
             StageInfo(
@@ -90,6 +89,7 @@ def stage_infos(board: Board) -> list[StageInfo]:
                 state_bytes=view.state_bytes,
                 hosts=list(view.hosts),
                 standbys=standby.standbys if standby else 0,
+                standbys_wanted=standby.wanted if standby else 0,
                 standbys_filled=standby.filled if standby else 0,
                 standby_epochs_behind=standby.epochs if standby else 0,
                 standby_bytes_behind=standby.size if standby else 0,

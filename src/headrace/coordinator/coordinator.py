@@ -108,6 +108,7 @@ class Coordinator:
             sweep=self._forget,
         )
         self.story = Story(StoryLog(storage.root), clock)
+        self.standbys_wanted: dict[str, int] = {}
         self.members = Members(self._limits.placement, runner, clock, story=self.story)
         self.steering = Steering(
             reign=self._reign,
@@ -236,6 +237,7 @@ class Coordinator:
         """Say what the stores hold, for commands that look at them without the job's code."""
         root, files = self._storage.root, self._storage.files
         catalog = describe_plan(self._plan, self._limits.standby_copies)
+        self.standbys_wanted = catalog.standbys
         save_catalog(root, self.generation, catalog, files, self._clock.new_id())
 
     def _create_job(self) -> None:

@@ -41,6 +41,11 @@ class JoinedParts:
         """The state of each part, senders first."""
         return [part.state for part in self._parts]
 
+    @property
+    def standbys_wanted(self) -> dict[str, int]:
+        """How many standbys each task of a stage is to have, of stages whose tasks are to."""
+        return {name: one for part in self._parts for name, one in part.standbys_wanted.items()}
+
     def input_streams(self) -> dict[str, str]:
         """Return the stream of each input operator, and of what goes from part to part."""
         return {name: one for part in self._parts for name, one in part.input_streams().items()}

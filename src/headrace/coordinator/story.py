@@ -135,7 +135,8 @@ class Story:
             self._catch_up(state)
         elif before is not state:
             self._tell_changes(before, state, told)
-        self._tell_all((one for one in noted if one not in told), state)
+        known = {*told, *state.story}  # of an epoch that was just committed all is in its story
+        self._tell_all((one for one in noted if one not in known), state)
 
     def _tell_changes(self, before: JobState, state: JobState, told: Collection[Happening]) -> None:
         new = [one for one in state.story if one not in before.story]

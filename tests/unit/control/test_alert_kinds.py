@@ -21,7 +21,7 @@ from headrace.coordinator.loop import Control
 from headrace.testing import TestDriver
 
 DAY_MS = 86_400_000
-RULES = [
+RULES: list[dict[str, Any]] = [
     {"name": "late", "kind": "lag", "above": 1},
     {"name": "quiet", "kind": "no_output", "for": "1m"},
     {"name": "loop", "kind": "restart_loop", "above": 1, "for": "1d"},

@@ -53,6 +53,22 @@ def test_what_is_told_already_is_not_told_by_the_next_driver(tmp_path: Path) -> 
     assert texts(log) == ["a driver began: generation 1", "host 10.0.0.2 is new"]
 
 
+def test_what_is_noted_and_committed_at_once_is_told_once(tmp_path: Path) -> None:
+    log, clock = StoryLog(tmp_path), ManualClock()
+    story = Story(log, clock)
+    asked = Happening(clock.now_ms(), What.ASKED, "", "a slot is gone")
+    lost = Happening(clock.now_ms(), What.LOST, "a", "2 tasks go elsewhere")
+    story.observe(state_of(1))
+    story.observe(state_of(1), (asked,))  # while it waits for the host
+    after = state_of(2, story=(asked, lost))
+    story.observe(after, (asked, lost))
+    story.observe(after)
+    assert texts(log) == [
+        "slots were asked anew: a slot is gone",
+        "host 10.0.0.1 was lost: 2 tasks go elsewhere",
+    ]
+
+
 def test_rescales_and_the_end_are_told(tmp_path: Path) -> None:
     log = StoryLog(tmp_path)
     story = Story(log, ManualClock())

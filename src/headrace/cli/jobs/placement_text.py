@@ -23,7 +23,8 @@ def placement_facts(told: PlacementTold) -> list[tuple[str, str]]:
         return []
     said = [f"{moves.done:,} done", f"{moves.pending:,} to come"]
     if moves.lost:
-        said.append(f"{count_text(moves.lost, 'task')} had lost their host")
+        their = "its" if moves.lost == 1 else "their"
+        said.append(f"{count_text(moves.lost, 'task')} had lost {their} host")
     return [("moves", ", ".join(said))]
 
 

@@ -15,7 +15,6 @@ from headrace.control.alerts.places import places_of
 from headrace.control.alerts.rules import RuleNow
 from headrace.control.board import Board
 from headrace.coordinator.commit_log import generation_times
-from headrace.coordinator.inspection.job_list import stage_views
 from headrace.errors import HeadraceError
 from headrace.files import Files
 
@@ -123,10 +122,10 @@ class AlertWatch:
 
     def _epochs_behind(self) -> int:
         state, most = self._board.state, 0
-        for view in stage_views(state):
+        for view in self._board.stages:
             standby = view.standby
             if standby is not None:
-                is_filled = standby.filled == standby.standbys
+                is_filled = standby.filled == max(standby.wanted, standby.standbys)
                 most = max(most, standby.epochs if is_filled else state.epoch)
         return most
 

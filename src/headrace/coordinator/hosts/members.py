@@ -127,8 +127,9 @@ class Members:
             name, count = _name(state.hosts, host), on.get(host, 0)
             waited = f"did not come back within {self._rules.wait_s:g} s"
             why = waited if self._rules.affinity is Affinity.STRICT else "is lost"
-            self.note(What.LOST, host, f"{count} tasks go elsewhere")
-            self.tell(f"host {name} {why}: its {count} tasks go elsewhere")
+            tasks = "1 task goes elsewhere" if count == 1 else f"{count} tasks go elsewhere"
+            self.note(What.LOST, host, tasks)
+            self.tell(f"host {name} {why}: its {tasks}")
         for host, address in addresses.items():
             held = state.hosts.get(host)
             if held is None and state.hosts:
