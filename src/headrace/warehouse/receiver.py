@@ -44,6 +44,9 @@ from headrace.warehouse.view import View
 END = 1 << 61
 """A watermark beyond it is that of the end of the inputs."""
 
+LISTED_S = 0.2
+"""In which a reader that has opened a folder has listed it."""
+
 _FEW = 16
 THREADS = 2
 """That write and merge files beside each other: slots wait meanwhile."""
@@ -166,6 +169,7 @@ class TableReceiver(Receiver):
             ReceiverAwayError: the folder is gone, or somebody else is writing to it.
         """
         with self._alone():
+            self._view.empty()
             held = self._read()
             tag = tag_of(epoch.lineage)
             if epoch.epoch <= held.marks.get(tag, -1):
@@ -310,6 +314,8 @@ class TableReceiver(Receiver):
             before = _count(snapshot)
             while merges := within_budget(due(snapshot, self._aims, at_once=True), BUDGET_BYTES):
                 snapshot = self._merged(snapshot, merges)
+            self._clock.sleep(LISTED_S)
+            self._view.empty()
             return before, _count(snapshot)
 
     def _merged(self, held: Snapshot, merges: Sequence[Merge]) -> Snapshot:

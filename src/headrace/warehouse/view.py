@@ -66,8 +66,10 @@ class View:
             other.rmdir()
 
     def _new_folder(self) -> Path:
-        if self._spare:
-            return self._spare.pop()
+        while self._spare:
+            spare = self._spare.pop()
+            if spare.is_dir():  # a compaction by hand clears away what it does not know
+                return spare
         folder = self._place.stage / self._clock.new_id()
         folder.mkdir()
         return folder
@@ -89,7 +91,6 @@ class View:
         for day in sorted(days):
             self._show(day, snapshot.days.get(day))
             fault("warehouse.shown")
-        self._empty()
 
     def _show(self, day: str, wanted: Day | None) -> None:
         folder = self._place.root / folder_of(day)
@@ -161,19 +162,20 @@ class View:
         folder.rename(gone)
         self._taken_away.append(gone)
 
-    def _empty(self) -> None:
+    def empty(self) -> None:
         """Empty the folders that are out of sight, and keep some: new ones are dear on some disks.
 
-        Not before all days are shown: who has opened one to list it has had the time to do so.
+        Not in the change that took them away: who has opened one must have the time to list it.
         """
         taken, self._taken_away = self._taken_away, []
         for folder in taken:
-            for name in os.listdir(folder):
-                _remove(folder / name)
-            if len(self._spare) < KEPT_FOLDERS:
-                self._spare.append(folder)
-            else:
-                folder.rmdir()
+            with suppress(FileNotFoundError):  # a compaction by hand was there
+                for name in os.listdir(folder):
+                    _remove(folder / name)
+                if len(self._spare) < KEPT_FOLDERS:
+                    self._spare.append(folder)
+                else:
+                    folder.rmdir()
 
 
 def _said(day: Day) -> bytes:

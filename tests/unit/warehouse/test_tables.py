@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +193,25 @@ def test_merged_files_stay_for_readers_that_have_begun(
     assert sorted(table.to_arrow()["n"].to_pylist()) == [1, 2, 3, 4]
 
 
+def test_who_has_opened_the_folder_of_a_day_lists_all_of_it(
+    tmp_path: Path, writer: Writer, clock: ManualClock
+) -> None:
+    """As it was when it was opened, though another one has taken its place since."""
+    writer.send(1, [row(0, n=1)], [row(0, n=2)])
+    folder = os.open(tmp_path / "events" / "ds=2013-01-01", os.O_RDONLY | os.O_DIRECTORY)
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, folder)
+        names = os.listdir(folder)
+        writer.send(2, [row(0, n=3)], [row(0, n=4)], watermark=BEGIN + DAY)
+        assert sorted(os.listdir(folder)) == sorted(names)
+        clock.advance(1001)
+        writer.send(3, [row(1, n=5)])
+        assert os.listdir(folder) == []
+    assert plain(tmp_path) == [1, 2, 3, 4, 5]
+    stage = Place(tmp_path / "events").stage
+    assert [path for path in stage.rglob("*") if path.is_file()] == []
+
+
 def test_columns_are_added_at_a_new_start_and_others_refused(
     tmp_path: Path, writer: Writer, clock: ManualClock
 ) -> None:
@@ -317,6 +338,20 @@ def test_compaction_by_hand_merges_all_small_files(
     assert plain(tmp_path) == [1, 2, 3, 11, 12, 13]
     writer.send(4, [row(1, n=14)])
     assert plain(tmp_path) == [1, 2, 3, 11, 12, 13, 14]
+
+
+def test_a_job_goes_on_after_a_compaction_by_hand_beside_it(
+    tmp_path: Path, writer: Writer, clock: ManualClock
+) -> None:
+    """Which clears away folders that the job's driver had kept for later."""
+    for number in (1, 2, 3):
+        writer.send(number, [row(0, n=2 * number)], [row(0, n=2 * number + 1)])
+        if number == 2:
+            compact(tmp_path / "events", Aims(), Files(sync=False), clock)
+    writer.send(4, [row(0, n=8)])
+    assert compact(tmp_path / "events", Aims(), Files(sync=False), clock) == (4, 1)
+    writer.send(5, [row(0, n=9)], [row(0, n=10)])
+    assert plain(tmp_path) == list(range(2, 11))
 
 
 def test_days_are_chosen_by_their_names(tmp_path: Path, writer: Writer) -> None:
