@@ -60,6 +60,12 @@ def test_what_cannot_be_is_refused(spark: SparkSession) -> None:
     rows = spark.range(1)
     with pytest.raises(InvalidInputError, match="one of process= and aggregate="):
         headrace_spark.stateful(rows, "id")
+    with pytest.raises(InvalidInputError, match="window= goes with aggregate=; found process="):
+        headrace_spark.stateful(
+            rows, "id", Running, returns=RETURNS, window=hr.tumbling("1h"), time="id"
+        )
+    with pytest.raises(InvalidInputError, match="returns= and stores= go with process=; found"):
+        headrace_spark.stateful(rows, "id", aggregate={"n": hr.agg.count()}, returns=RETURNS)
     stream = spark.readStream.format("rate").load()
     with pytest.raises(InvalidInputError, match="give name="):
         headrace_spark.stateful(stream, "value", Running, returns=RETURNS)

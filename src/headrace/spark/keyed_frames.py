@@ -91,12 +91,16 @@ def stateful(  # noqa: PLR0913 - each is a knob of its own, by name
         settings: more settings of the job, such as ``["job.tasks=8"]``.
 
     Raises:
-        InvalidInputError: neither or both of ``process`` and ``aggregate``; no name; the job is at
-            fault.
+        InvalidInputError: neither or both of ``process`` and ``aggregate``, or what goes with the
+            other; no name; the job is at fault.
         HeadraceError: what the job failed with.
     """
     if (process is None) == (aggregate is None):
         raise InvalidInputError("stateful takes one of process= and aggregate=; give the other up")
+    if process is not None and window is not None:
+        raise InvalidInputError("window= goes with aggregate=; found process=")
+    if aggregate is not None and (returns is not None or stores):
+        raise InvalidInputError("returns= and stores= go with process=; found aggregate=")
     if df.isStreaming and name is None:
         raise InvalidInputError(
             "stateful of a streaming DataFrame keeps its state by name; give name="
