@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -221,27 +221,40 @@ def draw(results: Path, image: Path) -> None:
     figure.savefig(image, metadata={"Date": None})
 
 
-def one_by_one(counts: list[int], share: float) -> Iterator[str]:
-    """Run each in a process of its own: a Spark session cannot be begun anew."""
+def one_by_one(script: str, counts: list[int], share: float) -> Iterator[str]:
+    """Run a script for each in a process of its own: a Spark session cannot be begun anew."""
     for count in counts:
-        words = [sys.executable, __file__, "--one", str(count), "--share", str(share)]
+        words = [sys.executable, script, "--one", str(count), "--share", str(share)]
         said = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
         yield said.stdout.splitlines()[-1]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--containers", type=int, nargs="+", default=[1, 2, 4, 8, 16])
-    parser.add_argument("--share", type=float, default=0.1, help="of a core, for each container")
+    """Measure here, or each count in a process of its own, or draw."""
+    run(__file__, __doc__, 0.1, [1, 2, 4, 8, 16], measured, lambda: draw(RESULTS, IMAGE))
+
+
+def run(
+    script: str,
+    about: str | None,
+    share: float,
+    counts: list[int],
+    measure: Callable[[int, float], dict[str, Any]],
+    figure: Callable[[], None],
+) -> None:
+    """Do what the command line of a script says that measures by containers."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--containers", type=int, nargs="+", default=counts)
+    parser.add_argument("--share", type=float, default=share, help="of a core, for each container")
     parser.add_argument("--one", type=int)
     parser.add_argument("--figure", action="store_true")
     options = parser.parse_args()
     if options.figure:
-        draw(RESULTS, IMAGE)
+        figure()
     elif options.one:
-        print(json.dumps(measured(options.one, options.share)), flush=True)
+        print(json.dumps(measure(options.one, options.share)), flush=True)
     else:
-        for line in one_by_one(options.containers, options.share):
+        for line in one_by_one(script, options.containers, options.share):
             print(line, flush=True)
 
 

@@ -13,14 +13,11 @@ its end: planning, state, manifests and what is written included.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from batch import CHUNK, MEMBERS, totals
-from containers import Containers
+from containers import Containers, run
 from matplotlib import pyplot
 from pyspark.sql import SparkSession
 
@@ -143,29 +140,5 @@ def draw(results: Path, image: Path) -> None:
     figure.savefig(image, metadata={"Date": None})
 
 
-def one_by_one(counts: list[int], share: float) -> Iterator[str]:
-    """Run each in a process of its own: a Spark session cannot be begun anew."""
-    for count in counts:
-        words = [sys.executable, __file__, "--one", str(count), "--share", str(share)]
-        said = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
-        yield said.stdout.splitlines()[-1]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--containers", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--share", type=float, default=0.2, help="of a core, for each container")
-    parser.add_argument("--one", type=int)
-    parser.add_argument("--figure", action="store_true")
-    options = parser.parse_args()
-    if options.figure:
-        draw(RESULTS, IMAGE)
-    elif options.one:
-        print(json.dumps(measured(options.one, options.share)), flush=True)
-    else:
-        for line in one_by_one(options.containers, options.share):
-            print(line, flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    run(__file__, __doc__, 0.2, [1, 2, 4, 8], measured, lambda: draw(RESULTS, IMAGE))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.sim.test_window_kinds import LIMITS, records, rough_step
-from tests.sim.window_model import COLUMNS, Case, Record, create, feed, make_job, marked
+from tests.sim.rough import played_log, records
+from tests.sim.window_model import COLUMNS, Case, Record, make_job, marked
 
 import headrace as hr
 from headrace.graph.windows import Tumbling
@@ -62,21 +62,7 @@ def test_early_results_equal_the_model(updates: str, data: Any) -> None:
     window = hr.tumbling("20ms", grace, updates=updates, early=early)
     store = data.draw(st.sampled_from(["columnar", "memory"]))
     case = Case(window, store, data.draw(st.sampled_from([0, 6])))
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=5)))
-    max_rows = data.draw(st.sampled_from([1, 4, 1000]))
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        TestDriver(make_job(case), tasks=2, key_groups=8, max_rows=max_rows) as driver,
-    ):
-        if data.draw(st.booleans()):
-            for name in LIMITS:
-                patch.setattr(name, 1 if name.endswith("FOLD_ROWS") else 3)
-        create(driver)
-        for begin, end in zip([0, *cuts], [*cuts, len(log)], strict=True):
-            feed(driver, log[begin:end])
-            if end < len(log):
-                rough_step(driver, data)
-        driver.finish()
+    with played_log(make_job(case), log, data) as driver:
         rows = [
             (
                 row["k"],

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.sim.test_window_kinds import LIMITS, records, rough_step
-from tests.sim.window_model import COLUMNS, Record, create, feed, marked
+from tests.sim.rough import played_log, records
+from tests.sim.window_model import COLUMNS, Record, marked
 
 import headrace as hr
 from headrace.graph.windows import GlobalWindow
@@ -79,22 +79,8 @@ def run(
 ) -> Counter[Row] | list[Row]:
     """Return what is sent, in small steps with crashes between."""
     store = data.draw(st.sampled_from(["columnar", "memory"]))
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=5)))
-    max_rows = data.draw(st.sampled_from([1, 4, 1000]))
     job = make_job(window, store, keyed=keyed)
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        TestDriver(job, tasks=2, key_groups=8, max_rows=max_rows) as driver,
-    ):
-        if data.draw(st.booleans()):
-            for name in LIMITS:
-                patch.setattr(name, 1 if name.endswith("FOLD_ROWS") else 3)
-        create(driver)
-        for begin, end in zip([0, *cuts], [*cuts, len(log)], strict=True):
-            feed(driver, log[begin:end])
-            if end < len(log):
-                rough_step(driver, data)
-        driver.finish()
+    with played_log(job, log, data) as driver:
         assert not driver.coordinator.state.counts.get("late")
         rows = driver.output("out")
     if window.rows is not None:

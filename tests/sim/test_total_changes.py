@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.sim.test_window_kinds import rough_step
+from tests.sim.rough import rough_step
 
 import headrace as hr
 from headrace.testing import TestDriver

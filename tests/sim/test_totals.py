@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.sim.rough import played
 from tests.sim.totals_model import PARTITIONS, Record, Shape, check, create, feed, make_job
 
 import headrace as hr
@@ -36,13 +37,6 @@ KEYS: dict[str, tuple[dict[str, pa.DataType], st.SearchStrategy[tuple[Any, ...]]
         st.tuples(st.sampled_from([DAY, None]), st.sampled_from([DAY.date(), None])),
     ),
 }
-LIMITS = (
-    "headrace.task.windows.totals.FLUSH_ROWS",
-    "headrace.task.windows.totals.FOLD_ROWS",
-    "headrace.task.windows.partial_table.TAKE_ROWS",
-    "headrace.task.source.CHUNK_ROWS",
-    "headrace.task.exchange.FRAME_ROWS",
-)
 STEPS = ("advance", "run", "restart", "force", "lose disk")
 
 
@@ -63,23 +57,15 @@ def test_totals_do_not_depend_on_epochs_restarts_or_arrival(kind: str, data: Any
     kinds = st.sampled_from(["columnar", "columnar", "memory"])
     lateness, grace = data.draw(st.sampled_from([0, 7])), data.draw(st.sampled_from([0, 12]))
     shape = Shape(columns, lateness, grace, data.draw(kinds))
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=4)))
-    max_rows = data.draw(st.sampled_from([1, 5, 1000]))
-    with pytest.MonkeyPatch.context() as patch, open_driver(shape, max_rows) as driver:
-        if data.draw(st.booleans()):
-            for name in LIMITS:
-                patch.setattr(name, 1 if name.endswith("FOLD_ROWS") else 3)
-        create(driver, shape)
-        for begin, end in zip([0, *cuts], [*cuts, len(log)], strict=True):
-            feed(driver, shape, log, begin, end)
-            if end < len(log):
-                take_step(driver, data.draw(st.sampled_from(STEPS)))
-        driver.finish()
+    with played(
+        make_job(shape),
+        len(log),
+        data,
+        lambda driver: create(driver, shape),
+        lambda driver, begin, end: feed(driver, shape, log, begin, end),
+        lambda driver, data: take_step(driver, data.draw(st.sampled_from(STEPS))),
+    ) as driver:
         check(driver, shape, log)
-
-
-def open_driver(shape: Shape, max_rows: int) -> TestDriver:
-    return TestDriver(make_job(shape), tasks=2, key_groups=8, max_rows=max_rows)
 
 
 def take_step(driver: TestDriver, step: str) -> None:

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.sim.test_window_kinds import LIMITS, records, rough_step
+from tests.sim.rough import played_log, records
 from tests.sim.trigger_model import expect_early, held, sent, window_of
-from tests.sim.window_model import Case, create, expect, feed, make_job
+from tests.sim.window_model import Case, expect, make_job
 
 import headrace as hr
 from headrace.graph.windows import Session, Window
@@ -26,21 +26,7 @@ def run(data: Any, window: Window) -> tuple[list[Any], list[Any], Case]:
     store = data.draw(st.sampled_from(["columnar", "columnar", "memory"]))
     keyed = data.draw(st.sampled_from([True, True, False]))
     case = Case(window, store, data.draw(st.sampled_from([0, 6])), keyed)
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=6)))
-    max_rows = data.draw(st.sampled_from([1, 4, 1000]))
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        TestDriver(make_job(case), tasks=2, key_groups=8, max_rows=max_rows) as driver,
-    ):
-        if data.draw(st.booleans()):
-            for name in LIMITS:
-                patch.setattr(name, 1 if name.endswith("FOLD_ROWS") else 3)
-        create(driver)
-        for begin, end in zip([0, *cuts], [*cuts, len(log)], strict=True):
-            feed(driver, log[begin:end])
-            if end < len(log):
-                rough_step(driver, data)
-        driver.finish()
+    with played_log(make_job(case), log, data) as driver:
         rows = sent(driver.output("out"))
         expected, late = expect(log, case)
         assert held(rows, window.updates, grow=isinstance(window, Session)) == expected

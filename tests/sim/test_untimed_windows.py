@@ -6,10 +6,9 @@ from collections import defaultdict
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.sim.test_window_kinds import LIMITS, rough_step
+from tests.sim.rough import played
 
 import headrace as hr
 from headrace.testing import TestDriver
@@ -52,6 +51,10 @@ def expect(log: list[Row], size: int, *, keyed: bool) -> tuple[Any, Any]:
     return counted, dict(by_key)
 
 
+def create(driver: TestDriver) -> None:
+    driver.create("in", COLUMNS, time="at")
+
+
 @given(data=st.data())
 @settings(max_examples=25)
 def test_windows_of_messages_equal_slices_of_the_log(data: Any) -> None:
@@ -64,26 +67,16 @@ def test_windows_of_messages_equal_slices_of_the_log(data: Any) -> None:
         data.draw(st.sampled_from(["columnar", "memory"])),
     )
     timed, keyed = data.draw(st.booleans()), data.draw(st.booleans())
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=4)))
     job = make_job(size, store, timed=timed, keyed=keyed)
-    max_rows = data.draw(st.sampled_from([1, 5, 1000]))
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        TestDriver(job, tasks=2, key_groups=8, max_rows=max_rows) as driver,
-    ):
-        if data.draw(st.booleans()):
-            for name in LIMITS:
-                patch.setattr(name, 1 if name.endswith("FOLD_ROWS") else 3)
-        driver.create("in", COLUMNS, time="at")
-        for begin, end in zip([0, *cuts], [*cuts, len(log)], strict=True):
-            rows = [
-                {"k": key, "v": value, "at": number}
-                for number, (key, value) in enumerate(log[begin:end], begin)
-            ]
-            driver.feed("in", rows)
-            if end < len(log):
-                rough_step(driver, data)
-        driver.finish()
+
+    def feed(driver: TestDriver, begin: int, end: int) -> None:
+        rows = [
+            {"k": key, "v": value, "at": number}
+            for number, (key, value) in enumerate(log[begin:end], begin)
+        ]
+        driver.feed("in", rows)
+
+    with played(job, len(log), data, create, feed) as driver:
         counted, whole = expect(log, size, keyed=keyed)
         found: dict[Any, list[list[int]]] = defaultdict(list)
         for row in driver.output("counted"):

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.sim.test_window_kinds import records, rough_step
+from tests.sim.rough import records, rough_step
 from tests.sim.trigger_model import held, sent, window_of
 from tests.sim.window_model import COLUMNS, Case, Record, create, expect, feed
 

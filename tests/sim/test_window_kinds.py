@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.sim.rough import played_log, records
 from tests.sim.window_model import (
     PARTITIONS,
     Case,
@@ -20,22 +21,6 @@ from tests.sim.window_model import (
 import headrace as hr
 from headrace.testing import TestDriver
 
-POINTS = (
-    "slot.caught_up",
-    "slot.ran",
-    "slot.exchange_written",
-    "slot.segment_written",
-    "epoch.level_done",
-    "commit.written",
-    "commit.published",
-)
-LIMITS = (
-    "headrace.task.windows.totals.FLUSH_ROWS",
-    "headrace.task.windows.totals.FOLD_ROWS",
-    "headrace.task.windows.partial_table.TAKE_ROWS",
-    "headrace.task.source.CHUNK_ROWS",
-    "headrace.task.exchange.FRAME_ROWS",
-)
 WINDOWS = {
     "tumbling": lambda grace: hr.tumbling("10ms", grace),
     "hopping": lambda grace: hr.hopping("10ms", "2ms", grace),
@@ -43,13 +28,6 @@ WINDOWS = {
     "sliding": lambda grace: hr.sliding("10ms", grace),
     "session": lambda grace: hr.session("5ms", grace),
 }
-records = st.builds(
-    Record,
-    st.integers(0, PARTITIONS - 1),
-    st.sampled_from(["a", "b", None]),
-    st.integers(-5, 5),
-    st.integers(0, 60),
-)
 
 
 @pytest.mark.parametrize("kind", WINDOWS)
@@ -64,39 +42,8 @@ def test_windows_equal_the_model_wherever_epochs_are_cut(kind: str, data: Any) -
         data.draw(st.sampled_from([0, 6])),
         data.draw(st.sampled_from([True, True, False])),
     )
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=5)))
-    max_rows = data.draw(st.sampled_from([1, 4, 1000]))
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        TestDriver(make_job(case), tasks=2, key_groups=8, max_rows=max_rows) as driver,
-    ):
-        if data.draw(st.booleans()):
-            for name in LIMITS:
-                patch.setattr(name, 1 if name.endswith("FOLD_ROWS") else 3)
-        create(driver)
-        for begin, end in zip([0, *cuts], [*cuts, len(log)], strict=True):
-            feed(driver, log[begin:end])
-            if end < len(log):
-                rough_step(driver, data)
-        driver.finish()
+    with played_log(make_job(case), log, data) as driver:
         check(driver, case, log)
-
-
-def rough_step(driver: TestDriver, data: Any) -> None:
-    """Go on in one of several ways, most of them rough."""
-    steps = ["advance", "run", "restart", "lose disk", "rescale", "crash", "crash"]
-    step = data.draw(st.sampled_from(steps))
-    if step == "run":
-        driver.run()
-    elif step == "rescale":
-        driver.advance()
-        driver.coordinator.rescale(data.draw(st.integers(1, 3)))
-    elif step == "crash":
-        driver.advance_with_crash(data.draw(st.sampled_from(POINTS)))
-    else:
-        driver.advance()
-        if step != "advance":
-            driver.crash(lose_hosts=[0] if step == "lose disk" else [])
 
 
 @pytest.mark.parametrize(
