@@ -6,20 +6,19 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.spark.runs import ROOT, until
+from tests.spark.runs import until
+from tests.standalone.processes import Started
 from tests.unit.cli.commands import done
 
 from headrace.bus.address import open_bus
 from headrace.bus.spec import StreamSpec
 from headrace.coordinator.story import MERGING, RESUMED, StoryLog
-from headrace.testing.processes import end_group
 
 SCHEMA = pa.schema({"user": pa.string(), "n": pa.int64(), "at": pa.int64()})
 USERS = "abcdefghij"
@@ -46,39 +45,19 @@ def sums(g):
 """
 
 
-class Place:
+class Place(Started):
     """A home with a stream, and commands in processes of their own."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.home = folder, folder / "home"
+        super().__init__(folder, folder / "home")
         (folder / "job.py").write_text(JOB)
         self.bus = open_bus(self.home / "bus")
         self.stream = self.bus.create(StreamSpec("in", 1, SCHEMA, "at"))
-        self.started: list[subprocess.Popen[str]] = []
 
     def feed(self, *users: str) -> None:
         """One row for each, an append each, so that epochs may end between any two."""
         for user in users:
             self.stream.append(0, pa.RecordBatch.from_pylist([{"user": user, "n": 1, "at": 0}]))
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
-        environment |= {"HEADRACE_HOME": str(self.home), "PYTHONPATH": str(ROOT / "src")}
-        with open(self.folder / f"out-{len(self.started)}", "w") as out:
-            process = subprocess.Popen(
-                (sys.executable, "-m", "headrace.cli.main", *words),
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-                cwd=self.folder,
-                env=environment,
-                text=True,
-            )
-        self.started.append(process)
-        return process
-
-    def said(self, number: int) -> str:
-        return (self.folder / f"out-{number}").read_text()
 
     def sums(self, stream: str = "out") -> dict[str, int]:
         """What a reader has of each user."""
@@ -107,8 +86,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     made = Place(tmp_path)
     yield made
     made.bus.close()
-    for process in made.started:
-        end_group(process)
+    made.end()
 
 
 def kill(process: subprocess.Popen[str]) -> None:

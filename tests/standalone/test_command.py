@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.spark.runs import ROOT, World, until
+from tests.spark.runs import World, until
+from tests.standalone.processes import Started
 from tests.unit.cli.commands import done
-
-from headrace.testing.processes import end_group
 
 JOB = """
 import headrace as hr
@@ -25,37 +22,17 @@ def passing(g: hr.Graph) -> None:
 """
 
 
-class Commands:
+class Commands(Started):
     """Commands of ours in a folder with a job, on the home of a world."""
 
     def __init__(self, world: World, folder: Path) -> None:
-        self.world, self.folder = world, folder
+        super().__init__(folder, world.home)
+        self.world = world
         (folder / "job.py").write_text(JOB)
-        self.started: list[subprocess.Popen[str]] = []
 
     def __call__(self, *words: str) -> str:
         """Run a command in this process."""
         return done(*words, "--home", self.world.home)
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        """Run a command in a process of its own."""
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
-        environment |= {"HEADRACE_HOME": str(self.world.home), "PYTHONPATH": str(ROOT / "src")}
-        with open(self.folder / f"out-{len(self.started)}", "w") as out:
-            process = subprocess.Popen(
-                (sys.executable, "-m", "headrace.cli.main", *words),
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-                cwd=self.folder,
-                env=environment,
-                text=True,
-            )
-        self.started.append(process)
-        return process
-
-    def said(self, number: int) -> str:
-        return (self.folder / f"out-{number}").read_text()
 
     def described(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self("jobs", "describe", "passing", "--json"))
@@ -66,8 +43,7 @@ class Commands:
 def headrace(tmp_path: Path) -> Iterator[Commands]:
     commands = Commands(World(tmp_path / "home"), tmp_path)
     yield commands
-    for process in commands.started:
-        end_group(process)
+    commands.end()
 
 
 def test_processes_that_share_a_job_are_told_asked_and_stopped(headrace: Commands) -> None:
