@@ -340,9 +340,7 @@ class Calling:
         threading.Thread(target=answer).start()
 
 
-def test_callbacks_come_from_any_thread_and_count_once() -> None:
-    Calling.late.clear()
-
+def calling(timeout: str) -> hr.Job:
     @hr.job("calling")
     def job(g: hr.Graph) -> None:
         columns = {"n": pa.int64(), "k": pa.string(), "v": pa.int64(), "at": pa.int64()}
@@ -356,13 +354,19 @@ def test_callbacks_come_from_any_thread_and_count_once() -> None:
                 returns=columns,
                 order="key",
                 max_concurrency=8,
-                callback_timeout="2s",
+                callback_timeout=timeout,
                 on_error="drop",
             )
         )
         rows.send_to(g.output("out"))
 
-    with opened(job) as driver:
+    return job
+
+
+def test_callbacks_come_from_any_thread_and_count_once() -> None:
+    Calling.late.clear()
+
+    with opened(calling("2s")) as driver:
         feed(driver)
         driver.run()
         assert sorted(numbers(driver)) == [n for n in range(30) if n not in {5, 7}]
@@ -380,26 +384,7 @@ def test_callbacks_come_from_any_thread_and_count_once() -> None:
 def test_an_end_after_the_process_gave_its_tasks_up_is_harmless_and_counted() -> None:
     Calling.late.clear()
 
-    @hr.job("strays")
-    def job(g: hr.Graph) -> None:
-        columns = {"n": pa.int64(), "k": pa.string(), "v": pa.int64(), "at": pa.int64()}
-        rows = (
-            g.input("in")
-            .partition_by("k")
-            .process(
-                Calling,
-                name="call",
-                stores={"n": int},
-                returns=columns,
-                order="key",
-                max_concurrency=8,
-                callback_timeout="5m",
-                on_error="drop",
-            )
-        )
-        rows.send_to(g.output("out"))
-
-    with opened(job) as driver:
+    with opened(calling("5m")) as driver:
         feed(driver)
         driver.advance()
         driver.start()  # another driver: the processes let go of their tasks
