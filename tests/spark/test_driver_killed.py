@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.spark.jobs import counting, model
 from tests.spark.runs import World, run_driver
+from tests.spark.story import story
 
 from headrace.spark.run import run_job
 
@@ -46,3 +47,7 @@ def test_a_killed_driver_loses_and_doubles_nothing(
     assert result.state.generation == before.generation + 1
     assert expected == world.found()
     assert world.leftovers("counting") == []
+    begun = [text for text in story(world, "counting") if text.startswith("a driver began")]
+    assert [text.partition(",")[0] for text in begun] == [
+        f"a driver began: generation {before.generation + n}" for n in range(2)
+    ]

@@ -1,4 +1,4 @@
-"""kill -9 of an executor, then of a whole host, while a job routes with random keys."""
+"""kill -9 of an executor, then of a host and the driver, while a job routes with random keys."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.spark.jobs import GATED_ID
 from tests.spark.runs import Driver, World, until
+from tests.spark.story import story
 
 from headrace.testing.cluster import SparkCluster
 from headrace.testing.processes import kill
@@ -52,7 +53,9 @@ def check(world: World) -> None:
     assert sum(fed.values()) == sum(world.store("shuffling", "n").values())
 
 
-def test_a_killed_executor_and_a_lost_host(world: World, cluster: SparkCluster) -> None:
+def test_a_killed_executor_then_a_host_and_the_driver_at_once(
+    world: World, cluster: SparkCluster
+) -> None:
     """The job goes on and ends; the draws of a dead attempt are not mixed with the next one's."""
     fed = 0
     with Driver("shuffling", world) as driver:
@@ -72,6 +75,8 @@ def test_a_killed_executor_and_a_lost_host(world: World, cluster: SparkCluster) 
         assert world.read_so_far("shuffling") < fed
         world.open_gate("draw")
         until(lambda: len(world.rows("kept")) == fed, "the next records", driver)
+        told = story(world, "shuffling")
+        assert any(text.startswith("slots were asked anew: executors ") for text in told), told
 
         world.close_gate("draw")
         feed_with_gate(world, 1)
@@ -79,6 +84,8 @@ def test_a_killed_executor_and_a_lost_host(world: World, cluster: SparkCluster) 
         (stopped,) = world.at_gate("draw")
         _, host = cluster.executor_of(stopped)
         cluster.kill_worker(host)
+        driver.kill()
+    with Driver("shuffling", world, "placement.wait_s=0") as driver:
         until(lambda: len(world.at_gate("draw")) >= 2, "the slot to run elsewhere", driver)
         fed += 301
         assert world.read_so_far("shuffling") < fed
@@ -86,8 +93,11 @@ def test_a_killed_executor_and_a_lost_host(world: World, cluster: SparkCluster) 
         until(lambda: len(world.rows("kept")) == fed, "all records", driver)
         driver.terminate()
         said = driver.wait()
-    assert any(text.startswith("host 127.0.0.") for text in world.events("shuffling"))
     assert said["interrupted"], driver.story
-    assert sum(said["rows"]) == fed
+    assert world.read_so_far("shuffling") == fed
+    told = story(world, "shuffling")
+    lost = f"host {cluster.address(host)} was lost: "
+    assert any(text.startswith(lost) for text in told), told
+    assert sum(text.startswith("a driver began") for text in told) == 2
     assert hosts(world) == {(cluster.state_dir(1 - host) / "host-id").read_text()}
     check(world)

@@ -9,6 +9,7 @@ import pytest
 from tests.spark.hosts import homes, is_covered, world_on
 from tests.spark.jobs import GATED_ID
 from tests.spark.runs import Driver, World, until
+from tests.spark.story import story
 
 from headrace.testing.cluster import SparkCluster
 
@@ -51,6 +52,10 @@ def test_a_host_that_freezes_and_wakes_changes_nothing(world: World, cluster: Sp
         for name, host in before.items():
             assert after[name] == (copies[name][0].host if host == lost else host)
         assert counts["standby.failover"] == sum(host == lost for host in before.values())
+        told, address = story(world, "shuffling"), cluster.address(number)
+        assert any("have given no sign of life for" in text for text in told), told
+        assert any(text.startswith(f"host {address} was lost") for text in told), told
+        assert any("standby; first commit after" in text for text in told), told
 
         cluster.thaw(number)
         while lost not in homes(world).values():
@@ -58,6 +63,7 @@ def test_a_host_that_freezes_and_wakes_changes_nothing(world: World, cluster: Sp
             fed += 50
             until(lambda: len(world.rows("kept")) == fed, "the records after it woke", driver)  # noqa: B023
             assert fed < 5_000, "the host that woke was never used again"
+        assert f"host {address} came back" in story(world, "shuffling")
         driver.terminate()
         driver.wait()
     rows = Counter((row["id"], row["v"]) for part in world.log for row in part)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.spark.hosts import homes, is_covered, world_on
 from tests.spark.runs import Driver, World, until
+from tests.spark.story import story
 
 from headrace.coordinator.standby.placing import violations
 from headrace.testing.cluster import SparkCluster
@@ -49,7 +50,7 @@ def test_tasks_of_a_lost_host_go_to_their_standbys(world: World, cluster: SparkC
     for name, host in before.items():
         assert after[name] == (copies[name][0].host if host == lost else host)
     assert counts["standby.failover"] == sum(host == lost for host in before.values())
-    told = world.events("shuffling")
+    told = story(world, "shuffling")
     assert any("standby" in text and "first commit after" in text for text in told), told
     assert "standby.no_failover" not in counts
     rows = Counter((row["id"], row["v"]) for part in world.log for row in part)

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.spark.jobs import counting, model, pass_gate
 from tests.spark.runs import World, until
+from tests.spark.story import story
 
 from headrace.coordinator.summary import EpochSummary
 from headrace.spark.run import run_job
@@ -40,5 +41,5 @@ def test_a_killed_worker_is_replaced(spark: SparkSession, world: World, loop: st
     assert sum(epoch.rows for epoch in epochs) == 400
     assert model(world.log) == world.found()
     assert world.leftovers("counting") == []
-    told = [text for text in world.events("counting") if text.startswith(f"process {victim} of")]
+    told = [one for one in story(world, "counting") if one.startswith(f"process {victim} of")]
     assert ["goes on" in text for text in told] == [True]
