@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.spark.jobs import SCHEMA, tabling
 from tests.spark.runs import World, run_driver
+from tests.unit.cli.commands import done, refused
 
 from headrace.errors import InvalidInputError
 from headrace.spark import session
@@ -24,7 +25,7 @@ DAY_MS = 86_400_000
 
 
 def test_a_killed_driver_fills_a_table_from_files_once_and_spark_reads_it(
-    spark: SparkSession, world: World
+    spark: SparkSession, world: World, capfd: pytest.CaptureFixture[str]
 ) -> None:
     world.feed(300)
     fed = [row for rows in world.log for row in rows]
@@ -53,6 +54,11 @@ def test_a_killed_driver_fills_a_table_from_files_once_and_spark_reads_it(
     assert counted == {"n": found.filter(pl.col("at") // DAY_MS == fed[0]["at"] // DAY_MS).height}
     with pytest.raises(InvalidInputError, match=r"Spark: .*evnts"):
         list(query_rows(spark, warehouse, "SELECT * FROM evnts"))
+    by_spark = ("warehouse", "sql", "--engine", "spark", "--json", "--home", world.home)
+    assert json.loads(done(*by_spark, "SELECT count(*) AS n FROM events")) == {"n": len(fed)}
+    capfd.readouterr()
+    assert "error HR100: Spark: [TABLE_OR_VIEW_NOT" in refused(*by_spark, "SELECT * FROM evnts")
+    assert "errorClass" not in capfd.readouterr().err  # of Spark's own logger, with Java's frames
     [doubled] = query_rows(spark, warehouse, "SELECT 1 AS n, 2 AS n, 3 AS n_1, 4 AS N")
     assert doubled == {"n": 1, "n_2": 2, "n_1": 3, "N": 4}
     assert session("local[2]", home=world.home).sparkContext is spark.sparkContext
