@@ -206,3 +206,37 @@ def files(g):
     assert ran.code == 0, ran.err
     assert f"Parquet files in {lake}: has 5 rows of files-backfill.lake, beneath what" in ran.out
     assert held(lake) == list(range(10))
+
+
+def test_old_rows_come_to_the_warehouse_that_the_settings_of_the_backfill_name(
+    tmp_path: Path,
+) -> None:
+    """As given to the command, or in a file that is named: the merge goes by them, too."""
+    with TestDriver(to(hr.sinks.parquet(tmp_path / "no")), home=tmp_path, memory_bus=False) as live:
+        live.create("in", COLUMNS, time="at")
+        live.feed("in", [row(n) for n in range(10)])
+    module, elsewhere = tmp_path / "lake_table.py", tmp_path / "elsewhere"
+    module.write_text(
+        """
+import headrace as hr
+
+@hr.job("days")
+def days(g):
+    g.input("in", time="at").send_to(g.output_table("events"), name="lake")
+"""
+    )
+    (tmp_path / "lake.toml").write_text(f'home = "{tmp_path}"\n')
+    given = (
+        "--standalone",
+        "--config",
+        tmp_path / "lake.toml",
+        "--set",
+        f"warehouse.dir={elsewhere}",
+    )
+    at = row(5)["at"].replace(tzinfo=None).isoformat()
+    assert headrace("run", module, "--bounded", *given, "--set", f"job.start={at}").code == 0
+    assert sorted(pl.read_parquet(Table(elsewhere / "events").files())["n"]) == [5, 6, 7, 8, 9]
+    ran = headrace("backfill", module, "--from", "2013-01-01", "--to", at, "--merge", *given)
+    assert ran.code == 0, ran.err
+    assert sorted(pl.read_parquet(Table(elsewhere / "events").files())["n"]) == list(range(10))
+    assert not (tmp_path / "warehouse").exists()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.bus.bus import Bus
+    from headrace.cli.jobs.merging import Brought
     from headrace.config import Settings
     from headrace.graph.jobs import Job
 
@@ -146,7 +147,7 @@ def backfill(  # noqa: PLR0913, PLR0917 - one for each option
         go(sets, Scaling(tasks), as_name=name, apart=apart)
         end_application(spark)
     if merge:
-        _merge(job, target, name, column_names(key), home, as_json=as_json)
+        _tell(_merge(job, target, name, key, home, config, own), as_json=as_json)
 
 
 def sets_beside(
@@ -191,19 +192,34 @@ def _is_half_merged(settings: Settings, name: str, *, merge: bool) -> bool:
 
 
 def _merge(
-    job: Job, target: str, name: str, key: tuple[str, ...], home: Path | None, *, as_json: bool
-) -> None:
-    from headrace.cli.jobs.merging import given_line, merge_into
-    from headrace.cli.screen import show_json, show_line
+    job: Job,
+    target: str,
+    name: str,
+    key: str | None,
+    home: Path | None,
+    config: Path | None,
+    overrides: list[str],
+) -> Brought:
+    """Merge the results of a run into its job's; where that is refused, say what to do then."""
+    from headrace.cli.jobs.merging import merge_into
     from headrace.clock import SystemClock
     from headrace.errors import InvalidInputError
 
+    clock, keys = SystemClock(), column_names(key)
     try:
-        found = merge_into(job.name, name, job, key, WAIT_S, home, SystemClock())
+        return merge_into(
+            job.name, name, job, keys, WAIT_S, home, clock, config=config, overrides=overrides
+        )
     except InvalidInputError as error:
         by = f"headrace jobs merge {job.name} {name} --by {target}"
         error.also = f"the results of {name} stay; to merge them when that is mended: {by}"
         raise
+
+
+def _tell(found: Brought, *, as_json: bool) -> None:
+    from headrace.cli.jobs.merging import given_line
+    from headrace.cli.screen import show_json, show_line
+
     for one in found.merged:
         if as_json:
             show_json({"type": "merged", **asdict(one)})

@@ -11,7 +11,16 @@ import typer
 from msgspec.structs import replace
 
 from headrace.cli.jobs.versions import Other
-from headrace.cli.options import Home, JobName, Json, KeyColumns, column_names, open_home_bus
+from headrace.cli.options import (
+    Config,
+    Home,
+    JobName,
+    Json,
+    KeyColumns,
+    Set,
+    column_names,
+    open_home_bus,
+)
 from headrace.cli.screen import show_json, show_line
 
 if TYPE_CHECKING:
@@ -29,7 +38,7 @@ if TYPE_CHECKING:
     from headrace.plan.stages import SinkBinding
 
 
-def merge(
+def merge(  # noqa: PLR0913, PLR0917 - one for each option
     job: JobName,
     other: Other,
     key: KeyColumns = None,
@@ -45,6 +54,8 @@ def merge(
     wait: Annotated[
         float, typer.Option("--wait", metavar="SECONDS", min=0, help="For a driver that runs.")
     ] = 60.0,
+    config: Config = None,
+    overrides: Set = None,
     as_json: Json = False,
     home: Home = None,
 ) -> None:
@@ -53,7 +64,10 @@ def merge(
     from headrace.clock import SystemClock
 
     code, clock = None if by is None else find_job(by), SystemClock()
-    found = merge_into(job, other, code, column_names(key), wait, home, clock)
+    keys = column_names(key)
+    found = merge_into(
+        job, other, code, keys, wait, home, clock, config=config, overrides=overrides
+    )
     if as_json:
         given = [asdict(one) for one in found.given]
         outputs = [asdict(one) for one in found.merged]
@@ -85,7 +99,7 @@ class Brought(NamedTuple):
     given: list[Given]
 
 
-def merge_into(
+def merge_into(  # noqa: PLR0913 - where the job is, and how it is merged
     job: str,
     other: str,
     code: Job | None,
@@ -93,6 +107,9 @@ def merge_into(
     wait_s: float,
     home: Path | None,
     clock: Clock,
+    *,
+    config: Path | None = None,
+    overrides: list[str] | None = None,
 ) -> Brought:
     """Merge the outputs of a job that has ended into those of a live one.
 
@@ -104,6 +121,8 @@ def merge_into(
         wait_s: for the epoch under way of a live driver.
         home: of ``--home``.
         clock: time and names.
+        config: of ``--config``: it may say where sinks are, such as the warehouse.
+        overrides: of ``--set``; the same.
     """
     from headrace.cli.jobs.finding import find_job as find_existing
     from headrace.cli.jobs.finding import refuse_driven
@@ -115,7 +134,7 @@ def merge_into(
     from headrace.coordinator.storage import DriverLock
     from headrace.files import Files
 
-    settings = find_existing(job, home, None, None, clock).settings
+    settings = find_existing(job, home, config, overrides, clock).settings
     states = [reader.state() for reader in part_readers(settings, other, clock)]
     refuse_driven(settings, other, clock)
     _check_ended(other, states)

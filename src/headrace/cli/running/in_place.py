@@ -114,7 +114,7 @@ class InPlace:
             read_time(self.begin, "--from", "earliest, latest, or a time")
         storage, shared = newest_of(settings, self.job), settings.jobs_dir / self.job
         if driver_of(storage, shared, self.job, clock) is not None:
-            stop(self.job, WAIT_S, False, None, self.as_json, self.home)
+            stop(self.job, WAIT_S, False, None, self.as_json, settings.home)
 
     def _parts(self, clock: Clock) -> tuple[Settings, list[JobState]]:
         from headrace.cli.jobs.finding import find_job
