@@ -4,11 +4,12 @@
     python bench/members.py --figure         # draws docs/images/members.svg from that file
 
 One to eight Spark executors of one core on this machine, each held to the same share of a core
-(``--share``) as in bench/containers.py once all ways have run twice. Then each way reads the same
-profiles and counts the members of each country, in turn, in one session; the best of two counts.
-The ways are those of ``members`` in bench/batch.py: ``job`` and ``native`` have the country as a
-column, the others take it from JSON. ``rows_s`` are rows by the clock, from the begin of a run to
-its end: planning, state, manifests and what is written included.
+(``--share``) as in bench/containers.py once all ways have run twice. Then each way reads profiles
+and counts the members of each country, in turn, in one session; the best of two counts. The ways
+are those of ``members`` in bench/batch.py: ``job`` and ``native`` have the country as a column, the
+others take it from JSON. Each has as many profiles as keep it busy for long. ``rows_s`` are rows by
+the clock, from the begin of a run to its end: planning, state, manifests and what is written
+included.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from batch import CHUNK, MEMBERS, totals
+from batch import MEMBERS, totals
 from containers import Containers, run
 from matplotlib import pyplot
 from pyspark.sql import SparkSession
@@ -39,8 +40,19 @@ from headrace.testing.cluster import SparkCluster
 
 DOCS = Path(__file__).parents[1] / "docs"
 RESULTS, IMAGE = DOCS / "benchmarks" / "members.jsonl", DOCS / "images" / "members.svg"
-PARTITIONS, WARM, TIMES = 16, 2, 2
-ROWS = {"job": 16_000_000, "native": 16_000_000, "frames": 2_000_000, "pandas": 2_000_000}
+PARTITIONS, WARM, TIMES, MILLION = 16, 2, 2, 1_000_000
+MILLIONS = {"countries": 200, "profiles": 16, "few profiles": 4}
+COLUMNS = {
+    "countries": ("member", "country"),
+    "profiles": ("member", "profile"),
+    "few profiles": ("member", "profile"),
+}
+INPUTS = {
+    "job": "countries",
+    "native": "countries",
+    "frames": "profiles",
+    "pandas": "few profiles",
+}
 TITLES = {
     "job": "Headrace, expressions",
     "native": "Spark, expressions",
@@ -49,25 +61,26 @@ TITLES = {
 }
 
 
-def write_rows(rows: int, home: Path) -> None:
+def write_rows(kind: str, home: Path) -> None:
     """Write the same rows as a stream of 16 partitions and as 16 Parquet files."""
     (home / "parquet").mkdir(parents=True)
+    rows = MEMBERS.rows(0, MILLION)
+    whole = pa.RecordBatch.from_pydict({name: rows[name] for name in COLUMNS[kind]})
+    parts = [
+        whole.take(pa.array(np.arange(number, MILLION, PARTITIONS))) for number in range(PARTITIONS)
+    ]
     with FileBus(home / "bus") as bus:
-        stream, writers = None, {}
-        for first in range(0, rows, CHUNK):
-            batch = pa.RecordBatch.from_pydict(MEMBERS.rows(first, min(CHUNK, rows - first)))
-            if stream is None:
-                stream = bus.create(StreamSpec("in", PARTITIONS, batch.schema))
-                writers = {
-                    number: pq.ParquetWriter(home / "parquet" / f"{number}.parquet", batch.schema)
-                    for number in range(PARTITIONS)
-                }
-            for number, writer in writers.items():
-                part = batch.take(pa.array(np.arange(number, batch.num_rows, PARTITIONS)))
-                stream.append(number, part)
-                writer.write_batch(part)
-        for writer in writers.values():
-            writer.close()
+        stream = bus.create(StreamSpec("in", PARTITIONS, whole.schema))
+        for number, part in enumerate(parts):
+            file = home / "parquet" / f"{number}.parquet"
+            with pq.ParquetWriter(file, part.schema) as writer:
+                for _ in range(MILLIONS[kind]):
+                    stream.append(number, part)
+                    writer.write_batch(part, row_group_size=MILLION)
+
+
+def rows_of(way: str) -> int:
+    return MILLIONS[INPUTS[way]] * MILLION
 
 
 def run_way(way: str, spark: SparkSession, home: Path, master: str, name: str) -> float:
@@ -88,11 +101,11 @@ def run_way(way: str, spark: SparkSession, home: Path, master: str, name: str) -
         run_job(job, settings)
         took = time.perf_counter() - began
         with FileBus(home / "bus") as bus:
-            found = bus.stream(f"{name}.out")
-            parts = [b.batch for p in range(found.spec.partitions) for b in found.read(p, 0)]
+            out = bus.stream(f"{name}.out")
+            parts = [b.batch for p in range(out.spec.partitions) for b in out.read(p, 0)]
         table = pa.Table.from_batches(parts)
-    if totals(table, MEMBERS.total)[1] != ROWS[way]:
-        raise SystemExit(f"{way} counts {totals(table, MEMBERS.total)[1]} of {ROWS[way]} rows")
+    if (found := totals(table, MEMBERS.total)[1]) != rows_of(way):
+        raise SystemExit(f"{way} counts {found} of {rows_of(way)} rows")
     return took
 
 
@@ -100,9 +113,8 @@ def measured(count: int, share: float) -> dict[str, Any]:
     """Return rows a second of each way on so many containers."""
     with tempfile.TemporaryDirectory(prefix="members-") as folder:
         home = Path(folder)
-        homes = {rows: home / f"{rows}" for rows in set(ROWS.values())}
-        for rows, where in homes.items():
-            write_rows(rows, where)
+        for kind in MILLIONS:
+            write_rows(kind, home / kind)
         with SparkCluster(home / "cluster", 1, 1024 * count, count) as cluster:
             memory = {"spark.executor.memory": "768m", "spark.executor.cores": "1"}
             spark = build_session(cluster.url, "members", home / "spark.log", memory)
@@ -112,15 +124,15 @@ def measured(count: int, share: float) -> dict[str, Any]:
                 for turn in range(WARM + TIMES):
                     if turn == WARM and containers.limit() != count:
                         raise SystemExit(f"there are not {count} executors")
-                    for way, rows in ROWS.items():
-                        took = run_way(way, spark, homes[rows], cluster.url, f"{way}-{turn}")
+                    for way, kind in INPUTS.items():
+                        took = run_way(way, spark, home / kind, cluster.url, f"{way}-{turn}")
                         print(f"{count} {way} {turn}: {took:.2f} s", file=sys.stderr, flush=True)
                         if turn >= WARM:
                             best[way] = min(best.get(way, took), took)
             finally:
                 containers.remove()
                 spark.stop()
-        rates = {way: round(ROWS[way] / took) for way, took in best.items()}
+        rates = {way: round(rows_of(way) / took) for way, took in best.items()}
         return {"containers": count, "share": share, "rows_s": rates}
 
 
