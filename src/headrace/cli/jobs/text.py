@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headrace.coordinator.inspection.job_list import InputView, SinkView, StandbyView
 
 
-NO_ANSWER = "its driver does not answer; this is from files, as of its last epoch"
+NO_ANSWER = "its driver does not answer, or has no API; this is from files, as of its last epoch"
 
 
 def job_json(told: Description) -> dict[str, Any]:
