@@ -17,6 +17,7 @@ import pyarrow as pa
 from tests.spark.jobs import SCHEMA, Rows, rows_of
 
 from headrace.bus.address import open_bus
+from headrace.bus.bus import Bus
 from headrace.bus.spec import StreamSpec
 from headrace.clock import Deadline, SystemClock
 from headrace.config import Settings, load_settings
@@ -32,6 +33,22 @@ from headrace.testing.processes import end_group, wait_until
 FILES = Files(sync=False)
 ROOT = Path(__file__).parents[2]
 SOON_S = 90.0
+
+
+def read_stream(home: Path, stream: str) -> Rows:
+    """Return all records of a stream in a home, partition after partition."""
+    with open_bus(home / "bus") as bus:
+        return _records(bus, stream)
+
+
+def _records(bus: Bus, stream: str) -> Rows:
+    target = bus.stream(stream)
+    return [
+        row
+        for partition, begin in enumerate(target.begins())
+        for part in target.read(partition, begin)
+        for row in part.batch.to_pylist()
+    ]
 
 
 class World:
@@ -73,15 +90,7 @@ class World:
 
     def rows(self, stream: str) -> Rows:
         """All records of a stream, partition after partition."""
-        if stream not in self.bus.names():
-            return []
-        target = self.bus.stream(stream)
-        return [
-            row
-            for partition, begin in enumerate(target.begins())
-            for part in target.read(partition, begin)
-            for row in part.batch.to_pylist()
-        ]
+        return _records(self.bus, stream) if stream in self.bus.names() else []
 
     def job_dir(self, job: str) -> Path:
         return self.home / "jobs" / job

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.spark.jobs import ticking
-from tests.spark.runs import World, run_driver
+from tests.spark.runs import World, read_stream, run_driver
 
 import headrace as hr
 from headrace import spark as headrace_spark
-from headrace.bus.file import FileBus
 from headrace.config import load_settings
 from headrace.coordinator.loop import Control
 from headrace.spark.run import run_job
@@ -21,17 +20,6 @@ from headrace.spark.run import run_job
 pytestmark = pytest.mark.spark
 
 DERBY = {"driver": "org.apache.derby.iapi.jdbc.AutoloadedDriver"}
-
-
-def read(home: Path, stream: str) -> list[dict[str, Any]]:
-    with FileBus(home / "bus") as bus:
-        found = bus.stream(stream)
-        return [
-            row
-            for partition in range(found.spec.partitions)
-            for part in found.read(partition, found.begins()[partition])
-            for row in part.batch.to_pylist()
-        ]
 
 
 def test_a_table_of_a_database_is_read_by_several_tasks_once(
@@ -56,7 +44,7 @@ def test_a_table_of_a_database_is_read_by_several_tasks_once(
 
     settings = load_settings(None, [f"home={tmp_path}", "job.bounded=true"], {})
     assert run_job(shops, settings).rows == 200
-    found = {row["shop"]: (row["n"], row["total"]) for row in read(tmp_path, "totals")}
+    found = {row["shop"]: (row["n"], row["total"]) for row in read_stream(tmp_path, "totals")}
     assert found == {shop: (50, float(sum(range(shop, 200, 4)))) for shop in range(4)}
 
 
@@ -67,7 +55,7 @@ def test_rows_that_are_made_by_a_clock_count_once_whoever_dies(
     (world.gates / "form").write_text(form)
     died = run_driver("ticking", world, die_at=("spark.part_appended", 4))
     assert died["code"] < 0
-    before = len(read(world.home, "seen")) if (world.home / "bus" / "seen").exists() else 0
+    before = len(read_stream(world.home, "seen")) if (world.home / "bus" / "seen").exists() else 0
     control = Control()
     seen: list[int] = []
 
@@ -80,7 +68,7 @@ def test_rows_that_are_made_by_a_clock_count_once_whoever_dies(
     guard.start()
     run_job(ticking(world.gates), world.settings(), control=control, on_epoch=on_epoch)
     guard.cancel()
-    values = sorted(row["v"] for row in read(world.home, "seen"))
+    values = sorted(row["v"] for row in read_stream(world.home, "seen"))
     assert values == list(range(len(values)))
     assert len(values) >= before + 300
 
@@ -91,7 +79,7 @@ def test_a_bounded_job_over_rows_that_are_made_by_a_clock_ends(
     (world.gates / "form").write_text("rate")
     result = run_job(ticking(world.gates), world.settings("job.bounded=true"))
     assert result.state.ended
-    values = sorted(row["v"] for row in read(world.home, "seen"))
+    values = sorted(row["v"] for row in read_stream(world.home, "seen"))
     assert values == list(range(len(values)))
 
 

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.spark.jobs import rows_of
-from tests.spark.runs import World, run_driver
+from tests.spark.runs import World, read_stream, run_driver
 
 import headrace as hr
-from headrace.bus.file import FileBus
 from headrace.config import load_settings
 from headrace.coordinator.loop import Control
 from headrace.errors import InvalidInputError
@@ -24,17 +23,6 @@ from headrace.spark.run import run_job
 pytestmark = pytest.mark.spark
 
 FILES, ROWS = 4, 50
-
-
-def read(home: Path, stream: str) -> list[dict[str, Any]]:
-    with FileBus(home / "bus") as bus:
-        found = bus.stream(stream)
-        return [
-            row
-            for partition in range(found.spec.partitions)
-            for part in found.read(partition, found.begins()[partition])
-            for row in part.batch.to_pylist()
-        ]
 
 
 def test_a_batch_that_the_driver_died_in_counts_once(world: World) -> None:
@@ -50,9 +38,9 @@ def test_a_batch_that_the_driver_died_in_counts_once(world: World) -> None:
     assert died["code"] < 0
     done = run_driver("framing", world, bounded)
     assert done["ended"], done
-    assert len(read(world.home, "framing.events.dataframe")) == FILES * ROWS
+    assert len(read_stream(world.home, "framing.events.dataframe")) == FILES * ROWS
     counts: dict[int, list[int]] = {}
-    for row in read(world.home, "counts"):
+    for row in read_stream(world.home, "counts"):
         counts.setdefault(row["id"], []).append(row["n"])
     assert counts == {key: list(range(1, n + 1)) for key, n in expected.items()}
 
@@ -84,12 +72,12 @@ def test_a_batch_frame_is_read_once_in_each_run_and_no_row_is_late(
     settings = load_settings(None, [f"home={tmp_path}", "job.bounded=true"], {})
     job = summing(shuffled, key=key)
     assert run_job(job, settings).state.ended
-    first = read(tmp_path, "totals")
+    first = read_stream(tmp_path, "totals")
     assert sum(row["total"] for row in first) == sum(range(2000))
     result = run_job(job, settings)
     assert (result.state.run, result.rows) == (2, 2000)
-    assert len(read(tmp_path, "summing.numbers.dataframe")) == 2000
-    assert len(read(tmp_path, "totals")) == 2 * len(first)
+    assert len(read_stream(tmp_path, "summing.numbers.dataframe")) == 2000
+    assert len(read_stream(tmp_path, "totals")) == 2 * len(first)
 
 
 def test_a_streaming_frame_goes_on_where_it_was_and_a_failing_one_stops_the_job(
@@ -125,7 +113,7 @@ def test_a_streaming_frame_goes_on_where_it_was_and_a_failing_one_stops_the_job(
     run(2)
     put("b", 3)
     run(1)
-    stored = read(tmp_path / "home", "summing.numbers.dataframe")
+    stored = read_stream(tmp_path / "home", "summing.numbers.dataframe")
     assert sorted(row["v"] for row in stored) == [1, 2, 3]
     put("c", -2_000_000)  # an event time before 1970
     with pytest.raises(InvalidInputError, match="is -1000000 ms in row 0, outside 1970 to 9999"):

@@ -27,6 +27,7 @@ def explain(
     from headrace.plan.diagram import mermaid as draw
     from headrace.plan.explain import explain as tell
     from headrace.plan.objects import plan_object
+    from headrace.sources.frames import with_frames
     from headrace.sources.sourced import look_up
 
     if mermaid and as_json:
@@ -34,7 +35,7 @@ def explain(
     settings = settings_of(home, config, overrides)
     job = find_job(target)
     with open_home_bus(settings) as bus:
-        graph = job.build()
+        graph = with_frames(job.build(), bus, settings)
         plan = make_plan(graph, look_up(graph, bus, settings), settings, absent_ok=True)
     durability = Durability.parse(settings.state.durability)
     if as_json:

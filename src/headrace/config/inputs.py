@@ -8,11 +8,22 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from headrace.config.frames import FRAME, FRAME_FIELDS, FrameSettings, nested, split_frame_key
 from headrace.config.starts import read_start
 from headrace.errors import InvalidInputError
 
 INPUTS = "inputs"
 INPUT_KEY = f"{INPUTS}."
+
+
+_GOES_WITH = {
+    "format": ("files",),
+    "time": ("files", FRAME),
+    "days": ("table",),
+    "from_offset": ("stream",),
+    "to_offset": ("stream",),
+    "partitions": ("files", "table", FRAME),
+}
 
 
 class InputSettings(BaseModel):
@@ -21,11 +32,13 @@ class InputSettings(BaseModel):
     Args:
         files: paths, patterns, folders, or addresses such as ``s3://bucket/folder``.
         format: ``parquet``, ``csv`` or ``jsonl``; by default what names end with.
-        partitions: of files; by default as many as there are files, at most ``job.tasks``.
-        time: the event-time column of files that no stream has the name of.
+        partitions: of files; by default as many as there are files, at most ``job.tasks``. Of a
+            DataFrame ``job.tasks``.
+        time: the event-time column of files, or a DataFrame, that no stream has the name of.
         table: of the warehouse.
         days: of the table: ``2013-01-31``, or ``2013-01-01..2013-01-31``.
         stream: another one, instead of that with the input's name.
+        dataframe: of Spark.
         begin: ``from`` which event time on, inclusive.
         end: ``to`` which event time, exclusive.
         from_offset: of each partition of a stream; one number for all, or one for each.
@@ -41,6 +54,7 @@ class InputSettings(BaseModel):
     table: str | None = None
     days: str | None = None
     stream: str | None = None
+    dataframe: FrameSettings | None = None
     begin: str | None = Field(None, alias="from")
     end: str | None = Field(None, alias="to")
     from_offset: tuple[int, ...] = ()
@@ -68,26 +82,17 @@ class InputSettings(BaseModel):
 
     @model_validator(mode="after")
     def _one_kind(self) -> InputSettings:
-        kinds = [name for name in ("files", "table", "stream") if getattr(self, name)]
+        kinds = [name for name in ("files", "table", "stream", FRAME) if getattr(self, name)]
         if len(kinds) > 1:
             raise ValueError(f"{' and '.join(kinds)} are given; expected one of them")
         kind = kinds[0] if kinds else "stream"
-        only = {
-            "format": "files",
-            "time": "files",
-            "days": "table",
-            "from_offset": "stream",
-            "to_offset": "stream",
-        }
-        for name, wanted in only.items():
-            if getattr(self, name) and kind != wanted:
-                raise ValueError(f"{name} goes with {wanted}, found {kind}")
-        if self.partitions is not None and kind == "stream":
-            raise ValueError("partitions goes with files or table, found a stream")
+        for name, wanted in _GOES_WITH.items():
+            if getattr(self, name) and kind not in wanted:
+                raise ValueError(f"{name} goes with {' or '.join(wanted)}, found {kind}")
         bounds = (self.begin, self.end, self.from_offset, self.to_offset)
         if kind == "stream" and self.stream is None and not any(bounds):
             raise ValueError(
-                "nothing is said; expected files, table, stream, or a range: from, to, "
+                "nothing is said; expected files, table, stream, dataframe, or a range: from, to, "
                 "from_offset, to_offset"
             )
         for name, text in (("from", self.begin), ("to", self.end)):
@@ -121,6 +126,8 @@ class InputSettings(BaseModel):
             said.append(f"table {self.table}" + (f", days {self.days}" if self.days else ""))
         elif self.stream:
             said.append(f"stream {self.stream}")
+        elif self.dataframe is not None:
+            said.append(self.dataframe.text)
         said += [f"from {self.begin}"] if self.begin else []
         said += [f"to {self.end}"] if self.end else []
         for name, offsets in (("from", self.from_offset), ("to", self.to_offset)):
@@ -129,7 +136,9 @@ class InputSettings(BaseModel):
         return ", ".join(said)
 
 
-FIELDS = {info.alias or name: name for name, info in InputSettings.model_fields.items()}
+_PLAIN = [info.alias or name for name, info in InputSettings.model_fields.items() if name != FRAME]
+FIELDS = (*_PLAIN, *FRAME_FIELDS)
+"""What may be said of an input; below ``dataframe.options`` all that Spark takes."""
 
 
 def split_key(key: str) -> tuple[str, str] | None:
@@ -137,8 +146,11 @@ def split_key(key: str) -> tuple[str, str] | None:
 
     The names of streams may have dots.
     """
-    name, dot, field = key.removeprefix(INPUT_KEY).rpartition(".")
-    return (name, field) if key.startswith(INPUT_KEY) and dot and name else None
+    if not key.startswith(INPUT_KEY):
+        return None
+    rest = key.removeprefix(INPUT_KEY)
+    name, dot, field = rest.rpartition(".")
+    return split_frame_key(rest) or ((name, field) if dot and name else None)
 
 
 def read_inputs(given: Mapping[str, Mapping[str, Any]]) -> dict[str, InputSettings]:
@@ -150,10 +162,11 @@ def read_inputs(given: Mapping[str, Mapping[str, Any]]) -> dict[str, InputSettin
     found = {}
     for name, fields in given.items():
         try:
-            found[name] = InputSettings.model_validate(dict(fields))
+            found[name] = InputSettings.model_validate(nested(dict(fields)))
         except ValidationError as error:
             first = error.errors()[0]
-            where = ".".join([INPUT_KEY + name, *(str(part) for part in first["loc"][:1])])
+            parts = (part for part in first["loc"] if isinstance(part, str))
+            where = ".".join([INPUT_KEY + name, *parts])
             reason = str(first["msg"]).removeprefix("Value error, ")
             raise InvalidInputError(f"setting {where}: {reason}") from error
     return found

@@ -21,3 +21,13 @@ def _absolute(path: object) -> object:
 
 
 Folder = Annotated[Path, BeforeValidator(_absolute)]
+
+
+def _spark_text(value: object) -> object:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | float) else value
+
+
+SPARK_TEXT = Annotated[str, BeforeValidator(_spark_text)]
+"""What Spark takes for its settings and options: text, numbers, true and false."""

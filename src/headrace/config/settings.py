@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     Field,
     PrivateAttr,
     field_validator,
@@ -24,7 +23,7 @@ from pydantic import (
 from headrace.config import samza
 from headrace.config.durability import Durability
 from headrace.config.inputs import INPUTS, InputSettings
-from headrace.config.section import MIB, Folder, Section
+from headrace.config.section import MIB, SPARK_TEXT, Folder, Section
 from headrace.config.starts import read_start
 from headrace.config.storing import BusSettings, WarehouseSettings
 from headrace.config.watching import AlertSettings, ObserveSettings, TracingSettings
@@ -33,17 +32,10 @@ from headrace.errors import InvalidInputError
 OPEN_KEY = "spark.conf."  # everything below it belongs to Spark and is not checked here
 
 
-def _spark_text(value: object) -> object:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if isinstance(value, int | float) else value
-
-
 def _durability(value: str) -> str:
     return str(Durability.parse(value))
 
 
-SPARK_TEXT = Annotated[str, BeforeValidator(_spark_text)]
 DURABILITY = Annotated[str, AfterValidator(_durability)]
 SEMANTICS = Literal["exactly_once", "at_least_once", "at_most_once"]
 
@@ -405,7 +397,8 @@ class Settings(Section):
         spark = key.startswith(OPEN_KEY)
         if not spark and key not in LEAVES:
             raise unknown_setting(key)
-        source = self._sources.get(key, "default")
+        below = (place for part, place in self._sources.items() if part.startswith(f"{key}."))
+        source = self._sources.get(key) or "; ".join(dict.fromkeys(below)) or "default"
         if spark:
             value = self.spark.conf.get(key.removeprefix(OPEN_KEY), "unset")
             return Explanation(key, "text", "left to Spark", value, source, "a setting of Spark")
@@ -477,6 +470,8 @@ def type_name(kind: Any) -> str:
 def _shown(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, dict) and value and all(hasattr(one, "text") for one in value.values()):
+        return "; ".join(f"{name}: {one.text}" for name, one in value.items())
     if isinstance(value, tuple):
         return "; ".join(f"{rule.name}: {rule.text}" for rule in value) or "none"
     return "none" if value is None else str(value)

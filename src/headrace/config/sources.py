@@ -18,12 +18,13 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from headrace.config import samza
+from headrace.config.frames import OPTIONS
 from headrace.config.inputs import FIELDS, INPUTS, read_inputs, split_key
+from headrace.config.section import SPARK_TEXT
 from headrace.config.settings import (
     LEAVES,
     OPEN_KEY,
     SECTIONS,
-    SPARK_TEXT,
     Settings,
     type_name,
     unknown_setting,
@@ -126,7 +127,7 @@ def _refuse_unknown(key: str, entry: _Given) -> None:
             setting=key,
         )
     if (part := split_key(key)) is not None:
-        if part[1] not in FIELDS:
+        if part[1] not in FIELDS and not part[1].startswith(OPTIONS):
             raise InvalidInputError(
                 f"{entry.source}: unknown setting {key}; of an input there are {', '.join(FIELDS)}",
                 setting=key,
@@ -225,4 +226,8 @@ def _from_overrides(overrides: Sequence[str]) -> Iterator[tuple[str, _Given]]:
         key, equals, value = override.partition("=")
         if not equals:
             raise InvalidInputError(f"--set {override}: expected section.key=value")
-        yield key.strip(), _Given(value.strip(), f"{ON_COMMAND}{override}", is_text=True)
+        key = key.strip()
+        part = split_key(key)
+        is_secret = part is not None and part[1].startswith(OPTIONS)
+        shown = f"{key}=..." if is_secret else override
+        yield key, _Given(value.strip(), f"{ON_COMMAND}{shown}", is_text=True)

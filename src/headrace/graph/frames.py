@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
+
+from headrace.config.inputs import InputSettings
+
 FRAME_SUFFIX = ".dataframe"
 
 
@@ -20,6 +24,7 @@ class FrameSource:
         make: gets the session, returns a DataFrame, batch or streaming; ``None`` in a worker.
         key: columns by whose values rows are placed in the internal stream.
         partitions: of the internal stream; ``None``: as many as a keyed stage has tasks.
+        instead: what the settings put in the place of a stream, instead of a function.
     """
 
     def __init__(
@@ -27,9 +32,23 @@ class FrameSource:
         make: Callable[[Any], Any] | None,
         key: tuple[str, ...] = (),
         partitions: int | None = None,
+        instead: SettingsFrame | None = None,
     ) -> None:
-        self.make, self.key, self.partitions = make, key, partitions
+        self.make, self.key, self.partitions, self.instead = make, key, partitions, instead
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Leave the function behind: it may hold what cannot travel, such as a session."""
+        """Leave behind what cannot travel, such as a session, or is to stay, such as a secret."""
         return (FrameSource, (None, self.key, self.partitions))
+
+
+class SettingsFrame:
+    """A DataFrame that the settings put in the place of a stream.
+
+    Args:
+        stream: that the code names.
+        given: what the settings say.
+        columns: that it has to have; ``None``: whichever it has.
+    """
+
+    def __init__(self, stream: str, given: InputSettings, columns: pa.Schema | None) -> None:
+        self.stream, self.given, self.columns = stream, given, columns

@@ -146,6 +146,12 @@ class Input(Operator):
     priority: int = 0
     frame: FrameSource | None = field(default=None, compare=False)
 
+    @property
+    def named(self) -> str:
+        """The stream that the code names, though a DataFrame of the settings is in its place."""
+        instead = None if self.frame is None else self.frame.instead
+        return self.stream if instead is None else instead.stream
+
 
 @dataclass(frozen=True)
 class Select(Operator):

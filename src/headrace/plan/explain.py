@@ -112,6 +112,8 @@ def _stage_lines(stage: Stage) -> Iterator[str]:
             rows = _input_rows(bindings[operator.name])
             if isinstance(operator, Input) and operator.frame is not None:
                 rows.append("internal stream of a Spark DataFrame, whose rows it gets")
+                if (instead := operator.frame.instead) is not None:
+                    rows.append(f"by the settings: {instead.given.text}")
         elif operator.name in outputs:
             out = outputs[operator.name]
             by = f" by ({', '.join(out.keys)})" if out.keys else " by task"

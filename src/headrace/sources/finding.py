@@ -42,8 +42,15 @@ def find_source(
             run goes on; ``None``: only a look is wanted.
 
     Raises:
-        InvalidInputError: there are no such files, or not with the columns that are expected.
+        InvalidInputError: there are no such files, or not with the columns that are expected; or
+            it is a DataFrame, which only a driver on Spark makes (``frames``).
     """
+    if given.dataframe is not None:
+        raise InvalidInputError(
+            f"input {operator.stream!r} is a {given.text}, by the settings, and here is no Spark; "
+            "run the job with headrace run, and a master such as local[2], or give a test its rows "
+            "as a stream or files"
+        )
     if given.files:
         return _of_files(operator, given, bus, settings.job.tasks)
     if given.table is not None:

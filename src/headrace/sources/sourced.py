@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 from headrace.bus.bus import Bus, Stream
 from headrace.bus.spec import StreamSpec
 from headrace.clock import Clock
 from headrace.config import Settings
-from headrace.config.inputs import split_key
+from headrace.config.inputs import InputSettings, split_key
 from headrace.config.sources import ON_COMMAND
 from headrace.config.starts import EARLIEST
 from headrace.errors import InvalidInputError
@@ -145,7 +144,7 @@ def fix(
             the run began with.
     """
     held = load_listing(storage) if has_state else None
-    wanted = {name: given.text for name, given in _given(graph, settings).items()}
+    wanted = {name: given.text for name, given in given_of(graph, settings).items()}
     if has_state:
         _check_same(graph.name, wanted, held or {})
     sources = held or _found(graph, bus.plain, settings, storage)
@@ -159,25 +158,34 @@ def _check_same(job: str, wanted: Mapping[str, str], held: Mapping[str, Source])
         said = held[name].said if name in held else "the stream"
         asked = wanted.get(name, "the stream")
         if said != asked:
-            raise InvalidInputError(
-                f"job {job!r} is in the middle of a run in which input {name!r} is {said}; found "
-                f"{asked} in the settings: end that run first, begin anew with headrace jobs reset "
-                f"{job}, or run it under another name",
-                job=job,
-            )
+            raise not_the_same(job, name, said, asked)
 
 
-def _given(graph: JobGraph, settings: Settings) -> dict[str, Any]:
-    """What the settings say of the streams that a graph reads.
+def not_the_same(job: str, name: str, said: str, asked: str) -> InvalidInputError:
+    """Return the error for an input that the settings make another in the middle of a run."""
+    return InvalidInputError(
+        f"job {job!r} is in the middle of a run in which input {name!r} is {said}; found "
+        f"{asked} in the settings: end that run first, begin anew with headrace jobs reset "
+        f"{job}, or run it under another name",
+        job=job,
+    )
+
+
+def given_of(graph: JobGraph, settings: Settings) -> dict[str, InputSettings]:
+    """Return what the settings say of the streams that a graph reads.
 
     Files of settings may be those of several jobs; what is given on the command is for this one.
+
+    Raises:
+        InvalidInputError: what is given on the command is of no input.
     """
-    names = {one.stream for one in graph.operators if isinstance(one, Input)}
+    inputs = [one for one in graph.operators if isinstance(one, Input)]
+    names, read = {one.named for one in inputs}, {one.stream for one in inputs}
     asked = (split_key(key) for key, by in settings.sources.items() if by.startswith(ON_COMMAND))
     for name in (part[0] for part in asked if part is not None):
         if name not in names or is_pattern(name):
             raise _not_known(graph.name, name, sorted(names))
-    return {name: given for name, given in settings.inputs.items() if name in names}
+    return {name: given for name, given in settings.inputs.items() if name in read}
 
 
 def _not_known(job: str, name: str, names: Sequence[str]) -> InvalidInputError:
@@ -199,7 +207,7 @@ def _found(
             inputs.setdefault(one.stream, one)
     return {
         name: find_source(inputs[name], given, bus, settings, storage)
-        for name, given in _given(graph, settings).items()
+        for name, given in given_of(graph, settings).items()
         if name in inputs
     }
 

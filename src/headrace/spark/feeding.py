@@ -39,8 +39,10 @@ from headrace.errors import HeadraceError, InvalidInputError, UnavailableError
 from headrace.files import Files
 from headrace.graph.frames import FrameSource
 from headrace.graph.operators import Input, JobGraph
+from headrace.sources.sourced import not_the_same
 from headrace.spark.frames.columns import arrow_schema
 from headrace.spark.frames.options import Place
+from headrace.spark.frames.settled import settled_frame
 from headrace.spark.frames.staging import Committer, Part, Stager, Write
 from headrace.spark.frames.writing import QUERY, query_write
 from headrace.spark.runner import first_line
@@ -158,13 +160,17 @@ class Feed:
 
     @classmethod
     def of(cls, feeds: FrameFeeds, operator: Input) -> Feed:
-        """Let the user's function make the DataFrame.
+        """Let the user's function, or the settings, make the DataFrame.
 
         Raises:
-            InvalidInputError: it returns another thing.
+            InvalidInputError: it returns another thing; or as of ``settled_frame``.
+            UnavailableError: the same.
         """
         source = operator.frame
         assert source is not None
+        if source.instead is not None:
+            frame = settled_frame(feeds.session, source.instead, operator.time, feeds.clock)
+            return cls(feeds, operator, source, frame)
         assert source.make is not None
         frame = source.make(feeds.session)
         if not isinstance(frame, DataFrame):
@@ -195,34 +201,69 @@ class Feed:
             InvalidInputError: the DataFrame has other columns than before.
         """
         run = 1 if state is None else state.run
-        noted, self.birth = self._noted()
+        noted, self.birth, said = self._noted()
+        if said != self.said:
+            self._check_same(state, said)
         bus, is_there = self.feeds.bus, self.operator.stream in self.feeds.bus.names()
+        is_same = noted == run and said == self.said
         has_positions = state is not None and self.operator.name in state.inputs
-        if noted != run and not (noted and is_there and has_positions):
+        if not is_same and not (noted and is_there and has_positions and said == self.said):
             shutil.rmtree(self.folder, ignore_errors=True)
             self.birth = ""
             if is_there:
                 bus.remove(self.operator.stream)
-        partitions = self.source.partitions or self.feeds.settings.job.tasks
-        wanted = arrow_schema(self.frame.schema)
-        time = self.operator.time
-        spec = StreamSpec(self.operator.stream, partitions, wanted, time, self.source.key)
+        spec = self._spec()
         if self.operator.stream in bus.names():
             self._check_columns(spec)
         else:
             bus.create(spec)
-        if noted != run:
+        if not is_same:
             self.birth = self.birth or self.feeds.clock.new_id()
             self.folder.mkdir(parents=True, exist_ok=True)
-            text = f"{run} {self.birth}".encode()
+            text = f"{run} {self.birth} {self.said}".encode()
             self.feeds.files.replace(self.folder / NOTE, text, self.feeds.clock.new_id())
 
-    def _noted(self) -> tuple[int, str]:
-        """Return the run that the stream is of, and a name that only this stream has."""
+    @property
+    def said(self) -> str:
+        """What the settings say that it is; nothing where the code makes it."""
+        return "" if self.source.instead is None else self.source.instead.given.text
+
+    def _spec(self) -> StreamSpec:
+        instead, partitions = self.source.instead, self.source.partitions
+        wanted = None if instead is None else instead.columns
+        return StreamSpec(
+            self.operator.stream,
+            partitions or self.feeds.settings.job.tasks,
+            arrow_schema(self.frame.schema) if wanted is None else wanted,
+            self.operator.time,
+            self.source.key,
+        )
+
+    def _noted(self) -> tuple[int, str, str]:
+        """Return the run that the stream is of, a name that only it has, and what was said."""
         if not (self.folder / NOTE).exists():
-            return 0, ""
-        run, _, birth = self.feeds.files.read(self.folder / NOTE).decode().partition(" ")
-        return int(run), birth
+            return 0, "", ""
+        run, birth, *said = self.feeds.files.read(self.folder / NOTE).decode().split(" ", 2)
+        return int(run), birth, "".join(said)
+
+    def _check_same(self, state: JobState | None, said: str) -> None:
+        """Refuse another DataFrame where rows, or offsets, of the one before count.
+
+        Raises:
+            InvalidInputError: the job is in the middle of a run, or was reset to such offsets.
+        """
+        job, name = self.feeds.graph.name, self.operator.name
+        if state is not None and state.fingerprint:
+            held, asked = (one or "no Spark DataFrame of them" for one in (said, self.said))
+            raise not_the_same(job, name, held, asked)
+        begins = {} if state is None else state.inputs.get(name, {})
+        if any(one.next_offset for one in begins.values()):
+            raise InvalidInputError(
+                f"job {job!r} was reset to offsets of input {name!r} as it was, and now it is "
+                f"another: {self.said or 'a DataFrame of its code'}; begin without them: headrace "
+                f"jobs delete {job}",
+                job=job,
+            )
 
     def _check_columns(self, wanted: StreamSpec) -> None:
         stream = self.feeds.bus.stream(self.operator.stream)

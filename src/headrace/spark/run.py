@@ -34,6 +34,7 @@ from headrace.coordinator.summary import EpochSummary
 from headrace.errors import PartsError
 from headrace.files import Files
 from headrace.graph.jobs import Job
+from headrace.sources.frames import with_frames
 from headrace.spark.feeding import FrameFeeds, frame_inputs
 from headrace.spark.query import drive_query
 from headrace.spark.runner import SparkRunner
@@ -85,7 +86,7 @@ def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
     root = places(settings, job.name).storage
     lock = locked(DriverLock, root, job.name, clock, files, listeners.notice, takes_over=takes_over)
     with refusals(), lock:
-        graph = job.build()
+        graph = with_frames(job.build(), bus, settings)
         if not frame_inputs(graph):
             deployed = course.deployed(job)
             _check_loop(deployed, settings)

@@ -38,6 +38,7 @@ from headrace.files import Files, disk_error
 from headrace.graph.jobs import Job
 from headrace.graph.operators import Input
 from headrace.plan.stages import job_of
+from headrace.sources.frames import with_frames
 
 STOP_GRACE_S = 8.0
 LOOK_S = 0.1
@@ -145,7 +146,8 @@ class Course:
             NotOwnerError: another host drives it.
             InvalidInputError: the job or its settings are at fault.
         """
-        graph, clock, files = job.build(), self.clock, self.files
+        graph = with_frames(job.build(), self.bus, self.settings)
+        clock, files = self.clock, self.files
         frames = [one.name for one in graph.operators if isinstance(one, Input) and one.frame]
         if ready is None and frames:
             raise InvalidInputError(

@@ -1,0 +1,191 @@
+"""Streams that the settings replace by DataFrames, as far as that goes without Spark."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import headrace as hr
+from headrace.bus.bus import Bus
+from headrace.bus.file import FileBus
+from headrace.bus.memory import MemoryBus
+from headrace.bus.spec import StreamSpec
+from headrace.clock import SystemClock
+from headrace.config import Settings, load_settings
+from headrace.coordinator.loop import Control
+from headrace.coordinator.manifest import InputPosition, JobState
+from headrace.coordinator.running.course import Course
+from headrace.errors import InvalidInputError
+from headrace.files import Files
+from headrace.graph.operators import Input
+from headrace.plan import explain, plan
+from headrace.sources.frames import with_frames
+from headrace.spark.feeding import Feed, FrameFeeds
+from headrace.testing import TestDriver
+
+CSV = {"format": "csv", "load": "/lake", "options": {"key": "hunter2"}}
+SETS = ["inputs.clicks.dataframe.format=csv", "inputs.clicks.dataframe.load=/lake"]
+
+
+@hr.job("visits")
+def visits(g: hr.Graph) -> None:
+    clicks = g.input("clicks", schema={"user": str, "n": int}, name="seen", start="latest")
+    clicks.partition_by("user").aggregate(n=hr.agg.sum("n")).send_to(g.output("totals"))
+
+
+@hr.job("bare")
+def bare(g: hr.Graph) -> None:
+    g.input("clicks").send_to(g.output("copies"))
+
+
+def framed(job: hr.Job, bus: Bus, *sets: str) -> Input:
+    settings = load_settings(None, [*SETS, *sets], {})
+    [found] = [o for o in with_frames(job.build(), bus, settings).operators if isinstance(o, Input)]
+    return found
+
+
+def columns(operator: Input) -> pa.Schema | None:
+    assert operator.frame is not None
+    assert operator.frame.instead is not None
+    return operator.frame.instead.columns
+
+
+def test_an_input_becomes_one_over_an_internal_stream_and_keeps_its_name() -> None:
+    found = framed(visits, MemoryBus(), "inputs.clicks.partitions=3")
+    assert (found.name, found.stream, found.named) == ("seen", "visits.seen.dataframe", "clicks")
+    assert found.start == "earliest"
+    assert found.frame is not None
+    assert found.frame.partitions == 3
+
+
+def test_nothing_of_the_settings_travels_to_workers() -> None:
+    found = framed(visits, MemoryBus(), "inputs.clicks.dataframe.options.password=hunter2")
+    assert b"hunter2" not in pickle.dumps(found.frame)
+
+
+def test_columns_are_those_of_the_graph_then_of_the_stream_then_of_the_frame() -> None:
+    bus = MemoryBus()
+    assert columns(framed(bare, bus)) is None
+    held = pa.schema([("user", pa.string()), ("n", pa.int64()), ("at", pa.int64())])
+    bus.create(StreamSpec("clicks", 1, held, "at"))
+    assert columns(framed(bare, bus)) == held
+    narrow = pa.schema([("user", pa.string()), ("n", pa.int64())])
+    of_graph = framed(visits, bus)
+    assert columns(of_graph) == narrow.append(held.field("at")), "the event time is needed"
+    assert of_graph.time == "at"
+    assert framed(bare, bus, "inputs.clicks.time=n").time == "n"
+
+
+def test_explain_says_what_stands_for_the_stream_and_no_secret() -> None:
+    settings = load_settings(None, [*SETS, "inputs.clicks.dataframe.options.password=hunter2"], {})
+    text = explain(plan(with_frames(visits.build(), MemoryBus(), settings), {}))
+    assert "internal stream of a Spark DataFrame" in text
+    assert "by the settings: Spark DataFrame of csv /lake" in text
+    assert "hunter2" not in text
+
+
+def test_a_test_without_spark_says_so() -> None:
+    inputs: dict[str, Any] = {"clicks": {"dataframe": CSV}}
+    with (
+        pytest.raises(InvalidInputError) as refused,
+        TestDriver(visits, inputs=inputs) as driver,
+    ):
+        driver.start()
+    assert refused.value.message == (
+        "input 'clicks' is a Spark DataFrame of csv /lake, by the settings, and here is no Spark; "
+        "run the job with headrace run, and a master such as local[2], or give a test its rows as "
+        "a stream or files"
+    )
+
+
+def test_a_run_without_spark_says_so(tmp_path: Path) -> None:
+    settings = load_settings(None, [f"home={tmp_path}", *SETS], {})
+    with FileBus(settings.bus_dir) as bus:
+        course = Course(bus, settings, Control(), SystemClock(), Files(sync=False))
+        with pytest.raises(InvalidInputError, match="'seen' of job 'visits' is a Spark DataFrame"):
+            course.deployed(visits)
+
+
+def test_an_input_that_the_job_has_not_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"did you mean 'clicks'\?"):
+        framed(visits, MemoryBus(), "inputs.click.dataframe.format=csv")
+
+
+def test_what_is_a_frame_by_its_code_is_not_made_another() -> None:
+    @hr.job("coded")
+    def coded(g: hr.Graph) -> None:
+        g.input_dataframe("rows", lambda spark: spark.range(3)).send_to(g.output("out"))
+
+    settings = load_settings(None, ["inputs.coded.rows.dataframe.dataframe.format=csv"], {})
+    with pytest.raises(InvalidInputError, match=r"is a Spark DataFrame by its code; dataframe goe"):
+        with_frames(coded.build(), MemoryBus(), settings)
+
+
+class World:
+    """A job whose driver prepares the internal stream, before Spark is asked for rows."""
+
+    def __init__(self, home: Path, bus: Bus) -> None:
+        self.home, self.bus = home, bus
+
+    def settings(self, load: str) -> Settings:
+        sets = [f"home={self.home}", SETS[0], f"inputs.clicks.dataframe.load={load}"]
+        return load_settings(None, sets, {})
+
+    def prepare(self, load: str, state: JobState | None) -> str:
+        """Return the name that only this stream has."""
+        settings = self.settings(load)
+        graph = with_frames(visits.build(), self.bus, settings)
+        spark: Any = None
+        files = Files(sync=False)
+        feeds = FrameFeeds(spark, graph, self.bus, settings, self.home / "visits", files)
+        operator = graph.operator("seen")
+        assert isinstance(operator, Input)
+        assert operator.frame is not None
+        feed = Feed(feeds, operator, operator.frame, spark)
+        feed.prepare(state)
+        return feed.birth
+
+    def state(
+        self, run: int, offset: int | None = None, fingerprint: dict[str, str] | None = None
+    ) -> JobState:
+        inputs = {} if offset is None else {"seen": {0: InputPosition(offset)}}
+        marks = fingerprint or {}
+        return JobState("visits", "lineage", 1, 1, 0, "", 8, marks, inputs=inputs, run=run)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Any:
+    with FileBus(tmp_path / "bus") as bus:
+        yield World(tmp_path, bus)
+
+
+def test_in_the_middle_of_a_run_an_input_cannot_become_another(world: World) -> None:
+    born = world.prepare("/lake", None)
+    begun = world.state(1, 5, fingerprint={"seen": "{}"})
+    assert world.prepare("/lake", begun) == born
+    with pytest.raises(InvalidInputError) as refused:
+        world.prepare("/sea", begun)
+    assert refused.value.message.startswith(
+        "job 'visits' is in the middle of a run in which input 'seen' is Spark DataFrame of csv "
+        "/lake; found Spark DataFrame of csv /sea in the settings: end that run first, begin anew "
+    )
+
+
+def test_the_next_run_may_read_another_and_begins_with_an_empty_stream(world: World) -> None:
+    born = world.prepare("/lake", None)
+    stream = world.bus.stream("visits.seen.dataframe")
+    stream.append_rows(pa.table({"user": ["ann"], "n": [1]}))
+    assert world.prepare("/sea", world.state(2)) != born
+    assert sum(world.bus.stream("visits.seen.dataframe").ends()) == 0
+
+
+def test_a_reset_job_may_read_another_from_its_first_row_only(world: World) -> None:
+    born = world.prepare("/lake", None)
+    assert world.prepare("/lake", world.state(2, 7)) == born, "what it was reset to is there"
+    assert world.prepare("/sea", world.state(3, 0)) != born
+    with pytest.raises(InvalidInputError, match="headrace jobs delete visits"):
+        world.prepare("/lake", world.state(4, 7))
