@@ -329,7 +329,7 @@ def test_dimension_counts(start: Start, monkeypatch: pytest.MonkeyPatch) -> None
 def test_delay_radar(start: Start) -> None:
     """The demo compares both of its modes over a year with DuckDB; here some hours, by hand."""
     midnight = datetime(2013, 1, 1, tzinfo=UTC)
-    flights = [
+    flights: list[dict[str, Any]] = [
         {
             "departed_at": midnight + timedelta(minutes=17 * n),
             "origin": "JFK",

@@ -18,12 +18,12 @@ from headrace.config.inputs import InputSettings
 from headrace.errors import InvalidInputError
 from headrace.graph.operators import Input
 from headrace.records.schema import normalise_schema
-from headrace.sources.addresses import form_of, found_files, open_text
+from headrace.sources.addresses import Form, form_of, found_files, open_text
 from headrace.sources.infer import inferred
 from headrace.sources.line_source import LineSource
 from headrace.sources.listing import Source, SourceFile, Unit, what_of
 from headrace.sources.units import parquet_units, text_units
-from headrace.warehouse import Table
+from headrace.warehouse import Table, named_table
 
 LINKS = "sources"
 
@@ -56,6 +56,21 @@ def find_source(
     if given.table is not None:
         return _of_table(operator, given, settings, storage)
     return _of_stream(operator, given, bus)
+
+
+def check_source(operator: Input, given: InputSettings, bus: Bus, settings: Settings) -> None:
+    """Look whether what is to stand for an input is there; no file is read through for that.
+
+    Raises:
+        InvalidInputError: it is not.
+        UnavailableError: the file system does not answer.
+    """
+    if given.files:
+        _listed(operator, given)
+    elif given.table is not None:
+        _in_table(given, settings)
+    elif given.dataframe is None:
+        _of_stream(operator, given, bus)
 
 
 def _of_stream(operator: Input, given: InputSettings, bus: Bus) -> Source:
@@ -112,15 +127,7 @@ def _bounds(given: Sequence[int], there: Sequence[int], what: str, operator: Inp
 def _of_table(
     operator: Input, given: InputSettings, settings: Settings, storage: Path | None
 ) -> Source:
-    assert given.table is not None
-    folder = settings.warehouse_dir / given.table
-    table = Table(folder)
-    paths = [Path(path) for path in table.files(given.days)]
-    if not paths:
-        raise InvalidInputError(
-            f"table {given.table!r} has no rows of days {given.days or 'at all'}; it has "
-            f"{_days(table)}"
-        )
+    table, paths = _in_table(given, settings)
     if storage is not None:
         paths = _linked(paths, storage / LINKS / operator.stream)
     time = operator.time or table.time or None
@@ -135,6 +142,19 @@ def _of_table(
         end_ms=given.end_ms,
         is_filled=True,
     )
+
+
+def _in_table(given: InputSettings, settings: Settings) -> tuple[Table, list[Path]]:
+    """The table, and its files of these days."""
+    assert given.table is not None
+    table = named_table(settings.warehouse_dir, given.table)
+    paths = [Path(path) for path in table.files(given.days)]
+    if not paths:
+        raise InvalidInputError(
+            f"table {given.table!r} has no rows of days {given.days or 'at all'}; it has "
+            f"{_days(table)}"
+        )
+    return table, paths
 
 
 def _days(table: Table) -> str:
@@ -156,16 +176,7 @@ def _linked(paths: Sequence[Path], folder: Path) -> list[Path]:
 
 
 def _of_files(operator: Input, given: InputSettings, bus: Bus, tasks: int) -> Source:
-    found: dict[str, int] = {}
-    for address in given.files:
-        found.update(found_files(address, given.format))
-    forms = {form_of(address, given.format) for address in found}
-    if len(forms) > 1:
-        raise InvalidInputError(
-            f"input {operator.stream!r} has files of {', '.join(sorted(forms))}; give those of one "
-            "format, or say which: format ="
-        )
-    [form] = forms
+    found, form = _listed(operator, given)
     files, cut, schemas = [], [], []
     for number, (address, size) in enumerate(found.items()):
         header = ""
@@ -189,6 +200,20 @@ def _of_files(operator: Input, given: InputSettings, bus: Bus, tasks: int) -> So
         begin_ms=given.begin_ms,
         end_ms=given.end_ms,
     )
+
+
+def _listed(operator: Input, given: InputSettings) -> tuple[dict[str, int], Form]:
+    """The files, with their bytes, and what they all are."""
+    found: dict[str, int] = {}
+    for address in given.files:
+        found.update(found_files(address, given.format))
+    forms = {form_of(address, given.format) for address in found}
+    if len(forms) > 1:
+        raise InvalidInputError(
+            f"input {operator.stream!r} has files of {', '.join(sorted(forms))}; give those of one "
+            "format, or say which: format ="
+        )
+    return found, forms.pop()
 
 
 def _spec(

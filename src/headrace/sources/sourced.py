@@ -17,7 +17,7 @@ from headrace.config.starts import EARLIEST
 from headrace.errors import InvalidInputError
 from headrace.files import Files
 from headrace.graph.operators import Input, JobGraph, Operator, is_pattern
-from headrace.sources.finding import find_source
+from headrace.sources.finding import check_source, find_source
 from headrace.sources.listing import Source, load_listing, save_listing
 from headrace.sources.streams import FileStream, RangeStream
 
@@ -116,6 +116,28 @@ def look_up(graph: JobGraph, bus: Bus, settings: Settings) -> Bus:
     """
     found = _found(graph, bus, settings, None)
     return SourcedBus(bus, found) if found else bus
+
+
+def check(graph: JobGraph, bus: Bus, settings: Settings) -> None:
+    """Look whether all that a job reads is there, before anything of its last run goes for it.
+
+    Args:
+        graph: of the job.
+        bus: the streams.
+        settings: of the run.
+
+    Raises:
+        InvalidInputError: something is not.
+        UnavailableError: a file system does not answer.
+    """
+    given = given_of(graph, settings)
+    for one in graph.operators:
+        if not isinstance(one, Input) or one.frame or is_pattern(one.stream):
+            continue
+        if one.stream in given:
+            check_source(one, given[one.stream], bus, settings)
+        else:
+            bus.stream(one.stream)
 
 
 def fix(

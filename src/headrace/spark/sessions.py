@@ -18,6 +18,7 @@ from types import FrameType
 
 from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from headrace.errors import InvalidInputError, UnavailableError
@@ -223,3 +224,9 @@ def _output_to(path: Path) -> Iterator[None]:
         os.dup2(kept[1], 2)
         for descriptor in (*kept, target):
             os.close(descriptor)
+
+
+def tell_once() -> None:
+    """Keep PySpark from printing queries that it refuses with all of Java's frames: we tell why."""
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True

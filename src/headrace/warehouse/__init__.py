@@ -4,6 +4,6 @@
 readers take ``warehouse/NAME/*/*.parquet``. Which steps a commit has is in ``receiver``.
 """
 
-from headrace.warehouse.table import DayInfo, Table, readable_tables, table_names
+from headrace.warehouse.table import DayInfo, Table, named_table, readable_tables, table_names
 
-__all__ = ["DayInfo", "Table", "readable_tables", "table_names"]
+__all__ = ["DayInfo", "Table", "named_table", "readable_tables", "table_names"]

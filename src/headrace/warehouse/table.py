@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from os import PathLike
@@ -10,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, InvalidInputError
 from headrace.graph.daily import PARTITION
 from headrace.graph.sinks import NO_TIME
 from headrace.warehouse.compaction import filled
@@ -163,6 +164,20 @@ def table_names(warehouse: str | PathLike[str]) -> list[str]:
         if not path.name.startswith(".")
         and (Place(path).snapshot.exists() or (path / DELTA_LOG).is_dir())
     )
+
+
+def named_table(warehouse: str | PathLike[str], name: str) -> Table:
+    """Return a table of a warehouse.
+
+    Raises:
+        InvalidInputError: there is none of that name.
+    """
+    names = table_names(warehouse)
+    if name in names:
+        return Table(Path(warehouse) / name)
+    near = difflib.get_close_matches(name, names, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names) or 'none'}"
+    raise InvalidInputError(f"no table {name!r} in warehouse {warehouse}; {hint}")
 
 
 def readable_tables(

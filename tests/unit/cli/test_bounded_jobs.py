@@ -55,3 +55,34 @@ def test_explain_says_what_stands_for_an_input(home: Path) -> None:
     told = headrace("explain", "jobs.py", "--set", "inputs.rows.files=rows.jsonl")
     assert "by the settings: files rows.jsonl" in told.out
     assert "columns user, n" in told.out
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("files=row.jsonl", "no files at row.jsonl; check the path"),
+        ("files=rows.dat", "rows.dat is unknown; give format ="),
+        ("table=row", "no table 'row' in warehouse"),
+        ("stream=row", "no stream 'row'"),
+        ("from=2013-01-01", "no stream 'rows'"),
+    ],
+)
+def test_a_run_that_cannot_be_leaves_the_last_one_as_it_is(
+    said: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its results, too, though they were to be replaced."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.dat").touch()
+    (tmp_path / "rows.jsonl").write_text('{"user": "ann", "n": 5}')
+    words = ("run", f"{__name__}:totals", "--standalone", "--bounded", "--replace", "--set")
+    assert headrace(*words, "inputs.rows.files=rows.jsonl").code == 0
+
+    refused = headrace(*words, f"inputs.rows.{said}")
+
+    assert refused.code == 1
+    assert told in refused.err
+    assert "begins, without state" not in refused.err
+    described = json.loads(headrace("jobs", "describe", "totals", "--json").out)
+    assert described["run"] == 1
+    assert "total=5" in headrace("bus", "tail", "sums").out
+    assert "run 2 begins" in headrace(*words, "inputs.rows.files=rows.jsonl").err

@@ -34,20 +34,6 @@ Days = Annotated[
 ]
 
 
-def _opened(name: str, warehouse: Path) -> Table:
-    import difflib
-
-    from headrace.errors import InvalidInputError
-    from headrace.warehouse import Table, table_names
-
-    names = table_names(warehouse)
-    if name in names:
-        return Table(warehouse / name)
-    near = difflib.get_close_matches(name, names, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names) or 'none'}"
-    raise InvalidInputError(f"no table {name!r} in warehouse {warehouse}; {hint}")
-
-
 def _summary(table: Table) -> dict[str, Any]:
     days = table.days
     return {
@@ -123,10 +109,11 @@ def describe(
 ) -> None:
     """Show the columns of a table and its days: rows, files, complete, late."""
     from headrace.records.type_words import words_of_schema
+    from headrace.warehouse import named_table
     from headrace.warehouse.days import read_days
 
     warehouse = settings_of(home, config, overrides).warehouse_dir
-    found = _opened(table, warehouse)
+    found = named_table(warehouse, table)
     first, last = ("", "~") if days is None else read_days(days)
     shown = [day for day in found.days if first <= day.day <= last]
     columns = words_of_schema(found.schema)
@@ -177,11 +164,12 @@ def compact(
     """Merge the small files of a table; its job may run, readers may read."""
     from headrace.clock import SystemClock
     from headrace.files import Files
+    from headrace.warehouse import named_table
     from headrace.warehouse.maintenance import compact as merge
     from headrace.warehouse.sink import aims_of
 
     settings = settings_of(home, config, overrides)
-    _opened(table, settings.warehouse_dir)
+    named_table(settings.warehouse_dir, table)
     folder = settings.warehouse_dir / table
     before, after = merge(folder, aims_of(settings), Files(), SystemClock())
     if as_json:

@@ -13,7 +13,6 @@ from headrace.warehouse import Table, readable_tables
 from headrace.warehouse.queries import apart, passed_over
 
 Row = dict[str, Any]
-_OF_SPARK = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
 def on_duckdb(query: str, warehouse: Path) -> Iterator[Row]:
@@ -69,13 +68,10 @@ def on_spark(query: str, settings: Settings) -> Iterator[Row]:
         InvalidInputError: it is no query of these tables.
         UnavailableError: Java does not start.
     """
-    from pyspark.logger import PySparkLogger
-
-    from headrace.spark.sessions import build_session
+    from headrace.spark.sessions import build_session, tell_once
     from headrace.spark.tables import query_rows
 
-    for name in _OF_SPARK:  # print a query that is refused with all of Java's frames
-        PySparkLogger.getLogger(name).disabled = True
+    tell_once()
     log = settings.home / "spark" / "spark.log"
     spark = build_session(settings.spark.master, "headrace", log, settings.spark.conf)
     yield from query_rows(spark, settings.warehouse_dir, query)

@@ -10,7 +10,7 @@ a start after the last commit is told from one after the end, the driver notes t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -38,7 +38,12 @@ Not its number: a run that is rewound ends once more, under another lineage.
 
 
 def begin_run(
-    settings: Settings, job: str, bus: Bus, files: Files, clock: Clock
+    settings: Settings,
+    job: str,
+    bus: Bus,
+    files: Files,
+    clock: Clock,
+    check: Callable[[], None] | None = None,
 ) -> JobState | None:
     """Begin the next run of a bounded job, if its last one is over.
 
@@ -51,6 +56,7 @@ def begin_run(
         bus: the streams.
         files: the file system.
         clock: time and names.
+        check: refuses a run that could not go on, before anything of the last one goes.
 
     Returns:
         The state that the run begins with; ``None`` where there was none to begin: the job is
@@ -58,7 +64,7 @@ def begin_run(
 
     Raises:
         NotOwnerError: a driver elsewhere runs the job.
-        InvalidInputError: a sink has not confirmed the end of the last run.
+        InvalidInputError: a sink has not confirmed the end of the last run; what ``check`` raises.
     """
     readers = _readers(settings, job, clock)
     if readers is None:
@@ -69,6 +75,8 @@ def begin_run(
         if settings.job.replace_outputs and not any(state.fingerprint for state in states):
             _empty_outputs(readers, bus, files)  # a reset began the run, which has sent nothing
         return None
+    if check is not None:
+        check()
     number = max(state.run + state.ended for state in states)
     if settings.job.replace_outputs:
         _empty_outputs(readers, bus, files)

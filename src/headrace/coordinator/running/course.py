@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -39,6 +40,8 @@ from headrace.graph.jobs import Job
 from headrace.graph.operators import Input
 from headrace.plan.stages import job_of
 from headrace.sources.frames import with_frames
+from headrace.sources.sourced import check as check_inputs
+from headrace.sources.sourced import plain
 
 STOP_GRACE_S = 8.0
 LOOK_S = 0.1
@@ -161,7 +164,8 @@ class Course:
         ):  # a driver that has a copy looks there itself
             Lease(where.storage, graph.name, "", files, clock).refuse_others()
         if self.settings.job.bounded:
-            begun = begin_run(self.settings, graph.name, self.bus, files, clock)
+            check = partial(check_inputs, graph, plain(self.bus), self.settings)
+            begun = begin_run(self.settings, graph.name, self.bus, files, clock, check)
             if begun is not None:
                 self.listeners.notice(f"{graph.name}: run {begun.run} begins, without state")
         if ready is not None:
