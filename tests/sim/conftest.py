@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from tests.sim.copies import open_driver
 
+from headrace.coordinator.epoch import EpochRun
 from headrace.coordinator.machines.life import Life
 from headrace.coordinator.machines.membership import Membership
 from headrace.coordinator.machines.turn import Turn
+from headrace.coordinator.manifest import Manifest
 from headrace.testing.driver import TestDriver
 
 
@@ -33,9 +35,19 @@ def driver(tmp_path: Path) -> Iterator[TestDriver]:
 
 @pytest.fixture(autouse=True)
 def sound_machines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make sure after each event that the machines of drivers are what they can be."""
+    """Make sure after each event that the machines of drivers are what they can be.
+
+    And of each epoch, before it is committed, that what it leaves of standbys is.
+    """
     for kind in (Turn, Life, Membership):
         monkeypatch.setattr(kind, "after", _validated(kind.after))
+    manifest = EpochRun.manifest
+
+    def checked(run: EpochRun, *act: Any, **more: Any) -> Manifest:
+        run.standbys.validate(run.tasks)
+        return manifest(run, *act, **more)
+
+    monkeypatch.setattr(EpochRun, "manifest", checked)
 
 
 def _validated(after: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

@@ -17,7 +17,8 @@ from headrace.cli.jobs.text import job_json, show_job
 from headrace.control.description import Description, described
 from headrace.coordinator.drivers import Driver
 from headrace.coordinator.inspection.job_list import view_job
-from headrace.coordinator.standby.placing import violations
+from headrace.coordinator.standby.placing import Standby, violations
+from headrace.errors import InternalError
 from headrace.graph.types import to_schema
 from headrace.state.follower import Counts
 from headrace.task.background import InlineBackground, Ticket, Work
@@ -211,6 +212,20 @@ class _AtOnce(InlineBackground):
         ticket = super().submit(work)
         self.look(ticket)
         return ticket
+
+
+def test_a_standby_beside_its_task_would_be_found_before_it_is_committed(
+    driver: TestDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the suites that look at each epoch would prove nothing."""
+
+    def beside(actives: Any, hosts: Any, before: Any, copies: int) -> Any:
+        return {name: (Standby(min(own)),) for name, own in actives.items()}
+
+    monkeypatch.setattr("headrace.coordinator.standby.course.place_standbys", beside)
+    feed(driver, random.Random(1), 60, Counter())
+    with pytest.raises(InternalError, match="and its standby are both on host"):
+        driver.run()
 
 
 class _Never(InlineBackground):

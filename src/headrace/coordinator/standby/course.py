@@ -25,8 +25,10 @@ from headrace.coordinator.standby.placing import (
     Standbys,
     place_standbys,
     successors,
+    violations,
 )
-from headrace.coordinator.task_files import TaskState
+from headrace.coordinator.task_files import TaskChange, TaskState
+from headrace.errors import InternalError
 from headrace.plan.stages import JobPlan, Stage
 from headrace.records.keys import group_range
 from headrace.task.orders import SlotReport, StandbyOrder, StateTarget
@@ -175,3 +177,24 @@ class StandbyCourse:
             and (not self._copies or name.rpartition("/")[0] in self._placed)
         ]
         return {**found, **dict.fromkeys(gone, ())}
+
+    def validate(self, tasks: Mapping[str, TaskChange]) -> None:
+        """Make sure that the epoch leaves standbys that can be (seed 002, invariant 1).
+
+        Args:
+            tasks: as the epoch leaves those that have run.
+
+        Raises:
+            InternalError: one is beside its task or beside another, ahead of it, or too many.
+        """
+        left = {**self._state.standbys, **self.changes()}
+        after = {name: (one.host, one.epoch) for name, one in self._state.tasks.items()}
+        after |= {name: (one.host, self._state.epoch + 1) for name, one in tasks.items()}
+        wrong = violations({name: host for name, (host, _) in after.items()}, left)
+        for name, found in left.items():
+            _, epoch = after.get(name, ("", -1))
+            wrong += [f"a standby of {name} is ahead" for one in found if one.epoch > epoch]
+            if self._copies and len(found) > self._copies:
+                wrong.append(f"task {name} has {len(found)} standbys, not {self._copies}")
+        if wrong:
+            raise InternalError(f"standbys: {wrong[0]}", epoch=self._state.epoch + 1)
