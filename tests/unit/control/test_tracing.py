@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import headrace as hr
+from headrace.bus import StreamSpec, open_bus
 from headrace.config import Settings, load_settings
 from headrace.control.tracing import EpochTracer, tracer_of
 from headrace.coordinator.summary import EpochSummary
@@ -110,6 +112,24 @@ def test_a_collector_gets_it(summary: EpochSummary, receiver: Any) -> None:
     names = [span.name for scope in resource.scope_spans for span in scope.spans]
     assert names.count("epoch") == 1
     assert "commit" in names
+
+
+def test_a_run_sends_each_of_its_epochs(receiver: Any, tmp_path: Path) -> None:
+    with open_bus(tmp_path / "bus") as bus:
+        orders = bus.create(StreamSpec("orders", 1, pa.schema({"user": pa.string()})))
+        orders.append(0, pa.table({"user": ["ann"] * 30}))
+    url = f"http://127.0.0.1:{receiver.server_address[1]}"
+    sets = {"job.bounded": True, "epoch.max_rows": 10, "tracing.endpoint": url}
+    result = hr.run(shop, sets, home=tmp_path)
+    spans = [
+        span
+        for _, sent in receiver.got
+        for resource in sent.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
+    assert [span.name for span in spans].count("epoch") == result.epochs > 3
+    assert len({span.trace_id for span in spans}) == result.epochs
 
 
 def test_a_sample_of_none_sends_none(summary: EpochSummary) -> None:
