@@ -10,14 +10,16 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from headrace.bus.file import FileBus
+from headrace.bus.log_stream import LogStream
 from headrace.bus.retention import OffsetGoneError
 from headrace.bus.spec import StreamSpec
 from headrace.errors import InvalidInputError
 from headrace.spark.frames.columns import Columns
-from headrace.spark.frames.options import Place
-from headrace.spark.frames.reading import Range, StreamReader
+from headrace.spark.frames.options import Place, names_of
+from headrace.spark.frames.reading import BatchReader, Range, StreamReader
 
 SCHEMA = pa.schema([("id", pa.int64())])
+WIDE = pa.schema([("id", pa.int64()), ("kind", pa.string()), ("n", pa.int64()), ("at", pa.int64())])
 
 
 @pytest.fixture
@@ -94,3 +96,89 @@ def test_partitions_that_were_added_and_offsets_of_before_are_read(
     end = source.latestOffset({"0": 0}, ReadAllAvailable())
     assert taken(source, {"0": 0}, end) == [1, 2]
     assert end == {"0": 1, "1": 1, "stream": "green"}
+
+
+@pytest.fixture
+def wide(bus: FileBus) -> FileBus:
+    stream = bus.create(StreamSpec("wide", 1, WIDE, time="at"))
+    for at in range(0, 100, 10):
+        rows = [{"id": i, "kind": "ab"[i % 2], "n": i, "at": i} for i in range(at, at + 10)]
+        stream.append(0, pa.RecordBatch.from_pylist(rows, WIDE))
+    return bus
+
+
+def batch_reader(bus: FileBus, tmp_path: Path, **options: str) -> BatchReader:
+    columns = Columns(bus.stream("wide").spec, names_of(options, "columns"))
+    return BatchReader(Place(str(tmp_path), "wide"), options, columns.schema())
+
+
+@pytest.mark.parametrize(
+    ("options", "columns", "offsets", "found"),
+    [
+        ({"columns": "id"}, {"id"}, (0, 100), list(range(100))),
+        ({"columns": "id,offset"}, {"id"}, (0, 100), list(range(100))),
+        (
+            {"columns": "id", "start": '{"0": 35}', "end": '{"0": 38}'},
+            {"id"},
+            (35, 38),
+            [35, 36, 37],
+        ),
+        (
+            {"columns": "id", "where": "kind = 'a' and n < 5"},
+            {"id", "kind", "n"},
+            (0, 100),
+            [0, 2, 4],
+        ),
+        ({"columns": "id", "where": "1 = 1"}, {"id"}, (0, 100), list(range(100))),
+        (
+            {
+                "columns": "id",
+                "start": "1970-01-01T00:00:00.055",
+                "end": "1970-01-01T00:00:00.057",
+            },
+            {"id", "at"},
+            (55, 100),  # what is before comes late, and may be anywhere behind
+            [55, 56],
+        ),
+    ],
+)
+def test_only_what_is_asked_for_is_read_of_the_stream(
+    options: dict[str, str],
+    columns: set[str],
+    offsets: tuple[int, int],
+    found: list[int],
+    wide: FileBus,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Columns and offsets get as far as the files; what conditions need is read, and not sent."""
+    real, asked = LogStream.read, list[tuple[set[str], int, int | None]]()
+
+    def read(stream: LogStream, partition: int, start: int, stop: Any, **how: Any) -> Any:
+        asked.append((set(how["columns"]), start, stop))
+        return real(stream, partition, start, stop, **how)
+
+    monkeypatch.setattr(LogStream, "read", read)
+    source = batch_reader(wide, tmp_path, **options)
+    batches = [batch for part in source.partitions() for batch in source.read(part)]
+    assert asked == [(columns, *offsets)]
+    assert [value for batch in batches for value in batch.column("id").to_pylist()] == found
+    assert {name for batch in batches for name in batch.schema.names} == set(
+        options["columns"].split(",")
+    )
+
+
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [
+        ("n + 1", "it is Int64, not true or false"),
+        ("kind > 5", "cannot compare string with numeric"),
+        ("m > 5", "option where reads 'm'"),
+        ("n >>> 1", "such as: delay > 30"),
+    ],
+)
+def test_what_is_no_condition_is_refused_before_anything_is_read(
+    where: str, told: str, wide: FileBus, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidInputError, match=told):
+        batch_reader(wide, tmp_path, where=where)

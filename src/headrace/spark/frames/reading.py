@@ -47,6 +47,7 @@ STREAM = "stream"
 """Beside the offsets of a checkpoint: of which stream they are."""
 
 BATCH_ROWS = 1 << 16
+_TRUE = "__headrace_true"
 """Small appends are put together to this many rows; Spark pays for each batch."""
 
 
@@ -114,7 +115,8 @@ class RangeReader:
 
             rows = pl.from_arrow(found.batch)
             assert isinstance(rows, pl.DataFrame)
-            masks.append(rows.select(pl.sql_expr(self.where)).to_series().to_arrow())
+            found_true = rows.with_columns(pl.sql_expr(self.where).alias(_TRUE)).get_column(_TRUE)
+            masks.append(found_true.to_arrow())
         if not masks:
             return found
         mask = pc.fill_null(reduce(pc.and_, masks), False)
@@ -130,20 +132,27 @@ def condition_columns(where: str, columns: Columns) -> list[str]:
     """
     import polars as pl  # noqa: PLC0415 - of who gives a condition
 
-    try:
-        names = pl.sql_expr(where).meta.root_names()
-    except pl.exceptions.PolarsError as error:
-        raise InvalidInputError(
-            f"option where is {where!r}: {str(error).splitlines()[0]}; give a condition as SQL, "
-            "such as: delay > 30 and origin = 'JFK'"
-        ) from error
-    own = columns.spec.schema.names
-    wrong = [name for name in names if name not in own]
-    if wrong:
-        raise InvalidInputError(
-            f"option where reads {wrong[0]!r}; expected columns of the stream: {own}",
-            stream=columns.spec.name,
+    def refusal(why: str) -> InvalidInputError:
+        return InvalidInputError(
+            f"option where is {where!r}: {why}; give a condition as SQL, such as: delay > 30 and "
+            "origin = 'JFK'"
         )
+
+    own = columns.spec.schema
+    try:
+        condition = pl.sql_expr(where)
+        names = condition.meta.root_names()
+        wrong = [name for name in names if name not in own.names]
+        if wrong:
+            raise InvalidInputError(
+                f"option where reads {wrong[0]!r}; expected columns of the stream: {own.names}",
+                stream=columns.spec.name,
+            )
+        rows = pl.DataFrame(own.empty_table()).with_columns(condition.alias(_TRUE))
+    except pl.exceptions.PolarsError as error:
+        raise refusal(str(error).splitlines()[0]) from error
+    if rows.schema[_TRUE] != pl.Boolean:
+        raise refusal(f"it is {rows.schema[_TRUE]}, not true or false")
     return list(names)
 
 
