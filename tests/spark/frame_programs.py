@@ -49,10 +49,13 @@ def attempts(home: Path) -> None:
 
 
 def copying(home: Path) -> None:
-    """Follow a stream by a query of the user's own that writes to another one, to its end."""
-    rows = (
-        session("local[2]").readStream.format("headrace").options(home=str(home), maxRows=ROWS // 4)
-    )
+    """Copy a stream by a query of the user's own in a session of its own."""
+    copy_all(session("local[2]"), home)
+
+
+def copy_all(spark: SparkSession, home: Path) -> None:
+    """Write what is in a stream to another one by a query with a checkpoint, in four batches."""
+    rows = spark.readStream.format("headrace").options(home=str(home), maxRows=ROWS // 4)
     query = (
         rows.load("events").selectExpr("id", "kind", "id * 2 twice")
         .writeStream.format("headrace").options(home=str(home), create=True, stream="copied")
