@@ -260,7 +260,11 @@ def test_nothing_within_a_value_is_lost(kind: pa.DataType, value: Any) -> None:
 
 def test_lists_of_structs_become_lists_of_messages() -> None:
     kind = pa.list_(pa.struct({"a": pa.int64(), "b": pa.string()}))
-    rows = [[{"a": 1, "b": None}], [], [{"a": 2, "b": "x"}, {"a": 3, "b": "y"}]]
+    rows: list[list[dict[str, Any]]] = [
+        [{"a": 1, "b": None}],
+        [],
+        [{"a": 2, "b": "x"}, {"a": 3, "b": "y"}],
+    ]
     for begin in range(3):
         found = nested_messages(pa.array(rows, kind).slice(begin))
         assert [[(one.a, one.b) for one in messages] for messages in found] == [
