@@ -28,6 +28,7 @@ def world(tmp_path: Path, cluster: SparkCluster) -> World:
 
 
 def test_tasks_of_a_lost_host_go_to_their_standbys(world: World, cluster: SparkCluster) -> None:
+    """And stay there when the whole application is started again."""
     fed = 0
     with Driver("shuffling", world) as driver:
         while not fed or not is_covered(world):
@@ -53,6 +54,13 @@ def test_tasks_of_a_lost_host_go_to_their_standbys(world: World, cluster: SparkC
     told = story(world, "shuffling")
     assert any("standby" in text and "first commit after" in text for text in told), told
     assert "standby.no_failover" not in counts
+    with Driver("shuffling", world, "placement.wait_s=60") as driver:  # another application
+        world.feed(100)
+        fed += 200
+        until(lambda: len(world.rows("kept")) == fed, "the records after a restart", driver)
+        driver.terminate()
+        driver.wait()
+    assert homes(world) == after
     rows = Counter((row["id"], row["v"]) for part in world.log for row in part)
     assert rows == Counter((row["id"], row["v"]) for row in world.rows("kept"))
     assert sum(rows.values()) == sum(world.store("shuffling", "n").values())
