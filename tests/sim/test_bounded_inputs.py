@@ -37,9 +37,12 @@ def hours(g: hr.Graph) -> None:
     )
 
 
-@hr.job("history")
-def history(g: hr.Graph) -> None:
-    g.input("in", time="at").send_to(g.output_table("events"))
+def history(form: str) -> hr.Job:
+    @hr.job("history")
+    def history(g: hr.Graph) -> None:
+        g.input("in", time="at").send_to(g.output_table("events", format=form))
+
+    return history
 
 
 def rows(count: int = 240) -> list[dict[str, Any]]:
@@ -168,11 +171,12 @@ def test_a_range_of_a_stream_by_event_time_and_by_offset() -> None:
             assert streamed(wanted) == results(driver)
 
 
-def test_days_of_a_table_give_the_rows_of_these_days(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["parquet", "delta"])
+def test_days_of_a_table_give_the_rows_of_these_days(form: str, tmp_path: Path) -> None:
     """Also while the table is compacted, whose old files go."""
     fed = rows(400)
     wanted = [row for row in fed if row["at"].day in (2, 3)]
-    with TestDriver(history, home=tmp_path, tasks=2) as writer:
+    with TestDriver(history(form), home=tmp_path, tasks=2) as writer:
         writer.create("in", COLUMNS, time="at")
         for begin in range(0, 400, 25):
             writer.feed("in", fed[begin : begin + 25])
@@ -180,7 +184,9 @@ def test_days_of_a_table_give_the_rows_of_these_days(tmp_path: Path) -> None:
     said = {"table": "events", "days": "2013-01-02..2013-01-03", "partitions": 1}
     with bounded(said, home=tmp_path, max_rows=30) as driver:
         driver.advance()
-        for path in (tmp_path / "warehouse" / ".events.headrace" / "data").glob("*/*"):
+        old = [*(tmp_path / "warehouse").glob("events/ds=*/*.parquet")]
+        old += (tmp_path / "warehouse").glob(".events.headrace/data/*/*")
+        for path in old:
             path.unlink()
         driver.crash()
         driver.run()
