@@ -36,10 +36,16 @@ class EpochTracer:
         sample: part of the epochs that are traced.
         processor: takes the spans that have ended.
         tell: takes a line when spans cannot be sent; from any thread.
+        give_up: ends what is being tried, so that nothing goes on after the end.
     """
 
     def __init__(
-        self, job: str, sample: float, processor: SpanProcessor, tell: Callable[[str], None]
+        self,
+        job: str,
+        sample: float,
+        processor: SpanProcessor,
+        tell: Callable[[str], None],
+        give_up: Callable[[], object] = lambda: None,
     ) -> None:
         from opentelemetry import trace  # noqa: PLC0415 - of an extra
         from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
@@ -54,7 +60,7 @@ class EpochTracer:
         )
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("headrace")
-        self._words = _Words(tell)
+        self._words, self._give_up = _Words(tell), give_up
         logging.getLogger(_LOGGER).addHandler(self._words)
         logging.getLogger(_LOGGER).propagate = False
 
@@ -114,6 +120,9 @@ class EpochTracer:
         ending.start()
         ending.join(STOP_S)
         self._words.is_quiet = True  # it stays: what is still being tried would be printed
+        if ending.is_alive():
+            self._give_up()
+            ending.join(STOP_S)
 
 
 class _Words(logging.Handler):
@@ -158,4 +167,5 @@ def tracer_of(settings: Settings, job: str, tell: Callable[[str], None]) -> Epoc
         ) from error
     endpoint = f"{wanted.endpoint.rstrip('/').removesuffix('/v1/traces')}/v1/traces"
     exporter = OTLPSpanExporter(endpoint=endpoint)
-    return EpochTracer(job, wanted.sample, BatchSpanProcessor(exporter), tell)
+    processor = BatchSpanProcessor(exporter)
+    return EpochTracer(job, wanted.sample, processor, tell, exporter.shutdown)

@@ -150,6 +150,7 @@ def test_a_collector_that_is_away_is_told_once(summary: EpochSummary) -> None:
     (line,) = told
     assert line.startswith("tracing: ")
     assert line.endswith("epochs go on without traces")
+    assert [one.name for one in threading.enumerate() if "Otel" in one.name] == []
 
 
 def test_without_an_endpoint_there_is_nothing() -> None:
