@@ -30,6 +30,7 @@ demo: setup
 test: setup
 	@tools/redis.sh || true
 	@tools/postgres.sh || true
+	@tools/delta.sh || true
 	@$(RUN) -m pytest -n $(PROCESSES) --no-loadscope-reorder $(SUITES) $(ARGS)
 
 check: setup

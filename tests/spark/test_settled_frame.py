@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from pyspark.sql import SparkSession
-from tests.spark.jobs import model, rows_of
+from tests.spark.jobs import SCHEMA, counting, model, rows_of
 from tests.spark.runs import World, read_stream, run_driver
 
 import headrace as hr
@@ -23,39 +26,54 @@ FILES, ROWS = 4, 50
 AT = 1_356_998_400_000  # 2013-01-01
 
 
-def put_files(folder: Path) -> list[dict[str, Any]]:
-    """Write one file of JSON for each batch; their times rise."""
+BATCHES = [rows_of(ROWS, 0, start=number * ROWS) for number in range(FILES)]
+
+
+def following(*words: str) -> list[str]:
+    """Say that a job follows a DataFrame, a file a batch, to where it ends now."""
+    frame = (*words, "streaming=true", "options.maxFilesPerTrigger=1")
+    mine = (f"inputs.events.dataframe.{word}" for word in frame)
+    return ["job.bounded=true", "inputs.events.partitions=2", *mine]
+
+
+def check_counted(world: World) -> None:
+    """Check that each row counts once, in what the job has come to."""
+    assert len(world.rows("counting.events.dataframe")) == FILES * ROWS
+    assert world.found() == model([[row for rows in BATCHES for row in rows]])
+
+
+def test_files_are_followed(spark: SparkSession, world: World) -> None:
+    folder = world.gates / "files"
     folder.mkdir(parents=True)
-    rows = [rows_of(ROWS, 0, start=number * ROWS) for number in range(FILES)]
-    for number, some in enumerate(rows):
+    for number, rows in enumerate(BATCHES):
         path = folder / f"{number}.json"
-        path.write_text("\n".join(map(json.dumps, some)))
+        path.write_text("\n".join(map(json.dumps, rows)))
         os.utime(path, (AT / 1000 + number,) * 2)  # by which Spark orders them
-    return [row for some in rows for row in some]
+    columns = "schema=id bigint, kind string, v bigint, at bigint, more string"
+    sets = following("format=json", f"load={folder}", columns)
+    assert run_job(counting(), world.settings(*sets)).state.ended
+    check_counted(world)
 
 
-def test_files_that_spark_follows_count_once_though_the_driver_dies(world: World) -> None:
-    rows = put_files(world.gates / "files")
+def test_a_table_of_delta_is_followed_and_counts_once_though_the_driver_dies(world: World) -> None:
+    jars = sorted(map(str, (Path(sys.prefix) / "jars").glob("delta-*.jar")))
+    if not jars:
+        pytest.skip("there are no jars of Delta for Spark; tools/delta.sh fetches them")
+    table = world.gates / "table"
+    for rows in BATCHES:
+        write_deltalake(table, pa.Table.from_pylist(rows, schema=SCHEMA), mode="append")
     sets = [
-        "job.bounded=true",
-        "inputs.events.partitions=2",
-        *(
-            f"inputs.events.dataframe.{word}"
-            for word in (
-                "format=json",
-                f"load={world.gates / 'files'}",
-                "schema=id bigint, kind string, v bigint, at bigint, more string",
-                "streaming=true",
-                "options.maxFilesPerTrigger=1",
-            )
-        ),
+        *following(f"table=delta.`{table}`"),
+        f"spark.conf.spark.jars={','.join(jars)}",
+        "spark.conf.spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension",
+        "spark.conf.spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.conf.spark.databricks.delta.v2.enableMode=STRICT",
     ]
     died = run_driver("counting", world, *sets, die_at=("spark.part_appended", 3))
-    assert died["code"] < 0
+    assert died["code"] < 0, died
     done = run_driver("counting", world, *sets)
     assert done["ended"], done
-    assert len(world.rows("counting.events.dataframe")) == FILES * ROWS
-    assert world.found() == model([rows])
+    check_counted(world)
 
 
 @hr.job("spent")
@@ -90,11 +108,14 @@ def test_a_table_of_a_database_and_a_range_of_it(spark: SparkSession, tmp_path: 
         "dataframe.where=id < 200",
         "from=2013-01-01T00:00:00.100",
     )
-    with pytest.raises(InvalidInputError, match=r"column 'price' is decimal128\(12, 2\), not dou"):
-        run(tmp_path, *words)
     run(tmp_path, *words, "dataframe.select=SHOP, AT, cast(price as double) price")
     found = {row["shop"]: (row["n"], row["total"]) for row in read_stream(tmp_path, "totals")}
     assert found == {shop: (50, float(sum(range(100 + shop, 200, 2)))) for shop in (0, 1)}
+    manifests = tmp_path / "jobs" / "spent" / "manifests"
+    held = sorted(manifests.glob("*.json"))
+    with pytest.raises(InvalidInputError, match=r"column 'price' is decimal128\(12, 2\), not dou"):
+        run(tmp_path, *words)
+    assert sorted(manifests.glob("*.json")) == held, "no other run has begun"
 
 
 @pytest.mark.parametrize(
@@ -127,3 +148,23 @@ def test_what_is_wrong_is_told_before_the_job_begins(
         run(tmp_path, *(f"dataframe.{word}" for word in words))
     assert not list((tmp_path / "jobs" / "spent" / "manifests").glob("*.json"))
     assert not (tmp_path / "bus" / "spent.orders.dataframe").exists()
+
+
+@pytest.mark.parametrize("word", ["streaming=false", "streaming=true"])
+def test_rows_that_cannot_be_read_stop_the_job(
+    spark: SparkSession, tmp_path: Path, word: str
+) -> None:
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "1.json").write_text('{"shop": 1, "at": 1000, "price": "a lot"}')
+    words = (
+        word,
+        "format=json",
+        f"load={tmp_path / 'rows'}",
+        "schema=shop bigint, at bigint, price string",
+        "select=shop, at, cast(price as double) price",
+    )
+    with pytest.raises(
+        UnavailableError, match=r"read input 'orders', .*Spark DataFrame of json .*"
+    ):
+        run(tmp_path, *(f"dataframe.{one}" for one in words))
+    assert read_stream(tmp_path, "spent.orders.dataframe") == []

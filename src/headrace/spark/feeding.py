@@ -14,12 +14,13 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -53,6 +54,7 @@ FOLDER = "frames"
 NOTE = "run"
 POLL_S = 0.2
 TRIM_S = 10.0
+_OF_SPARK = (PySparkException, Py4JJavaError)
 
 
 def frame_inputs(graph: JobGraph) -> list[Input]:
@@ -79,28 +81,39 @@ class FrameFeeds:
     root: Path
     files: Files = field(default_factory=Files)
     clock: SystemClock = field(default_factory=SystemClock)
+    _made: list[Feed] = field(default_factory=list)
     _streaming: list[Feed] = field(default_factory=list)
+
+    def make(self) -> None:
+        """Let functions and settings make the DataFrames, before anything of the last run goes.
+
+        Raises:
+            InvalidInputError: a function that returns no DataFrame; or settings that cannot be.
+            UnavailableError: what one is read from does not answer, or lacks a package.
+        """
+        self._made = [Feed.of(self, operator) for operator in frame_inputs(self.graph)]
 
     def fill(self) -> None:
         """Make the internal streams, and append what batch DataFrames have; all, when bounded.
 
-        Call under the driver's lock, once the run of the job has begun, before it is planned.
+        Call under the driver's lock, once the DataFrames are made and the run of the job has begun,
+        before it is planned.
 
         Raises:
-            InvalidInputError: a function that returns no DataFrame, or one of other columns.
+            InvalidInputError: a DataFrame of other columns than before, or another one.
             UnavailableError: Spark could not read a DataFrame.
         """
         state = load_state(FileCommitLog(self.root, Files(sync=False), self.clock))
         is_ending = state is not None and state.until is not None
-        for operator in frame_inputs(self.graph):
-            feed = Feed.of(self, operator)
+        for feed in self._made:
             feed.prepare(state)
             if is_ending:  # where the inputs end is known, and all of it is there
                 continue
             if not feed.frame.isStreaming:
                 feed.append_once()
             elif self.settings.job.bounded:
-                feed.start(is_bounded=True).awaitTermination()
+                with suppress(PySparkException):  # which check tells of
+                    feed.start(is_bounded=True).awaitTermination()
                 feed.check()
             else:
                 self._streaming.append(feed)
@@ -293,7 +306,7 @@ class Feed:
             frame = frame.repartition(partitions).sortWithinPartitions(time)
         try:
             committer.commit(0, _stage(frame, write, 0))
-        except PySparkException as error:
+        except _OF_SPARK as error:
             raise self._told(error) from error
 
     def start(self, *, is_bounded: bool) -> StreamingQuery:
@@ -305,7 +318,7 @@ class Feed:
             writer = writer.trigger(availableNow=True)
         try:
             self.query = writer.queryName(f"headrace {self.operator.stream}").start()
-        except PySparkException as error:
+        except _OF_SPARK as error:
             raise self._told(error) from error
         return self.query
 
@@ -348,12 +361,13 @@ class Feed:
             raise self.failure
         error = self.query.exception()
         assert error is not None
-        raise self._told(self.failure if isinstance(self.failure, PySparkException) else error)
+        raise self._told(self.failure if isinstance(self.failure, _OF_SPARK) else error)
 
     def _told(self, error: Exception) -> UnavailableError:
+        name = self.operator.name
+        what = f"input {name!r}, {self.said}" if self.said else f"input_dataframe {name!r}"
         return UnavailableError(
-            f"Spark could not read input_dataframe {self.operator.name!r}: {first_line(error)}; "
-            "Spark's log has the whole story"
+            f"Spark could not read {what}: {first_line(error)}; Spark's log has the whole story"
         )
 
     def trim(self, deployed: Sequence[Deployment]) -> None:

@@ -95,6 +95,7 @@ def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
                 return course.run(deployed, SparkEngine(session, course))
         session = _session(settings, job.name, root)
         feeds = FrameFeeds(session, graph, bus, settings, root)
+        feeds.make()
         deployed = course.deployed(job, feeds.fill)
         _check_loop(deployed, settings)
         with keeping(settings, job.name, control, clock, files), feeds.running(control, deployed):

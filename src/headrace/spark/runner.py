@@ -246,4 +246,4 @@ def first_line(error: Exception) -> str:
     """Return the line of a JVM's story that says what happened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if "Exception" in line or "Error" in line]
-    return (told or lines or [type(error).__name__])[0][:300]
+    return (told or lines or [type(error).__name__])[0].lstrip(": ")[:300]
