@@ -123,6 +123,8 @@ def test_a_host_that_is_waited_for_is_told_of_meanwhile(tmp_path: Path) -> None:
             assert waits.startswith("host host-0 is missing, or some of its slots: ")
             assert waits.endswith("its tasks wait for it for up to 30.0 s")
         assert [text for text in world.texts() if text == asked] == [asked]
+        assert driver.coordinator.state.counts["placement.missed"] == 2
+        assert "placement.lost" not in driver.coordinator.state.counts
         assert not [text for text in world.texts() if "was lost" in text or "moved" in text]
 
 

@@ -159,6 +159,8 @@ def test_what_standbys_cost_and_what_moved_are_metrics_of_their_own_and_no_rows(
         ):
             assert found[name] * unit == state.counts[f"{counted}events.by_id"]
         assert found["headrace_tasks_homeless_total"] == 2
+        assert found["headrace_tasks_interrupted_total"] == 2
+        assert found["headrace_standbys_interrupted_total"] == 2
         assert found["headrace_tasks_moved_total"] == 2  # back to the host, where it is again
         kinds = {one.labels["what"] for one in samples(driver) if one.name == "headrace_rows_total"}
         assert "in" in kinds

@@ -77,6 +77,7 @@ def test_a_killed_executor_then_a_host_and_the_driver_at_once(
         until(lambda: len(world.rows("kept")) == fed, "the next records", driver)
         told = story(world, "shuffling")
         assert any(text.startswith("slots were asked anew: executors ") for text in told), told
+        assert world.state("shuffling").counts["placement.missed"] > 0
 
         world.close_gate("draw")
         feed_with_gate(world, 1)

@@ -76,6 +76,8 @@ JOB = (
 FAILURES = (
     Family("headrace_tasks_moved", "counter", "tasks that left a host that was there"),
     Family("headrace_tasks_homeless", "counter", "tasks whose host was lost, and not back in time"),
+    Family("headrace_tasks_interrupted", "counter", "tasks whose host was gone, for good or not"),
+    Family("headrace_standbys_interrupted", "counter", "standbys whose host was, for good or not"),
     Family("headrace_active_failures", "counter", "tasks with standbys whose host was lost"),
     Family("headrace_standby_failures", "counter", "standbys whose host was lost"),
     Family("headrace_failovers", "counter", "tasks that went to a standby's host"),

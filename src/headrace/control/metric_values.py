@@ -9,7 +9,7 @@ from typing import NamedTuple
 from headrace.control.board import Board
 from headrace.control.figures import Histogram
 from headrace.control.views import job_info, task_watermark, time_of
-from headrace.coordinator.hosts.record import LOST, MOVED, PLACEMENT
+from headrace.coordinator.hosts.record import LOST, MISSED, MOVED, PLACEMENT, STANDBYS_MISSED
 from headrace.coordinator.manifest import SINK_ROWS, JobState
 from headrace.coordinator.standby.placing import (
     ACTIVE_LOST,
@@ -29,6 +29,8 @@ RANKS = 5
 _COUNTED = {
     "headrace_tasks_moved": MOVED,
     "headrace_tasks_homeless": LOST,
+    "headrace_tasks_interrupted": MISSED,
+    "headrace_standbys_interrupted": STANDBYS_MISSED,
     "headrace_active_failures": ACTIVE_LOST,
     "headrace_standby_failures": STANDBY_LOST,
     "headrace_failovers": FAILOVER,

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
 from headrace.clock import Clock
 from headrace.coordinator.hosts.placing import Around, Placing
-from headrace.coordinator.hosts.record import Happening, Hosts, HostState, What
+from headrace.coordinator.hosts.record import (
+    MISSED,
+    STANDBYS_MISSED,
+    Happening,
+    Hosts,
+    HostState,
+    What,
+)
 from headrace.coordinator.hosts.seats import Seats
 from headrace.coordinator.machines.membership import (
     Answered,
@@ -63,6 +71,7 @@ class Members:
         self.tell = tell
         self._members = Membership(rules)
         self._happened: list[Happening] = []
+        self._missed: Counter[str] = Counter()
         self.seats = Seats()
         self.is_unsettled = True
         self._looked_s = 0.0
@@ -94,6 +103,8 @@ class Members:
         began = self._clock.monotonic() - waited_s
         self._members = self._members.after(Doubted(homes, began))
         said: tuple[str, ...] = ()
+        gone: set[str] = set()
+        is_first = not self.slots  # hosts that have not come yet were not lost
         while True:
             slots = tuple(self._runner.slots())
             self._members = self._members.after(Answered(slots, self._clock.monotonic()))
@@ -101,14 +112,22 @@ class Members:
             if isinstance(action, Place):
                 break
             if isinstance(action, AskAgain):
+                gone.update(() if is_first else action.hosts)
                 if action.hosts != said:
                     said = action.hosts
                     self._say_waiting(state, action)
                 self._clock.sleep(min(POLL_S, max(0.0, action.until_s - self._clock.monotonic())))
         self.seats.let_go()
+        self._count_gone(state, gone.union(action.lost))
         self._tell_of(state, action)
         self.is_unsettled = True
         return list(slots)
+
+    def _count_gone(self, state: JobState, gone: Collection[str]) -> None:
+        """Count what was on hosts that were gone, for good or back in time."""
+        standbys = (one.host for held in state.standbys.values() for one in held)
+        self._missed[MISSED] += sum(task.host in gone for task in state.tasks.values())
+        self._missed[STANDBYS_MISSED] += sum(host in gone for host in standbys)
 
     def _say_waiting(self, state: JobState, action: AskAgain) -> None:
         names = ", ".join(_name(state.hosts, host) for host in action.hosts)
@@ -151,7 +170,8 @@ class Members:
 
     def around(self, state: JobState) -> Around:
         """Return what the placing of the next epoch goes by."""
-        return Around(self._rules, self.seats, self._changes(state), tuple(self._happened))
+        changes, happened = self._changes(state), tuple(self._happened)
+        return Around(self._rules, self.seats, changes, happened, dict(self._missed))
 
     def wants(self, placing: Placing) -> bool:
         """Say whether an epoch is to run for the sake of hosts alone."""
@@ -185,6 +205,7 @@ class Members:
     def committed(self, around: Around, state: JobState) -> None:
         """Note that an epoch was committed with what had happened by its begin."""
         del self._happened[: len(around.happened)]
+        self._missed.subtract(around.missed)
         for one in state.story:
             if one.what == What.EMPTY and one.time_ms == state.time_ms:
                 name = _name(state.hosts, one.host)

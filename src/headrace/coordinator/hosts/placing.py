@@ -36,12 +36,14 @@ class Around:
         seats: where tasks were in the last epoch.
         changes: hosts that are not as the manifest says; committed with the epoch.
         happened: to hosts since the last epoch; committed with it.
+        missed: what of hosts that were gone is to be counted with the epoch.
     """
 
     rules: PlacementRules = field(default_factory=PlacementRules)
     seats: Seats = field(default_factory=Seats)
     changes: Hosts = field(default_factory=dict)
     happened: tuple[Happening, ...] = ()
+    missed: Mapping[str, int] = field(default_factory=dict)
 
 
 class Placing:
@@ -230,7 +232,7 @@ class Placing:
     @property
     def counts(self) -> dict[str, int]:
         """What is counted of the epoch."""
-        found = {MOVED: len(self.moves), LOST: self.lost}
+        found = {MOVED: len(self.moves), LOST: self.lost, **self.around.missed}
         return {name: count for name, count in found.items() if count}
 
 

@@ -17,6 +17,9 @@ PLACEMENT = "placement."
 MOVED, LOST = f"{PLACEMENT}moved", f"{PLACEMENT}lost"
 """What is counted: tasks that left a host that was there, and tasks that lost theirs."""
 
+MISSED, STANDBYS_MISSED = f"{PLACEMENT}missed", f"{PLACEMENT}missed_standbys"
+"""Tasks, and standbys, whose host or slots of it were gone, for good or back in time."""
+
 
 class HostState(msgspec.Struct, frozen=True, array_like=True):
     """A host, by the identity of its state directory.
