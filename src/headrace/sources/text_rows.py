@@ -150,13 +150,14 @@ class CsvLines(TextLines):
             InvalidInputError: a column of the header is not in the stream.
         """
         held: list[bytes] = []
-        first, has_header = 1, False
+        first, has_header, is_open = 1, False, False
         for lines in source.chunks(most):
             held += lines
-            is_open = sum(line.count(b'"') for line in held) % 2 == 1
+            is_open ^= sum(line.count(b'"') for line in lines) % 2 == 1
             if is_open and len(held) < _QUOTED_LINES:
                 continue
             records, first, held = self._records(held, first), first + len(held), []
+            is_open = False
             if not has_header and records:
                 self._take_header(records.pop(0))
                 has_header = True
@@ -172,14 +173,15 @@ class CsvLines(TextLines):
         """Join the lines of quoted fields; blank lines do not count."""
         records: list[tuple[int, bytes]] = []
         part: list[bytes] = []
+        is_open = False
         for number, line in enumerate(lines, first):
             plain = line.removesuffix(b"\r")
             if not part and not plain:
                 continue
             part.append(line if b'"' in line or part else plain)
-            whole = b"\n".join(part) if len(part) > 1 else part[0]
-            if whole.count(b'"') % 2 == 0:
-                records.append((number, whole))
+            is_open ^= line.count(b'"') % 2 == 1
+            if not is_open:
+                records.append((number, b"\n".join(part) if len(part) > 1 else part[0]))
                 part = []
         if part:
             records.append((first + len(lines) - 1, b"\n".join(part)))

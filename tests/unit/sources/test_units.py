@@ -113,3 +113,32 @@ def test_what_can_only_be_read_refuses_the_rest(tmp_path: Path) -> None:
         found.trim(0)
     [part] = found.read(0, 0, columns=[])
     assert (part.batch.num_rows, part.next_offset) == (1, 1)
+
+
+@pytest.mark.parametrize("most", [1 << 20, 1 << 30])
+def test_a_quote_that_opens_no_field_is_told_by_its_line(
+    most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is behind it is looked through once: again for each line would take minutes here."""
+    path = tmp_path / "in.csv"
+    rows = [f"row {n},{n}" for n in range(200_000)]
+    rows[70_000] = 'a 5" pipe,1'
+    path.write_text("\n".join(["text,n", *rows]))
+    monkeypatch.setattr(units, "UNIT_BYTES", 1 << 16)
+    monkeypatch.setattr(units, "MOST_BYTES", most)
+    with pytest.raises(InvalidInputError, match=r"in\.csv line 70002: a quote opens a field that"):
+        stream(path, is_csv=True)
+    path.write_text('text,"n\na,1\n')
+    with pytest.raises(InvalidInputError, match=r"in\.csv line 1: a quote opens a field that is"):
+        stream(path, is_csv=True)
+
+
+def test_a_field_over_many_lines_is_one_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "in.csv"
+    text = 'a ""quote""\n\r\n' * 8_000
+    path.write_text(f'text,n\n"{text}",1\nb,2\n', newline="")
+    monkeypatch.setattr(units, "UNIT_BYTES", 1 << 16)
+    found = [row for part in stream(path, is_csv=True).read(0, 0) for row in part.batch.to_pylist()]
+    assert found == [{"text": text.replace('""', '"'), "n": 1}, {"text": "b", "n": 2}]
