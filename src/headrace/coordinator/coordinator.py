@@ -235,10 +235,9 @@ class Coordinator:
 
     def _describe(self) -> None:
         """Say what the stores hold, for commands that look at them without the job's code."""
-        root, files = self._storage.root, self._storage.files
-        catalog = describe_plan(self._plan, self._limits.standby_copies)
+        catalog, at = describe_plan(self._plan, self._limits.standby_copies), self._storage
         self.standbys_wanted = catalog.standbys
-        save_catalog(root, self.generation, catalog, files, self._clock.new_id())
+        save_catalog(at.root, self.generation, catalog, at.files, self._clock.new_id())
 
     def _create_job(self) -> None:
         first = JobState(
