@@ -103,11 +103,14 @@ def record(error: BaseException, home: Path, clock: Clock | None = None) -> Path
     A mistake made where there is no home yet leaves nothing behind. A log that cannot be
     written must not hide the error itself. Past 4 MiB the file becomes ``headrace.log.1``.
     """
+    from headrace.config.frames import without_secret
+
     if exit_code(error) == MISTAKE and not home.exists():
         return None
     path = home / "logs" / "headrace.log"
     now = datetime.fromtimestamp((clock or SystemClock()).now_ms() / 1000, UTC)
-    head = f"--- {now:%Y-%m-%d %H:%M:%S} UTC, process {os.getpid()}: {' '.join(sys.argv)}\n"
+    words = " ".join(map(without_secret, sys.argv))
+    head = f"--- {now:%Y-%m-%d %H:%M:%S} UTC, process {os.getpid()}: {words}\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and path.stat().st_size > _KEPT_BYTES:

@@ -95,6 +95,13 @@ def split_frame_key(key: str) -> tuple[str, str] | None:
     return found["input"], found["field"] + (found["option"] or "")
 
 
+def without_secret(word: str) -> str:
+    """Return a word of a command, such as ``inputs.NAME.dataframe.options.KEY=VALUE``, to show."""
+    key, _, _ = word.removeprefix("--set=").partition("=")
+    is_secret = f".{FRAME}." in key and not key.endswith(FRAME_FIELDS)
+    return f"{word[: word.index(key) + len(key)]}=..." if is_secret and word != key else word
+
+
 def nested(fields: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of an input with those of its DataFrame, if it has any, in one table."""
     plain = {name: value for name, value in fields.items() if not name.startswith(f"{FRAME}.")}

@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from headrace.config import samza
-from headrace.config.frames import OPTIONS
+from headrace.config.frames import OPTIONS, without_secret
 from headrace.config.inputs import FIELDS, INPUTS, read_inputs, split_key
 from headrace.config.section import SPARK_TEXT
 from headrace.config.settings import (
@@ -226,8 +226,5 @@ def _from_overrides(overrides: Sequence[str]) -> Iterator[tuple[str, _Given]]:
         key, equals, value = override.partition("=")
         if not equals:
             raise InvalidInputError(f"--set {override}: expected section.key=value")
-        key = key.strip()
-        part = split_key(key)
-        is_secret = part is not None and part[1].startswith(OPTIONS)
-        shown = f"{key}=..." if is_secret else override
-        yield key, _Given(value.strip(), f"{ON_COMMAND}{shown}", is_text=True)
+        source = f"{ON_COMMAND}{without_secret(override)}"
+        yield key.strip(), _Given(value.strip(), source, is_text=True)

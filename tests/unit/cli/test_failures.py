@@ -94,6 +94,17 @@ def test_a_log_that_cannot_be_written_does_not_hide_the_error(tmp_path: Path) ->
     assert record(UnavailableError("x"), tmp_path) is None
 
 
+def test_a_log_has_no_options_of_dataframes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = "inputs.x.dataframe.options.password"
+    words = ["headrace", "--set", f"{key}=hunter2", f"--set={key}=hunter2", "--set", "job.tasks=2"]
+    monkeypatch.setattr(sys, "argv", words)
+    log = record(UnavailableError("away"), tmp_path)
+    assert log is not None
+    assert f"headrace --set {key}=... --set={key}=... --set job.tasks=2" in log.read_text()
+
+
 def test_a_large_log_is_put_aside(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "headrace.log"
     log.parent.mkdir()

@@ -85,6 +85,7 @@ def test_a_stream_may_be_called_like_an_internal_one() -> None:
     [
         (["dataframe=csv"], r"unknown setting inputs\.x\.dataframe; of an input there are files"),
         (["dataframe.fromat=csv"], r"unknown setting inputs\.x\.dataframe\.fromat; .*\.format"),
+        (["dataframe.option.key=hunter2"], r"--set inputs\.x\.dataframe\.option\.key=\.\.\.: unkn"),
         (["dataframe.load=a"], r"inputs\.x\.dataframe: there is no format; expected one of Spark"),
         (["dataframe.format="], r"inputs\.x\.dataframe: format is empty"),
         (["dataframe.format=csv", "dataframe.table=t"], "format and table are given; expected one"),

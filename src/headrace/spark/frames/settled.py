@@ -51,8 +51,8 @@ def settled_frame(
     key = f"setting {INPUT_KEY}{instead.stream}.dataframe"
     with _told(key, given):
         frame = _chosen(session, _read(session, given), given, clock)
-    frame = _with_columns(frame, instead.columns, key)
-    return _between(frame, time, instead.given.begin_ms, instead.given.end_ms, key)
+        frame = _with_columns(frame, instead.columns, key)
+        return _between(frame, time, instead.given.begin_ms, instead.given.end_ms, key)
 
 
 @contextmanager
