@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
+from headrace.clock import Deadline
 from headrace.errors import InvalidInputError
 from headrace.faults import fault
 from headrace.graph.daily import DailyTable
@@ -45,7 +46,10 @@ END = 1 << 61
 """A watermark beyond it is that of the end of the inputs."""
 
 LISTED_S = 0.2
-"""In which a reader that has opened a folder has listed it."""
+"""Between two steps of a compaction: who has opened a folder lists it, and an epoch gets in."""
+
+STEP_S = 2.0
+"""How long to wait for a step of somebody else."""
 
 _FEW = 16
 THREADS = 2
@@ -95,14 +99,22 @@ class TableReceiver(Receiver):
                 f"folder {self._place.control} is gone; mount its file system again, or put it back"
             ) from error
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._take(lock)
             yield
-        except BlockingIOError as error:
-            raise ReceiverAwayError(
-                f"another driver, or a compaction, is writing to table {self._table.name!r}"
-            ) from error
         finally:
             os.close(lock)
+
+    def _take(self, lock: int) -> None:
+        deadline = Deadline(self._clock, STEP_S)
+        while True:
+            try:
+                return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if deadline.expired:
+                    raise ReceiverAwayError(
+                        f"another driver, or a compaction, is writing to table {self._table.name!r}"
+                    ) from error
+            self._clock.sleep(LISTED_S / 10)
 
     def _claimed(self) -> Snapshot:
         """Take the table, with the columns that the job has now."""
@@ -309,14 +321,18 @@ class TableReceiver(Receiver):
                 f"the file system of {self._place.root} cannot exchange two folders in one step, "
                 'so plain readers would see rows twice or not at all; use format="delta" there'
             )
-        with self._alone():
-            snapshot = self._read()
-            before = _count(snapshot)
-            while merges := within_budget(due(snapshot, self._aims, at_once=True), BUDGET_BYTES):
-                snapshot = self._merged(snapshot, merges)
+        first: Snapshot | None = None
+        while True:
+            with self._alone():  # for one step: an epoch must not wait for all of them
+                self._view.empty()
+                snapshot = self._read()
+                first = first or snapshot  # what comes later is merged another time
+                steps = due(_both(snapshot, first), self._aims, at_once=True)
+                merges = within_budget(steps, BUDGET_BYTES)
+                if not merges:
+                    return _count(first), _count(snapshot)
+                self._merged(snapshot, merges)
             self._clock.sleep(LISTED_S)
-            self._view.empty()
-            return before, _count(snapshot)
 
     def _merged(self, held: Snapshot, merges: Sequence[Merge]) -> Snapshot:
         if not merges:
@@ -347,6 +363,15 @@ class TableReceiver(Receiver):
 
 def _with_file(day: Day, file: DataFile, late: int) -> Day:
     return msgspec.structs.replace(day, files=(*day.files, file), late_rows=day.late_rows + late)
+
+
+def _both(snapshot: Snapshot, other: Snapshot) -> Snapshot:
+    """A snapshot with the files alone that another one has, too."""
+    days = {}
+    for name, day in snapshot.days.items():
+        held = set(other.days[name].files) if name in other.days else set()
+        days[name] = msgspec.structs.replace(day, files=tuple(f for f in day.files if f in held))
+    return msgspec.structs.replace(snapshot, days=days)
 
 
 def _count(snapshot: Snapshot) -> int:

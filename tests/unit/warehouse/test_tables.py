@@ -19,7 +19,7 @@ from headrace.errors import CorruptDataError, GraphError, InvalidInputError
 from headrace.files import Files
 from headrace.graph.sinks import Prepared, ReceiverAwayError, SinkEpoch, SinkSite
 from headrace.testing import ManualClock, TestDriver
-from headrace.warehouse import Table, view
+from headrace.warehouse import Table, receiver, view
 from headrace.warehouse.compaction import Aims
 from headrace.warehouse.maintenance import compact
 from headrace.warehouse.sink import TableSink
@@ -352,6 +352,28 @@ def test_a_job_goes_on_after_a_compaction_by_hand_beside_it(
     assert compact(tmp_path / "events", Aims(), Files(sync=False), clock) == (4, 1)
     writer.send(5, [row(0, n=9)], [row(0, n=10)])
     assert plain(tmp_path) == list(range(2, 11))
+
+
+def test_an_epoch_gets_in_between_two_steps_of_a_compaction_by_hand(
+    tmp_path: Path, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receiver, "BUDGET_BYTES", 1)  # a day in each step
+    for number in (1, 2):
+        writer.send(number, [row(day, n=10 * day + number) for day in range(3)])
+
+    class Between(ManualClock):
+        """Sends an epoch in each pause."""
+
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            epochs.append(writer.epoch(3 + len(epochs), [row(0, n=100 + len(epochs))]))
+            writer.receiver.commit(epochs[-1])
+
+    epochs: list[SinkEpoch] = []
+    counted = compact(tmp_path / "events", Aims(), Files(sync=False), Between())
+    assert len(epochs) >= 3
+    assert counted[0] == 6
+    assert plain(tmp_path) == [1, 2, 11, 12, 21, 22, *(100 + n for n in range(len(epochs)))]
 
 
 def test_days_are_chosen_by_their_names(tmp_path: Path, writer: Writer) -> None:
