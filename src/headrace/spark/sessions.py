@@ -100,8 +100,8 @@ def build_session(
 ) -> SparkSession:
     """Start Spark, or return the session that is already there.
 
-    The JVM and the Python workers write to ``log_file``, never to the screen. Call from the
-    main thread, before handlers for SIGINT are installed.
+    The JVM and the Python workers write to ``log_file``, never to the screen, and PySpark does not
+    print what it raises. Call from the main thread, before handlers for SIGINT are installed.
 
     Args:
         master: as Spark names it; ``local[N]`` is given retries of failed tasks.
@@ -125,6 +125,7 @@ def build_session(
             "Headrace places its slots through SparkContext, which Spark Connect does not have; "
             "unset SPARK_REMOTE and name a master such as local[2] or spark://host:7077"
         )
+    _tell_once()
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - of any thread
         return SparkSession.builder.getOrCreate()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -156,6 +157,7 @@ def build_session(
 
 def end_session() -> None:
     """End the Spark application of this process, if there is one; another can begin after it."""
+    _tell_once()
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - of any thread
         SparkSession.builder.getOrCreate().stop()
 
@@ -226,7 +228,7 @@ def _output_to(path: Path) -> Iterator[None]:
             os.close(descriptor)
 
 
-def tell_once() -> None:
+def _tell_once() -> None:
     """Keep PySpark from printing queries that it refuses with all of Java's frames: we tell why."""
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True

@@ -68,10 +68,9 @@ def on_spark(query: str, settings: Settings) -> Iterator[Row]:
         InvalidInputError: it is no query of these tables.
         UnavailableError: Java does not start.
     """
-    from headrace.spark.sessions import build_session, tell_once
+    from headrace.spark.sessions import build_session
     from headrace.spark.tables import query_rows
 
-    tell_once()
     log = settings.home / "spark" / "spark.log"
     spark = build_session(settings.spark.master, "headrace", log, settings.spark.conf)
     yield from query_rows(spark, settings.warehouse_dir, query)
