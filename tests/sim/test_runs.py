@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -62,6 +63,13 @@ def make(via: str) -> hr.Job:
     return batch
 
 
+def best_of(driver: TestDriver) -> Counter[tuple[int, int]]:
+    def moment(value: object) -> int:
+        return int(value.timestamp() * 1000) if hasattr(value, "timestamp") else int(str(value))
+
+    return Counter((moment(row["window_start"]), row["m"]) for row in driver.output("best"))
+
+
 class Runs:
     """A bounded job that is started again and again, as by ``headrace run --bounded``."""
 
@@ -96,11 +104,7 @@ class Runs:
         conclude(driver.storage, state, FILES, driver.clock)
 
     def sent(self) -> Counter[tuple[int, int]]:
-        def moment(value: object) -> int:
-            return int(value.timestamp() * 1000) if hasattr(value, "timestamp") else int(str(value))
-
-        rows = self.driver.output("best")
-        return Counter((moment(row["window_start"]), row["m"]) for row in rows)
+        return best_of(self.driver)
 
     def states(self) -> list[JobState]:
         readers = part_readers(self.driver.settings, "batch", self.driver.clock)
@@ -184,6 +188,28 @@ def test_each_stage_hears_of_the_end_once_whoever_dies_on_the_way(via: str, poin
             runs.finish()
             assert (runs.sent(), set(runs.numbers())) == (runs.expected, {1})
             assert all(state.ended for state in runs.states())
+
+
+@pytest.mark.parametrize("point", ["slot.ran", "epoch.before_commit", "commit.published"])
+def test_three_stages_over_files_give_what_they_give_over_a_stream(
+    via: str, point: str, tmp_path: Path
+) -> None:
+    runs = Runs(via)
+    with runs.driver:
+        runs.feed(0, 50)
+        clicks = runs.driver.bus.stream("clicks")
+        for partition in (0, 1):
+            rows = [row for part in clicks.read(partition, 0) for row in part.batch.to_pylist()]
+            (tmp_path / f"{partition}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        runs.finish()
+    given = {"clicks": {"files": str(tmp_path)}}
+    with TestDriver(make(via), max_rows=7, inputs=given, job_settings={"bounded": True}) as driver:
+        died = 0
+        while driver.advance() is not None:  # every other epoch, of whichever part
+            died += driver.advance_with_crash(point)
+        assert died > 3
+        assert all(part.has_ended for part in driver.parts)
+        assert best_of(driver) == runs.expected
 
 
 @pytest.mark.parametrize("silent_slot", [False, True])
