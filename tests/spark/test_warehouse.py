@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import signal
+from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
@@ -15,10 +16,12 @@ from tests.spark.jobs import SCHEMA, tabling
 from tests.spark.runs import World, run_driver
 from tests.unit.cli.commands import done, refused
 
+import headrace as hr
 from headrace.errors import InvalidInputError
 from headrace.spark import session
 from headrace.spark.run import run_job
 from headrace.spark.tables import query_rows
+from headrace.testing import TestDriver
 
 pytestmark = pytest.mark.spark
 DAY_MS = 86_400_000
@@ -74,3 +77,30 @@ def test_a_killed_driver_fills_a_table_from_files_once_and_spark_reads_it(
     counted = {"n": found.filter(pl.col("at") // DAY_MS == fed[0]["at"] // DAY_MS).height}
     mark = warehouse / "events" / f"ds={first}" / "_SUCCESS"
     assert json.loads(mark.read_text())["rows"] == counted["n"]
+
+
+@pytest.mark.parametrize("form", ["parquet", "delta"])
+def test_columns_that_were_added_are_null_in_older_files_to_spark(
+    spark: SparkSession, form: str, tmp_path: Path
+) -> None:
+    @hr.job("history")
+    def history(g: hr.Graph) -> None:
+        g.input("in", time="at").send_to(g.output_table("added", format=form))
+
+    with TestDriver(history, home=tmp_path, tasks=2) as driver:
+        driver.create("in", {"at": pa.int64(), "n": pa.int64()}, time="at")
+        driver.feed("in", [{"at": n, "n": n} for n in range(5)])
+        driver.run()
+        driver.bus.stream("in").evolve(
+            pa.schema([*driver.bus.stream("in").spec.schema, ("shop", pa.string())])
+        )
+        driver.crash()
+        driver.feed("in", [{"at": DAY_MS, "n": 5, "shop": "here"}])
+        driver.run()
+        warehouse = driver.settings.warehouse_dir
+        wanted = [(n, None) for n in range(5)] + [(5, "here")]
+        found = query_rows(spark, warehouse, "SELECT n, shop FROM added ORDER BY n")
+        assert [tuple(row.values()) for row in found] == wanted
+        if form == "parquet":
+            plain = spark.read.option("mergeSchema", "true").parquet(str(warehouse / "added"))
+            assert [(row.n, row.shop) for row in plain.orderBy("n").collect()] == wanted
