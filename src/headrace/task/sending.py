@@ -194,7 +194,13 @@ class Combiner:
 
     def _fold(self) -> None:
         if self._rows:
-            folded = self._aggregation.reduced(pl.concat(self._rows), self._by)
+            rows = pl.concat(self._rows)
+            cell = rows[_CELL].min()
+            if cell == rows[_CELL].max():  # grouping by one column takes half the time
+                only = pl.lit(cell, pl.Int64).alias(_CELL)
+                folded = self._aggregation.reduced(rows, self._by[1:]).select(only, pl.all())
+            else:
+                folded = self._aggregation.reduced(rows, self._by)
             self._rows, self._row_count = [], 0
             self._folded.append(folded)
             self._folded_count += folded.height
