@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.clock import SystemClock
+from headrace.clock import Deadline, SystemClock
 from headrace.config import load_settings
 from headrace.config.inputs import read_inputs
 from headrace.control.holds import HoldAnswers
@@ -29,7 +29,10 @@ from headrace.coordinator.storage import DriverLock
 from headrace.errors import InvalidInputError, UnavailableError
 from headrace.faults import injected
 from headrace.files import Files
+from headrace.state.ownership import StoreHeldError
+from headrace.task.orders import SlotOrder, SlotReport
 from headrace.testing import TestDriver
+from headrace.testing.processes import wait_until
 
 FILES = Files(sync=False)
 BEGIN = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -172,6 +175,41 @@ def test_who_dies_merging_merges_the_rest_later(driver: TestDriver, point: str, 
     merge(driver, run)
     assert results(driver) == expected
     assert len(driver.output("out")) == rows + 4
+
+
+def test_a_turn_that_plans_again_and_again_is_not_merged_under(
+    driver: TestDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever merges waits for its epoch, although each plan serves requests."""
+    part, control, clock = driver.parts[0], Control(), SystemClock()
+    settings = load_settings(None, [f"home={driver.home}", "control.enabled=false"])
+    watch = DriverWatch("hours", settings, control, driver.bus, clock, lambda line: None)
+    watch.ready(JoinedParts(driver.parts))
+    request, usual, held = driver.storage / "requests" / "savepoint.json", driver.runner.run, [3]
+    has_run, is_in, begun = threading.Event(), threading.Event(), threading.Event()
+
+    def run(orders: list[SlotOrder]) -> list[SlotReport]:
+        begun.set()
+        while held[0]:
+            held[0] -= 1
+            wait_until(lambda: request.exists() or is_in.is_set(), Deadline(clock, 20), "a request")
+            raise StoreHeldError("a process that dies has it open")
+        has_run.set()
+        return usual(orders)
+
+    monkeypatch.setattr(driver.runner, "run", run)
+    driver.feed("in", [row(9, "ann", 1)])
+    running = threading.Thread(
+        target=drive, args=(part, driver.bus, clock, control, lambda summary: None), daemon=True
+    )
+    with DriverLock(driver.storage, "hours", clock), closing(watch):
+        running.start()
+        assert begun.wait(20)
+        with still(settings, "hours", "old", driver.bus, FILES, clock, 20.0):
+            is_in.set()
+            assert has_run.is_set()
+        control.stop.set()
+        running.join(30)
 
 
 @pytest.mark.parametrize("has_api", [True, False])

@@ -55,8 +55,8 @@ def still(
             lock = DriverLock(places(settings, job).storage, job, clock)
         except NotOwnerError:
             hold(settings, job, places(settings, job).storage, files, clock, wait_s)
-            for reader in (*readers, *readers):  # the first answer may come before a last epoch
-                cuts(reader.root, files, clock).ask(cut_request(clock), wait_s)
+            for reader in readers:
+                cuts(reader.root, files, clock).ask(cut_request(clock, still=True), wait_s)
             yield
             return
         with lock:

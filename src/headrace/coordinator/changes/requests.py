@@ -48,16 +48,20 @@ class RescaleAnswer(msgspec.Struct, frozen=True):
 
 
 class CutRequest(msgspec.Struct, frozen=True):
-    """A wish to know an epoch that a savepoint can be made of."""
+    """A wish to know an epoch that a savepoint can be made of.
+
+    ``still``: and that none follows it, so only a driver that is paused, or has ended, answers.
+    """
 
     id: str
     process: int
     host: str
     time_ms: int
+    still: bool = False
 
     def __str__(self) -> str:
         """Return what is asked for, in words."""
-        return "a savepoint"
+        return "a merge" if self.still else "a savepoint"
 
 
 class CutAnswer(msgspec.Struct, frozen=True):
@@ -159,9 +163,9 @@ def restart_request(clock: Clock, *, rolling: bool) -> RestartRequest:
     return RestartRequest(clock.new_id(), rolling, *_asker(clock))
 
 
-def cut_request(clock: Clock) -> CutRequest:
+def cut_request(clock: Clock, *, still: bool = False) -> CutRequest:
     """Return a wish of this process to know an epoch whose outputs are all out."""
-    return CutRequest(clock.new_id(), *_asker(clock))
+    return CutRequest(clock.new_id(), *_asker(clock), still=still)
 
 
 def hold_request(clock: Clock) -> HoldRequest:

@@ -57,7 +57,8 @@ class Serving:
         if request is not None:
             self._rescales.answer(request, self._rescaled(request.tasks, request.stage or None))
         wanted = self._cuts.pending()
-        if wanted is not None:
+        # A turn plans again and again, and an epoch may follow each time.
+        if wanted is not None and (is_paused or self._state().ended or not wanted.still):
             self._cuts.answer(wanted, self._cut())
         drain = self._drains.pending()
         if drain is not None:
