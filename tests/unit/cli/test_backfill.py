@@ -133,6 +133,37 @@ def test_a_merge_that_was_killed_is_completed_and_no_other_run_begins(tmp_path: 
         assert not (tmp_path / "jobs" / "sums-backfill" / "merging").exists()
 
 
+def test_a_run_that_is_merged_in_part_is_neither_run_anew_nor_set_back(tmp_path: Path) -> None:
+    """However that is asked for: the note of the merge would be of a run that is gone."""
+
+    def die(point: str) -> None:
+        if point == "merge.appended":
+            raise Died
+
+    with TestDriver(sums_job(None), home=tmp_path, memory_bus=False) as live:
+        live.create("in", {"user": pa.string(), "n": pa.int64(), "at": pa.int64()}, time="at")
+        live.feed("in", [{"user": "ann", "n": 1, "at": 0}])
+        live.run()
+        live.crash()
+    module, name, home = tmp_path / "sums_again.py", "sums-backfill", ("--home", tmp_path)
+    module.write_text(MODULE)
+    target, alone = f"{module}:sums", "--standalone"
+    again = ("run", target, "--as", name, "--apart", "backfill", "--bounded", alone, *home)
+    assert headrace("backfill", target, "--from", "1970-01-01", alone, *home).code == 0
+    assert headrace(*again).code == 0
+    words = ("sums", name, sums_job(larger), (), 10.0, tmp_path, SystemClock())
+    with injected(die), pytest.raises(Died):
+        merge_into(*words)
+    for command in (
+        again,
+        ("jobs", "reset", name, *home),
+        ("jobs", "rewind", name, "--to=-1", *home),
+    ):
+        assert "a merge of the last run of 'sums-backfill' was begun" in refused(*command)
+    assert merge_into(*words).merged[0].there == 1
+    done("jobs", "reset", name, *home)
+
+
 def larger(live: dict[str, Any] | None, old: dict[str, Any]) -> dict[str, Any]:
     return {**old, "n": max(old["n"], 10 * (live["n"] if live else 0))}
 

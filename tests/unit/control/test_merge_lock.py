@@ -22,7 +22,7 @@ from headrace.coordinator.reprocessing.unmerged import (
     is_noted,
     merging,
 )
-from headrace.errors import NotOwnerError
+from headrace.errors import InvalidInputError, NotOwnerError
 from headrace.files import Files
 from headrace.testing.processes import wait_until
 
@@ -92,7 +92,8 @@ def test_a_driver_goes_on_when_who_merges_is_killed_and_tells_so(settings: Setti
         "it, give the command that began it again, in the same words"
     ]
     assert begun(settings, "old", "r") == began
-    assert begun(settings, "old", "another run") is None
+    with pytest.raises(InvalidInputError, match="merge of an earlier run of 'old' was begun and"):
+        begun(settings, "old", "another run")
     assert is_noted(settings, "old")
     hold.close()
 

@@ -182,6 +182,7 @@ def _set_back(
     from headrace.coordinator.deploy import open_copier
     from headrace.coordinator.inspection.inspection import JobReader
     from headrace.coordinator.inspection.part_readers import other_parts
+    from headrace.coordinator.reprocessing.unmerged import check_merged
     from headrace.coordinator.storage import DriverLock
     from headrace.files import Files
 
@@ -190,6 +191,7 @@ def _set_back(
     settings = found.settings
     refuse_driven(settings, job, clock)
     with DriverLock(found.storage, job, clock), open_home_bus(settings) as bus:
+        check_merged(settings, job, clock)
         first = JobReader(found.newest, job, files, clock)
         others = other_parts(settings, job, clock)
         prepare([first, *others])

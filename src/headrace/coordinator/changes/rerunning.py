@@ -27,6 +27,7 @@ from headrace.coordinator.inspection.inspection import JobReader
 from headrace.coordinator.inspection.part_readers import other_parts
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.parts import RUN, UNFINISHED
+from headrace.coordinator.reprocessing.unmerged import check_merged
 from headrace.faults import fault
 from headrace.files import Files
 
@@ -64,7 +65,8 @@ def begin_run(
 
     Raises:
         NotOwnerError: a driver elsewhere runs the job.
-        InvalidInputError: a sink has not confirmed the end of the last run; what ``check`` raises.
+        InvalidInputError: a sink has not confirmed the end of the last run, or a merge of its
+            results was begun and is not complete; what ``check`` raises.
     """
     readers = _readers(settings, job, clock)
     if readers is None:
@@ -75,6 +77,7 @@ def begin_run(
         if settings.job.replace_outputs and not any(state.fingerprint for state in states):
             _empty_outputs(readers, bus, files)  # a reset began the run, which has sent nothing
         return None
+    check_merged(settings, job, clock)
     if check is not None:
         check()
     number = max(state.run + state.ended for state in states)

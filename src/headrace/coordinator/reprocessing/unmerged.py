@@ -71,9 +71,22 @@ def merging(
 
 
 def begun(settings: Settings, job: str, run: str) -> Note | None:
-    """Return what is noted of the merge of a run that is not over."""
+    """Return what is noted of the merge of a run that is not over.
+
+    Raises:
+        InvalidInputError: that of another run is not, so these results may be counted twice.
+    """
     note = _note(settings, job)
-    return note if note is not None and note.run == run else None
+    if note is None or note.run == run:
+        return note
+    if note.is_applied is not False:
+        raise InvalidInputError(
+            f"a merge of an earlier run of {job!r} was begun and never completed: some of its "
+            "results are among the live ones, and those of this run may be the same; give both up: "
+            f"headrace jobs delete {job} --outputs",
+            job=job,
+        )
+    return None
 
 
 def check_goes_on(note: Note, other: str, key: tuple[str, ...], *, by_function: bool) -> None:
