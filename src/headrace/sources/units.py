@@ -122,8 +122,11 @@ class _EndlessError(Exception):
     """
 
     def __init__(self, data: bytes) -> None:
-        lines = data.split(b"\n")
-        self.behind = next(at for at, line in enumerate(lines) if line.count(b'"') % 2)
+        self.behind, is_open = 0, False
+        for at, line in enumerate(data.split(b"\n")):
+            if line.count(b'"') % 2:
+                self.behind = self.behind if is_open else at
+                is_open = not is_open
         super().__init__()
 
     def told(self, address: str, line: int) -> InvalidInputError:

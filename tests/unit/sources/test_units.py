@@ -128,6 +128,11 @@ def test_a_quote_that_opens_no_field_is_told_by_its_line(
     monkeypatch.setattr(units, "MOST_BYTES", most)
     with pytest.raises(InvalidInputError, match=r"in\.csv line 70002: a quote opens a field that"):
         stream(path, is_csv=True)
+    rows[:2] = ['"over', 'two ""lines""",0']
+    rows[69_000] = '"over\n\nthree",1'
+    path.write_text("\n".join(["text,n", *rows]))
+    with pytest.raises(InvalidInputError, match=r"in\.csv line 70004: a quote opens a field that"):
+        stream(path, is_csv=True)
     path.write_text('text,"n\na,1\n')
     with pytest.raises(InvalidInputError, match=r"in\.csv line 1: a quote opens a field that is"):
         stream(path, is_csv=True)
