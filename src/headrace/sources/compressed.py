@@ -15,13 +15,24 @@ from headrace.errors import CorruptDataError
 CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".br": "brotli"}
 """By the end of a name, as pyarrow takes them."""
 _SKIP_BYTES = 1 << 20
-_OPTIONS = re.compile(r"\?\w+=[^/]*$")
+_OF_SYSTEMS = (
+    *("region", "scheme", "endpoint_override", "allow_bucket_creation", "allow_bucket_deletion"),
+    *("allow_delayed_open", "smart_defaults", "tls_ca_file_path", "tls_ca_dir_path"),
+    *("tls_verify_certificates", "project_id", "retry_limit_seconds", "enable_tls"),
+    *("blob_storage_authority", "dfs_storage_authority", "credential_kind", "tenant_id"),
+    *("client_id", "client_secret", "background_writes", "user", "replication", "buffer_size"),
+    *("default_block_size", "kerb_ticket"),
+)
+"""Options that S3, GCS, Azure and HDFS of pyarrow take; ``?`` is a pattern before all else."""
+_OPTIONS = re.compile(rf"(\?(?:{'|'.join(_OF_SYSTEMS)})=.*)$")
+_MISTAKE = re.compile(r"(?:/|\.\w+)(\?\w+=[^/.]*)$")
+"""Behind a whole name, what none of them takes: pyarrow refuses it."""
 
 
 def apart(address: str) -> tuple[str, str]:
     """Return an address, and the options of its file system, as in ``s3://b/f?region=x``."""
-    found = _OPTIONS.search(address) if "://" in address else None
-    return (address, "") if found is None else (address[: found.start()], found.group())
+    found = (_OPTIONS.search(address) or _MISTAKE.search(address)) if "://" in address else None
+    return (address, "") if found is None else (address[: found.start(1)], found[1])
 
 
 def codec_of(address: str) -> str | None:

@@ -17,7 +17,7 @@ from headrace.cli.main import app
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.sources import units
 from headrace.sources.addresses import form_of, found_files, open_text
-from headrace.sources.compressed import CODECS
+from headrace.sources.compressed import CODECS, apart, codec_of
 from headrace.sources.listing import Source, SourceFile, what_of
 from headrace.sources.streams import FileStream
 from headrace.sources.units import text_units
@@ -107,3 +107,18 @@ def test_compressed_files_are_appended_to_a_stream(tmp_path: Path) -> None:
     with FileBus(tmp_path / "home" / "bus") as bus:
         rows = [row for part in bus.stream("rows").read(0, 0) for row in part.batch.to_pylist()]
     assert [row["n"] for row in rows] == list(range(ROWS))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("s3://b/f.csv.gz", "?endpoint_override=http://minio:9000"),
+        ("s3://b/f?.csv.gz", "?region=x&endpoint_override=http://minio:9000/"),
+        ("abfs://c@a/f.csv.gz", "?blob_storage_authority=localhost:10000"),
+        ("s3://b/d?y=1.csv.gz", ""),
+        ("s3://b/y=?x=1/f.csv.gz", ""),
+    ],
+)
+def test_options_of_an_address_are_those_of_file_systems(name: str, options: str) -> None:
+    assert apart(name + options) == (name, options)
+    assert codec_of(name + options) == "gzip"
