@@ -175,6 +175,11 @@ def test_only_what_is_asked_for_is_read_of_the_stream(
         ("kind > 5", "cannot compare string with numeric"),
         ("m > 5", "option where reads 'm'"),
         ("n >>> 1", "such as: delay > 30"),
+        ("n > avg(n)", "it takes several rows together"),
+        ("n > 1 and count(*) > 3", "it takes several rows together"),
+        ("row_number() over (partition by kind order by n) = 1", "several rows together"),
+        ("rank() over (order by n) = 1", "several rows together"),
+        ("n > lag(n) over (order by id)", "several rows together"),
     ],
 )
 def test_what_is_no_condition_is_refused_before_anything_is_read(
@@ -182,3 +187,17 @@ def test_what_is_no_condition_is_refused_before_anything_is_read(
 ) -> None:
     with pytest.raises(InvalidInputError, match=told):
         batch_reader(wide, tmp_path, where=where)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        *("true", "n in (1, 2)", "abs(n) % 2 = 0", "kind like 'a%' or kind is null"),
+        *("case when n > 1 then true else false end", "coalesce(n, 1) between 1 and 2"),
+        *("upper(kind) = 'A'", "substr(kind, 1, 1) = 'a'", "greatest(n, id) > 3"),
+    ],
+)
+def test_what_each_row_tells_by_itself_is_a_condition(
+    where: str, wide: FileBus, tmp_path: Path
+) -> None:
+    batch_reader(wide, tmp_path, where=where)

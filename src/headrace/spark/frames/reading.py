@@ -128,7 +128,7 @@ def condition_columns(where: str, columns: Columns) -> list[str]:
     """Return the columns of the stream that a condition reads.
 
     Raises:
-        InvalidInputError: it is none, or reads others.
+        InvalidInputError: it is none, or reads others, or more of the stream than each row.
     """
     import polars as pl  # noqa: PLC0415 - of who gives a condition
 
@@ -148,11 +148,18 @@ def condition_columns(where: str, columns: Columns) -> list[str]:
                 f"option where reads {wrong[0]!r}; expected columns of the stream: {own.names}",
                 stream=columns.spec.name,
             )
-        rows = pl.DataFrame(own.empty_table()).with_columns(condition.alias(_TRUE))
+        nulls = pl.DataFrame(own.empty_table()).clear(3)
+        rows = nulls.with_columns(condition.alias(_TRUE))
+        plan = nulls.lazy().with_columns(condition.alias(_TRUE)).slice(1, 1).explain()
     except pl.exceptions.PolarsError as error:
         raise refusal(str(error).splitlines()[0]) from error
     if rows.schema[_TRUE] != pl.Boolean:
         raise refusal(f"it is {rows.schema[_TRUE]}, not true or false")
+    if plan.lstrip().startswith("SLICE"):  # which goes ahead of what is told row by row
+        raise refusal(
+            "it takes several rows together, and Spark reads a stream in pieces; expected what "
+            "each row tells by itself, or where() of the DataFrame"
+        )
     return list(names)
 
 
