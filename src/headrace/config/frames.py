@@ -13,6 +13,7 @@ FRAME = "dataframe"
 OPTIONS = f"{FRAME}.options."
 _WHICH = ("dbtable", "query", "path", "subscribe", "subscribepattern", "assign")
 """Options of Spark's sources that say which rows; the values of all others are never shown."""
+_LONG = 8
 
 
 class FrameSettings(BaseModel):
@@ -29,7 +30,9 @@ class FrameSettings(BaseModel):
         streaming: follow it by ``readStream``.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", populate_by_name=True, hide_input_in_errors=True
+    )
 
     format: str | None = None
     load: str | None = None
@@ -75,10 +78,20 @@ class FrameSettings(BaseModel):
         said += [f"select {self.select}"] if self.select is not None else []
         return ", ".join(said)
 
+    def without_secrets(self, text: str) -> str:
+        """Return what Spark says, with ``...`` for values of options that may be secrets."""
+        hidden = (v for k, v in self.options.items() if k.lower() not in _WHICH and v.strip())
+        for value in sorted(hidden, key=len, reverse=True):
+            # In any text there are letters such as those of a separator: of one word, only words.
+            edge = r"\b" if len(value) < _LONG and value.isalnum() else ""
+            text = re.sub(f"{edge}{re.escape(value)}{edge}", "...", text)
+        return text
+
 
 FRAME_FIELDS = tuple(
     f"{FRAME}.{info.alias or name}" for name, info in FrameSettings.model_fields.items()
 )
+_SHOWN = tuple(field for field in FRAME_FIELDS if field != OPTIONS.rstrip("."))
 _KEY = re.compile(
     rf"(?P<input>.+?)\.(?P<field>{'|'.join(map(re.escape, FRAME_FIELDS))})(?P<option>\..+)?"
 )
@@ -97,8 +110,10 @@ def split_frame_key(key: str) -> tuple[str, str] | None:
 
 def without_secret(word: str) -> str:
     """Return a word of a command, such as ``inputs.NAME.dataframe.options.KEY=VALUE``, to show."""
-    key, _, _ = word.removeprefix("--set=").partition("=")
-    is_secret = f".{FRAME}." in key and not key.endswith(FRAME_FIELDS)
+    key, _, value = word.removeprefix("--set=").partition("=")
+    name = key.strip()
+    is_table = name.startswith("inputs") and value.lstrip().startswith("{")
+    is_secret = (is_table or f".{FRAME}." in f"{name}.") and not name.endswith(_SHOWN)
     return f"{word[: word.index(key) + len(key)]}=..." if is_secret and word != key else word
 
 

@@ -45,7 +45,9 @@ class InputSettings(BaseModel):
         to_offset: the same, exclusive.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", populate_by_name=True, hide_input_in_errors=True
+    )
 
     files: tuple[str, ...] = ()
     format: Literal["parquet", "csv", "jsonl"] | None = None

@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from headrace.config import samza
-from headrace.config.frames import OPTIONS, without_secret
+from headrace.config.frames import FRAME, OPTIONS, without_secret
 from headrace.config.inputs import FIELDS, INPUTS, read_inputs, split_key
 from headrace.config.section import SPARK_TEXT
 from headrace.config.settings import (
@@ -35,6 +35,7 @@ _RENAMED = {"job.host_wait_s": "placement.wait_s"}
 _NO_SETTINGS = ("HEADRACE_HOME", "HEADRACE_STATE_DIR")
 _DOUBLED = {f"HEADRACE__{key.replace('.', '__').upper()}" for key in LEAVES if "." in key}
 _SHOWN = 80
+_ENVIRONMENT = "environment "
 ON_COMMAND = "--set "
 """What the place of a value begins with that was given on the command."""
 _SINGLE = {name.replace("__", "_"): name for name in _DOUBLED}
@@ -65,7 +66,9 @@ def load_settings(
     given: dict[str, _Given] = {}
     environ = os.environ if environ is None else environ
     places = (_from_file(file), _from_environment(environ), _from_overrides(overrides))
-    pairs = [_translated(key, entry) for place in places for key, entry in place]
+    pairs = _without_lone_options(
+        [_translated(key, entry) for place in places for key, entry in place]
+    )
     _refuse_elsewhere(pairs)
     for key, entry in pairs:
         _refuse_unknown(key, entry)
@@ -107,6 +110,28 @@ def _translated(key: str, entry: _Given) -> tuple[str, _Given]:
     return meant.setting, _Given(value, f"{entry.source} ({key})", is_text)
 
 
+def _without_lone_options(pairs: Sequence[tuple[str, _Given]]) -> list[tuple[str, _Given]]:
+    """Leave out options of DataFrames from the environment of which nothing else is said.
+
+    A password is there for all commands, and what it belongs to in a file of some of them.
+    """
+    parts = [split_key(key) for key, _ in pairs]
+    lone = [
+        part is not None and part[1].startswith(OPTIONS) and entry.source.startswith(_ENVIRONMENT)
+        for part, (_, entry) in zip(parts, pairs, strict=True)
+    ]
+    said = {
+        part[0]
+        for part, is_lone in zip(parts, lone, strict=True)
+        if part is not None and not is_lone and part[1].startswith(f"{FRAME}.")
+    }
+    return [
+        pair
+        for part, is_lone, pair in zip(parts, lone, pairs, strict=True)
+        if not is_lone or (part is not None and part[0] in said)
+    ]
+
+
 def _refuse_elsewhere(pairs: Sequence[tuple[str, _Given]]) -> None:
     """Refuse all that is no setting here but has another place, at once."""
     found = [
@@ -121,15 +146,21 @@ def _refuse_elsewhere(pairs: Sequence[tuple[str, _Given]]) -> None:
 
 def _refuse_unknown(key: str, entry: _Given) -> None:
     if key in SECTIONS:
+        found = "" if key == INPUTS else f"found {entry.value!r}, "  # which may hold a password
         raise InvalidInputError(
-            f"setting {key} from {entry.source}: found {entry.value!r}, "
-            "expected a table of settings",
+            f"setting {key} from {entry.source}: {found}expected a table of settings",
             setting=key,
         )
     if (part := split_key(key)) is not None:
         if part[1] not in FIELDS and not part[1].startswith(OPTIONS):
             raise InvalidInputError(
                 f"{entry.source}: unknown setting {key}; of an input there are {', '.join(FIELDS)}",
+                setting=key,
+            )
+        if part[1] == OPTIONS.rstrip(".") and not isinstance(entry.value, dict):
+            raise InvalidInputError(
+                f"setting {key} from {entry.source}: expected a table; give each option by itself: "
+                f"{key}.NAME=VALUE",
                 setting=key,
             )
     elif key not in LEAVES and not key.startswith(OPEN_KEY):
@@ -209,11 +240,11 @@ def _line_numbers(text: str) -> dict[str, int]:
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, _Given]]:
     if home := environ.get("HEADRACE_HOME"):
-        yield "home", _Given(home, "environment HEADRACE_HOME", is_text=True)
+        yield "home", _Given(home, f"{_ENVIRONMENT}HEADRACE_HOME", is_text=True)
     for name in sorted(environ):
         if name.startswith("HEADRACE__"):
             key = name.removeprefix("HEADRACE__").replace("__", ".").lower()
-            yield key, _Given(environ[name], f"environment {name}", is_text=True)
+            yield key, _Given(environ[name], f"{_ENVIRONMENT}{name}", is_text=True)
         elif name not in _NO_SETTINGS and (meant := _SINGLE.get(name)) is not None:
             raise InvalidInputError(
                 f"environment {name}: the words of a setting have two underscores between them; "

@@ -99,10 +99,12 @@ def test_a_log_has_no_options_of_dataframes(
 ) -> None:
     key = "inputs.x.dataframe.options.password"
     words = ["headrace", "--set", f"{key}=hunter2", f"--set={key}=hunter2", "--set", "job.tasks=2"]
+    words += ["--set", 'inputs.x.dataframe.options={password="hunter2"}']
     monkeypatch.setattr(sys, "argv", words)
     log = record(UnavailableError("away"), tmp_path)
     assert log is not None
     assert f"headrace --set {key}=... --set={key}=... --set job.tasks=2" in log.read_text()
+    assert "hunter2" not in log.read_text()
 
 
 def test_a_large_log_is_put_aside(tmp_path: Path) -> None:

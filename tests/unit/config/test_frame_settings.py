@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
 
 import pytest
 
 from headrace.config import load_settings
+from headrace.config.frames import FrameSettings
 from headrace.errors import InvalidInputError
 from headrace.spark.submission.spark_command import settings_toml
 
@@ -87,6 +89,11 @@ def test_a_stream_may_be_called_like_an_internal_one() -> None:
         (["dataframe.fromat=csv"], r"unknown setting inputs\.x\.dataframe\.fromat; .*\.format"),
         (["dataframe.option.key=hunter2"], r"--set inputs\.x\.dataframe\.option\.key=\.\.\.: unkn"),
         (["dataframe.load=a"], r"inputs\.x\.dataframe: there is no format; expected one of Spark"),
+        (
+            ["dataframe.options=a"],
+            r"--set inputs\.x\.dataframe\.options=\.\.\.: expected a table; giv",
+        ),
+        (["dataframe.options=a", "dataframe.options.sep=;"], r"by itself: .*\.options\.NAME=VALUE"),
         (["dataframe.format="], r"inputs\.x\.dataframe: format is empty"),
         (["dataframe.format=csv", "dataframe.table=t"], "format and table are given; expected one"),
         (["dataframe.table=t", "dataframe.load=a"], "load and table are given; expected one"),
@@ -100,3 +107,52 @@ def test_a_stream_may_be_called_like_an_internal_one() -> None:
 def test_a_mistake_names_the_setting(words: list[str], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         load_settings(None, [f"inputs.x.{word}" for word in words], {})
+
+
+def test_a_password_in_the_environment_is_there_for_commands_without_the_file(
+    tmp_path: Path,
+) -> None:
+    environ = {"HEADRACE__INPUTS__FLIGHTS__DATAFRAME__OPTIONS__PASSWORD": "hunter2"}
+    settings = load_settings(None, [], environ)
+    assert (settings.inputs, settings.sources) == ({}, {})
+    other = load_settings(None, ["inputs.flights.files=a.csv"], environ).inputs["flights"]
+    assert (other.text, other.dataframe) == ("files a.csv", None)
+    file = tmp_path / "job.toml"
+    file.write_text('[inputs.flights]\ndataframe.format = "jdbc"\n')
+    frame = load_settings(file, [], environ).inputs["flights"].dataframe
+    assert frame is not None
+    assert frame.options == {"password": "hunter2"}
+    with pytest.raises(InvalidInputError, match="there is no format"):
+        load_settings(None, ["inputs.flights.dataframe.options.user=me"], environ)
+
+
+@pytest.mark.parametrize(
+    ("words", "environ"),
+    [
+        (["dataframe.options.password=hunter2"], {}),
+        (["dataframe.format=csv", "dataframe.table=t", "dataframe.options.p=hunter2"], {}),
+        (["dataframe.format=csv", "days=2013-01-01", "dataframe.options.p=hunter2"], {}),
+        (['dataframe.options={password="hunter2"}'], {}),
+        (['dataframe={options={password="hunter2"}}'], {}),
+        (["dataframe.load=a"], {"HEADRACE__INPUTS__X__DATAFRAME__OPTIONS__PASSWORD": "hunter2"}),
+        ([], {"HEADRACE__INPUTS__X__DATAFRAME__OPTIONS": "hunter2"}),
+        ([], {"HEADRACE__INPUTS": "hunter2"}),
+    ],
+)
+def test_no_story_of_a_mistake_has_a_password(words: list[str], environ: dict[str, str]) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        load_settings(None, [f"inputs.x.{word}" for word in words], environ)
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_what_spark_says_is_told_without_values_of_options() -> None:
+    options = {
+        "url": "jdbc:x://db?password=hunter2",
+        "password": "hunter2",
+        "fetchsize": "10",
+        "empty": "",
+        "dbtable": "orders",
+    }
+    frame = FrameSettings(format="jdbc", options=options)
+    said = "jdbc:x://db?password=hunter2: no orders of 'hunter2' in 100 places or 10"
+    assert frame.without_secrets(said) == "...: no orders of '...' in 100 places or ..."

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import traceback
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import AnalysisException
 
 import headrace as hr
 from headrace.bus.bus import Bus
@@ -16,15 +18,17 @@ from headrace.bus.memory import MemoryBus
 from headrace.bus.spec import StreamSpec
 from headrace.clock import SystemClock
 from headrace.config import Settings, load_settings
+from headrace.config.frames import FrameSettings
 from headrace.coordinator.loop import Control
 from headrace.coordinator.manifest import InputPosition, JobState
 from headrace.coordinator.running.course import Course
-from headrace.errors import InvalidInputError
+from headrace.errors import HeadraceError, InvalidInputError
 from headrace.files import Files
 from headrace.graph.operators import Input
 from headrace.plan import explain, plan
 from headrace.sources.frames import with_frames
 from headrace.spark.feeding import Feed, FrameFeeds
+from headrace.spark.frames.settled import told
 from headrace.testing import TestDriver
 
 CSV = {"format": "csv", "load": "/lake", "options": {"key": "hunter2"}}
@@ -189,3 +193,16 @@ def test_a_reset_job_may_read_another_from_its_first_row_only(world: World) -> N
     assert world.prepare("/sea", world.state(3, 0)) != born
     with pytest.raises(InvalidInputError, match="headrace jobs delete visits"):
         world.prepare("/lake", world.state(4, 7))
+
+
+@pytest.mark.parametrize("says", ["", "DATA_SOURCE_NOT_FOUND ", "FAILED_JDBC "])
+def test_what_spark_says_of_a_mistake_is_logged_without_its_options(says: str) -> None:
+    url = "jdbc:x://db/" + "a" * 300 + "?password=hunter2"
+    given = FrameSettings(format="jdbc", options={"url": url})
+    with pytest.raises(HeadraceError) as caught, told("setting x", given):
+        raise AnalysisException(f"{says}Error: {url} is wrong\nat line 3: {url}")
+    story = "".join(traceback.format_exception(caught.value))
+    assert "Error: ... is wrong" in str(caught.value)
+    assert "at line 3: ..." in story
+    assert "aaaa" not in story
+    assert "hunter2" not in story

@@ -49,28 +49,31 @@ def settled_frame(
     given = instead.given.dataframe
     assert given is not None
     key = f"setting {INPUT_KEY}{instead.stream}.dataframe"
-    with _told(key, given):
+    with told(key, given):
         frame = _chosen(session, _read(session, given), given, clock)
         frame = _with_columns(frame, instead.columns, key)
         return _between(frame, time, instead.given.begin_ms, instead.given.end_ms, key)
 
 
 @contextmanager
-def _told(key: str, given: FrameSettings) -> Iterator[None]:
+def told(key: str, given: FrameSettings) -> Iterator[None]:
+    """Tell what Spark says while it makes a DataFrame, without what may be secret."""
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        said = first_line(error)
+        # What a mistake shows of options may be a password: the log has the story without them.
+        story = RuntimeError(given.without_secrets(str(error)))
+        said = first_line(story)
         if any(word in str(error) for word in _NO_SOURCE):
             raise UnavailableError(
                 f"{key}: Spark has no {given.format or given.table}: {said}; name the package that "
                 "has it, such as spark.conf.spark.jars.packages=GROUP:NAME:VERSION"
-            ) from error
+            ) from story
         if isinstance(error, _MISTAKES) and _AWAY not in said:
-            raise InvalidInputError(f"{key}: {said}") from error
+            raise InvalidInputError(f"{key}: {said}") from story
         raise UnavailableError(
             f"{key}: Spark could not reach {given.text}: {said}; Spark's log has the whole story"
-        ) from error
+        ) from story
 
 
 def _read(session: SparkSession, given: FrameSettings) -> DataFrame:
