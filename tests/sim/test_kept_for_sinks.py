@@ -240,3 +240,32 @@ def days(g):
     assert ran.code == 0, ran.err
     assert sorted(pl.read_parquet(Table(elsewhere / "events").files())["n"]) == list(range(10))
     assert not (tmp_path / "warehouse").exists()
+
+
+def test_sinks_of_a_job_whose_input_is_a_dataframe_by_settings_are_given_rows(
+    lake: Path, tmp_path: Path
+) -> None:
+    def read(name: str, apart: str, found: list[int]) -> None:
+        stream = f"{name}.rows.dataframe"
+
+        @hr.job(name)
+        def framed(g: hr.Graph) -> None:
+            rows = g.input(stream, name="rows").partition_by("user")
+            rows.send_to(hr.sinks.parquet(lake), name="lake")
+
+        made = dataclasses.replace(framed, apart=apart)
+        with TestDriver(made, tasks=2, home=tmp_path, memory_bus=False) as driver:
+            driver.create(stream, COLUMNS, time="at")
+            driver.feed(stream, [row(n) for n in found])
+            driver.finish()
+
+    @hr.job("files")
+    def code(g: hr.Graph) -> None:
+        rows = g.input("in", name="rows").partition_by("user")
+        rows.send_to(hr.sinks.parquet(lake), name="lake")
+
+    read("files", "", [5, 6])
+    read("files-backfill", "backfill", [3, 4])
+    words = ("files", "files-backfill", code, (), 10.0, tmp_path, SystemClock())
+    merge_into(*words, overrides=["inputs.in.dataframe.format=csv"])
+    assert held(lake) == [3, 4, 5, 6]

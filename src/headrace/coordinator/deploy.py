@@ -175,12 +175,14 @@ def stream_infos(graph: JobGraph, bus: Bus, *, absent_ok: bool = False) -> dict[
         absent_ok: leave out an input that does not exist if its schema is given.
 
     Raises:
-        InvalidInputError: an input stream does not exist.
+        InvalidInputError: an input stream does not exist, or has yet to be made of a DataFrame.
     """
     infos = {}
     known = set(bus.names())
     for operator in graph.operators:
         is_needed = isinstance(operator, Input) and not (absent_ok and operator.schema is not None)
+        if absent_ok and isinstance(operator, Input) and operator.stream not in known:
+            _check_frame(graph.name, operator)
         if isinstance(operator, Input | SendTo) and (is_needed or operator.stream in known):
             infos[operator.stream] = _info(bus, operator.stream)
     for stream in feed_streams(graph).values():
@@ -191,6 +193,15 @@ def stream_infos(graph: JobGraph, bus: Bus, *, absent_ok: bool = False) -> dict[
         if table.stream is not None and (is_needed or table.stream in known):
             infos[table.stream] = _info(bus, table.stream)
     return infos
+
+
+def _check_frame(job: str, operator: Input) -> None:
+    if operator.frame is not None and operator.schema is None:  # nobody creates its stream by hand
+        raise InvalidInputError(
+            f"input {operator.name!r} of job {job!r} is a Spark DataFrame, whose columns are known "
+            "when it has run once; run it, or give the input schema= to plan without that",
+            job=job,
+        )
 
 
 def _info(bus: Bus, stream: str) -> StreamInfo:

@@ -78,3 +78,12 @@ def test_mistakes_of_a_graph_are_told_with_their_line(jobs: str) -> None:
     assert "error HR101: job 'wrong' has 1 mistake" in told
     assert "explained_jobs.py:16" in told
     assert "'customer'" in told
+
+
+def test_columns_of_a_dataframe_that_no_run_has_read_are_asked_for(jobs: str) -> None:
+    by_settings = ("--set", "inputs.orders.dataframe.format=csv")
+    told = refused("explain", f"{jobs}:counts", *by_settings)
+    assert "input 'orders' of job 'counts' is a Spark DataFrame, whose columns are known" in told
+    assert "give the input schema= to plan without that" in told
+    assert "bus create" not in told
+    assert "typed.orders.dataframe" in done("explain", f"{jobs}:typed", *by_settings)

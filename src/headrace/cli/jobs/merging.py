@@ -232,6 +232,7 @@ def _what_to_merge(
     from headrace.coordinator.deploy import make_plan
     from headrace.coordinator.reprocessing.pairs import kept_for_sinks, outputs_of, pairs_of
     from headrace.errors import InvalidInputError
+    from headrace.sources.frames import with_frames
 
     first, second = (outputs_of(settings, name, clock) for name in (job, other))
     pairs, kept = pairs_of(first, second), kept_for_sinks(first, second)
@@ -243,7 +244,7 @@ def _what_to_merge(
             f"rows of {other!r} are kept for {told}; give the job whose sinks take them: "
             "--by MODULE:JOB"
         )
-    graph = dataclasses.replace(code, name=job).build()
+    graph = with_frames(dataclasses.replace(code, name=job).build(), bus, settings)
     plan = make_plan(graph, bus, settings, absent_ok=True)
     bindings = {binding.operator: binding for binding in plan.sinks}
     lacking = [name for name in kept if name not in bindings]
