@@ -10,6 +10,10 @@ import pyarrow as pa
 from headrace.config.inputs import InputSettings
 
 FRAME_SUFFIX = ".dataframe"
+FRAME_FOLDER = "frames"
+"""Folder of a job's storage with what its driver knows of each DataFrame, by the input's name."""
+FRAME_NOTE = "run"
+"""A file in there: the run of the job that the internal stream is of."""
 
 
 def frame_stream(job: str, operator: str) -> str:

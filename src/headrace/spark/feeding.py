@@ -38,7 +38,7 @@ from headrace.coordinator.loop import Control
 from headrace.coordinator.manifest import JobState
 from headrace.errors import HeadraceError, InvalidInputError, UnavailableError
 from headrace.files import Files
-from headrace.graph.frames import FrameSource
+from headrace.graph.frames import FRAME_FOLDER, FRAME_NOTE, FrameSource
 from headrace.graph.operators import Input, JobGraph
 from headrace.sources.sourced import not_the_same
 from headrace.spark.frames.columns import arrow_schema
@@ -50,8 +50,6 @@ from headrace.spark.runner import first_line
 from headrace.task.failures import describe_failure
 from headrace.task.orders import SlotFailure, SlotReport
 
-FOLDER = "frames"
-NOTE = "run"
 POLL_S = 0.2
 TRIM_S = 10.0
 _OF_SPARK = (PySparkException, Py4JJavaError)
@@ -176,27 +174,30 @@ class Feed:
         """Let the user's function, or the settings, make the DataFrame.
 
         Raises:
-            InvalidInputError: it returns another thing; or as of ``settled_frame``.
+            InvalidInputError: it returns another thing, or columns that no stream can have; or as
+                of ``settled_frame``.
             UnavailableError: the same.
         """
         source = operator.frame
         assert source is not None
         if source.instead is not None:
             frame = settled_frame(feeds.session, source.instead, operator.time, feeds.clock)
-            return cls(feeds, operator, source, frame)
-        assert source.make is not None
-        frame = source.make(feeds.session)
+        else:
+            assert source.make is not None
+            frame = source.make(feeds.session)
         if not isinstance(frame, DataFrame):
             raise InvalidInputError(
                 f"input_dataframe {operator.name!r}: its function returned a "
                 f"{type(frame).__name__}; expected a Spark DataFrame"
             )
-        return cls(feeds, operator, source, frame)
+        feed = cls(feeds, operator, source, frame)
+        feed._spec()  # what it refuses is refused while the stream of the last run is there
+        return feed
 
     @property
     def folder(self) -> Path:
         """Where the checkpoint and the note of the run are."""
-        return self.feeds.root / FOLDER / self.operator.name
+        return self.feeds.root / FRAME_FOLDER / self.operator.name
 
     @property
     def place(self) -> Place:
@@ -234,7 +235,7 @@ class Feed:
             self.birth = self.birth or self.feeds.clock.new_id()
             self.folder.mkdir(parents=True, exist_ok=True)
             text = f"{run} {self.birth} {self.said}".encode()
-            self.feeds.files.replace(self.folder / NOTE, text, self.feeds.clock.new_id())
+            self.feeds.files.replace(self.folder / FRAME_NOTE, text, self.feeds.clock.new_id())
 
     @property
     def said(self) -> str:
@@ -254,9 +255,9 @@ class Feed:
 
     def _noted(self) -> tuple[int, str, str]:
         """Return the run that the stream is of, a name that only it has, and what was said."""
-        if not (self.folder / NOTE).exists():
+        if not (self.folder / FRAME_NOTE).exists():
             return 0, "", ""
-        run, birth, *said = self.feeds.files.read(self.folder / NOTE).decode().split(" ", 2)
+        run, birth, *said = self.feeds.files.read(self.folder / FRAME_NOTE).decode().split(" ", 2)
         return int(run), birth, "".join(said)
 
     def _check_same(self, state: JobState | None, said: str) -> None:

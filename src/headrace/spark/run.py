@@ -13,6 +13,7 @@ from headrace.bus.bus import Bus
 from headrace.bus.options import BusOptions
 from headrace.clock import SystemClock
 from headrace.config import Settings
+from headrace.config.durability import Durability
 from headrace.coordinator.backup.places import places
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.deploy import Deployment
@@ -31,9 +32,10 @@ from headrace.coordinator.running.tenure import keeping, locked
 from headrace.coordinator.running.workers import worker_settings
 from headrace.coordinator.storage import DriverLock
 from headrace.coordinator.summary import EpochSummary
-from headrace.errors import PartsError
+from headrace.errors import InvalidInputError, PartsError
 from headrace.files import Files
 from headrace.graph.jobs import Job
+from headrace.graph.operators import JobGraph
 from headrace.sources.frames import with_frames
 from headrace.spark.feeding import FrameFeeds, frame_inputs
 from headrace.spark.query import drive_query
@@ -93,6 +95,7 @@ def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
             session = _session(settings, job.name, root, slots_only=True)
             with keeping(settings, job.name, control, clock, files):
                 return course.run(deployed, SparkEngine(session, course))
+        _check_durability(graph, settings)
         session = _session(settings, job.name, root)
         feeds = FrameFeeds(session, graph, bus, settings, root)
         feeds.make()
@@ -148,6 +151,19 @@ class SparkEngine:
             interval_ms=settings.epoch.interval_ms,
             tick_ms=settings.epoch.tick_ms,
             patience=patience,
+        )
+
+
+def _check_durability(graph: JobGraph, settings: Settings) -> None:
+    """Refuse DataFrames where a host that is lost takes along what was read of them."""
+    found = [one.name for one in frame_inputs(graph)]
+    if Durability.parse(settings.state.durability).is_backup:
+        raise InvalidInputError(
+            f"inputs {found} of job {graph.name!r} are Spark DataFrames, and state.durability is "
+            f"{settings.state.durability}: what Spark has read of them is noted on this host's "
+            "disk alone, so after a lost host rows would be lost or count twice; use "
+            "state.durability=epoch",
+            job=graph.name,
         )
 
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import pickle
 import threading
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql.types import IntegerType, StructType, TimestampType, VariantType
 
 import headrace as hr
 from headrace.bus.file import FileBus
@@ -19,6 +23,8 @@ from headrace.errors import InvalidInputError
 from headrace.files import Files
 from headrace.graph.operators import Input
 from headrace.plan import explain, plan
+from headrace.spark.feeding import FrameFeeds
+from headrace.spark.run import run_job
 from headrace.testing import TestDriver
 
 LOCK = threading.Lock()
@@ -61,3 +67,40 @@ def test_a_run_without_spark_is_refused(tmp_path: Path) -> None:
         course = Course(bus, settings, Control(), SystemClock(), Files(sync=False))
         with pytest.raises(InvalidInputError, match="'rows' of job 'framed' is a Spark DataFrame"):
             course.deployed(framed)
+
+
+def test_a_run_that_a_lost_host_takes_along_is_refused_before_it_begins(tmp_path: Path) -> None:
+    sets = [f"home={tmp_path}", f"state.dir={tmp_path / 'own'}", "state.durability=backup(30s)"]
+    with pytest.raises(InvalidInputError) as refused:
+        run_job(framed, load_settings(None, sets, {}))
+    assert refused.value.message == (
+        "inputs ['rows'] of job 'framed' are Spark DataFrames, and state.durability is "
+        "backup(30s): what Spark has read of them is noted on this host's disk alone, so after a "
+        "lost host rows would be lost or count twice; use state.durability=epoch"
+    )
+    assert not list(tmp_path.rglob("manifests")), "nothing of the job is there"
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (IntegerType(), "event-time column 'at' is int32, expected int64 or a timestamp"),
+        (VariantType(), "column 'at'"),
+        (None, "event-time column 'at' is not in the schema; found"),
+    ],
+)
+def test_columns_that_no_stream_can_have_are_refused_before_the_last_run_goes(
+    tmp_path: Path, kind: Any, said: str
+) -> None:
+    columns = StructType().add("v", TimestampType())
+    frame = mock.Mock(spec=DataFrame, schema=columns if kind is None else columns.add("at", kind))
+
+    @hr.job("timed")
+    def timed(g: hr.Graph) -> None:
+        g.input_dataframe("rows", lambda spark: frame, time="at").send_to(g.output("out"))
+
+    settings, spark = load_settings(None, [f"home={tmp_path}"], {}), mock.Mock()
+    with FileBus(settings.bus_dir) as bus:
+        feeds = FrameFeeds(spark, timed.build(), bus, settings, tmp_path / "timed")
+        with pytest.raises(InvalidInputError, match=said):
+            feeds.make()

@@ -31,6 +31,7 @@ from headrace.coordinator.manifest import JobState
 from headrace.coordinator.patience import Patience
 from headrace.coordinator.recovery import Recovery, RecoveryWatch, watching
 from headrace.coordinator.running.dropping import DroppedError
+from headrace.coordinator.running.former_frames import leave_frames
 from headrace.coordinator.running.interrupts import interrupts
 from headrace.coordinator.running.parts import drive_parts
 from headrace.coordinator.summary import EpochSummary
@@ -173,6 +174,7 @@ class Course:
         self.bus = sourced_bus(graph, self.bus, self.settings, files, clock)
         module = job.function.__module__
         deployed = deploy(graph, self.bus, self.settings, clock, files, module)
+        leave_frames(graph, deployed, self.settings)
         tell_parts(self.bus, (one.storage.root for one in deployed), files, clock)
         return deployed
 
