@@ -83,8 +83,7 @@ class TableReceiver(Receiver):
             self._view.clear()
             self.can_compact = self._view.can_exchange()
             self._tidy(snapshot)
-            if (cleaned := self._cleaned(snapshot)) is not snapshot:
-                snapshot = self._write(cleaned)
+            snapshot = self._all_cleaned(snapshot)
             self._show(snapshot, set(snapshot.days) | self._view.days())
 
     @contextmanager
@@ -204,11 +203,16 @@ class TableReceiver(Receiver):
 
     def _replaced(self, held: Snapshot, snapshot: Snapshot) -> Snapshot:
         """Let a snapshot count, then show what it changes."""
-        snapshot = self._write(self._cleaned(snapshot))
+        snapshot = self._write(self._cleaned(snapshot, held))
         fault("warehouse.listed")
         days = set(held.days) | set(snapshot.days)
         self._show(snapshot, {d for d in days if held.days.get(d) != snapshot.days.get(d)})
-        return snapshot
+        return self._all_cleaned(snapshot)
+
+    def _all_cleaned(self, held: Snapshot) -> Snapshot:
+        """Remove files that need not stay any longer; of the snapshot that counts."""
+        cleaned = self._cleaned(held, held)
+        return held if cleaned is held else self._write(cleaned)
 
     def _show(self, snapshot: Snapshot, days: set[str]) -> None:
         self._view.show(snapshot, days)
@@ -283,10 +287,10 @@ class TableReceiver(Receiver):
         more = {f"{folder_of(day)}/{file.name}": now for day, file in files}
         return msgspec.structs.replace(snapshot, replaced={**snapshot.replaced, **more})
 
-    def _cleaned(self, snapshot: Snapshot) -> Snapshot:
-        """Remove files that others have stood for long enough."""
+    def _cleaned(self, snapshot: Snapshot, held: Snapshot) -> Snapshot:
+        """Remove files that others have stood for long enough, also in the snapshot that counts."""
         limit = self._clock.now_ms() - self._aims.keep_ms
-        gone = {name for name, since in snapshot.replaced.items() if since <= limit}
+        gone = {name for name, since in held.replaced.items() if since <= limit}
         if not gone:
             return snapshot
         for name in gone:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import errno
 import json
 import os
 from pathlib import Path
@@ -191,6 +192,32 @@ def test_merged_files_stay_for_readers_that_have_begun(
         table.to_arrow()
     table.refresh()
     assert sorted(table.to_arrow()["n"].to_pylist()) == [1, 2, 3, 4]
+
+
+def test_files_stay_until_no_snapshot_names_them(tmp_path: Path, clock: ManualClock) -> None:
+    """Though they need not stay for readers: who merges may die, or the disk be full."""
+    writer = Writer(tmp_path, clock, SCHEMA, aims=Aims(merge_files=4, keep_ms=0))
+    place, events = Place(tmp_path / "events"), tmp_path / "events"
+    for number in range(1, 4):
+        writer.send(number, [row(0, n=number)])
+    usual, writes = writer.files.replace, list[int]()
+
+    def full(*given: Any) -> None:
+        writes.append(1)
+        if len(writes) == 2:  # the first one is of the epoch, the second of the merged file
+            raise OSError(errno.ENOSPC, "No space left on device")
+        usual(*given)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(writer.files, "replace", full)
+        with pytest.raises(OSError, match="No space"):
+            writer.send(4, [row(0, n=4)])
+    assert sorted(hr.warehouse.Table(events).to_arrow()["n"].to_pylist()) == [1, 2, 3, 4]
+    writer.receiver = writer.open()
+    writer.send(4, [row(0, n=4)])
+    assert plain(tmp_path) == [1, 2, 3, 4]
+    assert sorted(hr.warehouse.Table(events).to_arrow()["n"].to_pylist()) == [1, 2, 3, 4]
+    assert len([path for path in place.data.rglob("*") if path.is_file()]) == 1
 
 
 def test_who_has_opened_the_folder_of_a_day_lists_all_of_it(
