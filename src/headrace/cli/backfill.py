@@ -211,9 +211,31 @@ def _merge(
             job.name, name, job, keys, WAIT_S, home, clock, config=config, overrides=overrides
         )
     except InvalidInputError as error:
-        by = f"headrace jobs merge {job.name} {name} --by {target}"
+        by = _merge_command(job.name, name, target, key, home, config, overrides)
         error.also = f"the results of {name} stay; to merge them when that is mended: {by}"
         raise
+
+
+def _merge_command(
+    job: str,
+    name: str,
+    target: str,
+    key: str | None,
+    home: Path | None,
+    config: Path | None,
+    overrides: list[str],
+) -> str:
+    """Return the command that merges as this one would have."""
+    import shlex
+
+    from headrace.config.frames import without_secret
+
+    words = ["headrace", "jobs", "merge", job, name, "--by", target]
+    for option, value in (("--key", key), ("--config", config), ("--home", home)):
+        words += [] if value is None else [option, str(value)]
+    for one in overrides:
+        words += ["--set", without_secret(one)]
+    return shlex.join(words)
 
 
 def _tell(found: Brought, *, as_json: bool) -> None:
