@@ -78,14 +78,15 @@ class FrameSettings(BaseModel):
         said += [f"select {self.select}"] if self.select is not None else []
         return ", ".join(said)
 
-    def without_secrets(self, text: str) -> str:
+    def told(self, error: Exception) -> Exception:
         """Return what Spark says, with ``...`` for values of options that may be secrets."""
+        text = str(error)
         hidden = (v for k, v in self.options.items() if k.lower() not in _WHICH and v.strip())
         for value in sorted(hidden, key=len, reverse=True):
             # In any text there are letters such as those of a separator: of one word, only words.
             edge = r"\b" if len(value) < _LONG and value.isalnum() else ""
             text = re.sub(f"{edge}{re.escape(value)}{edge}", "...", text)
-        return text
+        return RuntimeError(text)
 
 
 FRAME_FIELDS = tuple(

@@ -308,7 +308,8 @@ class Feed:
         try:
             committer.commit(0, _stage(frame, write, 0))
         except _OF_SPARK as error:
-            raise self._told(error) from error
+            failure = self._told(error)
+            raise failure from failure.__cause__
 
     def start(self, *, is_bounded: bool) -> StreamingQuery:
         """Start the query that appends a streaming DataFrame, batch by batch."""
@@ -320,7 +321,8 @@ class Feed:
         try:
             self.query = writer.queryName(f"headrace {self.operator.stream}").start()
         except _OF_SPARK as error:
-            raise self._told(error) from error
+            failure = self._told(error)
+            raise failure from failure.__cause__
         return self.query
 
     def _append_batch(self, frame: DataFrame, number: int) -> None:
@@ -362,14 +364,19 @@ class Feed:
             raise self.failure
         error = self.query.exception()
         assert error is not None
-        raise self._told(self.failure if isinstance(self.failure, _OF_SPARK) else error)
+        failure = self._told(self.failure if isinstance(self.failure, _OF_SPARK) else error)
+        raise failure from failure.__cause__
 
     def _told(self, error: Exception) -> UnavailableError:
         name = self.operator.name
         what = f"input {name!r}, {self.said}" if self.said else f"input_dataframe {name!r}"
-        return UnavailableError(
-            f"Spark could not read {what}: {first_line(error)}; Spark's log has the whole story"
+        given = None if self.source.instead is None else self.source.instead.given.dataframe
+        story = error if given is None else given.told(error)
+        failure = UnavailableError(
+            f"Spark could not read {what}: {first_line(story)}; Spark's log has the whole story"
         )
+        failure.__cause__ = story
+        return failure
 
     def trim(self, deployed: Sequence[Deployment]) -> None:
         """Let go of rows that the job has taken in, but for epochs that it may be taken back to."""

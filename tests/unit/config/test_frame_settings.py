@@ -155,4 +155,4 @@ def test_what_spark_says_is_told_without_values_of_options() -> None:
     }
     frame = FrameSettings(format="jdbc", options=options)
     said = "jdbc:x://db?password=hunter2: no orders of 'hunter2' in 100 places or 10"
-    assert frame.without_secrets(said) == "...: no orders of '...' in 100 places or ..."
+    assert str(frame.told(ValueError(said))) == "...: no orders of '...' in 100 places or ..."

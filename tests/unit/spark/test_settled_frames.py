@@ -22,7 +22,7 @@ from headrace.config.frames import FrameSettings
 from headrace.coordinator.loop import Control
 from headrace.coordinator.manifest import InputPosition, JobState
 from headrace.coordinator.running.course import Course
-from headrace.errors import HeadraceError, InvalidInputError
+from headrace.errors import HeadraceError, InvalidInputError, UnavailableError
 from headrace.files import Files
 from headrace.graph.operators import Input
 from headrace.plan import explain, plan
@@ -141,7 +141,11 @@ class World:
 
     def prepare(self, load: str, state: JobState | None) -> str:
         """Return the name that only this stream has."""
-        settings = self.settings(load)
+        feed = self.feed(self.settings(load))
+        feed.prepare(state)
+        return feed.birth
+
+    def feed(self, settings: Settings) -> Feed:
         graph = with_frames(visits.build(), self.bus, settings)
         spark: Any = None
         files = Files(sync=False)
@@ -149,9 +153,7 @@ class World:
         operator = graph.operator("seen")
         assert isinstance(operator, Input)
         assert operator.frame is not None
-        feed = Feed(feeds, operator, operator.frame, spark)
-        feed.prepare(state)
-        return feed.birth
+        return Feed(feeds, operator, operator.frame, spark)
 
     def state(
         self, run: int, offset: int | None = None, fingerprint: dict[str, str] | None = None
@@ -205,4 +207,25 @@ def test_what_spark_says_of_a_mistake_is_logged_without_its_options(says: str) -
     assert "Error: ... is wrong" in str(caught.value)
     assert "at line 3: ..." in story
     assert "aaaa" not in story
+    assert "hunter2" not in story
+
+
+class FailedQuery:
+    """A query that has ended with what Spark says of its source."""
+
+    def exception(self) -> Exception:
+        return AnalysisException("Error: no rows from jdbc:x?password=hunter2")
+
+
+def test_what_spark_says_of_a_query_is_logged_without_its_options(world: World) -> None:
+    word = "inputs.clicks.dataframe.options.url=jdbc:x?password=hunter2"
+    feed = world.feed(load_settings(None, [f"home={world.home}", *SETS, word], {}))
+    query: Any = FailedQuery()
+    feed.query = query
+    with pytest.raises(
+        UnavailableError, match=r"input 'seen', .*: Error: no rows from \.\.\.;"
+    ) as caught:
+        feed.check()
+    story = "".join(traceback.format_exception(caught.value))
+    assert "RuntimeError: Error: no rows from ..." in story
     assert "hunter2" not in story

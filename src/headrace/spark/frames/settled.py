@@ -62,7 +62,7 @@ def told(key: str, given: FrameSettings) -> Iterator[None]:
         yield
     except (PySparkException, Py4JJavaError) as error:
         # What a mistake shows of options may be a password: the log has the story without them.
-        story = RuntimeError(given.without_secrets(str(error)))
+        story = given.told(error)
         said = first_line(story)
         if any(word in str(error) for word in _NO_SOURCE):
             raise UnavailableError(
