@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -260,6 +261,23 @@ def test_a_driver_that_does_not_see_the_lock_is_not_merged_under(driver: TestDri
         closing(answers),
         DriverLock(driver.storage, "hours", clock),
         pytest.raises(InvalidInputError, match="share no locks of files: merge on that host"),
+        still(*asked),
+    ):
+        raise AssertionError
+
+
+def test_a_driver_that_says_by_its_api_that_it_does_not_see_the_lock_is_told_of_alike(
+    driver: TestDriver,
+) -> None:
+    clock, here = SystemClock(), os.uname().nodename
+    watch = DriverWatch("hours", driver.settings, Control(), driver.bus, clock, lambda line: None)
+    watch.board.hold = lambda: False
+    watch.ready(JoinedParts(driver.parts))
+    asked = (driver.settings, "hours", "old", driver.bus, FILES, clock, 20.0)
+    with (
+        closing(watch),
+        DriverLock(driver.storage, "hours", clock),
+        pytest.raises(InvalidInputError, match=f"on host {here}, does not see .*share no locks of"),
         still(*asked),
     ):
         raise AssertionError

@@ -13,6 +13,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException
 
 from headrace.control.board import EPOCHS, Board
+from headrace.control.holds import NOBODY_MERGES
 from headrace.control.hosts import HostAsks, add_hosts
 from headrace.control.metrics import metrics_text
 from headrace.control.models import (
@@ -204,9 +205,7 @@ def _steer(app: FastAPI, board: Board, ask: Ask) -> None:
     def hold() -> Done:
         """Begin no epoch while a process merges into the job, whose lock tells when it is over."""
         if not board.hold():
-            raise InvalidInputError(
-                f"nobody merges into job {board.job!r}; see headrace jobs merge"
-            )
+            raise InvalidInputError(f"{NOBODY_MERGES} {board.job!r}; see headrace jobs merge")
         return Done(status=board.status)
 
     @app.post("/v1/resume")

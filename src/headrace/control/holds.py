@@ -19,6 +19,8 @@ from headrace.errors import InvalidInputError
 from headrace.files import Files
 
 POLL_S = 0.2
+NOBODY_MERGES = "nobody merges into job"
+"""What a driver answers by its API that sees nobody who has the lock of merges."""
 
 
 class HoldAnswers:
@@ -75,14 +77,24 @@ def hold(
     """
     client = reachable(settings, job)
     if client is not None:
-        with suppress(UnreachableError):
+        try:
             client.post("/v1/hold")
+        except UnreachableError:
+            pass
+        except InvalidInputError as error:
+            if NOBODY_MERGES not in error.message:
+                raise
+            raise _unseen(job, client.place.host) from error
+        else:
             return
     answer = holds(storage, files, clock).ask(hold_request(clock), wait_s)
     if not answer.is_held:
-        raise InvalidInputError(
-            f"the driver of job {job!r}, on host {answer.host}, does not see that this process is "
-            "about to merge, for their hosts share no locks of files: merge on that host, or stop "
-            "the job first",
-            job=job,
-        )
+        raise _unseen(job, answer.host)
+
+
+def _unseen(job: str, host: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"the driver of job {job!r}, on host {host}, does not see that this process is about to "
+        "merge, for their hosts share no locks of files: merge on that host, or stop the job first",
+        job=job,
+    )
