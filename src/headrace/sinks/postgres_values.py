@@ -49,6 +49,9 @@ def _of_json(value: Any, kind: pa.DataType) -> Any:
     types = pa.types
     if value is None:
         return None
+    shape = dict if types.is_struct(kind) else list
+    if types.is_nested(kind) and not isinstance(value, shape):
+        raise TypeError(f"found {type(value).__name__} in JSON for {kind}")
     if types.is_struct(kind):
         return {field.name: _of_json(value.get(field.name), field.type) for field in kind}
     if types.is_map(kind):
@@ -63,4 +66,6 @@ def _of_json(value: Any, kind: pa.DataType) -> Any:
         return b64decode(value)
     if types.is_decimal(kind):
         return Decimal(str(value))
+    if types.is_floating(kind):
+        return float(value)  # of a number without a fraction it is an integer, however large
     return value
