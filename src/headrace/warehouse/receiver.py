@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -310,8 +310,11 @@ class TableReceiver(Receiver):
             if not (merges and at_end):
                 return
 
-    def compact(self) -> tuple[int, int]:
+    def compact(self, on_step: Callable[[], None] = lambda: None) -> tuple[int, int]:
         """Merge the small files of all days, however few they are.
+
+        Args:
+            on_step: called after each step; in between the table is let go of.
 
         Returns:
             How many files there were before, and are since.
@@ -336,6 +339,7 @@ class TableReceiver(Receiver):
                 if not merges:
                     return _count(first), _count(snapshot)
                 self._merged(snapshot, merges)
+            on_step()
             self._clock.sleep(LISTED_S)
 
     def _merged(self, held: Snapshot, merges: Sequence[Merge]) -> Snapshot:

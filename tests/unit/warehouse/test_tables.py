@@ -22,7 +22,7 @@ from headrace.graph.sinks import Prepared, ReceiverAwayError, SinkEpoch, SinkSit
 from headrace.testing import ManualClock, TestDriver
 from headrace.warehouse import Table, receiver, view
 from headrace.warehouse.compaction import Aims
-from headrace.warehouse.maintenance import compact
+from headrace.warehouse.maintenance import WAIT_S, compact
 from headrace.warehouse.sink import TableSink
 from headrace.warehouse.snapshot import Place
 
@@ -401,6 +401,37 @@ def test_an_epoch_gets_in_between_two_steps_of_a_compaction_by_hand(
     assert len(epochs) >= 3
     assert counted[0] == 6
     assert plain(tmp_path) == [1, 2, 11, 12, 21, 22, *(100 + n for n in range(len(epochs)))]
+
+
+def test_a_compaction_by_hand_goes_on_as_long_as_its_steps_are_done(
+    tmp_path: Path, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it waits for epochs in all; for one step, it does not wait that long."""
+    monkeypatch.setattr(receiver, "BUDGET_BYTES", 1)  # a day in each step
+    for number in (1, 2):
+        writer.send(number, [row(day, n=10 * day + number) for day in range(5)])
+
+    class Busy(ManualClock):
+        """Between two steps, an epoch takes most of the time that is waited for one."""
+
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            if seconds == receiver.LISTED_S:
+                held.enter_context(writer.receiver._alone())
+                begun.append(self.monotonic())
+            elif begun and self.monotonic() - begun[-1] > limit_s:
+                held.close()
+
+    held, limit_s = contextlib.ExitStack(), 0.6 * WAIT_S
+    begun = list[float]()
+    with held:
+        assert compact(tmp_path / "events", Aims(), Files(sync=False), Busy(seed=1))[1] == 5
+    assert len(begun) == 5
+    for number in (3, 4):
+        writer.send(number, [row(day, n=10 * day + number) for day in range(5)])
+    limit_s, begun = 2 * WAIT_S, []
+    with held, pytest.raises(ReceiverAwayError, match="is writing to table"):
+        compact(tmp_path / "events", Aims(), Files(sync=False), Busy(seed=2))
 
 
 def test_days_are_chosen_by_their_names(tmp_path: Path, writer: Writer) -> None:
