@@ -41,7 +41,7 @@ from headrace.testing.cluster import SparkCluster
 DOCS = Path(__file__).parents[1] / "docs"
 RESULTS, IMAGE = DOCS / "benchmarks" / "members.jsonl", DOCS / "images" / "members.svg"
 PARTITIONS, WARM, TIMES, MILLION = 16, 2, 2, 1_000_000
-MILLIONS = {"countries": 200, "profiles": 16, "few profiles": 4}
+MILLIONS = {"countries": 64, "profiles": 8, "few profiles": 2}
 COLUMNS = {
     "countries": ("member", "country"),
     "profiles": ("member", "profile"),

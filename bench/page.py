@@ -8,7 +8,7 @@
     python bench/failover.py >> docs/benchmarks/failover.jsonl  # an hour
     python bench/containers.py > docs/benchmarks/containers.jsonl  # about six minutes, as root
     python bench/reprocessing.py > docs/benchmarks/reprocessing.jsonl  # about ten minutes
-    python bench/members.py > docs/benchmarks/members.jsonl  # about ten minutes, as root
+    python bench/members.py > docs/benchmarks/members.jsonl  # about eight minutes, as root
     python bench/batch.py --out docs/benchmarks/batch.jsonl             # about five minutes
     python bench/stateful.py --out docs/benchmarks/stateful.jsonl       # about two minutes
     python bench/dataframes.py --out docs/benchmarks/dataframes.json    # a minute
