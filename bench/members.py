@@ -1,6 +1,6 @@
 """Members by country against the number of containers: the question of the paper's Figure 13.
 
-    python bench/members.py > docs/benchmarks/members.jsonl     # about six minutes, as root
+    python bench/members.py > docs/benchmarks/members.jsonl     # about eight minutes, as root
     python bench/members.py --figure         # draws docs/images/members.svg from that file
 
 One to eight Spark executors of one core on this machine, each held to the same share of a core
