@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Make sure that .venv/jars/delta-VERSION has Delta's jars for Spark, with which a test reads a
-# table; they are fetched by the client of Maven repositories that comes with PySpark. Without them
-# it is left out.
+# table; they are fetched by the client of Maven repositories that comes with PySpark.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -42,5 +41,5 @@ if "$java" -Dsun.net.client.defaultConnectTimeout=10000 -Dsun.net.client.default
 fi
 all_in "$jars" && exit 0
 
-echo "setup: Delta's jars could not be fetched; the test that reads a table of Delta by Spark is left out" >&2
+echo "setup: Delta's jars could not be fetched; the test that reads a table of Delta by Spark fails without them" >&2
 exit 1
