@@ -24,7 +24,7 @@ from headrace.control.stillness import still
 from headrace.control.watch import DriverWatch
 from headrace.coordinator.joined import JoinedParts
 from headrace.coordinator.loop import Control, drive
-from headrace.coordinator.reprocessing.merging import Merge, Merged, live_wins, merge_streams
+from headrace.coordinator.reprocessing.merging import Merge, Merged, choose, live_wins
 from headrace.coordinator.reprocessing.pairs import are_alike
 from headrace.coordinator.storage import DriverLock
 from headrace.errors import InvalidInputError, UnavailableError
@@ -97,7 +97,8 @@ def read_spans(span: dict[str, dict[str, str]]) -> Any:
 
 
 def merge(driver: TestDriver, run: str, by: Merge = live_wins) -> Merged:
-    return merge_streams(driver.bus, "out", ("out", "out.backfill"), run, by)
+    with choose(driver.bus, "out", ("out", "out.backfill"), run, by) as chosen:
+        return chosen.append()
 
 
 def test_the_live_rows_win_and_what_they_lack_comes_once(driver: TestDriver) -> None:

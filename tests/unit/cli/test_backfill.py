@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -100,25 +101,35 @@ def sums_job(by: Any) -> hr.Job:
     return sums
 
 
-def test_a_merge_that_was_killed_is_completed_and_no_other_run_begins(tmp_path: Path) -> None:
-    """Another run would be merged as well, and a function that adds up would count it twice."""
-    sums = sums_job(lambda live, old: {**old, "n": old["n"] + live["n"]})
-    with TestDriver(sums, tasks=2, home=tmp_path, memory_bus=False) as live:
+@contextmanager
+def merged_in_part(sums: hr.Job, home: Path) -> Iterator[TestDriver]:
+    """Give the driver of a live job into which old results were merged in part, by who died."""
+    with TestDriver(sums, tasks=2, home=home, memory_bus=False) as live:
         live.create("in", {"user": pa.string(), "n": pa.int64(), "at": pa.int64()}, time="at")
         live.feed("in", [{"user": user, "n": 1, "at": 0} for user in "abcdefg"])
         live.run()
         live.crash()
         beside = dataclasses.replace(sums, name="sums-backfill", apart="backfill")
-        with TestDriver(beside, tasks=2, home=tmp_path, memory_bus=False) as run:
+        with TestDriver(beside, tasks=2, home=home, memory_bus=False) as run:
             run.finish()
 
         def die(point: str) -> None:
             if point == "merge.appended":
                 raise Died
 
-        words = ("sums", "sums-backfill", sums, (), 10.0, tmp_path, SystemClock())
         with injected(die), pytest.raises(Died):
-            merge_into(*words)
+            merge_into(*merge_words(sums, home))
+        yield live
+
+
+def merge_words(sums: hr.Job, home: Path) -> Any:
+    return ("sums", "sums-backfill", sums, (), 10.0, home, SystemClock())
+
+
+def test_a_merge_that_was_killed_is_completed_and_no_other_run_begins(tmp_path: Path) -> None:
+    """Another run would be merged as well, and a function that adds up would count it twice."""
+    sums = sums_job(lambda live, old: {**old, "n": old["n"] + live["n"]})
+    with merged_in_part(sums, tmp_path) as live:
         module = tmp_path / "sums_module.py"
         module.write_text(MODULE)
         asked = ("backfill", f"{module}:sums", "--from", "1970-01-01", "--home", tmp_path)
@@ -291,22 +302,8 @@ def test_a_merge_that_was_applied_in_part_stays_noted_when_it_is_refused_later(
 
     wrong: list[int] = []
     sums = sums_job(picky)
-    with TestDriver(sums, tasks=2, home=tmp_path, memory_bus=False) as live:
-        live.create("in", {"user": pa.string(), "n": pa.int64(), "at": pa.int64()}, time="at")
-        live.feed("in", [{"user": user, "n": 1, "at": 0} for user in "abcdefg"])
-        live.run()
-        live.crash()
-        beside = dataclasses.replace(sums, name="sums-backfill", apart="backfill")
-        with TestDriver(beside, tasks=2, home=tmp_path, memory_bus=False) as run:
-            run.finish()
-
-        def die(point: str) -> None:
-            if point == "merge.appended":
-                raise Died
-
-        words = ("sums", "sums-backfill", sums, (), 10.0, tmp_path, SystemClock())
-        with injected(die), pytest.raises(Died):
-            merge_into(*words)
+    with merged_in_part(sums, tmp_path) as live:
+        words = merge_words(sums, tmp_path)
         wrong.append(1)
         with pytest.raises(InvalidInputError, match="merge raised ValueError"):
             merge_into(*words)

@@ -17,7 +17,7 @@ from headrace.bus.memory import MemoryBus
 from headrace.bus.spec import StreamSpec
 from headrace.coordinator.reprocessing import parted
 from headrace.coordinator.reprocessing.comparing import compare
-from headrace.coordinator.reprocessing.merging import Merged, merge_streams
+from headrace.coordinator.reprocessing.merging import Merged, choose
 from headrace.errors import InvalidInputError
 from headrace.faults import injected
 
@@ -56,7 +56,8 @@ def where(stream: Stream) -> dict[int, set[int]]:
 
 
 def merge(bus: Bus, by: Any, **more: Any) -> Merged:
-    return merge_streams(bus, "out", NAMES, "run", by, **more)
+    with choose(bus, "out", NAMES, "run", by, **more) as chosen:
+        return chosen.append()
 
 
 def add(live: dict[str, Any] | None, old: dict[str, Any]) -> dict[str, Any]:

@@ -48,22 +48,6 @@ def live_wins(live: Row | None, other: Row) -> Row | None:
     return other if live is None else None
 
 
-def merge_streams(
-    bus: Bus,
-    operator: str,
-    streams: tuple[str, str],
-    run: str,
-    merge: Merge = live_wins,
-    key: Sequence[str] = (),
-    *,
-    parts: int | None = None,
-    is_alike: bool = False,
-) -> Merged:
-    """Merge one output: ``choose`` its rows, then append them."""
-    with choose(bus, operator, streams, run, merge, key, parts=parts, is_alike=is_alike) as chosen:
-        return chosen.append()
-
-
 def choose(
     bus: Bus,
     operator: str,
