@@ -3,23 +3,25 @@
 #   make test [SUITES=...] [ARGS=...] all suites, or SUITES=tests/unit; ARGS go to pytest: ARGS=-x;
 #                                     PROCESSES=0 runs them one after the other
 #   make check                        format, lint, types, layer order
-#   make fmt | docs | bench | soak | lock | clean
+#   make soak [SUITES=...] [ARGS=...] the unlikely: long schedules, full products, many examples
+#   make fmt | docs | bench | steady | lock | clean
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fmt docs bench soak lock clean
+.PHONY: help setup demo test soak check fmt docs bench steady lock clean
 MAKEFLAGS += --no-print-directory
 
 PY := .venv/bin/python
-# Read when a recipe runs, for setup may have just written it.
-RUN = JAVA_HOME="$$(cat .venv/java-home)" PYSPARK_PYTHON="$(CURDIR)/$(PY)" $(PY)
+# Java's place is read when a recipe runs, for setup may have just written it. Bytecode is kept: each
+# of the many processes that tests start would compile all modules again.
+RUN = PYTHONDONTWRITEBYTECODE= JAVA_HOME="$$(cat .venv/java-home)" PYSPARK_PYTHON="$(CURDIR)/$(PY)" $(PY)
 
-# The longest first, so that the processes end together; those that do not exist are left out.
-SUITES := $(wildcard $(addprefix tests/,spark sim servers standalone docs model contract unit))
+# Those that do not exist are left out. Which files run first: tests/sharing.py.
+SUITES := $(wildcard $(addprefix tests/,spark sim servers standalone docs compat model contract unit))
 # Processes that share the tests out, a file at a time; 0: one after the other, in this process.
 PROCESSES := 2
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 6
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 7
 
 setup:
 	@tools/setup.sh
@@ -31,7 +33,13 @@ test: setup
 	@tools/redis.sh || true
 	@tools/postgres.sh || true
 	@tools/delta.sh || true
+	@tools/spark_classes.sh || true
 	@$(RUN) -m pytest -n $(PROCESSES) --no-loadscope-reorder $(SUITES) $(ARGS)
+
+# Hours: every schedule, the whole crash matrix, fifty times the examples; no timing of a test ends it.
+soak: SUITES := $(if $(filter command line,$(origin SUITES)),$(SUITES),tests/sim tests/model tests/contract)
+soak: setup
+	@SOAK=all $(RUN) -m pytest -n $(PROCESSES) --no-loadscope-reorder $(SUITES) $(ARGS)
 
 check: setup
 	@$(PY) -m ruff format --check --quiet . || { echo "check: run make fmt" >&2; exit 1; }
@@ -45,11 +53,12 @@ fmt: setup
 
 docs: setup
 	@PYTHONPATH=src $(PY) tools/reference.py
+	@PYTHONPATH=src $(PY) tools/commands.py
 
 bench: setup
 	@$(RUN) -m headrace.cli.main bench readwrite $(ARGS)
 
-soak: setup
+steady: setup
 	@$(RUN) bench/soak.py $(ARGS)
 
 lock: setup

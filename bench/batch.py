@@ -53,7 +53,7 @@ from pyspark.sql.types import ArrayType, StringType
 
 import headrace as hr
 from headrace.bench.readwrite import bench_settings
-from headrace.bench.stores.usage import snapshot
+from headrace.bench.store_rates import snapshot
 from headrace.bus.file import FileBus
 from headrace.bus.spec import StreamSpec
 from headrace.spark.run import run_job

@@ -24,9 +24,9 @@ import headrace as hr
 from headrace.bus import BusOptions, FileBus, Fsync, Stream, StreamSpec
 from headrace.clock import SystemClock
 from headrace.config import Settings
-from headrace.coordinator.deploy import make_plan
+from headrace.coordinator.deployment import make_plan
+from headrace.coordinator.epoch_ranges import plan_ranges
 from headrace.coordinator.manifest import JobState
-from headrace.coordinator.planning import plan_ranges
 from headrace.files import Files
 
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("padding", pa.binary())])

@@ -18,16 +18,14 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.files import Files
-from headrace.state import Position, SegmentReader, SegmentWriter, header_at
-from headrace.state.columnar import (
-    ColumnarTable,
-    Run,
-    TableKeys,
-    TableLayout,
-    merge_runs,
-    merged_schema,
-)
-from headrace.state.columnar.files import open_runs
+from headrace.records.schema import TableLayout
+from headrace.state.backend import Position
+from headrace.state.columnar_table import ColumnarTable
+from headrace.state.columns import TableKeys
+from headrace.state.run_merge import merge_runs, merged_schema
+from headrace.state.segment import SegmentReader, header_at, open_runs
+from headrace.state.segment_writer import SegmentWriter
+from headrace.state.sorted_run import SortedRun
 
 GROUPS = 512
 FAN_IN = 4
@@ -57,7 +55,7 @@ class TableBench:
         self.layout = TableLayout(self.schema, VALUES, cluster=arguments.windows > 0)
         self.windows, self.key = arguments.windows, arguments.key
         self.table = ColumnarTable(self.layout)
-        self.runs: list[Run] = []
+        self.runs: list[SortedRun] = []
         self.figures: dict[str, list[float]] = defaultdict(list)
         self.bytes: list[float] = []
         self.written = 0
@@ -70,7 +68,7 @@ class TableBench:
         self.figures[name].append((self.clock() - begin) / max(1, rows) * 1e9)
         return result
 
-    def write(self, name: str, schema: pa.Schema, batches: Any) -> Run:
+    def write(self, name: str, schema: pa.Schema, batches: Any) -> SortedRun:
         """Write a run and open it, as the next epoch does."""
         self.written += 1
         path = self.folder / f"run-{self.written}"

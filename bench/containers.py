@@ -36,11 +36,11 @@ from headrace.bus.address import open_bus
 from headrace.bus.bus import Stream
 from headrace.bus.spec import StreamSpec
 from headrace.config import load_settings
-from headrace.coordinator.loop import Control
-from headrace.coordinator.summary import EpochSummary
+from headrace.coordinator.driver_loop import JobControl
+from headrace.coordinator.epoch_records import EpochSummary
 from headrace.spark.run import run_job
 from headrace.testing.cluster import SparkCluster
-from headrace.testing.processes import parents
+from headrace.testing.servers import parents
 
 DOCS = Path(__file__).parents[1] / "docs"
 RESULTS, IMAGE = DOCS / "benchmarks" / "containers.jsonl", DOCS / "images" / "containers.svg"
@@ -103,7 +103,7 @@ class Course:
     stream: Stream
     containers: Containers
     count: int
-    control: Control
+    control: JobControl
     warm: int = 0
     began: float = 0.0
     rows: int = 0
@@ -187,7 +187,7 @@ def measured(count: int, share: float) -> dict[str, Any]:
                 "epoch.max_rows": ROWS * count,
             }
             settings = load_settings(None, [f"{key}={value}" for key, value in sets.items()], {})
-            control, over = Control(), threading.Event()
+            control, over = JobControl(), threading.Event()
             containers = Containers(cluster, f"headrace-{os.getpid()}", share)
             course = Course(stream, containers, count, control)
             feeder = threading.Thread(target=feeding, args=(course, over), daemon=True)

@@ -26,24 +26,26 @@ from typing import Any, cast
 import pyarrow as pa
 
 import headrace as hr
+from headrace.bus import MemoryBus
 from headrace.clock import SystemClock
 from headrace.coordinator.commit_log import FileCommitLog
-from headrace.coordinator.committing import Committing
-from headrace.coordinator.creation import task_counts
 from headrace.coordinator.epoch import EpochRun
+from headrace.coordinator.epoch_executor import EpochExecutor
+from headrace.coordinator.epoch_ranges import plan_ranges
+from headrace.coordinator.inputs import task_counts
 from headrace.coordinator.manifest import InputPosition, JobState
+from headrace.coordinator.manifest_writer import FencedManifestWriter
 from headrace.coordinator.placement import Slot
-from headrace.coordinator.planning import plan_ranges
-from headrace.coordinator.reign import Reign
 from headrace.files import Files
 from headrace.plan.planner import plan
-from headrace.plan.semantics import commit_acts
+from headrace.plan.semantics import plan_commit_actions
 from headrace.plan.stages import JobPlan, StreamInfo
-from headrace.task.asynchronous.loop import collecting_rarely
-from headrace.task.orders import (
+from headrace.runtime.async_loop import with_rare_gc
+from headrace.runtime.orders import (
     ExchangeFile,
     FileRef,
     Merged,
+    MergedTask,
     MergeOrder,
     OutputPart,
     Reached,
@@ -82,7 +84,7 @@ def plan_of(partitions: int, tasks: int) -> JobPlan:
 def answer(order: SlotOrder, host: str) -> bytes:
     """Return what a slot says: everything was read, and every task changed."""
     attempt = f"{order.epoch}-{order.slot}"
-    tasks, exchange = [], []
+    tasks, exchange, merges = [], [], []
     for task in order.tasks:
         count = next(iter(order.task_counts.values()))
         if task.ranges:
@@ -100,15 +102,18 @@ def answer(order: SlotOrder, host: str) -> bytes:
                 segment_rows=10,
                 outputs=[OutputPart("out", task.task % 4, f"output/{attempt}", 0, 100, 10)],
                 state_bytes=100_000,
-                merged=None if task.merge is None else merged(task.merge, task.task),
             )
         )
+        if task.merge is not None:
+            merges.append(MergedTask(task.stage, task.task, merged(task.merge, task.task)))
     segment = FileRef(f"segment/{order.epoch:012d}-{attempt}", 1_000, order.epoch, attempt, 7)
     standbys = [
         StandbyReport(one.stage, one.task, one.state.epoch, one.state.attempt)
         for one in order.standbys
     ]
-    made = SlotReport(order.slot, attempt, host, 1, tasks, exchange, segment, standbys=standbys)
+    made = SlotReport(
+        order.slot, attempt, host, 1, tasks, exchange, segment, merges=merges, standbys=standbys
+    )
     return encode(made)
 
 
@@ -131,17 +136,20 @@ class Bench:
         self.slots = [Slot(n, f"host-{n // SLOTS_A_HOST:04d}") for n in range(wanted.slots)]
         self.root = root
         self.log = FileCommitLog(root, Files(), self.clock)
-        self.reign = Reign("many", self.log, self.clock)
-        self.reign.begin()
-        self.reign.create(self._first())
-        self.commits = Committing(self.reign, *cast("Any", (None, None, None)))
+        self.writer = FencedManifestWriter("many", self.log, MemoryBus(), self.clock)
+        self.writer.begin()
+        self.writer.create(self._first())
+        none = cast("Any", None)
+        self.executor = EpochExecutor(
+            none, self.writer, runner=none, storage=none, bus=none, clock=self.clock
+        )
         self.took: dict[str, list[float]] = defaultdict(list)
 
     def _first(self) -> JobState:
         return JobState(
             job="many",
             lineage=self.clock.new_id(),
-            generation=self.reign.generation,
+            generation=self.writer.generation,
             epoch=0,
             time_ms=0,
             digest="",
@@ -160,14 +168,14 @@ class Bench:
 
     def epoch(self, slots: list[Slot]) -> None:
         """Plan, place, report and commit one epoch, as a turn of a driver does."""
-        with collecting_rarely():
+        with with_rare_gc():
             self._epoch(slots)
 
     def _epoch(self, slots: list[Slot]) -> None:
         for name in (*PARTS, "slots"):
             self.took[name].append(0.0)
             self.took[f"{name} cpu"].append(0.0)
-        state = self.reign.state
+        state = self.writer.state
         ends = {"events": [(state.epoch + 1) * ROWS] * self.partitions}
         with self._timed("plan"):
             ranges = plan_ranges(self.plan, state, ends, 1 << 40)
@@ -176,7 +184,7 @@ class Bench:
                 state,
                 slots,
                 ranges,
-                self.reign.generation,
+                self.writer.generation,
                 "plan",
                 self.clock.now_ms(),
                 ends=ends,
@@ -193,10 +201,10 @@ class Bench:
             with self._timed("absorb"):
                 run.absorb(orders, [decode_report(data) for data in answers])
                 run.finish_level(level)
-        (act,) = commit_acts(self.plan)
+        (act,) = plan_commit_actions(self.plan)
         with self._timed("commit"):
-            self.reign.check()
-            if not self.commits.append(run, act, is_last=True):
+            self.writer.check()
+            if not self.executor.append(run, act, is_last=True):
                 raise SystemExit("the epoch was lost to nobody")
 
     def sizes(self) -> list[tuple[int, int]]:

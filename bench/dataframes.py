@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 
 import headrace as hr
 from headrace.bench.readwrite import bench_settings
-from headrace.bench.stores.usage import snapshot
+from headrace.bench.store_rates import snapshot
 from headrace.bus.file import FileBus
 from headrace.bus.spec import StreamSpec
 from headrace.config.inputs import read_inputs

@@ -25,10 +25,10 @@ from columnar import TableBench
 
 import headrace as hr
 from headrace.graph.operators import Deduplicate
-from headrace.records.layout import TableLayout
-from headrace.state.columnar import ColumnarTable
-from headrace.task.chunk import Chunk
-from headrace.task.deduplicate import DeduplicateNode
+from headrace.records.schema import TableLayout
+from headrace.runtime.chunk import Chunk
+from headrace.runtime.deduplicate import DeduplicateNode
+from headrace.state.columnar_table import ColumnarTable
 from headrace.testing import TestDriver
 
 STEP_MS = 1000

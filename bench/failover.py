@@ -41,21 +41,19 @@ from urllib.request import urlopen
 import numpy as np
 from matplotlib import pyplot
 
-from headrace.bench.large import PARTITIONS, SCHEMA, STREAM, feed, ids_of, keeping_job
-from headrace.bench.redis import free_port
+from headrace.bench.state_size import PARTITIONS, SCHEMA, STREAM, feed, ids_of, keeping_job
 from headrace.bus.address import open_bus
 from headrace.bus.bus import Bus
 from headrace.bus.spec import StreamSpec
 from headrace.clock import SystemClock
 from headrace.config import Settings, load_settings
-from headrace.coordinator.commit_log import FileCommitLog
-from headrace.coordinator.history import load_state
+from headrace.coordinator.commit_log import FileCommitLog, load_state
 from headrace.coordinator.manifest import JobState
 from headrace.files import Files
 from headrace.spark.run import run_job
 from headrace.spark.sessions import build_session
 from headrace.testing.cluster import SparkCluster
-from headrace.testing.processes import end_group, kill
+from headrace.testing.servers import end_group, free_port, kill
 
 DOCS = Path(__file__).parents[1] / "docs"
 RESULTS, IMAGE = DOCS / "benchmarks" / "failover.jsonl", DOCS / "images" / "recovery.svg"

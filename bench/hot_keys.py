@@ -29,9 +29,8 @@ import headrace as hr
 from headrace.files import Files
 from headrace.plan.planner import plan
 from headrace.plan.stages import StreamInfo
-from headrace.task.chunk import Chunk
-from headrace.task.hot_keys import KeySketch
-from headrace.task.sending import ExchangeNode
+from headrace.runtime.chunk import Chunk
+from headrace.runtime.exchange import ExchangeNode, HotKeySketch
 from headrace.testing import TestDriver
 
 CHUNK_ROWS = 65_536
@@ -83,7 +82,7 @@ def sender(rows: pa.RecordBatch, times: int, exchange: Any) -> dict[str, float]:
     chunks = [Chunk(rows.slice(begin, CHUNK_ROWS)) for begin in range(0, rows.num_rows, CHUNK_ROWS)]
     files, folder = Files(sync=False), Path(tempfile.mkdtemp(prefix="hot-keys-"))
     nodes = {
-        hot: ExchangeNode(exchange, 512, KeySketch("by", ("user",)) if hot else None)
+        hot: ExchangeNode(exchange, 512, HotKeySketch("by", ("user",)) if hot else None)
         for hot in (True, False)
     }
 
@@ -105,7 +104,7 @@ def sender(rows: pa.RecordBatch, times: int, exchange: Any) -> dict[str, float]:
 
 def alone(chunks: list[Chunk], rounds: int = 400) -> float:
     """Return what the sketch takes of an epoch, µs, at 20 epochs a second, once it is in step."""
-    hot, took = KeySketch("by", ("user",)), 0.0
+    hot, took = HotKeySketch("by", ("user",)), 0.0
     for number in range(rounds):
         began = time.process_time()
         for chunk in chunks:

@@ -23,8 +23,8 @@ import headrace as hr
 from headrace.bus.address import open_bus
 from headrace.bus.spec import StreamSpec
 from headrace.config import load_settings
-from headrace.coordinator.loop import Control
-from headrace.coordinator.summary import EpochSummary
+from headrace.coordinator.driver_loop import JobControl
+from headrace.coordinator.epoch_records import EpochSummary
 from headrace.spark.run import run_job
 
 WARM = 5
@@ -56,7 +56,7 @@ def measure(levels: int, epochs: int, master: str) -> dict[str, Any]:
         stream = bus.create(StreamSpec("in", 1, pa.schema({"k0": pa.int64()})))
         row = pa.RecordBatch.from_pydict({"k0": pa.array([1], pa.int64())})
         stream.append(0, row)
-        control = Control()
+        control = JobControl()
 
         def note(summary: EpochSummary) -> None:
             told.append(summary)

@@ -26,14 +26,15 @@ import pyarrow as pa
 from headrace.clock import SystemClock
 from headrace.coordinator.catalog import FORMAT, Catalog, StoreEntry, save_catalog
 from headrace.coordinator.commit_log import FileCommitLog
-from headrace.coordinator.manifest import JobState, base_manifest, encode_manifest
-from headrace.coordinator.task_files import TaskState
+from headrace.coordinator.manifest import JobState, TaskState, base_manifest, encode_manifest
 from headrace.files import Files
 from headrace.records.keys import encode_columns, group_range, key_groups
 from headrace.records.schema import schema_to_text
-from headrace.state import Position, SegmentWriter, header_at
+from headrace.runtime.orders import SegmentRef
+from headrace.state.backend import Position
+from headrace.state.segment import header_at
+from headrace.state.segment_writer import SegmentWriter
 from headrace.state.value_types import describe
-from headrace.task.orders import SegmentRef
 
 GROUPS, TASKS = 512, 4
 FILES = Files(sync=False)

@@ -24,10 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from headrace.bench.large import ids_of, run_through, settings_of
-from headrace.bench.stores.command import machine
-from headrace.bench.stores.figures import figure
-from headrace.bench.stores.usage import snapshot
+from headrace.bench.state_size import ids_of, run_through, settings_of
+from headrace.bench.store_rates import snapshot
+from headrace.bench.stores import figure, machine
 
 STORES = ["rocksdb", "columnar"]
 SAMPLE_S = 0.25

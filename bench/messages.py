@@ -23,9 +23,9 @@ import msgspec
 import pyarrow as pa
 
 from headrace.graph.operators import MapMessages
-from headrace.task.chunk import Chunk
-from headrace.task.messages.maker import MessageMaker
-from headrace.task.messages.node import MessageNode
+from headrace.runtime.chunk import Chunk
+from headrace.runtime.stateless import MessageNode
+from headrace.runtime.user_calls import MessageMaker
 
 TRIES = 3
 MOMENT = datetime.datetime(2013, 1, 31, tzinfo=datetime.UTC)

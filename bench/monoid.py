@@ -33,15 +33,14 @@ import numpy as np
 import pyarrow as pa
 
 import headrace as hr
-from headrace.bench.redis import RedisServer
-from headrace.coordinator.receivers import Receivers
+from headrace.coordinator.outputs import SinkCommitter
 from headrace.files import Bytes
 from headrace.graph.sinks import Receiver, SinkEpoch, SinkSite
 from headrace.records.keys import encode_columns
-from headrace.sinks.redis_appending import RedisPartials
-from headrace.sinks.redis_totals import library
-from headrace.task.exchange import ExchangeWriter
+from headrace.runtime.exchange import ExchangeWriter
+from headrace.sinks.redis import RedisPartials, redis_library
 from headrace.testing import TestDriver
+from headrace.testing.servers import RedisServer
 
 TRIP_KEYS = 32 * 1024
 PAIRS = pa.schema([("name", pa.binary()), ("partial", pa.binary())])
@@ -91,7 +90,7 @@ class ReadAndWrite(RedisPartials):
 class _ReadAndWrite(Receiver):
     def __init__(self, sink: ReadAndWrite) -> None:
         assert sink.merge is not None
-        self._redis, self._merge = library().Redis.from_url(sink.url), sink.merge
+        self._redis, self._merge = redis_library().Redis.from_url(sink.url), sink.merge
         self._decode = msgspec.msgpack.Decoder(sink.merge.state).decode
 
     def commit(self, epoch: SinkEpoch) -> None:
@@ -113,7 +112,7 @@ class _ReadAndWrite(Receiver):
 
 def core_s(server: RedisServer) -> float:
     """How long this process and the server have used a core."""
-    with library().Redis.from_url(server.url) as redis:
+    with redis_library().Redis.from_url(server.url) as redis:
         found = redis.info("cpu")
     return time.process_time() + float(found["used_cpu_user"] + found["used_cpu_sys"])
 
@@ -122,22 +121,22 @@ class Timed:
     """How long flushes took, of a core of this process and the server; how many keys they had."""
 
     def __init__(self, server: RedisServer) -> None:
-        self.server, self.commit = server, Receivers.commit
+        self.server, self.commit = server, SinkCommitter.commit
         self.took, self.keys = 0.0, 0
 
     def __enter__(self) -> Timed:
-        def commit(receivers: Receivers, state: Any) -> int:
+        def commit(receivers: SinkCommitter, state: Any) -> int:
             began = core_s(self.server)
             keys = self.commit(receivers, state)
             self.took += core_s(self.server) - began
             self.keys += keys
             return keys
 
-        Receivers.commit = commit  # type: ignore[method-assign]
+        SinkCommitter.commit = commit  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *_: object) -> None:
-        Receivers.commit = self.commit  # type: ignore[method-assign]
+        SinkCommitter.commit = self.commit  # type: ignore[method-assign]
 
 
 def flushes(arguments: argparse.Namespace, kind: str, flush_rows: int) -> dict[str, Any]:

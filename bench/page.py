@@ -31,7 +31,7 @@ from typing import Any
 
 from pyspark_tables import TABLES as BESIDE_PYSPARK
 
-from headrace.bench.stores.report import Row, markdown, ratios, rows_of
+from headrace.bench.stores import Row, markdown, ratios, rows_of
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE, FOLDER = DOCS / "benchmarks.md", DOCS / "benchmarks"

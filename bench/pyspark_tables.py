@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from headrace.bench.stores.report import Row, markdown
+from headrace.bench.stores import Row, markdown
 
 PROGRAMS = {
     "words": "ten words a line, counted",

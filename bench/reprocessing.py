@@ -42,7 +42,7 @@ from headrace.bus.address import open_bus
 from headrace.bus.bus import Stream
 from headrace.bus.spec import StreamSpec
 from headrace.testing.cluster import SparkCluster
-from headrace.testing.processes import end_group
+from headrace.testing.servers import end_group
 
 DOCS = Path(__file__).parents[1] / "docs"
 RESULTS, IMAGES = DOCS / "benchmarks" / "reprocessing.jsonl", DOCS / "images"

@@ -31,8 +31,8 @@ from headrace.bus.address import open_bus
 from headrace.bus.spec import StreamSpec
 from headrace.config import Settings, load_settings
 from headrace.coordinator.coordinator import Coordinator
-from headrace.coordinator.loop import Control
-from headrace.coordinator.summary import EpochSummary
+from headrace.coordinator.driver_loop import JobControl
+from headrace.coordinator.epoch_records import EpochSummary
 from headrace.spark import run
 from headrace.spark.sessions import build_session
 
@@ -69,7 +69,7 @@ def drive(home: Path, store: str, tasks: int, rows: int) -> dict[str, Any]:
     began = time.monotonic()
     build_session(settings.spark.master, "restart", log)
     up = time.monotonic()
-    control, found = Control(), {"rows": 0}
+    control, found = JobControl(), {"rows": 0}
     times: dict[str, Any] = {"spark_s": round(up - began, 2)}
 
     def on_start(coordinator: Coordinator) -> None:

@@ -24,9 +24,12 @@ import pyarrow as pa
 
 from headrace.files import Files
 from headrace.graph.operators import StoreSpec
-from headrace.state import Chain, Position, SegmentWriter, Step, Target, TaskName, TaskState
-from headrace.state.merging import MergeJob, SourceFile, merge_files
+from headrace.state.backend import ChainStep, Position, SegmentChain, Target
+from headrace.state.compaction import CompactionInput, SegmentCompaction, compact_files
+from headrace.state.restore import TaskName
 from headrace.state.segment import CHANGELOG, SNAPSHOT, SegmentHeader
+from headrace.state.segment_writer import SegmentWriter
+from headrace.state.task_state import TaskState
 
 GROUPS = 128
 KEY_BYTES = 11
@@ -36,12 +39,12 @@ FRAME = 60_000
 class Fixed:
     """A chain that is always the same."""
 
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, chain: SegmentChain) -> None:
         self._chain = chain
 
     def chain(
         self, stage: str, task: int, groups: tuple[int, int], after: Position | None
-    ) -> Chain:
+    ) -> SegmentChain:
         return self._chain
 
 
@@ -85,7 +88,7 @@ class Bench:
         self.written += len(ids)
         return path
 
-    def chain(self, form: str) -> Chain:
+    def chain(self, form: str) -> SegmentChain:
         ids, rng = np.arange(self.rows), np.random.default_rng(1)
         if form == "snapshot":
             return self.chain_of(0, self.write(SNAPSHOT, 0, ids), [])
@@ -100,14 +103,14 @@ class Bench:
         files = [self.write(CHANGELOG, n + 1, np.sort(part)) for n, part in enumerate(every)]
         return self.chain_of(None, None, files)
 
-    def chain_of(self, start: int | None, snapshot: Path | None, files: list[Path]) -> Chain:
+    def chain_of(self, start: int | None, snapshot: Path | None, files: list[Path]) -> SegmentChain:
         steps = tuple(
-            Step(Position("line", n, f"a{n}"), (path,), n) for n, path in enumerate(files, 1)
+            ChainStep(Position("line", n, f"a{n}"), (path,), n) for n, path in enumerate(files, 1)
         )
         first = None if start is None else Position("line", start, f"a{start}")
-        return Chain(first, () if snapshot is None else (snapshot,), steps, self.sums)
+        return SegmentChain(first, () if snapshot is None else (snapshot,), steps, self.sums)
 
-    def restore(self, chain: Chain, to: Path) -> dict[str, float]:
+    def restore(self, chain: SegmentChain, to: Path) -> dict[str, float]:
         name = TaskName("bench", "stage", 0, (0, GROUPS))
         state = TaskState(name, [StoreSpec("s", self.kind, int)], to, self.files)
         last = chain.steps[-1].position if chain.steps else chain.start
@@ -116,18 +119,18 @@ class Bench:
         state.close()
         return figures
 
-    def merge(self, chain: Chain) -> dict[str, float]:
+    def merge(self, chain: SegmentChain) -> dict[str, float]:
         paths = [*chain.snapshot, *(path for step in chain.steps for path in step.paths)]
-        job = MergeJob(
+        job = SegmentCompaction(
             self.folder / "merged",
             SegmentHeader(SNAPSHOT, "bench", "line", 1, 99, "a99", 0),
             "stage",
             0,
             (StoreSpec("s", self.kind),),
-            tuple(SourceFile(path, self.sums[path], (0, GROUPS)) for path in paths),
+            tuple(CompactionInput(path, self.sums[path], (0, GROUPS)) for path in paths),
             0,
         )
-        return self.measured(lambda: merge_files(job, self.files))
+        return self.measured(lambda: compact_files(job, self.files))
 
     def measured(self, work: Callable[[], Any]) -> dict[str, float]:
         wall, cpu = time.perf_counter(), time.process_time()

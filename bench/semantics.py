@@ -33,19 +33,19 @@ import polars as pl
 import pyarrow as pa
 
 import headrace as hr
-from headrace.bench.stores.figures import figure
+from headrace.bench.stores import figure
 from headrace.bus.address import open_bus
 from headrace.bus.spec import StreamSpec
 from headrace.clock import SystemClock
 from headrace.config import load_settings
-from headrace.coordinator.backup.places import places
-from headrace.coordinator.deploy import deploy
-from headrace.coordinator.hosting import open_host
+from headrace.coordinator.deployment import deploy
+from headrace.coordinator.job_storage import job_storages
+from headrace.coordinator.worker_host import open_host
 from headrace.files import Files
-from headrace.graph.jobs import Job
-from headrace.task.source import SourceReader
+from headrace.graph.builder import Job
+from headrace.runtime.source import SourceReader
 from headrace.testing import TestDriver
-from headrace.testing.local_runner import LocalRunner
+from headrace.testing.driver import LocalRunner
 
 LEAST, MOST, EXACTLY = "at_least_once", "at_most_once", "exactly_once"
 CELLS = [(LEAST, LEAST), (EXACTLY, LEAST), (MOST, MOST), (EXACTLY, MOST), (EXACTLY, EXACTLY)]
@@ -147,7 +147,7 @@ class Rig:
         self.bus = open_bus(settings.bus_dir)
         self.bus.create(StreamSpec("events", 2, pa.schema(list(columns.items()))))
         made = deploy(job.build(), self.bus, settings, clock, files)[0]
-        storage = places(settings, job.name).storage
+        storage = job_storages(settings, job.name).storage
 
         def open_slot(slot: int) -> Any:
             return open_host(

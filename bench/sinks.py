@@ -17,7 +17,7 @@ import pyarrow as pa
 import headrace as hr
 from headrace.clock import SystemClock
 from headrace.files import Files
-from headrace.testing.postgres import PostgresServer
+from headrace.testing.servers import PostgresServer
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string(), "price": pa.float64()})
 

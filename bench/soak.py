@@ -1,4 +1,4 @@
-"""Whether disk and memory stay flat: `python bench/soak.py [--minutes N] [--loop LOOP]`.
+"""Whether disk and memory stay flat: `python bench/soak.py [--minutes N]`.
 
 Counts messages per id for a while, fed at a steady rate, on local[2]. Every few seconds
 the bytes and inodes of the job's folder, of its state and of Spark's scratch folder are
@@ -24,12 +24,12 @@ from pathlib import Path
 
 import psutil
 
-from headrace.bench.workload import counting_job, create_stream, feed, random_ids
+from headrace.bench.readwrite import counting_job, create_stream, feed, random_ids
 from headrace.bus.address import open_bus
 from headrace.clock import SystemClock
 from headrace.config import load_settings
-from headrace.coordinator.loop import Control
-from headrace.coordinator.summary import EpochSummary
+from headrace.coordinator.driver_loop import JobControl
+from headrace.coordinator.epoch_records import EpochSummary
 from headrace.spark.run import run_job
 
 CLOCK = SystemClock()
@@ -70,7 +70,7 @@ class Soak:
 
     def __init__(self, home: Path, options: argparse.Namespace) -> None:
         self.home, self.options = home, options
-        self.control = Control()
+        self.control = JobControl()
         self.samples: list[Sample] = []
         self.rows = 0
         self.epochs_ms = array("d")  # small, for the driver's own memory is watched
@@ -82,7 +82,6 @@ class Soak:
         values = {
             "home": self.home,
             "spark.master": "local[2]",
-            "spark.loop": self.options.loop,
             "spark.conf.spark.local.dir": self.home / "scratch",
             "epoch.interval_ms": self.options.interval_ms,
         }
@@ -185,7 +184,6 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=20_000, help="messages a second")
     parser.add_argument("--ids", type=int, default=100_000)
     parser.add_argument("--interval-ms", type=int, default=200, help="least time between epochs")
-    parser.add_argument("--loop", choices=("direct", "query"), default="direct")
     parser.add_argument("--path", choices=("message", "batch"), default="message")
     parser.add_argument("--store", choices=("rocksdb", "memory"), default="rocksdb")
     parser.add_argument("--samples", type=Path, help="file for all samples, as JSON lines")

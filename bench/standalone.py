@@ -19,12 +19,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from headrace.bench.readwrite import bench_settings
-from headrace.bench.workload import counting_job, create_stream, feed, random_ids
+from headrace.bench.readwrite import bench_settings, counting_job, create_stream, feed, random_ids
 from headrace.bus.address import open_bus
 from headrace.coordinator.coordinator import Coordinator
-from headrace.coordinator.loop import Control
-from headrace.coordinator.running.course import Listeners
+from headrace.coordinator.driver_loop import JobControl
+from headrace.coordinator.job_run import RunListeners
 
 EPOCHS = 50
 WAYS = {
@@ -46,7 +45,7 @@ def settings_of(home: Path, way: str, **how: Any) -> Any:
 
 
 def run(way: str, job: Any, settings: Any, **told: Any) -> None:
-    control = told.pop("control", None) or Control()
+    control = told.pop("control", None) or JobControl()
     if way == "spark":
         from headrace.spark.run import run_job  # noqa: PLC0415 - what is not measured is not loaded
 
@@ -54,7 +53,7 @@ def run(way: str, job: Any, settings: Any, **told: Any) -> None:
         return
     from headrace.standalone.running import Running  # noqa: PLC0415 - the same
 
-    Running(job, settings, control=control, listeners=Listeners(**told)).wait()
+    Running(job, settings, control=control, listeners=RunListeners(**told)).wait()
 
 
 def start(way: str, home: Path) -> None:
@@ -90,7 +89,7 @@ def starts(way: str, times: int) -> dict[str, float]:
 
 def small_epochs(way: str) -> dict[str, float]:
     took: list[float] = []
-    control = Control()
+    control = JobControl()
 
     def spin(part: Coordinator) -> None:
         part.advance()

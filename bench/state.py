@@ -31,19 +31,13 @@ from columnar import TableBench
 from headrace.files import Files
 from headrace.graph.operators import StoreSpec
 from headrace.records.keys import encode_columns, key_groups
-from headrace.state import (
-    Chain,
-    Position,
-    SegmentReader,
-    SegmentWriter,
-    Step,
-    Target,
-    TaskName,
-    TaskState,
-    header_at,
-)
-from headrace.state.merging import MergeJob, SourceFile, merge_files
-from headrace.state.object_cache import CacheBudget
+from headrace.state.backend import ChainStep, Position, SegmentChain, Target
+from headrace.state.compaction import CompactionInput, SegmentCompaction, compact_files
+from headrace.state.object_store import CacheBudget
+from headrace.state.restore import TaskName
+from headrace.state.segment import SegmentReader, header_at
+from headrace.state.segment_writer import SegmentWriter
+from headrace.state.task_state import TaskState
 
 GROUPS = 512
 CLOCKS = {"cpu": time.thread_time, "wall": time.perf_counter}
@@ -53,14 +47,14 @@ class Source:
     """The epochs so far, as a chain."""
 
     def __init__(self) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[ChainStep] = []
 
     def chain(
         self, stage: str, task: int, groups: tuple[int, int], after: Position | None
-    ) -> Chain:
+    ) -> SegmentChain:
         known = [step.position for step in self.steps]
         first = known.index(after) + 1 if after in known else 0
-        return Chain(after if first else None, (), tuple(self.steps[first:]))
+        return SegmentChain(after if first else None, (), tuple(self.steps[first:]))
 
 
 class Bench:
@@ -116,7 +110,7 @@ class Bench:
             writer.add("stage", 0, store, keys, values)
         info = self.timed("write_segment_with_fsync", rows, writer.close)
         self.segment_bytes += info.bytes
-        self.source.steps.append(Step(position, (path,)))
+        self.source.steps.append(ChainStep(position, (path,)))
         target = Target(position, f"attempt-{epoch}")
         self.timed("apply_from_memory", rows, lambda: state.catch_up(target, self.source))
 
@@ -139,17 +133,17 @@ class Bench:
         self.figures["rebuild_mb_per_s"].append(stats.bytes_read / seconds / 1e6)
         path = self.folder / "snapshot"
         sources = [path for step in self.source.steps for path in step.paths]
-        job = MergeJob(
+        job = SegmentCompaction(
             path,
             header_at("snapshot", "bench", target.position, 1, "s"),
             "stage",
             0,
             (),
-            tuple(SourceFile(source, None, (0, GROUPS)) for source in sources),
+            tuple(CompactionInput(source, None, (0, GROUPS)) for source in sources),
             0,
         )
         read = self.batch * self.epochs
-        info = self.timed("merge_into_snapshot", read, lambda: merge_files(job, self.files))
+        info = self.timed("merge_into_snapshot", read, lambda: compact_files(job, self.files))
         self.figures["snapshot_bytes_a_key"].append(info.bytes / self.keys)
         reader = SegmentReader(self.files, path)
         rows = sum(section.rows for section in reader.sections)

@@ -30,9 +30,9 @@ from pyspark.sql import SparkSession
 
 import headrace as hr
 from headrace import spark as headrace_spark
-from headrace.bench.stores.usage import snapshot
+from headrace.bench.store_rates import snapshot
+from headrace.spark.native_state import NATIVE, NATIVE_QUERIES, rate
 from headrace.spark.sessions import build_session
-from headrace.spark.ways import NATIVE, WAYS, rate
 
 OURS = ("stateful, process", "stateful, aggregate")
 SCHEMA = "id bigint, padding binary"
@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=100_000)
     parser.add_argument("--files", type=int, default=5)
     parser.add_argument("--few", type=int, default=50_000)
-    parser.add_argument("--only", default=";".join((*OURS, *WAYS)))
+    parser.add_argument("--only", default=";".join((*OURS, *NATIVE_QUERIES)))
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     many = Load(given.rows, given.keys, given.files)

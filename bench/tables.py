@@ -27,7 +27,7 @@ from headrace.bench.readwrite import bench_settings
 from headrace.bus.address import open_bus
 from headrace.bus.bus import Bus
 from headrace.bus.spec import StreamSpec
-from headrace.coordinator.summary import EpochSummary
+from headrace.coordinator.epoch_records import EpochSummary
 from headrace.spark.run import run_job
 from headrace.testing import TestDriver
 

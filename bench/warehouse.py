@@ -28,7 +28,7 @@ import headrace as hr
 from headrace.bus.address import open_bus
 from headrace.bus.spec import StreamSpec
 from headrace.config import load_settings
-from headrace.coordinator.summary import EpochSummary
+from headrace.coordinator.epoch_records import EpochSummary
 from headrace.spark import run
 from headrace.testing import TestDriver
 

@@ -1,4 +1,4 @@
-"""Clicks beside the views that led to them, and how many views of each ad were clicked.
+"""Join clicks with the views that led to them, and count the clicked views of each ad.
 
     headrace bus append views views.jsonl --infer --time at
     headrace bus append clicks clicks.jsonl --infer --time at
@@ -6,9 +6,9 @@
     headrace bus tail ad_hours --follow
 
 It reads the streams ``views`` (``view``, ``ad``, ``at``) and ``clicks`` (``view``, ``at``), in
-whatever order they come, and sends each view once ten minutes have passed in which it may be
-clicked: to ``seen``, with the time of its first click or null; and to ``ad_hours`` how many
-views each ad had in an hour, and how many of them were clicked.
+any order. A view may be clicked for ten minutes. After that the job sends it to ``seen``, with the
+time of its first click or null. It sends to ``ad_hours`` the number of views of each ad in an hour,
+and how many of them were clicked.
 """
 
 import headrace as hr

@@ -1,11 +1,11 @@
-"""Alerting: says when a machine is too hot for long, when it is well again, when it is silent.
+"""Alerting: report a machine that is too hot for long, normal again, or silent.
 
     headrace bus append readings readings.jsonl --infer --time at --key machine
     headrace run alerting.py
     headrace bus tail alerts --follow
 
-It reads the stream ``readings`` and sends to ``alerts``: at most one alert for each trouble,
-however many readings say the same, and none twice, whatever fails meanwhile.
+It reads the stream ``readings`` and sends to ``alerts``: at most one alert for each fault,
+for any number of readings, and none twice, whichever process fails.
 """
 
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ HOT, HOT_MS, SILENT_MS = 80.0, 60_000, 300_000
 
 @dataclass
 class Alert:
-    """What is wrong, or right again."""
+    """A fault of a machine, or its end."""
 
     machine: str
     kind: str
 
 
 class Watch:
-    """Keeps since when a machine is hot, when it was heard last, and what was told of it."""
+    """Keeps for each machine the start of its heat, its last reading and its last alert."""
 
     def process(self, reading: Any, context: hr.Context) -> None:
         told, hot_at = context.store("told"), context.store("hot-at")

@@ -1,4 +1,4 @@
-"""Click counting without sessions: clicks and visitors' marks of each page in each minute.
+"""Click counting without sessions: the clicks of each page in each minute.
 
     headrace bus append clicks clicks.jsonl --infer --time at --key page
     headrace run click_counts.py --bounded
@@ -9,15 +9,15 @@ It reads the stream ``clicks`` and sends to two others:
     page_minutes   clicks of each page in each minute of event time, and the slowest of them
     page_totals    clicks of each page so far, at the end of each hour
 
-Nobody has to say when a visit begins or ends: a click counts where its time belongs, also
-when it comes late, by up to ten seconds out of order and up to five minutes after its window.
+It needs no start or end of a visit. A click counts in the window of its event time, also when it
+comes late: up to ten seconds out of order, and up to five minutes after its window.
 """
 
 import headrace as hr
 
 
 def is_person(click: object) -> bool:
-    """Leave out what programs do that say so."""
+    """Leave out clicks of programs that identify themselves."""
     return "bot" not in click.agent.lower()  # type: ignore[attr-defined]
 
 

@@ -1,11 +1,11 @@
-"""A counter: how many events each minute has, told every few seconds while they come.
+"""A counter: the number of events in each minute, emitted every few seconds.
 
     headrace bus append events events.jsonl --infer --time at
     headrace run counter_node.py
     headrace bus tail counters --follow
 
 It emits (time window, counter) for a stream of (timestamp, event). State and output are committed
-together, so that a counter that was told is never told with fewer events, whatever fails meanwhile.
+together, so that an emitted counter never decreases, whichever process fails.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ OUT = {"minute": int, "counter": int}
 
 
 class CounterNode(hr.StatefulProcessor[int]):
-    """Counts the events of a minute, and tells their number every five seconds of event time."""
+    """Counts the events of a minute, and emits the count every five seconds of event time."""
 
     def begin(self) -> int:
         return 0

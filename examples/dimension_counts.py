@@ -4,8 +4,8 @@
     headrace run dimension_counts.py
     headrace bus tail totals --follow
 
-A task combines what an epoch adds in memory, so one row for each dimension goes to where its total
-is kept. With REDIS_URL set, totals are on that server instead, where any program may read them:
+A task combines the counts of an epoch in memory, so it sends one row for each dimension to the task
+that keeps its total. With REDIS_URL set, totals are on that server, for any program to read:
 
     python -c "import dimension_counts as d; print(dict(d.ON_REDIS.totals(d.Dimensions).items()))"
 """

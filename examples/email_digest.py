@@ -1,4 +1,4 @@
-"""Email digest: one mail for all that is new for a member, four hours after the first of it.
+"""Email digest: one mail with all news for a member, four hours after the first.
 
     headrace bus append invites invites.jsonl --infer --time at --key user
     headrace bus append views views.jsonl --infer --time at --key viewed
@@ -6,7 +6,7 @@
     headrace run email_digest.py
     headrace bus tail mails --follow
 
-Three streams meet in one class, by event time: so mails are the same, however they are read.
+One class reads three streams by event time, so the order of reading does not change the mails.
 """
 
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ EVERY_MS = 4 * 3_600_000
 
 @dataclass
 class Invite:
-    """Somebody wants to know a member."""
+    """An invitation to a member."""
 
     user: str
     sender: str
@@ -27,14 +27,14 @@ class Invite:
 
 @dataclass
 class View:
-    """Somebody looked at a member's page."""
+    """A view of a member's page."""
 
     viewed: str
 
 
 @dataclass
 class Mail:
-    """What is new for a member."""
+    """The news for a member."""
 
     user: str
     by: list[str] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Mail:
 
 
 class Digest:
-    """Keeps the mail that each member is to get next."""
+    """Keeps the next mail of each member."""
 
     def process_invites(self, invite: Invite, context: hr.Context) -> None:
         mail = self._next(context)

@@ -1,12 +1,12 @@
-"""Exchange rates: every payment in euros, by a small table that all tasks have whole.
+"""Exchange rates: every payment in euros, by a small table that each process holds in full.
 
     headrace bus append rates rates.jsonl --infer --key currency
     headrace bus append payments payments.jsonl --infer --time at
     headrace run exchange_rates.py
     headrace bus tail euros --follow
 
-It reads the streams ``rates`` and ``payments`` and sends to ``euros`` what has a rate, and to
-``unknown`` what has none. A new rate counts from the next epoch on.
+It reads the streams ``rates`` and ``payments``. It sends payments with a rate to ``euros``, and
+the others to ``unknown``. A new rate applies from the next epoch on.
 """
 
 import datetime
@@ -19,7 +19,7 @@ RATES = hr.broadcast("rates", stream="rates", key="currency")
 
 @dataclass
 class Paid:
-    """A payment, with the rate of its currency beside."""
+    """A payment, with the rate of its currency."""
 
     id: int
     at: datetime.datetime

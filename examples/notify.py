@@ -1,11 +1,11 @@
-"""Notify: ask a service for each member's settings, many at a time, and tell who wants to be told.
+"""Notify: read members' settings from a service, many at a time, and notify those who want it.
 
     python -m http.server 8000   # with a file of JSON for each member: {"mail": "a@example.org"}
     headrace bus append updates updates.jsonl --infer --key member
     PROFILES=127.0.0.1:8000 headrace run notify.py
     headrace bus tail notes --follow
 
-A member who has had three notes gets no more: the count is kept in a store, beside the calls.
+A member gets at most three notes. The count is kept in a store.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ MOST_NOTES = 3
 
 @dataclass
 class Note:
-    """Something that a member is told."""
+    """A notification for a member."""
 
     member: str
     mail: str
@@ -29,7 +29,7 @@ class Note:
 
 
 class Notify(hr.AsyncProcessor):
-    """Asks about the member of each update; the updates of one member one after the other."""
+    """Asks for the settings of each update's member, in order for each member."""
 
     def open(self, context: hr.Context) -> None:
         self.host, _, self.port = os.environ.get("PROFILES", "127.0.0.1:8000").partition(":")
@@ -45,7 +45,7 @@ class Notify(hr.AsyncProcessor):
             context.emit(Note(update.member, profile["mail"], update.text))
 
     async def profile(self, member: str) -> dict[str, Any]:
-        """Ask the service; a client with a pool of connections would stand here."""
+        """Ask the service; a real job would use a client with a pool of connections."""
         reader, writer = await asyncio.open_connection(self.host, int(self.port))
         try:
             writer.write(f"GET /{member} HTTP/1.0\r\n\r\n".encode())
@@ -61,7 +61,7 @@ class Notify(hr.AsyncProcessor):
 
 @hr.job("notify")
 def notify(g: hr.Graph) -> None:
-    """Ask up to a hundred times at once; who cannot be found is set aside."""
+    """Ask for up to a hundred members at once; an unknown member is a dead letter."""
     notes = (
         g.input("updates")
         .partition_by("member")

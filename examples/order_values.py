@@ -1,4 +1,4 @@
-"""Order values: every order with its customer, and in euros at the rate of its own time.
+"""Order values: every order with its customer, in euros at the rate of its own time.
 
     headrace bus create customers --compact --key customer --schema "customer:string,name:string"
     headrace bus append rates rates.jsonl --infer --time at
@@ -6,10 +6,10 @@
     headrace run order_values.py
     headrace bus tail valued --follow
 
-Customers are a table of their latest rows, all of which are read before the first order. Rates
-are a table with a history of a day: whatever the order in which things are read, an order takes
-the rate that was valid when it was placed. ``per_customer`` has the latest name of each customer
-and what was spent so far.
+Customers are a table of their latest rows, which is read in full before the first order. Rates are
+a table with a history of a day: for any order of reading, an order takes the rate that was valid
+when it was placed. ``per_customer`` has the latest name of each customer and the amount spent so
+far.
 """
 
 import headrace as hr

@@ -1,13 +1,13 @@
-"""Trending events: which of them are talked about more than usual, topic by topic.
+"""Trending events: the events with more posts than usual, by topic.
 
     headrace bus append dimensions dimensions.jsonl --infer
     headrace bus append events events.jsonl --infer --time at
     headrace run trending.py
     headrace bus tail trending --follow
 
-The Filterer keeps posts, the Joiner adds what is known of the dimension and the topic of the text,
-the Scorer compares the last minute with the long-term trend, and the Ranker keeps the top three of
-each topic in five minutes. The first two keep nothing, the others state by key.
+The Filterer passes posts, the Joiner adds the data of the dimension and the topic of the text, the
+Scorer compares the last minute with the long-term trend, and the Ranker keeps the top three of each
+topic in five minutes. The first two are stateless, the others have state by key.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ SCORE = {"event": str, "topic": str, "score": float}
 
 @dataclass
 class Counts:
-    """How often an event came in each minute that is not over, and in an earlier one on average."""
+    """The count of an event in each open minute, and its average in earlier minutes."""
 
     minutes: dict[int, int]
     trend: float = 0.0

@@ -1,4 +1,4 @@
-"""Word count: how often each word has come so far.
+"""Word count: the number of times each word has occurred so far.
 
     headrace bus append lines lines.jsonl --infer --time at
     headrace run word_count.py --bounded
@@ -6,7 +6,7 @@
 
 It reads the stream ``lines`` and sends to one other:
 
-    words    word, and how often it has come, for each word that an epoch brought
+    words    word and its count so far, for each word of an epoch
 """
 
 import re
@@ -19,7 +19,7 @@ import headrace as hr
 
 @dataclass
 class Word:
-    """One word of a line, in small letters."""
+    """One word of a line, in lower case."""
 
     word: str
 

@@ -1,49 +1,57 @@
-"""What every suite shares: Hypothesis profiles and a home of the test's own."""
+"""What every suite shares: Hypothesis profiles, quick JVMs and a home of the test's own."""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, settings
-from xdist.scheduler import LoadFileScheduling
+from tests.support import soak
+from tests.support.homes import forget_secrets
+from tests.support.memory import use_memory
+from tests.support.runs import spark_session
 
-_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
-# ci draws the same examples every time, so that a red run means a change, not luck;
-# nightly looks for what neither has seen.
-settings.register_profile("quick", max_examples=30, deadline=None, derandomize=True, database=None)
-settings.register_profile(
-    "ci",
-    max_examples=100,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    print_blob=True,
-    suppress_health_check=_SLOW,
-)
-settings.register_profile(
-    "nightly", max_examples=2000, deadline=None, print_blob=True, suppress_health_check=_SLOW
-)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+pytest_plugins = ["tests.sharing"]
+
+soak.load_profile()
 
 
-class ByFile(LoadFileScheduling):  # type: ignore[misc] # it has no types
-    """Lets each file be run by one process, and all that start Spark by the same.
+def pytest_configure() -> None:
+    """Have Java compile once and plainly: JVMs of tests end before more would pay.
 
-    Those share a session, and two Sparks at the same time would be slow enough for each other to
-    be taken for frozen.
+    With the archive of ``tools/spark_classes.sh`` they need not look into Spark's jars either.
     """
+    use_memory()
+    plain = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", plain)
+    archive = Path(sys.prefix) / "spark.jsa"
+    if archive.exists():
+        plain += f' "-XX:SharedArchiveFile={archive}" -Xlog:cds=off -Xlog:cds+dynamic=off'
+    for name in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
+        os.environ.setdefault(name, plain)
 
-    def _split_scope(self, nodeid: str) -> str:
-        return "spark" if nodeid.startswith("tests/spark/") else str(super()._split_scope(nodeid))
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the soak suite out, or but a tenth of it."""
+    if out := soak.select(items):
+        config.hook.pytest_deselected(items=out)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
-    """Share the tests out in this way where there are several processes."""
-    return ByFile(config, log)
+def pytest_report_header() -> list[str]:
+    """Say which tests of the soak suite are run."""
+    return list(soak.header())
+
+
+@pytest.fixture(autouse=True)
+def _own_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A password of one test, such as ``wrong``, is a word of messages in the next one."""
+    forget_secrets(monkeypatch)
 
 
 @pytest.fixture
@@ -54,3 +62,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "home"
     monkeypatch.setenv("HEADRACE_HOME", str(path))
     return path
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session with two slots, for all tests that need no process of their own."""
+    session = spark_session("local[2]", tmp_path_factory.mktemp("spark") / "spark.log")
+    yield session
+    session.stop()

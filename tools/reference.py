@@ -1,7 +1,7 @@
 """Writes docs/reference from the docstrings of what users import.
 
 python tools/reference.py            writes the pages
-python tools/reference.py --check    says which are not as they would be written, and ends with 1
+python tools/reference.py --check    reports stale pages, and exits with 1 if there are any
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "reference"
 MODULES = {
-    "headrace": "what a job is written with",
+    "headrace": "jobs, graphs, streams, processors, windows",
     "headrace.agg": "aggregates of `aggregate` and `window`",
-    "headrace.sinks": "receivers outside Headrace, and the contract of one of your own",
-    "headrace.warehouse": "tables that jobs write by day, read from Python",
+    "headrace.sinks": "files and databases, and the contract of a sink",
+    "headrace.warehouse": "read tables that jobs write by day",
     "headrace.bus": "streams from Python",
     "headrace.spark": "streams as DataFrames, and state for PySpark programs",
-    "headrace.testing": "a whole job in one thread",
+    "headrace.testing": "run a whole job in one thread",
 }
 _SECTION = re.compile(r"^(Args|Returns|Yields|Raises|Attributes|Examples?):$")
 _TITLES = {"Args": "Arguments", "Attributes": "Attributes"}
@@ -37,12 +37,12 @@ def pages() -> dict[str, str]:
     """Return the text of each page by its name."""
     made = {f"{name}.md": page(name) for name in MODULES}
     rows = [f"| [`{name}`]({name}.md) | {what} |" for name, what in MODULES.items()]
-    head = "# Reference\n\nMade from docstrings by `make docs`; written by no hand.\n\n"
+    head = "# Reference\n\nEvery public name. Generated from docstrings by `make docs`.\n\n"
     table = "\n".join(["| module | holds |", "|---|---|", *rows])
     around = (
         "Settings, commands and errors have pages of the guide: [settings](../guide/settings.md), "
     )
-    around += "[the command](../guide/cli.md), [errors](../guide/errors.md).\n"
+    around += "[commands](../guide/cli.md), [errors](../guide/errors.md).\n"
     return {"README.md": f"{head}{table}\n\n{around}", **made}
 
 
@@ -70,8 +70,10 @@ def described(home: str, module: ModuleType, name: str) -> Iterator[str]:
     yield f"## {name}"
     if isinstance(value, ModuleType):
         yield f"A module: [`{home}.{name}`]({home}.{name}.md)."
+    elif str(getattr(value, "__module__", None) or type(value).__module__).startswith("polars"):
+        yield f"From Polars: `polars.{name}`."
     elif not str(getattr(value, "__module__", "")).startswith(_OWN):
-        yield f"Of Polars, as it is: `{type(value).__module__.partition('.')[0]}.{name}`."
+        yield f"Data: a `{type(value).__name__}`."
     elif inspect.isclass(value):
         yield from class_parts(name, value)
     else:

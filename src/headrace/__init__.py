@@ -1,7 +1,7 @@
 """Headrace: a stateful stream processor in Python whose data pipeline runs on Apache Spark.
 
-Importing this package loads neither Spark nor Arrow; each name loads what it needs when it
-is first used. Begin with ``job``, ``Graph`` and ``agg``.
+Importing this package loads neither Spark nor Arrow; each name loads what it needs when it is
+first used. Start with ``job``, ``Graph`` and ``agg``.
 """
 
 from __future__ import annotations
@@ -15,33 +15,39 @@ if TYPE_CHECKING:
     from headrace import sinks, warehouse
     from headrace.errors import GraphError, HeadraceError, InvalidInputError
     from headrace.graph import agg
-    from headrace.graph.asynchronous import AsyncProcessor, Callback
-    from headrace.graph.builder import Graph
-    from headrace.graph.jobs import Job, job
-    from headrace.graph.kept_tables import Table
-    from headrace.graph.ledger import Output
+    from headrace.graph.builder import (
+        Graph,
+        Job,
+        Stream,
+        confidence,
+        event_time,
+        job,
+        processing_time,
+    )
+    from headrace.graph.diagnostics import Output
+    from headrace.graph.joins import Table
     from headrace.graph.processors import (
+        AsyncProcessor,
+        Callback,
         MonoidProcessor,
         StatefulProcessor,
         StatelessProcessor,
     )
-    from headrace.graph.remote import Remote
-    from headrace.graph.sides import to
+    from headrace.graph.shared_stores import Remote, broadcast
+    from headrace.graph.side_outputs import to
     from headrace.graph.stores import Store, store
-    from headrace.graph.streams import Stream
-    from headrace.graph.tables import broadcast
-    from headrace.graph.times import confidence, event_time, processing_time
-    from headrace.graph.window_makers import (
+    from headrace.graph.windows import (
         count_window,
         global_window,
         hopping,
+        on_count_or_time,
         session,
         sliding,
         tumbling,
     )
+    from headrace.runtime.context import Context
+    from headrace.runtime.timers import Timer
     from headrace.standalone.running import Running, run, start
-    from headrace.task.context import Context
-    from headrace.task.timers import Timer
 
 __all__ = [
     "AsyncProcessor",
@@ -72,6 +78,7 @@ __all__ = [
     "hopping",
     "job",
     "lit",
+    "on_count_or_time",
     "processing_time",
     "run",
     "session",
@@ -85,43 +92,44 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AsyncProcessor": "headrace.graph.asynchronous",
-    "Callback": "headrace.graph.asynchronous",
-    "Context": "headrace.task.context",
+    "AsyncProcessor": "headrace.graph.processors",
+    "Callback": "headrace.graph.processors",
+    "Context": "headrace.runtime.context",
     "Graph": "headrace.graph.builder",
     "GraphError": "headrace.errors",
     "HeadraceError": "headrace.errors",
     "InvalidInputError": "headrace.errors",
-    "Job": "headrace.graph.jobs",
+    "Job": "headrace.graph.builder",
     "MonoidProcessor": "headrace.graph.processors",
-    "Output": "headrace.graph.ledger",
-    "Remote": "headrace.graph.remote",
+    "Output": "headrace.graph.diagnostics",
+    "Remote": "headrace.graph.shared_stores",
     "Running": "headrace.standalone.running",
     "StatefulProcessor": "headrace.graph.processors",
     "StatelessProcessor": "headrace.graph.processors",
     "Store": "headrace.graph.stores",
-    "Stream": "headrace.graph.streams",
-    "Table": "headrace.graph.kept_tables",
-    "Timer": "headrace.task.timers",
+    "Stream": "headrace.graph.builder",
+    "Table": "headrace.graph.joins",
+    "Timer": "headrace.runtime.timers",
     "agg": "headrace.graph.agg",
-    "broadcast": "headrace.graph.tables",
+    "broadcast": "headrace.graph.shared_stores",
     "col": "polars",
-    "confidence": "headrace.graph.times",
-    "count_window": "headrace.graph.window_makers",
-    "event_time": "headrace.graph.times",
-    "global_window": "headrace.graph.window_makers",
-    "hopping": "headrace.graph.window_makers",
-    "job": "headrace.graph.jobs",
+    "confidence": "headrace.graph.builder",
+    "count_window": "headrace.graph.windows",
+    "event_time": "headrace.graph.builder",
+    "global_window": "headrace.graph.windows",
+    "hopping": "headrace.graph.windows",
+    "job": "headrace.graph.builder",
     "lit": "polars",
-    "processing_time": "headrace.graph.times",
+    "on_count_or_time": "headrace.graph.windows",
+    "processing_time": "headrace.graph.builder",
     "run": "headrace.standalone.running",
-    "session": "headrace.graph.window_makers",
+    "session": "headrace.graph.windows",
     "sinks": "headrace.sinks",
-    "sliding": "headrace.graph.window_makers",
+    "sliding": "headrace.graph.windows",
     "start": "headrace.standalone.running",
     "store": "headrace.graph.stores",
-    "to": "headrace.graph.sides",
-    "tumbling": "headrace.graph.window_makers",
+    "to": "headrace.graph.side_outputs",
+    "tumbling": "headrace.graph.windows",
     "warehouse": "headrace.warehouse",
 }
 

@@ -7,11 +7,20 @@ import re
 
 from headrace.errors import InvalidInputError
 
+MIN_EVENT_TIME_MS = -62_135_596_800_000  # the year 1
+MAX_EVENT_TIME_MS = 253_402_300_800_000  # the year 10000
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _PART = re.compile(r"(\d+)(ms|s|m|h|d|w)")
 _WHOLE = re.compile(r"(?:\d+(?:ms|s|m|h|d|w))+")
 
 Duration = str | datetime.timedelta
+
+
+def moment_ms(at: datetime.datetime) -> int:
+    """Return a moment in whole milliseconds since 1970, rounded down; UTC where it has no zone."""
+    zoned = at if at.tzinfo is not None else at.replace(tzinfo=datetime.UTC)
+    return (zoned - _EPOCH) // datetime.timedelta(milliseconds=1)
 
 
 def duration_ms(value: object, what: str, *, least: int = 1) -> int:
@@ -51,3 +60,6 @@ def duration_text(milliseconds: int) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts)
+
+
+__all__ = ["Duration", "duration_ms", "duration_text"]

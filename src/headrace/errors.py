@@ -3,6 +3,7 @@
 HeadraceError
 ├── InvalidInputError   fix the graph, setting, argument or record and run again (a ValueError)
 │   ├── GraphError           every mistake of a graph at once
+│   ├── UserFunctionError    a user's function raised
 │   ├── PartsError           the parts of a job cannot do that
 │   ├── FunctionResultError  what a user's function returned cannot be used
 │   ├── CallTimeoutError     a user's function did not return in time
@@ -23,6 +24,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from headrace.redaction import redacted
+
 _ADVISES = re.compile(r"[;?](?! expected\b| found\b)|: headrace ")
 """Messages name the next move after a semicolon, or by a command."""
 
@@ -31,26 +34,26 @@ class HeadraceError(Exception):
     """Root of all errors raised on purpose.
 
     Args:
-        message: what failed, found, expected, and the next move, in lower case.
+        message: what failed, what was found and expected, and what to do next, in lower case.
         **fields: where it happened, such as ``stream``, ``partition``, ``offset``,
             ``task``, ``epoch``; kept across processes.
 
     Attributes:
-        also: what else can be done, as whoever met the error knows.
+        also: what else can be done, as known where the error was caught.
     """
 
     code: ClassVar[str] = "HR000"
     move: ClassVar[str] = ""  # what to do; said where the message does not say it better
 
     def __init__(self, message: str, **fields: Any) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = redacted(message)  # it may quote an address or a setting
+        super().__init__(self.message)
         self.fields = {name: value for name, value in fields.items() if value is not None}
         self.also = ""
 
     @property
     def advice(self) -> str:
-        """What to do, where the message does not say it itself, and what else; may be empty."""
+        """What to do, if the message does not contain it, and what else; can be empty."""
         move = "" if _ADVISES.search(self.message) else self.move
         return "; ".join(filter(None, (move, self.also)))
 
@@ -79,7 +82,7 @@ class InvalidInputError(HeadraceError, ValueError):
     """A graph, setting, argument or record that cannot work. Fix it and run again."""
 
     code = "HR100"
-    move = "put right what the message names, and run it again"
+    move = "fix what the message names, and run it again"
 
 
 class GraphError(InvalidInputError):
@@ -91,7 +94,7 @@ class GraphError(InvalidInputError):
     """
 
     code = "HR101"
-    move = "put these lines right, and look at the plan with: headrace explain MODULE:JOB"
+    move = "fix these lines, and check the plan with: headrace explain MODULE:JOB"
 
     def __init__(self, job: str, problems: Sequence[str]) -> None:
         lines = "\n".join(f"  {number}. {text}" for number, text in enumerate(problems, 1))
@@ -102,7 +105,7 @@ class GraphError(InvalidInputError):
 
     @property
     def advice(self) -> str:
-        """What to do about all of them; each may say more."""
+        """What to do about all of them; each can contain more advice."""
         return self.move
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -110,18 +113,25 @@ class GraphError(InvalidInputError):
         return (GraphError, (self.job, self.problems))
 
 
+class UserFunctionError(InvalidInputError):
+    """A user's function raised. Fix it; nothing of the epoch became visible."""
+
+    code = "HR102"
+    move = 'fix the function, or set such records aside with on_error="dead_letter"'
+
+
 class PartsError(InvalidInputError):
     """What cannot be done to a job of several parts, or between what they were and are."""
 
     code = "HR114"
-    move = "put back what has changed, or begin anew: headrace jobs reset JOB"
+    move = "change it back, or start over: headrace jobs reset JOB"
 
 
 class FunctionResultError(InvalidInputError):
     """A user's function returned None, other columns or types, or another number of rows."""
 
     code = "HR110"
-    move = "let it return what was expected, or set such records aside with on_error="
+    move = "return what was expected, or set such records aside with on_error="
 
     def met(self, site: str, record: object) -> FunctionResultError:
         """Return the error with the line of the function, and what it was given."""
@@ -133,49 +143,71 @@ class CallTimeoutError(InvalidInputError):
     """A user's function had not returned after ``job.call_timeout_s``. Let it end sooner."""
 
     code = "HR111"
-    move = "let it end sooner, or raise job.call_timeout_s"
+    move = "make it return sooner, or raise job.call_timeout_s"
 
 
 class MessageTypeError(InvalidInputError):
     """A record holds null or a value that the class which a function takes does not allow."""
 
     code = "HR113"
-    move = "let the class allow it, or set such records aside with on_error="
+    move = "make the class allow it, or set such records aside with on_error="
 
 
 class EventTimeError(InvalidInputError):
-    """A record's event time is null, before 1970, after 9999, or too far ahead."""
+    """A record's event time is null, before the year 1, after 9999, or too far ahead."""
 
     code = "HR112"
-    move = "put such records right where they are made, or set them aside with on_error="
+    move = "fix such records where they are made, or set them aside with on_error="
 
 
 class UnavailableError(HeadraceError):
     """Something outside does not answer. Try again, within a deadline."""
 
     code = "HR200"
-    move = "try again; headrace doctor tells what does not answer"
+    move = "try again; headrace doctor shows what does not answer"
 
 
 class NotOwnerError(HeadraceError):
     """Another driver or attempt owns the work. Stop; a retry can never succeed."""
 
     code = "HR300"
-    move = "stop; headrace jobs ls tells who runs the job"
+    move = "stop; headrace jobs ls shows who runs the job"
+
+    @classmethod
+    def taken_over(
+        cls, what: str, own: int = 0, *, newer: int = 0, holder: str = "", **fields: Any
+    ) -> NotOwnerError:
+        """Return the error of a driver that has a successor, in the words that all have for it.
+
+        Args:
+            what: was taken over, such as ``job 'clicks'``.
+            own: generation of the driver; 0: not known here.
+            newer: generation of its successor; 0: not known here.
+            holder: process and host of its successor; empty: not known here.
+            **fields: where it happened.
+        """
+        known = ", ".join(filter(None, (f"generation {newer}" if newer else "", holder)))
+        by = f" ({known})" if known else ""
+        this = f"this one, of generation {own}," if own else "this one"
+        return cls(
+            f"{what} was taken over by a newer driver{by}; {this} stops: headrace jobs ls shows "
+            "who runs it",
+            **fields,
+        )
 
 
 class CorruptDataError(HeadraceError):
     """Bytes that do not match their checksum or format. Rebuild from what is intact."""
 
     code = "HR400"
-    move = "rebuild from what is intact; headrace jobs describe JOB tells what is kept"
+    move = "rebuild from intact files; headrace jobs describe JOB shows which epochs are kept"
 
 
 class ClosedError(HeadraceError, RuntimeError):
     """Used after close. Fix the program."""
 
     code = "HR500"
-    move = "open it again, and close it when all is done"
+    move = "open it again, and close it when everything is done"
 
 
 class InternalError(HeadraceError, AssertionError):

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
+import shutil
 from collections.abc import Callable, Iterable
 from io import FileIO
 from pathlib import Path
@@ -17,10 +19,14 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from headrace.clock import Clock, Deadline
 from headrace.errors import CorruptDataError, UnavailableError
 
 Bytes: TypeAlias = bytes | memoryview | pa.Buffer
 _MOST_CHUNKS = 512
+
+TRASH = ".trash-"
+"""How the names begin of folders that are about to be removed."""
 
 
 def _syncfs(descriptor: int) -> int:
@@ -47,7 +53,7 @@ class Files:
         The folder is made when missing. The name is durable only after ``sync_folder``.
         A file that does not outlive its epoch need not be ``durable``.
         """
-        with _created(path) as file:
+        with self._created(path, durable=durable) as file:
             try:
                 size = self._fill(file, chunks)
                 if durable:
@@ -57,6 +63,14 @@ class Files:
                 error.filename = error.filename or str(path)
                 path.unlink(missing_ok=True)  # a full disk gets its room back
                 raise
+
+    def _created(self, path: Path, *, durable: bool) -> FileIO:
+        """Open a new file; its folder, which mostly is there, is made only when it is not."""
+        try:
+            return open(path, "xb", buffering=0)
+        except FileNotFoundError:
+            self.make_missing(path.parent, durable=durable)
+            return open(path, "xb", buffering=0)
 
     def _fill(self, file: FileIO, chunks: Iterable[Bytes]) -> int:
         size = 0
@@ -112,21 +126,89 @@ class Files:
         self.sync_folder(path.parent)
         return True
 
-    def link(self, temporary: Path, path: Path) -> None:
-        """Give a durable file another name, which must be free, durably; it keeps its own."""
-        os.link(temporary, path)
-        self.sync_folder(path.parent)
+    def publish_again(self, path: Path, data: bytes, unique: str) -> None:
+        """Create ``path`` with ``data``, or let it be as new: who tidies by age leaves it."""
+        while not self.publish(path, data, unique):
+            with contextlib.suppress(FileNotFoundError):  # tidied at this moment
+                os.utime(path)
+                return
 
-    def replace(self, path: Path, data: bytes, unique: str) -> None:
-        """Set the content of a small file that is never mapped, in one step."""
+    def link(self, temporary: Path, path: Path, *, durable: bool = True) -> None:
+        """Give a durable file another name, which must be free; it keeps its own.
+
+        With ``durable`` the name lasts; else ``sync_folder`` makes those of a folder last.
+        """
+        os.link(temporary, path)
+        if durable:
+            self.sync_folder(path.parent)
+
+    def replace(self, path: Path, data: bytes, unique: str, *, durable: bool = True) -> None:
+        """Set the content of a small file that is never mapped, in one step.
+
+        One that is not ``durable`` may be as before, or empty, after a loss of power.
+        """
         temporary = path.with_name(f".{path.name}.{unique}.tmp")
-        self.write_new(temporary, [data])
+        self.write_new(temporary, [data], durable=durable)
         os.replace(temporary, path)
-        self.sync_folder(path.parent)
+        if durable:
+            self.sync_folder(path.parent)
 
     def rename(self, path: Path, name: Path) -> None:
-        """Give a durable file another name instead of its own; ``sync_folder`` makes it last."""
+        """Give a file or folder another name instead of its own; ``sync_folder`` makes it last."""
         os.rename(path, name)
+
+    def make_folder(self, folder: Path, mode: int = 0o777) -> None:
+        """Make a folder, with those above it, unless it is there; its name is durable either way.
+
+        Who made a folder above may have died before it made the name durable, so all are made so
+        that this user may have made, on the same file system.
+
+        Args:
+            folder: to be made.
+            mode: of the folder, where it is made; those above it have the usual one.
+        """
+        self.make_missing(folder, mode, durable=False)
+        if not self.sync:
+            return
+        device = folder.stat().st_dev
+        for parent in folder.absolute().parents:
+            found = parent.stat()
+            if found.st_dev != device:
+                return
+            try:
+                self.sync_folder(parent)
+            except PermissionError:
+                if found.st_uid == os.geteuid():
+                    raise
+            if found.st_uid != os.geteuid():
+                return
+
+    def make_missing(self, folder: Path, mode: int = 0o777, *, durable: bool = True) -> None:
+        """Make a folder, with those above it; only what is made here becomes durable."""
+        try:
+            folder.mkdir(mode)
+        except FileExistsError:
+            return
+        except FileNotFoundError:
+            self.make_missing(folder.parent, durable=durable)
+            folder.mkdir(mode, exist_ok=True)
+        if durable:
+            self.sync_folder(folder.parent)
+
+    def remove_tree(self, folder: Path, unique: str) -> None:
+        """Remove a folder with all that is in it: at once under its name, which never comes back.
+
+        What a process left that died in here has a name that begins with ``TRASH``.
+
+        Args:
+            folder: may be gone already.
+            unique: a name part that no other caller uses.
+        """
+        gone = folder.with_name(f"{TRASH}{unique}")
+        with contextlib.suppress(FileNotFoundError):
+            self.rename(folder, gone)
+            self.sync_folder(folder.parent)  # half a tree must not be found under its name
+            shutil.rmtree(gone, ignore_errors=True)
 
     def sync_file(self, descriptor: int) -> None:
         """Make the content of an open file durable; a failure is never retried."""
@@ -188,20 +270,27 @@ class Files:
             path.unlink()
 
 
-def _created(path: Path) -> FileIO:
-    """Open a new file; its folder, which mostly is there, is made only when it is not."""
-    try:
-        return open(path, "xb", buffering=0)
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return open(path, "xb", buffering=0)
+def write_private(path: Path, data: bytes, unique: str) -> None:
+    """Set the content of a small file that only its owner can read, in one step; not durable.
+
+    Args:
+        path: of the file; its folder is made when missing, for its owner alone.
+        data: the whole content.
+        unique: a name part that no other writer uses.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = path.with_name(f".{path.name}-{unique}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(data)
+    os.replace(temporary, path)
 
 
 class DiskFullError(UnavailableError):
     """A disk has no room left. Make room: a job that waits for it goes on by itself."""
 
     code = "HR206"
-    move = "make room on that disk; a running job goes on by itself, one that stopped is run again"
+    move = "free space on that disk; a running job then continues, a stopped one must be run again"
 
 
 def is_full(error: BaseException) -> bool:
@@ -219,3 +308,23 @@ def disk_error(error: OSError) -> UnavailableError:
         f"the disk refused {where}: {error.strerror or error}; nothing of this epoch is visible: "
         "put the disk in order, then run again"
     )
+
+
+PAUSE_S = 0.0005
+PAUSE_MOST_S = 0.01
+
+
+def take_lock(descriptor: int, clock: Clock, timeout_s: float) -> bool:
+    """Take the lock of an open file; False when another process has it all the time."""
+    deadline = Deadline(clock, timeout_s)
+    pause = PAUSE_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if deadline.expired:
+                return False
+        else:
+            return True
+        clock.sleep(deadline.remaining(pause))
+        pause = min(2 * pause, PAUSE_MOST_S)

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.clock import SystemClock
-from headrace.coordinator.commit_log import CommitLog, FileCommitLog
-from headrace.coordinator.history import load_state
+from headrace.coordinator.commit_log import (
+    KEPT_GENERATIONS,
+    PRUNE_MARGIN,
+    CommitLog,
+    FileCommitLog,
+    load_state,
+)
 from headrace.coordinator.manifest import FORMAT, InputPosition, JobState, Manifest, encode_manifest
 from headrace.errors import CorruptDataError
 from headrace.files import Files
+from headrace.testing import ManualClock, call_at
 from headrace.testing.commit_log_contract import CommitLogContract
 
 
@@ -77,3 +84,54 @@ def test_a_damaged_generation_is_told(tmp_path: Path) -> None:
     (tmp_path / "generations" / "00000001.json").write_bytes(b"{")
     with pytest.raises(CorruptDataError, match=r"generation .*00000001.json cannot be read"):
         log.newest_generation()
+
+
+def test_a_generation_that_became_free_because_it_is_long_over_is_not_taken(
+    tmp_path: Path,
+) -> None:
+    """Its driver froze before it wrote its name, while many others came."""
+    log = open_log(str(tmp_path))
+
+    class Late(Files):
+        is_late = True
+
+        def publish(self, path: Path, *words: Any, **more: Any) -> bool:
+            if self.is_late and path.parent.name == "generations":
+                self.is_late = False
+                for _ in range(KEPT_GENERATIONS + 1):
+                    log.take_generation({})
+            return super().publish(path, *words, **more)
+
+    late = FileCommitLog(tmp_path, Late(sync=False), ManualClock())
+    assert late.take_generation({}) == KEPT_GENERATIONS + 2
+    assert late.newest_generation()[0] == KEPT_GENERATIONS + 2
+
+
+def test_a_winner_that_stalls_after_its_commit_takes_nothing_away(tmp_path: Path) -> None:
+    """Others have built on its epoch before it looks again."""
+    log = FileCommitLog(tmp_path, Files(sync=False), ManualClock())
+    assert log.publish(0, b"0")
+
+    class Stalled(Files):
+        def sync_folder(self, folder: Path) -> None:
+            """Let another driver commit the epoch after, once."""
+            if log.epochs() == [0, 1]:
+                assert log.publish(2, b"2")
+
+    slow = FileCommitLog(tmp_path, Stalled(sync=False), ManualClock(seed=1))
+    assert slow.publish(1, b"1")
+    assert log.epochs() == [0, 1, 2]
+
+
+def test_a_name_that_was_pruned_while_a_manifest_was_written_is_not_won(tmp_path: Path) -> None:
+    """The look before was too early: the name became free since."""
+    log, late = open_log(str(tmp_path)), open_log(str(tmp_path))
+
+    def overtake() -> None:
+        for epoch in range(1, PRUNE_MARGIN + 2):
+            assert log.publish(epoch, b"newer")
+        log.prune(PRUNE_MARGIN + 1)
+
+    with call_at("commit.written", overtake):
+        assert not late.publish(1, b"late")
+    assert log.epochs() == [PRUNE_MARGIN + 1]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from headrace.state import Backend, MemoryBackend, RocksDBBackend
+from headrace.state.backend import Backend
+from headrace.state.memory import MemoryBackend
+from headrace.state.rocksdb import RocksDBBackend
 from headrace.testing.store_contract import STORES, StoreContract
 
 

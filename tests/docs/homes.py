@@ -9,7 +9,7 @@ import pyarrow as pa
 
 import headrace as hr
 from headrace.bus import FileBus, StreamSpec
-from headrace.testing.driver import TestDriver
+from headrace.testing import TestDriver
 
 EPOCHS = 120
 HOME = ".headrace"

@@ -11,7 +11,7 @@ import pytest
 from tests.docs.homes import make_mistake, make_orders, make_payments, make_shop
 from tests.docs.pages import GUIDE, Command, all_blocks, blocks, commands
 from tests.docs.shapes import is_shown
-from tests.unit.cli.commands import headrace
+from tests.support.cli import headrace
 
 HOMES: dict[str, Callable[[Path], None]] = {
     "state.md": make_shop,

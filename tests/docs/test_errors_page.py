@@ -12,16 +12,15 @@ from pkgutil import walk_packages
 
 import pytest
 from rich.console import Console
-from tests.unit.cli.commands import ALL
+from tests.support.cli import ALL, show
 
 import headrace
-from headrace.cli.failures import show
 from headrace.errors import GraphError, HeadraceError
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guide" / "errors.md").read_text()
 SECTIONS = dict(re.findall(r"(?ms)^### (HR\d+)\n(.*?)(?=^##|\Z)", PAGE))
-COMMAND = re.compile(r"headrace ([a-z]+(?: [a-z]+)?)\b")
+COMMAND = re.compile(r"headrace ([a-z]+(?: [a-z]+(?:-[a-z]+)*)?)\b")
 CODE = re.compile(r'^class (\w+)\(.*?^    code(?:: ClassVar\[str\])? = "(HR\d+)"', re.M | re.S)
 
 

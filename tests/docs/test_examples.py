@@ -16,11 +16,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.support.cli import load_job
+from tests.support.homes import read_inputs
+from tests.support.plans import Input
 
-from headrace.cli.targets import find_job
-from headrace.config.inputs import read_inputs
-from headrace.graph.operators import Input
-from headrace.testing.driver import TestDriver
+from headrace.testing import TestDriver
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 MINUTE = 60_000
@@ -63,7 +63,7 @@ class FromFiles(Batch):
     def finish(self) -> int:
         here = self.home / "files"
         said: dict[str, dict[str, Any]] = {}
-        for operator in self._job.build().operators:
+        for operator in self.job.build().operators:
             if isinstance(operator, Input):
                 stream = self.bus.stream(operator.stream)
                 folder = here / operator.stream
@@ -80,7 +80,7 @@ class FromFiles(Batch):
 
 
 def example(name: str, kind: type[TestDriver] = TestDriver) -> TestDriver:
-    return kind(find_job(str(EXAMPLES[0].parent / name)))
+    return kind(load_job(str(EXAMPLES[0].parent / name)))
 
 
 @pytest.fixture(params=[TestDriver, Batch, FromFiles], ids=["stream", "bounded", "files"])

@@ -12,8 +12,10 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "headrace"
 
 LAYERS = [
-    "errors", "closing", "clock", "durations", "faults", "files", "config", "records",
-    "graph", "sinks", "warehouse", "bus", "sources", "state", "plan", "task", "coordinator",
+    "redaction", "errors", "closeable", "clock", "durations", "faults", "files", "fencing",
+    "config", "records",
+    "graph", "sinks", "warehouse", "bus", "sources", "state", "remote_state", "plan", "runtime",
+    "coordinator",
     "control", "standalone", "spark",
     "testing", "bench", "demo", "cli",
 ]  # fmt: skip

@@ -7,13 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 from prometheus_client.parser import text_string_to_metric_families
+from tests.support.watching import TABLE, metrics_text, new_board, show_parts
 
 import headrace as hr
-from headrace.control.board import Board
-from headrace.control.metric_table import TABLE
-from headrace.control.metrics import metrics_text
-from headrace.coordinator.joined import JoinedParts
-from headrace.coordinator.loop import Control
 from headrace.testing import TestDriver
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "observation.md").read_text()
@@ -43,12 +39,12 @@ def test_the_endpoint_has_the_table() -> None:
     with TestDriver(shop, slots=2, hosts=2, standby_copies=1) as driver:
         columns = {"user": pa.string(), "n": pa.int64(), "at": pa.int64()}
         driver.create("orders", columns, time="at")
-        board = Board("shop", driver.settings, Control(), driver.clock)
+        board = new_board("shop", driver.settings, driver.clock)
         for n in range(3):
             driver.feed("orders", [{"user": "ann", "n": n, "at": 1_000_000 + n}])
             summary = driver.advance()
             assert summary is not None
-            board.ready(JoinedParts(driver.parts))
+            show_parts(board, driver)
             board.observe(summary)
         text = metrics_text(board).decode()
     found = {family.name: family for family in text_string_to_metric_families(text)}

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 from tests.docs.pages import ROOT, blocks, commands
-from tests.unit.cli.commands import done
+from tests.support.cli import done, load_job
 
-from headrace.cli.targets import find_job
-from headrace.testing.driver import TestDriver
+from headrace.testing import TestDriver
 
 README = ROOT / "README.md"
 
@@ -32,7 +31,7 @@ def test_the_first_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert told[0].startswith("stream clicks: 2 partitions")
     assert told[1] == f"{len(rows)} row appended to clicks\n"
     assert told[2].startswith("job clicks: 2 levels")
-    with TestDriver(find_job("clicks:clicks"), home=Path(".headrace"), memory_bus=False) as driver:
+    with TestDriver(load_job("clicks:clicks"), home=Path(".headrace"), memory_bus=False) as driver:
         driver.finish()
     assert "views=1  slowest=41" in done("bus", "tail", "views")
     sys.modules.pop("clicks", None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from headrace.config import Settings, load_settings, setting_keys
+from tests.support.homes import Settings, load_settings, setting_keys
 
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "settings.md"
 

@@ -21,15 +21,16 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 from tests.docs.pages import GUIDE, PAGES, ROOT, Block, all_blocks, blocks, commands
-from tests.unit.cli.commands import ALL
+from tests.support.changes import JobState
+from tests.support.cli import ALL
+from tests.support.homes import load_settings
+from tests.support.runs import EpochSummary
 
 import headrace as hr
-from headrace.cli.running.live import Screen, live_table
-from headrace.cli.running.progress import Progress
-from headrace.config import load_settings
-from headrace.coordinator.manifest import InputPosition, JobState
-from headrace.coordinator.summary import EpochSummary
-from headrace.testing.driver import TestDriver
+from headrace.cli.run.progress import Progress
+from headrace.cli.run.reporters import TerminalSize, live_table
+from headrace.coordinator.manifest import InputPosition
+from headrace.testing import TestDriver
 
 LANGUAGES = {"python", "pycon", "sh", "console", "toml", "sql", "text"}
 PYTHON, TOML, SQL = all_blocks("python"), all_blocks("toml"), all_blocks("sql")
@@ -40,8 +41,12 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 @pytest.mark.parametrize("block", PYTHON, ids=[block.name for block in PYTHON])
-def test_python_runs(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_runs(
+    block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     """What a reader copies works as it stands."""
+    if "spark" in block.text:
+        request.getfixturevalue("spark")
     monkeypatch.chdir(tmp_path)
     module = types.ModuleType("snippet")
     source = "\n" * block.line + block.text
@@ -81,6 +86,8 @@ def is_there(words: list[str]) -> bool:
     if program == "make":
         verbs = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         return {word for word in rest if "=" not in word} <= {*verbs}
+    if program == "python":
+        return (ROOT / rest[0]).exists()
     if program == "git":
         return rest[0] == "clone"
     if program == "pip":
@@ -131,9 +138,11 @@ def test_the_live_table_of_the_page_is_the_real_one() -> None:
     progress = Progress("delay-radar", {"flights": "flights"}, {}, before, 0.0)
     progress.observe(summary, after, 8.547)
     console = Console(file=io.StringIO(), width=100)
-    console.print(live_table(progress, {"flights": [200_000]}, 8.547, Screen(100, 24)))
+    console.print(live_table(progress, {"flights": [200_000]}, 8.547, TerminalSize(100, 24)))
     assert isinstance(console.file, io.StringIO)
-    (page,) = blocks(GUIDE / "cli.md", "text")
+    (page,) = (
+        block for block in blocks(GUIDE / "cli.md", "text") if "watermark (UTC)" in block.text
+    )
     assert [line.rstrip() for line in console.file.getvalue().splitlines()] == [
         line.rstrip() for line in page.text.splitlines()
     ]

@@ -7,16 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.files import Files
-from headrace.state import (
-    Chain,
-    Changes,
-    Position,
-    SegmentWriter,
-    Step,
-    Target,
-    header_at,
-)
-from headrace.state.merging import MergeJob, SourceFile, merge_files
+from headrace.state.backend import ChainStep, Changes, Position, SegmentChain, Target
+from headrace.state.compaction import CompactionInput, SegmentCompaction, compact_files
+from headrace.state.segment import header_at
+from headrace.state.segment_writer import SegmentWriter
 
 FILES = Files(sync=False)
 JOB, STAGE, GROUPS = "job", "stage", 4
@@ -29,7 +23,7 @@ class Ledger:
     root: Path
     lineage: str = "line-0"
     epoch: int = 0
-    steps: list[Step] = field(default_factory=list)
+    steps: list[ChainStep] = field(default_factory=list)
     winners: dict[int, str] = field(default_factory=dict)
     snapshot: tuple[Position, tuple[Path, ...]] | None = None
     written: int = 0
@@ -59,14 +53,14 @@ class Ledger:
     def commit(self, attempt: str, tasks: list[int], paths: tuple[Path, ...]) -> None:
         """Make the next epoch, with these files, the newest."""
         self.epoch += 1
-        self.steps.append(Step(self.position, paths))
+        self.steps.append(ChainStep(self.position, paths))
         self.winners = dict.fromkeys(tasks, attempt)
 
     def rescale(self) -> None:
         """Begin another lineage over the same state."""
         self.lineage = f"line-{int(self.lineage[5:]) + 1}"
         self.epoch += 1
-        self.steps.append(Step(self.position, ()))
+        self.steps.append(ChainStep(self.position, ()))
         self.winners = {}
 
     def write_snapshot(self) -> None:
@@ -77,16 +71,16 @@ class Ledger:
         paths = [*before, *(path for step in self.steps for path in step.paths)]
         self.written += 1
         target = self.root / f"snapshot-{self.epoch}-{self.written}"
-        job = MergeJob(
+        job = SegmentCompaction(
             target,
             header_at("snapshot", JOB, self.position, 1, "snapshot"),
             STAGE,
             0,
             (),
-            tuple(SourceFile(path, None, (0, GROUPS)) for path in paths),
+            tuple(CompactionInput(path, None, (0, GROUPS)) for path in paths),
             0,
         )
-        self.snapshot = (self.position, (merge_files(job, FILES).path,))
+        self.snapshot = (self.position, (compact_files(job, FILES).path,))
         self.steps = []
 
     def _writer(self, kind, position: Position, attempt: str) -> SegmentWriter:
@@ -96,14 +90,14 @@ class Ledger:
 
     def chain(
         self, stage: str, task: int, groups: tuple[int, int], after: Position | None
-    ) -> Chain:
+    ) -> SegmentChain:
         """Answer a task, from the position it holds if that is of this lineage."""
         assert stage == STAGE
         start, files = self.snapshot or (None, ())
         known = [step.position for step in self.steps]
         if after is not None and after.lineage == self.lineage:
             if after in known:
-                return Chain(after, (), tuple(self.steps[known.index(after) + 1 :]))
+                return SegmentChain(after, (), tuple(self.steps[known.index(after) + 1 :]))
             if after == start:
-                return Chain(after, (), tuple(self.steps))
-        return Chain(start, files, tuple(self.steps))
+                return SegmentChain(after, (), tuple(self.steps))
+        return SegmentChain(start, files, tuple(self.steps))

@@ -16,10 +16,15 @@ from hypothesis import strategies as st
 
 from headrace.files import Files
 from headrace.records.keys import encode_columns, encode_key
-from headrace.state import Position, SegmentReader, SegmentWriter, header_at
-from headrace.state.columnar import ColumnarTable, Run, TableKeys, TableLayout, sections
-from headrace.state.columnar.files import open_runs
-from headrace.state.columnar.merge import merge_runs, merged_schema
+from headrace.records.schema import TableLayout
+from headrace.state import segment
+from headrace.state.backend import Position
+from headrace.state.columnar_table import ColumnarTable
+from headrace.state.columns import TableKeys
+from headrace.state.run_merge import merge_runs, merged_schema
+from headrace.state.segment import SegmentReader, header_at, open_runs
+from headrace.state.segment_writer import SegmentWriter
+from headrace.state.sorted_run import SortedRun
 
 pytestmark = pytest.mark.model
 
@@ -54,7 +59,7 @@ class Machine:
         self.layout = TableLayout(keys, VALUES, cluster, ttl_ms)
         self.table, self.mask = ColumnarTable(self.layout), np.uint64((1 << bits) - 1)
         self.folder, self.files = folder, 0
-        self.runs: list[Run] = []
+        self.runs: list[SortedRun] = []
         self.rows: dict[bytes, tuple[int, Key, tuple[Any, ...], int]] = {}
         self.now = 1_000
         self.table.begin(self.now)
@@ -111,7 +116,7 @@ class Machine:
         for name in names:
             self.rows.pop(name, None)
 
-    def write(self, schema: pa.Schema, batches: Any) -> list[Run]:
+    def write(self, schema: pa.Schema, batches: Any) -> list[SortedRun]:
         """Write a run to a file, and open it from there."""
         self.files += 1
         path = self.folder / str(self.files)
@@ -181,8 +186,8 @@ def _rows(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
 @pytest.fixture(autouse=True, scope="module")
 def small_pieces() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sections, "LEAST_ROWS", 2)
-        patch.setattr(sections, "PIECE_ROWS", 4)
+        patch.setattr(segment, "LEAST_ROWS", 2)
+        patch.setattr(segment, "RUN_BLOCK_ROWS", 4)
         yield
 
 

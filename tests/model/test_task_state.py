@@ -13,7 +13,8 @@ from tests.model.ledger import FILES, GROUPS, JOB, STAGE, Ledger
 
 from headrace.graph.operators import StoreSpec
 from headrace.records.keys import encode_key, group_range
-from headrace.state import TaskName, TaskState
+from headrace.state.restore import TaskName
+from headrace.state.task_state import TaskState
 
 pytestmark = pytest.mark.model
 

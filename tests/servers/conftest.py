@@ -1,4 +1,4 @@
-"""A real Redis server for each test that asks, on a free port."""
+"""Real servers, started once for all tests, each of which has an empty one or a database in it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import redis as client_library
-
-from headrace.bench.redis import RedisServer
+from tests.support.servers import PostgresServer, RedisServer
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -19,8 +19,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.servers)
 
 
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
+def server(redis_server: RedisServer) -> RedisServer:
+    """An empty server; files whose tests set it or kill it have ``own_server`` in its place."""
+    with client_library.Redis.from_url(redis_server.url) as redis:
+        redis.flushall()
+        redis.script_flush()
+        redis.config_resetstat()
+        for user in set(redis.acl_users()) - {"default"}:
+            redis.acl_deluser(user)
+    return redis_server
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[RedisServer]:
     with RedisServer(tmp_path / "redis") as server:
         yield server
 
@@ -36,6 +54,28 @@ def backdoor(server: RedisServer) -> Iterator[Any]:
     """The server by the library itself, past the code under test."""
     with client_library.Redis.from_url(server.url) as redis:
         yield redis
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A server that nobody kills."""
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def url(postgres: PostgresServer, request: pytest.FixtureRequest) -> str:
+    """A database of its own for each test."""
+    name = f"test_{abs(hash(request.node.nodeid))}"
+    ask(postgres.url, f"CREATE DATABASE {name}")
+    return postgres.url.replace("/postgres?", f"/{name}?")
+
+
+def ask(url: str, query: str) -> list[tuple[Any, ...]]:
+    """Have PostgreSQL run a statement; return its rows."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(query)
+        return cursor.fetchall() if cursor.description else []
 
 
 def calls(redis: Any, command: str) -> int:

@@ -8,56 +8,27 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pyarrow as pa
 import pytest
+from tests.servers.conftest import ask
+from tests.support.changes import MergeFunction, SinkBackfillResult, given
+from tests.support.homes import Files
+from tests.support.limits import limit
+from tests.support.processes import SystemClock
 
 import headrace as hr
-from headrace.bus.memory import MemoryBus
-from headrace.bus.spec import StreamSpec
-from headrace.clock import SystemClock
-from headrace.coordinator.reprocessing import giving, parted
-from headrace.coordinator.reprocessing.giving import Given, Giving
-from headrace.coordinator.reprocessing.merging import Merge
+from headrace.bus import MemoryBus, StreamSpec
 from headrace.errors import InvalidInputError
-from headrace.faults import injected
-from headrace.files import Files
-from headrace.graph.sinks import Prepared, SinkEpoch, SinkSite
-from headrace.plan.stages import SinkBinding
-from headrace.testing.postgres import PostgresServer
+from headrace.sinks import Prepared, SinkEpoch, SinkSite
+from headrace.testing import crash_at
 
 ORDERS = pa.schema({"id": pa.int64(), "price": pa.float64(), "gone": pa.bool_()})
-
-
-class Died(BaseException):
-    """The process that merges ends here."""
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[PostgresServer]:
-    with PostgresServer() as server:
-        yield server
-
-
-@pytest.fixture
-def url(shared: PostgresServer, request: pytest.FixtureRequest) -> str:
-    name = f"test_{abs(hash(request.node.nodeid))}"
-    with psycopg.connect(shared.url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    return shared.url.replace("/postgres?", f"/{name}?")
-
-
-def ask(url: str, query: str) -> list[tuple[Any, ...]]:
-    with psycopg.connect(url, autocommit=True) as connection:
-        cursor = connection.execute(query)
-        return cursor.fetchall() if cursor.description else []
 
 
 @pytest.fixture
 def bus(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBus]:
     """With old orders: the price of each is its number, but later rows have other ones."""
-    monkeypatch.setattr(parted, "PART_ROWS", 5)
-    monkeypatch.setattr(giving, "ROWS", 5)
+    limit(monkeypatch, merge_part_rows=5, sink_rows=5)
     with MemoryBus() as made:
         stream = made.create(StreamSpec("kept", 2, ORDERS, key=("id",)))
         for price in (0.5, None):
@@ -69,12 +40,8 @@ def bus(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBus]:
         yield made
 
 
-def send(bus: MemoryBus, sink: Any, by: Merge | None = None) -> Given:
-    binding = SinkBinding("out", sink, ORDERS)
-    parts = parted.part_count(bus.stream("kept"))
-    stream, clock = bus.stream("kept"), SystemClock()
-    with Giving(stream, binding, "shop", "run", parts, clock, by) as giving:
-        return giving.give()
+def send(bus: MemoryBus, sink: Any, by: MergeFunction | None = None) -> SinkBackfillResult:
+    return given(bus.stream("kept"), sink, ORDERS, by)
 
 
 def live(sink: Any, tmp_path: Path, number: int, *rows: dict[str, Any]) -> None:
@@ -93,14 +60,7 @@ def test_a_row_that_is_there_stays_and_others_come_once(
 ) -> None:
     sink = hr.sinks.postgres(url, "orders", mode="upsert", key="id")
     live(sink, tmp_path, 1, *({"id": n, "price": 77.0, "gone": False} for n in (3, 20)))
-    passed: list[str] = []
-
-    def die(point: str) -> None:
-        passed.append(point)
-        if passed.count("merge.appended") == nth:
-            raise Died
-
-    with injected(die, ("merge.appended",)), pytest.raises(Died):
+    with crash_at("merge.appended", nth):
         send(bus, sink)
     live(sink, tmp_path, 2, {"id": 4, "price": 88.0, "gone": False})
     assert send(bus, sink).rows == 10
@@ -113,11 +73,7 @@ def test_a_row_that_is_there_stays_and_others_come_once(
 def test_rows_without_a_key_come_once_each(url: str, bus: MemoryBus) -> None:
     sink = hr.sinks.postgres(url, "orders")
 
-    def die(point: str) -> None:
-        if point == "sink.sent":
-            raise Died
-
-    with injected(die, ("sink.sent",)), pytest.raises(Died):
+    with crash_at("sink.sent"):
         send(bus, sink)
     send(bus, sink)
     assert send(bus, sink).rows == 20
@@ -130,7 +86,7 @@ def test_what_deletes_is_refused(url: str, bus: MemoryBus) -> None:
         send(bus, sink)
 
 
-def add(old_first: bool) -> Merge:
+def add(old_first: bool) -> MergeFunction:
     def choose(live: dict[str, Any] | None, old: dict[str, Any]) -> dict[str, Any] | None:
         if live is None:
             return old if old_first else None
@@ -145,14 +101,7 @@ def test_the_merge_function_chooses_between_what_is_there_and_old_rows_once(
 ) -> None:
     sink = hr.sinks.postgres(url, "orders", mode="upsert", key="id")
     live(sink, tmp_path, 1, *({"id": n, "price": 100.0, "gone": None} for n in (3, 4, 20)))
-    passed: list[str] = []
-
-    def die(point: str) -> None:
-        passed.append(point)
-        if passed.count("merge.appended") == nth:
-            raise Died
-
-    with injected(die, ("merge.appended",)), pytest.raises(Died):
+    with crash_at("merge.appended", nth):
         send(bus, sink, add(old_first=True))
     live(sink, tmp_path, 2, {"id": 30, "price": 1.0, "gone": False})
     done = send(bus, sink, add(old_first=True))

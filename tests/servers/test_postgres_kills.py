@@ -8,31 +8,40 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pyarrow as pa
 import pytest
-from tests.servers.test_postgres_sink import ask, numbered
+from tests.servers.conftest import ask
+from tests.servers.test_postgres_sink import numbered
+from tests.support.processes import Deadline, SystemClock, kill, until, wait_until
+from tests.support.runs import JobControl
+from tests.support.servers import PostgresServer
 
 import headrace as hr
-from headrace.bus.address import open_bus
-from headrace.clock import Deadline, SystemClock
-from headrace.coordinator.deploy import deploy
-from headrace.coordinator.loop import Control, begin, drive
-from headrace.coordinator.patience import Patience
-from headrace.faults import injected
-from headrace.graph.jobs import Job
-from headrace.testing import TestDriver
-from headrace.testing.postgres import PostgresServer
-from headrace.testing.processes import kill, wait_until
+from headrace import Job
+from headrace.bus import open_bus
+from headrace.coordinator.deployment import deploy
+from headrace.coordinator.driver_loop import RetryPolicy, run_epochs, start_driver
+from headrace.testing import TestDriver, each_at
 
 FOREVER = "synchronous_standby_names = 'nobody'"
 WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 
 
-@pytest.fixture
-def server() -> Iterator[PostgresServer]:
+@pytest.fixture(scope="module")
+def killed() -> Iterator[PostgresServer]:
     with PostgresServer() as server:
         yield server
+
+
+@pytest.fixture
+def server(killed: PostgresServer) -> PostgresServer:
+    """A server as it was at first, though the test before has set it and killed it."""
+    killed.kill()
+    go_on(killed)
+    killed.start()
+    ask(killed.url, "DROP SCHEMA public CASCADE")
+    ask(killed.url, "CREATE SCHEMA public")
+    return killed
 
 
 def job_of(server: PostgresServer) -> Job:
@@ -57,11 +66,14 @@ def check(server: PostgresServer, rows: int) -> None:
     assert found == sorted((one, n) for one in range(5) for n in range(1, rows // 5 + 1))
 
 
-def hang_in_commit(server: PostgresServer) -> None:
+def hang_in_commit(url: str) -> None:
     """Let each commit wait, once it is on disk, for a standby that never comes."""
-    with psycopg.connect(server.url, autocommit=True) as connection:
-        connection.execute(f"ALTER SYSTEM SET {FOREVER}")
-        connection.execute("SELECT pg_reload_conf()")
+    ask(url, f"ALTER SYSTEM SET {FOREVER}")
+    ask(url, "SELECT pg_reload_conf()")
+    until(lambda: ask(url, "SHOW synchronous_standby_names") == [("nobody",)], "the setting")
+    # Commits wait once the checkpointer has read the setting, as it does between checkpoints.
+    for _ in range(2):
+        ask(url, "CHECKPOINT")
 
 
 def go_on(server: PostgresServer) -> None:
@@ -86,11 +98,8 @@ def test_a_server_killed_before_the_commit_has_nothing_of_the_epoch(
         driver.run()
         feed(driver, 50)
 
-        def hook(point: str) -> None:
-            if point == "sink.sent":
-                server.kill()
-
-        with injected(hook), pytest.raises(hr.sinks.ReceiverAwayError, match="does not answer"):
+        away = pytest.raises(hr.sinks.ReceiverAwayError, match="does not answer")
+        with each_at("sink.sent", server.kill), away:
             driver.advance()
         with pytest.raises(hr.sinks.ReceiverAwayError, match="check that it runs"):
             driver.advance()
@@ -107,7 +116,7 @@ def test_a_server_killed_in_mid_commit_has_the_epoch_once(
     with started(server, tmp_path) as driver:
         feed(driver, 50)
         driver.run()
-        hang_in_commit(server)
+        hang_in_commit(server.url)
         feed(driver, 50)
 
         def end() -> None:
@@ -132,6 +141,7 @@ def test_a_server_killed_in_mid_commit_has_the_epoch_once(
 _DRIVER = """
 import os, signal, sys
 from pathlib import Path
+from tests.servers.test_postgres_kills import hang_in_commit
 from tests.servers.test_postgres_sink import numbered
 from headrace.faults import injected
 from headrace.testing import TestDriver
@@ -140,6 +150,8 @@ import headrace as hr
 url, home, point = sys.argv[1:]
 
 def hook(name):
+    if (name, point) == ("sink.due", "hang"):
+        hang_in_commit(url)
     if name == point:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -179,8 +191,7 @@ def test_a_driver_killed_in_mid_commit_is_followed_by_one_that_sends_nothing_twi
         feed(driver, 50)
         driver.run()
         feed(driver, 50)
-    hang_in_commit(server)
-    process = in_a_process(server, tmp_path, "")
+    process = in_a_process(server, tmp_path, "hang")
     until_committing(server)
     kill(process.pid)
     process.wait()
@@ -212,10 +223,10 @@ def test_a_running_job_says_that_it_waits_and_goes_on(
         feed(driver, 50)
         driver.coordinator.end_at_present()
         server.kill()
-        control, clock = Control(), SystemClock()
-        patience = Patience(clock, control.stop, None, tell)
+        control, clock = JobControl(), SystemClock()
+        retry = RetryPolicy(clock, control.stop, None, tell)
         bus = open_bus(str(driver.settings.bus_dir))
-        drive(driver.coordinator, bus, clock, control, lambda summary: None, patience=patience)
+        run_epochs(driver.coordinator, bus, clock, control, lambda summary: None, retry=retry)
         bus.close()
         assert driver.coordinator.has_ended
         check(server, 100)
@@ -241,20 +252,20 @@ def test_a_job_that_starts_while_the_server_is_away_waits_for_it(
         assert driver.advance_with_crash("commit.published")
         server.kill()
         driver.crash()
-        never = Control().stop
+        never = JobControl().stop
         for limit, line in ((0.0, lambda text: None), (None, tell)):
             (deployment,) = deploy(
-                driver._job.build(), driver.bus, driver.settings, driver.clock, driver._files
+                driver.job.build(), driver.bus, driver.settings, driver.clock, driver._files
             )
             coordinator = deployment.coordinator(
                 driver.runner, driver.bus, driver.clock, driver.settings
             )
-            patience = Patience(SystemClock(), never, limit, line)
+            retry = RetryPolicy(SystemClock(), never, limit, line)
             if limit is None:
-                assert begin(coordinator, patience)
+                assert start_driver(coordinator, retry)
             else:
                 with pytest.raises(hr.sinks.ReceiverAwayError, match="does not answer"):
-                    begin(coordinator, patience)
+                    start_driver(coordinator, retry)
             coordinator.close()
         check(server, 50)
     assert told[0].startswith("the server at postgresql://tester@/postgres, for table rows, does")

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pyarrow as pa
 import pytest
+from tests.servers.conftest import ask
+from tests.support.plans import explain, plan
+from tests.support.servers import resolved_url
 
 import headrace as hr
+from headrace import Job
 from headrace.errors import GraphError, InvalidInputError
-from headrace.faults import FAULT_POINTS
-from headrace.graph.jobs import Job
-from headrace.plan import explain, plan
-from headrace.sinks.postgres import real_url
-from headrace.testing import TestDriver
-from headrace.testing.postgres import PostgresServer
+from headrace.testing import FAULT_POINTS, TestDriver
 
 STEPS = ("epoch.", "commit.", "slot.", "sink.")
 NOT_PASSED = (
@@ -33,27 +30,6 @@ NOT_PASSED = (
 )
 POINTS = [p for p in FAULT_POINTS if p.startswith(STEPS) and not p.startswith(NOT_PASSED)]
 ORDERS = pa.schema({"id": pa.int64(), "price": pa.float64(), "gone": pa.bool_()})
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[PostgresServer]:
-    with PostgresServer() as server:
-        yield server
-
-
-@pytest.fixture
-def url(shared: PostgresServer, request: pytest.FixtureRequest) -> str:
-    """A database of its own for each test."""
-    name = f"test_{abs(hash(request.node.nodeid))}"
-    with psycopg.connect(shared.url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    return shared.url.replace("/postgres?", f"/{name}?")
-
-
-def ask(url: str, query: str) -> list[tuple[Any, ...]]:
-    with psycopg.connect(url, autocommit=True) as connection:
-        cursor = connection.execute(query)
-        return cursor.fetchall() if cursor.description else []
 
 
 def sending(sink: Any, *columns: str) -> Job:
@@ -74,7 +50,7 @@ def run(job: Job, schema: pa.Schema, *epochs: list[dict[str, Any]], seed: int = 
             driver.run()
 
 
-def order(number: int, price: float | None = 1.0, *, gone: bool = False) -> dict[str, Any]:
+def order(number: int, price: float | None = 1.0, *, gone: bool | None = False) -> dict[str, Any]:
     return {"id": number, "price": price, "gone": gone}
 
 
@@ -92,7 +68,7 @@ def test_the_last_row_of_a_key_takes_the_place_of_what_is_there(url: str) -> Non
     run(
         sending(sink),
         ORDERS,
-        [order(1, 1.0), order(1, 2.0), order(2, 1.0), order(3), order(4)],
+        [order(1, 1.0), order(1, 2.0), order(2, 1.0), order(3), order(4), order(5, gone=None)],
         [
             order(2, 7.0),
             order(3, gone=True),
@@ -101,7 +77,8 @@ def test_the_last_row_of_a_key_takes_the_place_of_what_is_there(url: str) -> Non
             order(9, gone=True),
         ],
     )
-    assert ask(url, "SELECT * FROM orders ORDER BY id") == [(1, 2.0), (2, 7.0), (4, 5.0)]
+    found = ask(url, "SELECT * FROM orders ORDER BY id")
+    assert found == [(1, 2.0), (2, 7.0), (4, 5.0), (5, 1.0)]
 
 
 def test_upsert_of_keys_alone_keeps_each_once(url: str) -> None:
@@ -281,9 +258,11 @@ def test_wrong_logins_and_missing_servers_are_told_without_the_password(url: str
 
 def test_a_password_comes_from_the_environment() -> None:
     url = "postgresql://u:${THE_PASSWORD}@${HOST}/db"
-    assert real_url(url, {"THE_PASSWORD": "a/b@c", "HOST": "h"}) == "postgresql://u:a%2Fb%40c@h/db"
+    assert (
+        resolved_url(url, {"THE_PASSWORD": "a/b@c", "HOST": "h"}) == "postgresql://u:a%2Fb%40c@h/db"
+    )
     with pytest.raises(InvalidInputError, match=r"not set here: \['HOST'\]"):
-        real_url(url, {"THE_PASSWORD": "x"})
+        resolved_url(url, {"THE_PASSWORD": "x"})
 
 
 def test_a_missing_library_is_told(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

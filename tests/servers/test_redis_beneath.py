@@ -7,30 +7,23 @@ from pathlib import Path
 
 import pytest
 from tests.servers.test_redis_partials import COLUMNS, Fed, job, totals
+from tests.support.changes import MergeOutcome, merge_run
+from tests.support.limits import limit
+from tests.support.servers import RedisServer
 
-from headrace.bench.redis import RedisServer
-from headrace.cli.jobs.merging import Brought, merge_into
-from headrace.clock import SystemClock
-from headrace.faults import injected
-from headrace.graph.jobs import Job
-from headrace.testing import TestDriver
-
-
-class Died(BaseException):
-    """The process that merges ends here."""
+from headrace import Job
+from headrace.testing import TestDriver, crash_at
 
 
-def merge(code: Job, home: Path) -> Brought:
-    return merge_into("clicks", "clicks-backfill", code, (), 10.0, home, SystemClock())
+def merge(code: Job, home: Path) -> MergeOutcome:
+    return merge_run(code, home)
 
 
 @pytest.mark.parametrize("point", ["sink.part_sent", "merge.appended"])
 def test_old_rows_are_added_to_totals_once(
     server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    monkeypatch.setattr("headrace.coordinator.reprocessing.giving.ROWS", 5)
-    monkeypatch.setattr("headrace.sinks.redis_appending.BATCH_ROWS", 3)
-    monkeypatch.setattr("headrace.sinks.redis_receiver.IN_FLIGHT", 2)
+    limit(monkeypatch, sink_rows=5, redis_batch_rows=3, redis_in_flight=2)
     clicks, fed = job(server.url), Fed(1)
     with (
         TestDriver(clicks, home=tmp_path, memory_bus=False, start="latest") as live,
@@ -47,14 +40,7 @@ def test_old_rows_are_added_to_totals_once(
         span = {"in": {"to_offset": "40"}}
         with TestDriver(apart, home=tmp_path, memory_bus=False, inputs=span) as run:
             run.finish()
-        passed: list[str] = []
-
-        def die(name: str) -> None:
-            passed.append(name)
-            if passed.count(point) == 2:
-                raise Died
-
-        with injected(die, (point,)), pytest.raises(Died):
+        with crash_at(point, 2):
             merge(clicks, tmp_path)
         assert dict(view.items()) != fed.wanted
         merge(clicks, tmp_path)

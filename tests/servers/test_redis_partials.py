@@ -11,17 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.servers.conftest import calls
+from tests.support.limits import limit
+from tests.support.servers import RedisServer, compact_partials, encode_key, read_partials
 
 import headrace as hr
-from headrace.bench.redis import RedisServer
+from headrace import Job
 from headrace.errors import CorruptDataError, InvalidInputError
-from headrace.faults import FAULT_POINTS, injected
-from headrace.graph.jobs import Job
-from headrace.graph.sinks import ReceiverAwayError
-from headrace.records.keys import encode_key
-from headrace.sinks import RedisTotals
-from headrace.sinks.redis_totals import chains, compact
-from headrace.testing import TestDriver
+from headrace.sinks import ReceiverAwayError, RedisTotals
+from headrace.testing import FAULT_POINTS, TestDriver, each_at
 
 COLUMNS = {"page": pa.string(), "n": pa.int64()}
 STEPS = ("epoch.", "commit.", "slot.", "sink.")
@@ -74,8 +71,7 @@ class Fed:
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.sinks.redis_appending.BATCH_ROWS", 3)
-    monkeypatch.setattr("headrace.sinks.redis_receiver.IN_FLIGHT", 2)
+    limit(monkeypatch, redis_batch_rows=3, redis_in_flight=2)
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -136,8 +132,8 @@ def test_whoever_puts_together_late_changes_nothing(server: RedisServer, backdoo
                 driver.run()
                 return view._merge.joined(partials)
 
-        assert compact(backdoor, [name], Slow()) == 0  # type: ignore[arg-type]
-        assert len(chains(backdoor, [name])[0]) == 2
+        assert compact_partials(backdoor, [name], Slow()) == 0  # type: ignore[arg-type]
+        assert len(read_partials(backdoor, [name])[0]) == 2
         assert dict(view.items()) == fed.wanted
 
 
@@ -173,11 +169,8 @@ def test_a_server_that_dies_in_mid_epoch_gets_the_rest(durable_server: RedisServ
         driver.create("in", COLUMNS, partitions=2)
         fed.feed(driver, 60)
 
-        def hook(point: str) -> None:
-            if point == "sink.part_sent":
-                durable_server.kill()
-
-        with injected(hook), pytest.raises(ReceiverAwayError):
+        away = pytest.raises(ReceiverAwayError)
+        with each_at("sink.part_sent", durable_server.kill), away:
             driver.run()
         assert durable_server.start()
         with totals(durable_server) as view:

@@ -11,15 +11,20 @@ from typing import Any
 
 import pytest
 
-from headrace.bench.redis import RedisServer, free_port, redis_binary
 from headrace.clock import SystemClock
 from headrace.errors import InvalidInputError, UnavailableError
 from headrace.graph.operators import StoreSpec
-from headrace.graph.remote import Remote
+from headrace.graph.shared_stores import Remote
 from headrace.records.keys import encode_key
-from headrace.state.remote import RemoteStore
+from headrace.remote_state import RemoteStore
+from headrace.testing.servers import RedisServer, free_port, redis_binary
 
 ACCESSES = ["batched", "async", "blocking"]
+
+
+@pytest.fixture
+def server(own_server: RedisServer) -> RedisServer:
+    return own_server
 
 
 def opened(url: str, **options: Any) -> RemoteStore:
@@ -138,8 +143,8 @@ def test_a_forked_child_has_connections_of_its_own(server: RedisServer, tmp_path
 import os
 from headrace.clock import SystemClock
 from headrace.graph.operators import StoreSpec
-from headrace.graph.remote import Remote
-from headrace.state.remote import RemoteStore
+from headrace.graph.shared_stores import Remote
+from headrace.remote_state import RemoteStore
 
 remote = Remote(url={server.url!r}, cache="0s")
 store = RemoteStore("job", StoreSpec("s", "remote", int, remote=remote), SystemClock())

@@ -8,12 +8,11 @@ import msgspec
 import pyarrow as pa
 import pytest
 from tests.servers.conftest import calls
+from tests.support.servers import RedisServer, decode_key, encode_key
 
 import headrace as hr
-from headrace.bench.redis import RedisServer
+from headrace import Job
 from headrace.errors import HeadraceError, InvalidInputError, UnavailableError
-from headrace.graph.jobs import Job
-from headrace.records.keys import decode_key, encode_key
 from headrace.testing import TestDriver
 
 COLUMNS = {"id": pa.int64(), "country": pa.string()}

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
 from pathlib import Path
 
-from tests.sim.world import World, _rows, make_job, model
+from tests.sim.world import World, make_job, model, rows_of
+from tests.support.changes import JobState
+from tests.support.homes import committed_state
 
-from headrace.coordinator.commit_log import FileCommitLog
-from headrace.coordinator.history import load_state
-from headrace.coordinator.manifest import JobState
-from headrace.files import Files
-from headrace.testing.driver import DriverCrash, TestDriver
+from headrace.testing import TestDriver
 
 
 def open_driver(
@@ -22,8 +19,11 @@ def open_driver(
     store: str = "rocksdb",
     seed: int = 0,
     keep_epochs: int = 100,
+    *,
+    small: bool = True,
 ) -> TestDriver:
-    work = make_job("memory", store) if store == "columnar" else make_job(store)
+    tables = ("memory", store) if store == "columnar" else (store, store)
+    work = make_job(*tables, small=small)
     return TestDriver(
         work, tasks=3, home=home, durability=durability, seed=seed, keep_epochs=keep_epochs
     )
@@ -43,9 +43,7 @@ def job_dir(driver: TestDriver) -> Path:
 
 
 def copied(driver: TestDriver) -> JobState:
-    state = load_state(FileCommitLog(job_dir(driver), Files(sync=False), driver.clock))
-    assert state is not None
-    return state
+    return committed_state(job_dir(driver))
 
 
 def lose_host(driver: TestDriver) -> None:
@@ -66,7 +64,7 @@ def on_another_host(driver: TestDriver, seed: int = 1) -> TestDriver:
     """A driver of the same job and bus whose state directory is its own."""
     other = open_driver(driver.home, seed=seed)
     other.bus.close()
-    other.bus, other._job = driver.bus, driver._job
+    other.bus, other.job = driver.bus, driver.job
     other.state_dir = lambda host: driver.home / "other-host"  # type: ignore[method-assign]
     state = driver.settings.state.model_copy(update={"dir": driver.home / "other-host"})
     other.settings = driver.settings.model_copy(update={"state": state})
@@ -75,11 +73,12 @@ def on_another_host(driver: TestDriver, seed: int = 1) -> TestDriver:
 
 def check_at_least_once(world: World, driver: TestDriver) -> None:
     """State is as without a loss; of the outputs none is missing, and some may be there twice."""
-    expected = model(world.log)
+    log = world.log
+    expected = model(log)
     assert expected["store"] == driver.store("n")
-    assert sum(map(len, world.log)) == driver.coordinator.state.counts["in"]
-    for stream in ("windows", "best", "periodic"):
-        found = _rows(driver, stream)
+    assert sum(map(len, log)) == driver.coordinator.state.counts["in"]
+    for stream in {"windows", "best", "periodic"} & set(driver.bus.names()):
+        found = rows_of(driver, stream)
         assert expected[stream].keys() == found.keys()
         assert all(found[row] >= count for row, count in expected[stream].items())
     counts = {(row["id"], row["n"]) for row in driver.output("counts") if row["n"] > 0}
@@ -88,13 +87,3 @@ def check_at_least_once(world: World, driver: TestDriver) -> None:
 
 def _upto(last: int) -> range:
     return range(1, last + 1)
-
-
-def die_at(point: str) -> Callable[[str], None]:
-    """A hook with which whoever passes a fault point dies there."""
-
-    def hook(name: str) -> None:
-        if name == point:
-            raise DriverCrash(point)
-
-    return hook

@@ -13,20 +13,14 @@ from typing import Any, cast
 
 import msgspec
 
-from headrace.coordinator.changes.requests import (
-    DrainAnswer,
-    DrainRequest,
-    RestartRequest,
-    drain_request,
-    restart_request,
-)
-from headrace.coordinator.hosts.everywhere import Drained
-from headrace.coordinator.hosts.record import HostState
-from headrace.coordinator.hosts.steering import Steering
-from headrace.coordinator.lineages import begin_lineage
-from headrace.coordinator.manifest import JobState
-from headrace.coordinator.savepoints.taking import _bare
-from headrace.testing.clock import ManualClock
+from headrace.coordinator.commands import Drain, Request, Restart, RestartAnswer
+from headrace.coordinator.drain import CordonedHost
+from headrace.coordinator.host_commands import HostCommands
+from headrace.coordinator.host_state import HostState
+from headrace.coordinator.manifest import JobState, begin_lineage
+from headrace.coordinator.operations.savepoint_writer import _detached_state
+from headrace.errors import InvalidInputError
+from headrace.testing import ManualClock
 
 
 class Broken(AssertionError):
@@ -47,16 +41,16 @@ class Asks:
     be empty of all jobs.
     """
 
-    drain: DrainRequest | None = None
-    restart: RestartRequest | None = None
+    drain: Drain | None = None
+    restart: Request[RestartAnswer] | None = None
     cut: bool = False
-    drained: dict[str, Drained] = field(default_factory=dict)
+    drained: dict[str, CordonedHost] = field(default_factory=dict)
     processes: dict[int, int] = field(default_factory=dict)
     since: Mapping[int, int] = field(default_factory=dict)
     savepoints: list[JobState] = field(default_factory=list)
 
-    def read(self) -> tuple[Drained, ...]:
-        """Return the hosts that are to be empty of all jobs, as ``DrainedHosts`` does."""
+    def read(self) -> tuple[CordonedHost, ...]:
+        """Return the hosts that are to be empty of all jobs, as ``CordonedHosts`` does."""
         return tuple(self.drained.values())
 
     def something(self, rng: random.Random, hosts: list[str], clock: ManualClock) -> str:
@@ -64,17 +58,17 @@ class Asks:
         chance, host = rng.random(), rng.choice(hosts)
         if chance < 0.3:
             if self.drain is None:
-                self.drain = drain_request(host, clock, undo=rng.random() < 0.4)
+                self.drain = Drain(host, undo=rng.random() < 0.4)
             return "undrain" if self.drain.undo else "drain"
         if chance < 0.5:
             if self.drained and rng.random() < 0.6:
                 self.drained.pop(rng.choice(sorted(self.drained)))
                 return "used again everywhere"
-            self.drained[host] = Drained(host)
+            self.drained[host] = CordonedHost(host)
             return "drained everywhere"
         if chance < 0.75:
             if self.restart is None:
-                self.restart = restart_request(clock, rolling=rng.random() < 0.7)
+                self.restart = Request.of(Restart(rng.random() < 0.7), clock)
                 self.since = dict(self.processes)
             return "restart asked"
         self.cut = True
@@ -90,25 +84,29 @@ class Serving:
 
     Args:
         asks: of the world.
-        steering: of the driver.
+        host_commands: of the driver.
     """
 
-    def __init__(self, asks: Asks, steering: Steering) -> None:
-        self._asks, self._steering = asks, steering
+    def __init__(self, asks: Asks, host_commands: HostCommands) -> None:
+        self._asks, self._host_commands = asks, host_commands
         self._begun: tuple[str, frozenset[int]] = ("", frozenset())
 
     def serve(self, *, is_paused: bool) -> list[str]:
         """Do what is asked for; returns what was answered, without the savepoint."""
         asks, everywhere, answered = self._asks, cast("Any", self._asks), []
-        self._steering.follow(everywhere)
+        self._host_commands.follow(everywhere)
         if asks.drain is not None:
-            answer = self._steering.drain(asks.drain, everywhere)
-            answered.append("drain refused" if answer.error else "drained")
-            self._check_mark(asks.drain, answer)
+            try:
+                host = self._host_commands.drain(asks.drain, everywhere)
+            except InvalidInputError:
+                answered.append("drain refused")
+            else:
+                answered.append("drained")
+                self._check_mark(asks.drain, host)
             asks.drain = None
         if asks.restart is not None and self._begun[0] != asks.restart.id:
             self._begun = asks.restart.id, self._slots()
-        done = self._steering.restart(asks.restart, is_paused=is_paused)
+        done = self._host_commands.restart(asks.restart, is_paused=is_paused)
         if asks.restart is not None and done is not None:
             old = [
                 slot
@@ -121,21 +119,19 @@ class Serving:
         return answered
 
     def _slots(self) -> frozenset[int]:
-        return frozenset(slot.number for slot in self._steering._members.slots)
+        return frozenset(slot.number for slot in self._host_commands._members.slots)
 
-    def _check_mark(self, asked: DrainRequest, answer: DrainAnswer) -> None:
-        if answer.error:
-            return
-        held = self._steering._reign.state.hosts.get(answer.host, HostState())
+    def _check_mark(self, asked: Drain, host: str) -> None:
+        held = self._host_commands._writer.state.hosts.get(host, HostState())
         require(held.drained != asked.undo, f"{asked} was answered, and is not so")
 
     def validate(self) -> None:
         """Make sure that a restart that is under way is one that can be."""
-        if self._steering._restart is not None:
-            self._steering._restart.validate()
+        if self._host_commands._restart is not None:
+            self._host_commands._restart.validate()
 
 
 def begun_from(saved: JobState, lineage: str) -> JobState:
     """Return the first state of a job that begins from a savepoint."""
-    state = begin_lineage(_bare(saved), lineage)
+    state = begin_lineage(_detached_state(saved), lineage)
     return msgspec.structs.replace(state, until=None)

@@ -19,25 +19,28 @@ import pyarrow as pa
 from tests.sim.machine_asks import Asks, require
 
 import headrace as hr
+from headrace.bus import MemoryBus
 from headrace.coordinator.commit_log import CommitLog
-from headrace.coordinator.creation import task_counts
-from headrace.coordinator.hosts.record import away_hosts
-from headrace.coordinator.manifest import InputPosition, JobState, Manifest, decode_manifest, fold
-from headrace.coordinator.placement import Slot
-from headrace.coordinator.planning import task_name
-from headrace.coordinator.standby.placing import (
+from headrace.coordinator.epoch_ranges import task_name
+from headrace.coordinator.host_state import (
     ACTIVE_LOST,
     FAILOVER,
     NO_FAILOVER,
+    drained_hosts,
     violations,
 )
+from headrace.coordinator.inputs import task_counts
+from headrace.coordinator.manifest import InputPosition, JobState, Manifest, decode_manifest, fold
+from headrace.coordinator.placement import Slot
 from headrace.errors import CorruptDataError, UnavailableError
+from headrace.graph.operator_base import StreamInfo
 from headrace.graph.semantics import Semantics
 from headrace.plan.planner import plan
-from headrace.plan.semantics import Wanted
-from headrace.plan.stages import JobPlan, StreamInfo
-from headrace.state.ownership import StoreHeldError
-from headrace.task.orders import (
+from headrace.plan.semantics import RequestedSemantics
+from headrace.plan.stages import (
+    JobPlan,
+)
+from headrace.runtime.orders import (
     ExchangeFile,
     FileRef,
     InputRange,
@@ -50,6 +53,7 @@ from headrace.task.orders import (
     TaskOrder,
     TaskReport,
 )
+from headrace.state.backend import StoreHeldError
 
 PARTITIONS, KEY_GROUPS = 2, 8
 CELLS = (
@@ -76,7 +80,7 @@ def plan_of(tasks: int, cell: tuple[Semantics, Semantics]) -> JobPlan:
         counts.send_to(g.output("out"))
 
     stream = StreamInfo(pa.schema({"id": pa.int64()}), PARTITIONS)
-    wanted = Wanted(*cell)
+    wanted = RequestedSemantics(*cell)
     return plan(
         job.build(), {"events": stream}, key_groups=KEY_GROUPS, tasks=tasks, semantics=wanted
     )
@@ -151,6 +155,13 @@ class MemoryLog(CommitLog):
         self.generations.append(holder)
         return len(self.generations)
 
+    def claim_generation(self, number: int, holder: dict[str, str | int]) -> bool:
+        """Begin one, if it is the next."""
+        if number <= len(self.generations):
+            return False
+        self.generations += [holder] * (number - len(self.generations))
+        return True
+
     def newest_generation(self) -> tuple[int, dict[str, str | int]]:
         """Return the newest."""
         number = len(self.generations)
@@ -186,7 +197,7 @@ class World:
             Host(f"h{n}", tuple(next(numbers) for _ in range(rng.choice((1, 1, 2)))))
             for n in range(hosts)
         ]
-        self.log = MemoryLog(self)
+        self.log, self.bus = MemoryLog(self), MemoryBus()
         self.state: JobState | None = None
         self.ends = [0] * PARTITIONS
         self.rows: dict[str, tuple[int, list[int]]] = {}
@@ -419,7 +430,7 @@ class World:
 
     def _check_drained(self, before: JobState, after: JobState) -> None:
         """Nothing new comes to a host that is to be empty, where another one has slots."""
-        away = away_hosts(before.hosts)
+        away = drained_hosts(before.hosts)
         if not self.placed_over - away:
             return
         for name, task in after.tasks.items():
@@ -478,7 +489,7 @@ class World:
         own = {name for name, host in state.hosts.items() if host.drained} - marked
         require(marked == meant - own, f"of all jobs, {meant} are drained, and {marked} are marked")
         cores = {name: host.slots for name, host in state.hosts.items() if host.slots}
-        away = away_hosts(state.hosts)
+        away = drained_hosts(state.hosts)
         opened = {name: count for name, count in cores.items() if name not in away} or cores
         load = Counter(task.host for task in state.tasks.values())
         copies = Counter(one.host for held in state.standbys.values() for one in held)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from tests.sim.window_model import PARTITIONS, Record, feed
 from tests.sim.window_model import create as create_input
+from tests.support.limits import limit
 
 import headrace as hr
 from headrace.testing import TestDriver
@@ -23,19 +24,19 @@ POINTS = (
     "commit.written",
     "commit.published",
 )
-LIMITS = (
-    "headrace.task.windows.totals.FLUSH_ROWS",
-    "headrace.task.windows.totals.FOLD_ROWS",
-    "headrace.task.windows.partial_table.TAKE_ROWS",
-    "headrace.task.source.CHUNK_ROWS",
-    "headrace.task.exchange.FRAME_ROWS",
-)
+SMALL: dict[str, float] = {
+    "totals_flush_rows": 3,
+    "totals_fold_rows": 1,
+    "partial_take_rows": 3,
+    "chunk_rows": 3,
+    "exchange_frame_rows": 3,
+}
 records = st.builds(
     Record,
     st.integers(0, PARTITIONS - 1),
     st.sampled_from(["a", "b", None]),
     st.integers(-5, 5),
-    st.integers(0, 60),
+    st.integers(-30, 30),
 )
 Feed = Callable[[TestDriver, int, int], None]
 
@@ -66,8 +67,7 @@ def played(
         TestDriver(job, tasks=2, key_groups=8, max_rows=max_rows) as driver,
     ):
         if data.draw(st.booleans()):
-            for name in LIMITS:
-                patch.setattr(name, 1 if name.endswith("FOLD_ROWS") else 3)
+            limit(patch, **SMALL)
         create(driver)
         for begin, end in zip([0, *cuts], [*cuts, rows], strict=True):
             feed(driver, begin, end)

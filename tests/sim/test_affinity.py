@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
-from tests.unit.cli.commands import done
+import pyarrow as pa
+from tests.support.cli import done
+from tests.support.hosts import (
+    MAX_STANDBY_LAG_EPOCHS,
+    EventKind,
+    TurnedDriver,
+    carry_out,
+    collected,
+    epochs_of,
+    homes,
+    lose_home,
+    orders,
+    restoring,
+    standby_epochs,
+    state_of,
+    turn_slots,
+)
 
 import headrace as hr
-from headrace.coordinator.collector import collect
-from headrace.coordinator.hosts.record import What
-from headrace.coordinator.manifest import JobState
-from headrace.coordinator.standby.course import LATE_EPOCHS
-from headrace.files import Files
-from headrace.graph.types import to_schema
-from headrace.state.follower import Counts
-from headrace.task.slot import run_slot
-from headrace.testing.driver import TestDriver
+from headrace.testing import TestDriver
 
 TASKS, SLOTS, HOSTS = 6, 6, 3
 
@@ -37,15 +44,6 @@ def counts(g: Any) -> None:
     g.input("events").partition_by("id").process(Count, stores={"n": int}, name="count")
 
 
-class TurnedDriver(TestDriver):
-    """Slots have other numbers than before, as after the restart of a whole application."""
-
-    __test__ = False
-
-    def state_dir(self, host: int) -> Path:
-        return super().state_dir((host + 1) % HOSTS)
-
-
 @contextmanager
 def driver_of(
     home: Path, kind: type[TestDriver] = TestDriver, **options: Any
@@ -53,7 +51,7 @@ def driver_of(
     options = {"tasks": TASKS, "slots": SLOTS, "hosts": HOSTS, "memory_bus": False, **options}
     with kind(counts, home=home, **options) as driver:
         if "events" not in driver.bus.names():
-            driver.create("events", to_schema({"id": int}))
+            driver.create("events", {"id": pa.int64()})
         yield driver
 
 
@@ -62,43 +60,8 @@ def feed(driver: TestDriver, ids: int = 60) -> None:
     driver.run()
 
 
-def state_of(driver: TestDriver) -> JobState:
-    return driver.parts[0].state
-
-
-def homes(driver: TestDriver) -> dict[str, str]:
-    return {name: task.host for name, task in state_of(driver).tasks.items()}
-
-
-@contextmanager
-def restoring(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Path, int]]]:
-    """Note what tasks read to bring their stores back, without what standbys read: file, bytes."""
-    read: list[tuple[Path, int]] = []
-    opened: dict[int, Path] = {}
-    opens, applied = Counts.opens, Counts.applied
-
-    def noted(self: Counts, path: Path) -> None:
-        opened[id(self)] = path
-        opens(self, path)
-
-    def counted(self: Counts, size: int, entries: int) -> None:
-        if self.log is not None:
-            read.append((opened[id(self)], size))
-        applied(self, size, entries)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Counts, "opens", noted)
-        patch.setattr(Counts, "applied", counted)
-        yield read
-
-
-def epochs_of(read: Sequence[tuple[Path, int]]) -> set[int]:
-    """Return the epochs whose files were read."""
-    return {int(path.name.partition("-")[0]) for path, size in read if size}
-
-
 def test_tasks_return_to_their_hosts_on_every_epoch_and_after_every_restart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """And of what was committed no more is read than the last epoch, for their stores are there."""
     times = 1
@@ -114,7 +77,7 @@ def test_tasks_return_to_their_hosts_on_every_epoch_and_after_every_restart(
             lambda: driver.runner.kill(3),
         ):
             last = state_of(driver).epoch
-            with restoring(monkeypatch) as read:
+            with restoring() as read:
                 restart()
                 for _ in range(2):
                     feed(driver)
@@ -122,7 +85,7 @@ def test_tasks_return_to_their_hosts_on_every_epoch_and_after_every_restart(
                     assert homes(driver) == before
             assert epochs_of(read) <= {last}
         last = state_of(driver).epoch
-    with driver_of(tmp_path, TurnedDriver) as driver, restoring(monkeypatch) as read:
+    with driver_of(tmp_path, TurnedDriver) as driver, restoring() as read:
         for _ in range(2):
             feed(driver)
             times += 1
@@ -135,56 +98,42 @@ def test_tasks_return_to_their_hosts_on_every_epoch_and_after_every_restart(
 
 
 def test_a_slot_on_the_wrong_host_says_so_and_restores_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     with driver_of(tmp_path) as driver:
         feed(driver)
-        order = next(one for one in driver.runner.history if one.level == 1 and one.slot == 0)
+        order = next(one for one in orders(driver) if one.level == 1 and one.slot == 0)
         wrong = driver.runner.host(1)
         assert order.host != wrong.host
         before = sorted(wrong.state_dir.rglob("*"))
         next_one = msgspec.structs.replace(order, epoch=order.epoch + 1)
-        with restoring(monkeypatch) as read:
-            report = run_slot(next_one, wrong)
+        with restoring() as read:
+            report = carry_out(next_one, wrong)
         assert (report.misplaced, report.host, report.tasks) == (True, wrong.host, [])
         assert sorted(wrong.state_dir.rglob("*")) == before
         assert read == []
 
 
 def test_slots_that_have_changed_places_are_asked_anew_and_tasks_stay_on_their_hosts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """The driver does not know that they have until one of them says so."""
     with driver_of(tmp_path) as driver:
         feed(driver)
         before = homes(driver)
         driver.runner.kill_all()
-        opened = driver.runner._open
-        monkeypatch.setattr(driver.runner, "_open", lambda slot: opened((slot + 1) % SLOTS))
-        with restoring(monkeypatch) as read:
+        turn_slots(driver)
+        with restoring() as read:
             feed(driver)
         assert homes(driver) == before
         assert epochs_of(read) <= {1}
         assert driver.store("n") == dict.fromkeys(range(60), 2)
-        (asked,) = [one for one in state_of(driver).story if one.what == What.ASKED]
+        (asked,) = [one for one in state_of(driver).story if one.what == EventKind.ASKED]
         assert "host" in asked.detail
 
 
-def standby_epochs(driver: TestDriver) -> dict[str, int]:
-    return {name: found[0].epoch for name, found in state_of(driver).standbys.items()}
-
-
-def lose_home(driver: TestDriver) -> list[str]:
-    """Lose a host; return the names of the tasks that were there."""
-    before = homes(driver)
-    lost = min(before.values())
-    number = next(n for n in range(HOSTS) if driver.runner.host(n).host == lost)
-    driver.lose_host(number)
-    return [name for name, host in before.items() if host == lost]
-
-
 def test_what_a_standby_holds_is_not_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """Of the task that goes to it, only files of later epochs are opened."""
     with driver_of(tmp_path, standby_copies=1) as driver:
@@ -196,7 +145,7 @@ def test_what_a_standby_holds_is_not_read_again(
         files = [(ref, held[name]) for name in moved for ref in tasks[name].files]
         every = {ref.path for ref, _ in files}
         tail = {ref.path for ref, epoch in files if ref.epoch > epoch}
-        with restoring(monkeypatch) as read:
+        with restoring() as read:
             feed(driver)
         assert {str(path.relative_to(driver.storage)) for path, _ in read} & every == tail
         assert 0 < len(tail) < len(every)
@@ -204,7 +153,7 @@ def test_what_a_standby_holds_is_not_read_again(
 
 
 def test_from_a_standby_that_has_all_that_is_committed_nothing_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     with driver_of(tmp_path, standby_copies=1) as driver:
         for _ in range(4):
@@ -214,7 +163,7 @@ def test_from_a_standby_that_has_all_that_is_committed_nothing_is_read(
         moved = lose_home(driver)
         held, tasks = standby_epochs(driver), state_of(driver).tasks
         assert [name for name in moved if held[name] < tasks[name].epoch] == []
-        with restoring(monkeypatch) as read:
+        with restoring() as read:
             feed(driver)
         assert sum(size for _, size in read) == 0
         assert state_of(driver).counts["standby.failover"] == len(moved) == 2
@@ -227,13 +176,13 @@ def test_a_standby_whose_slot_has_nothing_else_to_do_is_woken_before_it_is_far_b
     with driver_of(tmp_path, standby_copies=1) as driver:
         feed(driver)
         furthest = 0
-        for _ in range(3 * LATE_EPOCHS):
+        for _ in range(3 * MAX_STANDBY_LAG_EPOCHS):
             driver.feed("events", [{"id": 1}])  # of one task, always the same
             driver.run()
             tasks = state_of(driver).tasks
             behind = {name: tasks[name].epoch - at for name, at in standby_epochs(driver).items()}
             furthest = max(furthest, *behind.values())
-        assert LATE_EPOCHS // 2 < furthest <= LATE_EPOCHS + 3
+        assert MAX_STANDBY_LAG_EPOCHS // 2 < furthest <= MAX_STANDBY_LAG_EPOCHS + 3
 
 
 def test_an_old_job_adopts_standbys_and_gives_them_up(tmp_path: Path) -> None:
@@ -276,9 +225,9 @@ def test_jobs_delete_marks_local_state_and_the_collector_removes_it_later(tmp_pa
         assert not driver.storage.exists()
         assert all(any(store.rglob("rocksdb")) for store in stores)
         for host in range(HOSTS):
-            assert collect(driver.state_dir(host), Files(), driver.clock, keep_s) == []
+            assert collected(driver, host, keep_s) == []
         driver.clock.advance(int(keep_s * 1000))
         for host in range(HOSTS):
-            gone = collect(driver.state_dir(host), Files(), driver.clock, keep_s)
+            gone = collected(driver, host, keep_s)
             assert gone == [stores[host]]
         assert [store for store in stores if store.exists()] == []

@@ -6,23 +6,18 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable
-from itertools import cycle
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
+from tests.support.changes import with_settings
 
 import headrace as hr
-from headrace.coordinator.inspection.inspection import JobReader
-from headrace.faults import FAULT_POINTS
-from headrace.files import Files
 from headrace.testing import TestDriver
 
 IN = {"n": pa.int64(), "k": pa.string(), "at": pa.int64()}
 ROWS: list[dict[str, Any]] = [{"n": n, "k": "abc"[n % 3], "at": n * 1000} for n in range(30)]
-POINTS = sorted(point for point in FAULT_POINTS if point.startswith(("slot.", "epoch.", "commit.")))
-CRASHES = list(zip(POINTS, cycle([7, 1000, 3]), strict=False))
 
 
 class World:
@@ -143,42 +138,6 @@ def counted(driver: TestDriver) -> list[tuple[str, int, int]]:
     return sorted((row["k"], row["n"], row["v"]) for row in driver.output("out"))
 
 
-@pytest.mark.parametrize(("point", "max_rows"), CRASHES)
-def test_a_source_job_that_crashes_anywhere_gives_each_result_once_in_order(
-    point: str, max_rows: int
-) -> None:
-    with opened(source(), max_rows=max_rows) as driver:
-        feed(driver)
-        World.held.update({2, 11})
-        driver.advance()
-        driver.advance_with_crash(point)
-        World.held.clear()
-        driver.advance_with_crash(point)
-        driver.run()
-        assert numbers(driver) == [row["n"] for row in ROWS]
-        assert numbers(driver, "beside") == [row["n"] for row in ROWS if row["n"] % 2 == 0]
-
-
-@pytest.mark.parametrize(("point", "max_rows"), CRASHES)
-def test_a_keyed_job_that_crashes_anywhere_counts_each_message_once_in_the_order_of_its_key(
-    point: str, max_rows: int
-) -> None:
-    with opened(keyed(), max_rows=max_rows) as driver:
-        feed(driver)
-        World.held.update({2, 11})
-        driver.advance()
-        driver.advance_with_crash(point)
-        World.held.clear()
-        driver.advance_with_crash(point)
-        driver.run()
-        assert counted(driver) == expected_counts()
-        assert {k: v for k, v in driver.store("n").items() if k != "last"} == {
-            "a": 10,
-            "b": 10,
-            "c": 10,
-        }
-
-
 def test_one_slow_call_holds_no_other_message_of_a_keyed_job_and_goes_on_across_epochs() -> None:
     with opened(keyed(order="out", stores={"n": int})) as driver:
         feed(driver)
@@ -232,6 +191,9 @@ def test_messages_that_wait_come_back_from_the_state(lose: bool) -> None:
         driver.run()
         assert counted(driver) == expected_counts()
         assert sum(task.waiting for task in driver.coordinator.state.tasks.values()) == 0
+        driver.crash(lose_hosts=[0] if lose else [])
+        driver.advance(force=True)
+        assert counted(driver) == expected_counts()
 
 
 def test_messages_that_wait_move_with_their_keys() -> None:
@@ -484,7 +446,7 @@ def test_a_job_whose_messages_wait_for_calls_is_not_called_plainly() -> None:
         feed(driver)
         World.held.add(5)
         driver.advance()
-        driver._job = plain
+        driver.job = plain
         driver.start()
         with pytest.raises(hr.HeadraceError, match="messages wait for asynchronous calls"):
             driver.advance()
@@ -492,8 +454,7 @@ def test_a_job_whose_messages_wait_for_calls_is_not_called_plainly() -> None:
 
 def test_while_too_many_messages_wait_no_input_is_read() -> None:
     with opened(keyed(), max_rows=10) as driver:
-        settings = driver.settings.epoch.model_copy(update={"max_waiting": 5})
-        driver.settings = driver.settings.model_copy(update={"epoch": settings})
+        with_settings(driver, "epoch", max_waiting=5)
         World.held.update(range(10))
         feed(driver)
         for _ in range(4):
@@ -567,10 +528,7 @@ def test_commands_that_look_at_state_show_what_waits(tmp_path: Path) -> None:
         feed(driver)
         World.held.add(5)
         driver.advance()
-        view = JobReader(driver.storage, "counts", Files(sync=False), driver.clock).view(
-            "count.timers"
-        )
-        shown = [row for batch in view.batches() for row in batch.to_pylist()]
+        shown = driver.rows("count.timers")
     waiting = 9  # with 5 those that follow it for its key
     assert len(shown) == waiting
     assert {(row["due"], row["clock"], row["name"]) for row in shown} == {

@@ -9,14 +9,13 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
+from tests.support.soak import more
 
 import headrace as hr
-from headrace.faults import FAULT_POINTS
-from headrace.testing import TestDriver
+from headrace.testing import FAULT_POINTS, TestDriver
 
 POINTS = sorted(point for point in FAULT_POINTS if point.startswith(("slot.", "epoch.", "commit.")))
 COLUMNS = {"n": pa.int64(), "k": pa.int64(), "v": pa.int64(), "at": pa.int64()}
-SEEDS = 16
 
 
 class Slow:
@@ -129,7 +128,7 @@ def played(rows: list[dict[str, Any]], rand: random.Random, via: str) -> Found:
         return results(driver)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", more(range(6), range(200)))
 def test_any_schedule_gives_what_a_plain_class_gives(seed: int) -> None:
     rand = random.Random(seed)
     via = "bus" if seed % 4 == 3 else "exchange"

@@ -12,16 +12,14 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pytest
+from tests.support.changes import with_inputs
+from tests.support.soak import crossed
 
 import headrace as hr
-from headrace.config.inputs import read_inputs
 from headrace.errors import CorruptDataError, InvalidInputError
-from headrace.faults import FAULT_POINTS
 from headrace.testing import TestDriver
 
-STEPS = ("epoch.", "commit.", "slot.")
-NOT_PASSED = ("epoch.output_published", "slot.merge")
-POINTS = [p for p in FAULT_POINTS if p.startswith(STEPS) and not p.startswith(NOT_PASSED)]
+POINTS = ("slot.caught_up", "slot.ran", "epoch.planned", "epoch.before_commit", "commit.published")
 BEGIN = dt.datetime(2013, 1, 1, tzinfo=dt.UTC)
 COLUMNS = {"at": pa.timestamp("us", "UTC"), "user": pa.string(), "n": pa.int64()}
 SCHEMA = {"at": dt.datetime, "user": str, "n": int}
@@ -92,8 +90,7 @@ def bounded(said: Said, **options: Any) -> TestDriver:
     )
 
 
-@pytest.mark.parametrize("form", WRITERS)
-@pytest.mark.parametrize("max_rows", [3, 40, 100_000])
+@pytest.mark.parametrize(("form", "max_rows"), crossed(list(WRITERS), [40, 17, 100_000]))
 def test_files_give_what_the_stream_gives(form: str, max_rows: int, tmp_path: Path) -> None:
     """In one partition and in two, whatever epochs are cut to."""
     fed = rows()
@@ -300,20 +297,20 @@ def test_a_run_goes_on_with_the_input_that_it_began_with(tmp_path: Path) -> None
     with bounded({"files": files}, max_rows=50) as driver:
         driver.advance()
         driver.crash()
-        driver.settings = driver.settings.model_copy(update={"inputs": {}})
+        with_inputs(driver)
         with pytest.raises(
             InvalidInputError, match="in the middle of a run in which input 'in' is"
         ):
             driver.run()
-        other = read_inputs({"in": {"files": files, "to": "2013-01-02"}})
-        driver.settings = driver.settings.model_copy(update={"inputs": other})
-        with pytest.raises(InvalidInputError, match="end that run first, begin anew with"):
+        other = {"files": files, "to": "2013-01-02"}
+        with_inputs(driver, **{"in": other})
+        with pytest.raises(InvalidInputError, match="end that run first, start over with"):
             driver.run()
     with TestDriver(hours) as driver:
         driver.create("in", COLUMNS, time="at")
         driver.feed("in", fed)
         driver.run()
-        driver.settings = driver.settings.model_copy(update={"inputs": other})
+        with_inputs(driver, **{"in": other})
         with pytest.raises(InvalidInputError, match="input 'in' is the stream; found files"):
             driver.start()
 

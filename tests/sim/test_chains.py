@@ -8,9 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.soak import crossed
 
 import headrace as hr
-from headrace.testing.driver import TestDriver
+from headrace.testing import TestDriver
 
 PAUSE = 35
 LEVELS = {"by_user": 2, "by_team": 3, "by_what": 2, "by_score": 1}
@@ -140,13 +141,14 @@ def test_all_levels_do_something(expected: dict[str, Counter[Any]]) -> None:
     assert 0 <= late < 24
 
 
-@pytest.mark.parametrize("via", ["exchange", "bus"])
-@pytest.mark.parametrize(("max_rows", "seed"), [(7, 1), (40, 2), (1_000, 3), (40, 4)])
+@pytest.mark.parametrize(
+    ("cut", "via"), crossed([(7, 1), (40, 2), (1_000, 3), (40, 4)], ["exchange", "bus"])
+)
 def test_results_are_those_of_one_epoch(
-    via: str, max_rows: int, seed: int, expected: dict[str, Counter[Any]]
+    via: str, cut: tuple[int, int], expected: dict[str, Counter[Any]]
 ) -> None:
     """Whatever dies, however epochs are cut, and however many tasks each level has."""
-    assert expected == run(via, max_rows, seed)
+    assert expected == run(via, *cut)
 
 
 def test_a_bounded_run_ends_all_levels_whatever_the_epochs(

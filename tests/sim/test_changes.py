@@ -7,67 +7,30 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.sim.copies import (
-    check_at_least_once,
-    copied,
-    die_at,
-    open_driver,
-)
-from tests.sim.world import PARTITIONS, World
+from tests.sim.copies import check_at_least_once, copied, open_driver
+from tests.sim.world import World
+from tests.support.changes import JobState, remove, reset, state_at, storages, trash
+from tests.support.changes import rescale as rescale_to
+from tests.support.changes import rewind as rewind_to
+from tests.support.pairwise import Cell, choices, pairwise
+from tests.support.soak import more
 
-from headrace.coordinator.changes.removal import remove_job, storages_of
-from headrace.coordinator.changes.rescale_steps import rescale_stopped
-from headrace.coordinator.changes.rewinding import emptied, rewound, set_back
-from headrace.coordinator.collector import TRASH
-from headrace.coordinator.deploy import open_copier
-from headrace.coordinator.inspection.inspection import JobReader
-from headrace.coordinator.manifest import JobState
 from headrace.errors import InvalidInputError
-from headrace.faults import FAULT_POINTS, injected
-from headrace.files import Files
-from headrace.testing.driver import DriverCrash, TestDriver
+from headrace.testing import FAULT_POINTS, TestDriver, call_at, crash_at
 
-FILES = Files(sync=False)
 BACKUP = "backup(30s)"
 BEFORE = ("commit.written", "set_back.published", "rescale.published")
 COPY = tuple(point for point in FAULT_POINTS if point.startswith("copy."))
 Change = Callable[[TestDriver], JobState]
 
 
-def reset(driver: TestDriver) -> JobState:
-    begins = {"events": [0] * PARTITIONS}
-    return placed(driver, lambda state: emptied(state, begins, driver.clock.new_id()))
-
-
 def rewind(driver: TestDriver) -> JobState:
     """To the second epoch of ``stopped``, whatever was done since."""
-    reader = JobReader(driver.storage, "world", FILES, driver.clock)
-    return placed(driver, lambda state: rewound(state, reader.state(2), driver.clock.new_id()))
-
-
-def placed(driver: TestDriver, choose: Callable[[JobState], JobState]) -> JobState:
-    return set_back(
-        driver.storage,
-        "world",
-        choose,
-        bus=driver.bus,
-        files=FILES,
-        clock=driver.clock,
-        copier=open_copier(driver.settings, "world", driver.clock, FILES),
-    )
+    return rewind_to(driver, 2)
 
 
 def rescale(driver: TestDriver) -> JobState:
-    return rescale_stopped(
-        driver.storage,
-        "world",
-        5,
-        None,
-        bus=driver.bus,
-        files=FILES,
-        clock=driver.clock,
-        copier=open_copier(driver.settings, "world", driver.clock, FILES),
-    )
+    return rescale_to(driver, 5)
 
 
 CHANGES: dict[str, tuple[Change, tuple[str, ...]]] = {
@@ -75,12 +38,20 @@ CHANGES: dict[str, tuple[Change, tuple[str, ...]]] = {
     "rewind": (rewind, ("set_back.published", "commit.written", "set_back.committed")),
     "rescale": (rescale, ("rescale.published", "commit.written", "rescale.committed")),
 }
-CASES = [
-    (name, durability, point)
+BASES = [
+    {"change": name, "point": point}
     for name, (_, points) in CHANGES.items()
-    for durability in ("epoch", BACKUP)
-    for point in (*points, *(COPY if durability == BACKUP and name != "reset" else ()))
+    for point in (*points, *(COPY if name != "reset" else ()))
 ]
+FACTORS = {"durability": ("epoch", BACKUP), "asked": ("again", "once")}
+
+
+def allows(cell: Cell) -> bool:
+    return cell["durability"] == BACKUP or not cell["point"].startswith("copy.")
+
+
+CELLS = pairwise(BASES, FACTORS, allows)
+EVERY = [cell for base in BASES for cell in choices(base, FACTORS, allows)]
 
 
 def stopped(driver: TestDriver) -> World:
@@ -107,33 +78,21 @@ def check(driver: TestDriver, world: World, name: str) -> None:
         check_at_least_once(world, driver)
 
 
-@pytest.mark.parametrize(("name", "durability", "point"), CASES)
-def test_a_crash_at_every_step(tmp_path: Path, name: str, durability: str, point: str) -> None:
-    """The job goes on from before or after the change, and the change can be asked for again."""
+@pytest.mark.parametrize("cell", more(CELLS, EVERY), ids=lambda cell: "-".join(cell.values()))
+def test_a_crash_at_every_step(tmp_path: Path, cell: Cell) -> None:
+    """The job goes on from before or after the change, which can be asked for again."""
+    name, point = cell["change"], cell["point"]
     change, _ = CHANGES[name]
-    with open_driver(tmp_path / "home", durability) as driver:
+    with open_driver(tmp_path / "home", cell["durability"]) as driver:
         world = stopped(driver)
-        reader = JobReader(driver.storage, "world", FILES, driver.clock)
-        before = reader.state()
-        with injected(die_at(point), (point,)), pytest.raises(DriverCrash):
+        before = state_at(driver)
+        with crash_at(point):
             change(driver)
-        after = reader.state()
-        assert (after.lineage == before.lineage) == (point in BEFORE)
-        again = change(driver)
-        assert again.lineage != before.lineage
-        world.feed(40)
-        check(driver, world, name)
-
-
-@pytest.mark.parametrize(("name", "durability", "point"), CASES)
-def test_a_crash_after_which_nobody_asks_again(
-    tmp_path: Path, name: str, durability: str, point: str
-) -> None:
-    with open_driver(tmp_path / "home", durability) as driver:
-        world = stopped(driver)
-        with injected(die_at(point), (point,)), pytest.raises(DriverCrash):
-            CHANGES[name][0](driver)
-        driver.start()
+        assert (state_at(driver).lineage == before.lineage) == (point in BEFORE)
+        if cell["asked"] == "again":
+            assert change(driver).lineage != before.lineage
+        else:
+            driver.start()
         world.feed(40)
         check(driver, world, name)
 
@@ -156,15 +115,25 @@ def test_the_loss_of_the_host_takes_nothing_back(tmp_path: Path, name: str) -> N
         check_at_least_once(world, driver)
 
 
-def test_a_change_that_is_refused_lets_go_of_the_lease(tmp_path: Path) -> None:
+def test_a_change_that_fails_gives_the_lease_back(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise InvalidInputError("it failed")
+
     with open_driver(tmp_path / "home", BACKUP) as driver:
         stopped(driver)
 
-        def refuse(state: JobState) -> JobState:
-            raise InvalidInputError(f"no such place after epoch {state.epoch}")
+        with call_at("commit.written", fail), pytest.raises(InvalidInputError, match="it failed"):
+            rescale_to(driver, 8)
+        assert not (driver.settings.jobs_dir / "world" / "lease.json").exists()
 
-        with pytest.raises(InvalidInputError, match="no such place after epoch 3"):
-            placed(driver, refuse)
+
+def test_a_change_that_is_refused_before_it_begins_takes_no_lease(tmp_path: Path) -> None:
+    with open_driver(tmp_path / "home", BACKUP) as driver:
+        stopped(driver)
+        reset(driver)
+
+        with pytest.raises(InvalidInputError, match="found 1000 tasks, expected 1 to 64"):
+            rescale_to(driver, 1000)
         assert not (driver.settings.jobs_dir / "world" / "lease.json").exists()
 
 
@@ -185,8 +154,8 @@ def test_a_change_while_job_dir_is_away_is_copied_by_the_next_driver(tmp_path: P
 DELETION = ("delete.published", "delete.renamed", "delete.gone")
 
 
-def delete(driver: TestDriver) -> None:
-    remove_job(driver.settings, "world", driver.bus, FILES, driver.clock)
+def has_epochs(driver: TestDriver) -> bool:
+    return any(list(path.glob("manifests/[0-9]*.json")) for path in storages(driver))
 
 
 @pytest.mark.parametrize("durability", ["epoch", BACKUP])
@@ -195,18 +164,17 @@ def test_a_crash_while_a_job_is_deleted(tmp_path: Path, durability: str, point: 
     """It is asked for again until the job is gone; then one of its name begins anew."""
     with open_driver(tmp_path / "home", durability) as driver:
         world = stopped(driver)
-        with injected(die_at(point), (point,)), pytest.raises(DriverCrash):
-            delete(driver)
-        left = len(storages_of(driver.settings, "world"))
+        with crash_at(point):
+            remove(driver)
         is_there = point == "delete.published" or (durability, point) == (BACKUP, "delete.renamed")
-        assert bool(left) == is_there
-        delete(driver)
-        assert storages_of(driver.settings, "world") == []
+        assert has_epochs(driver) == is_there
+        remove(driver)
+        assert storages(driver) == []
         world.feed(40)
         driver.finish()
         check_at_least_once(world, driver)
-        delete(driver)
-        assert list(driver.home.glob(f"**/{TRASH}*")) == []
+        remove(driver)
+        assert trash(driver) == []
 
 
 @pytest.mark.parametrize("durability", ["epoch", BACKUP])
@@ -217,9 +185,9 @@ def test_a_job_whose_deletion_died_is_whole_or_gone(
     """A driver that comes in between finds no half of it, and no step back to an old copy."""
     with open_driver(tmp_path / "home", durability) as driver:
         world = stopped(driver)
-        with injected(die_at(point), (point,)), pytest.raises(DriverCrash):
-            delete(driver)
-        is_there = bool(storages_of(driver.settings, "world"))
+        with crash_at(point):
+            remove(driver)
+        is_there = has_epochs(driver)
         epoch = driver.start().state.epoch
         assert epoch == (3 if is_there else 0)
         world.feed(40)

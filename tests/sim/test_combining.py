@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.support.hosts import rows_exchanged
+from tests.support.limits import limit
+from tests.support.plans import plan
+from tests.support.soak import crossed
 
 import headrace as hr
-from headrace.graph.jobs import Job
-from headrace.plan import plan
-from headrace.task.exchange import ExchangeWriter
-from headrace.testing.driver import TestDriver
+from headrace import Job
+from headrace.testing import TestDriver
 
 COLUMNS = {"k": pa.int64(), "v": pa.int64(), "f": pa.float64(), "at": pa.int64()}
 PARTITIONS = 3
@@ -98,23 +100,22 @@ def run(kind: str, seed: int, *, crashes: bool = False) -> tuple[list[Any], int]
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.task.sending.SAMPLE_ROWS", 1)
-    monkeypatch.setattr("headrace.task.sending.WORTH", 1.0)
+    limit(monkeypatch, combine_sample_rows=1)
+    limit(monkeypatch, combine_worth=1.0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("fold_rows", [1 << 17, 7])
+@pytest.mark.parametrize(("kind", "fold_rows"), crossed(list(KINDS), [7, 1 << 17, 7]))
 def test_results_and_late_rows_are_the_same(
     kind: str, fold_rows: int, monkeypatch: pytest.MonkeyPatch, always: None
 ) -> None:
     del always
-    monkeypatch.setattr("headrace.task.sending.FOLD_ROWS", fold_rows)
-    monkeypatch.setattr("headrace.task.sending.HELD_ROWS", 5 * fold_rows)
+    limit(monkeypatch, combine_fold_rows=fold_rows)
+    limit(monkeypatch, combine_held_rows=5 * fold_rows)
     graph = job(kind).build()
     exchanges = [e for stage in plan(graph, {}).stages for e in stage.sends]
     assert exchanges[-1].combined is not None
     folded = run(kind, 1, crashes=True)
-    monkeypatch.setattr("headrace.task.sending.SAMPLE_ROWS", 1 << 40)
+    limit(monkeypatch, combine_sample_rows=1 << 40)
     assert run(kind, 1) == folded
     if kind not in ("every", "global"):
         assert folded[1] > 0
@@ -158,18 +159,8 @@ def test_what_needs_each_row_gets_each_row(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("keys", "rows"), [(50, 4 * 50), (1_000_000, 40_000)])
-def test_rows_are_folded_where_keys_repeat(
-    keys: int, rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_folded_where_keys_repeat(keys: int, rows: int) -> None:
     """Of 4 partitions with 10,000 rows each, every one of which counts."""
-    sent = []
-    write = ExchangeWriter.write
-
-    def counting(self: ExchangeWriter, *arguments: Any) -> Any:
-        sent.append(self.rows)
-        return write(self, *arguments)
-
-    monkeypatch.setattr(ExchangeWriter, "write", counting)
 
     @hr.job("counts")
     def counts(g: hr.Graph) -> None:
@@ -177,7 +168,7 @@ def test_rows_are_folded_where_keys_repeat(
         keyed.window(hr.tumbling("1h"), n=hr.agg.count()).send_to(g.output("out"))
 
     rng = np.random.default_rng(1)
-    with TestDriver(counts) as driver:
+    with TestDriver(counts) as driver, rows_exchanged() as sent:
         driver.create("in", {"k": pa.int64(), "at": pa.int64()}, time="at", partitions=4)
         for partition in range(4):
             columns = [rng.integers(0, keys, 10_000), np.arange(10_000)]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.testing.driver import TestDriver
+from headrace.testing import TestDriver
 
 COLUMNS = {"id": pa.int64(), "at": pa.int64()}
 

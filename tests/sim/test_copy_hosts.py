@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import random
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from tests.sim.copies import (
     begun,
     check_at_least_once,
     copied,
-    die_at,
     expire_lease,
     job_dir,
     lose_host,
@@ -20,13 +19,12 @@ from tests.sim.copies import (
     open_driver,
 )
 from tests.sim.world import World, make_job
+from tests.support.faults import refuse_lease_once, stall_files, wait_at_the_start
+from tests.support.homes import Files
 
-from headrace.coordinator.backup.lease import Lease
-from headrace.coordinator.deploy import open_copier
+import headrace as hr
 from headrace.errors import InvalidInputError, NotOwnerError
-from headrace.faults import injected
-from headrace.files import Files
-from headrace.testing.driver import DriverCrash, TestDriver
+from headrace.testing import TestDriver, call_at, crash_at
 
 
 def test_a_second_host_is_refused_while_the_first_lives(tmp_path: Path) -> None:
@@ -41,9 +39,10 @@ def test_a_second_host_is_refused_while_the_first_lives(tmp_path: Path) -> None:
         second.start()
         assert second.coordinator.state.counts["in"] == 60
         world.feed(60)
-        first.advance()  # it has not looked at job_dir again yet
+        with pytest.raises(NotOwnerError, match=r"newer driver \(generation 2\)"):
+            first.advance()  # it has not looked at job_dir again yet
         first.copy()
-        with pytest.raises(NotOwnerError, match="taken over by generation"):
+        with pytest.raises(NotOwnerError, match="taken over by a newer driver"):
             first.advance(force=True)
         second.finish()
         second.copy()
@@ -54,6 +53,27 @@ def test_a_second_host_is_refused_while_the_first_lives(tmp_path: Path) -> None:
         first.start()
         assert first.coordinator.state.counts == copied(second).counts
         assert first.coordinator.state.ended
+
+
+def test_an_older_driver_stops_once_its_copying_was_refused(tmp_path: Path) -> None:
+    """Of a job that sends nothing, so that no stream refuses it."""
+
+    @hr.job("world")
+    def kept(g: hr.Graph) -> None:
+        g.input("events").partition_by("id").aggregate(name="totals", n=hr.agg.count())
+
+    home = tmp_path / "home"
+    with TestDriver(kept, tasks=1, home=home, durability="backup(30s)") as first:
+        first.create("events", {"id": pa.int64()})
+        first.feed("events", [{"id": 1}])
+        first.advance()
+        first.copy()
+        expire_lease(first)
+        on_another_host(first).start()
+        first.feed("events", [{"id": 2}])
+        first.copy()
+        with pytest.raises(NotOwnerError, match="taken over by a newer driver"):
+            first.advance()
 
 
 def test_slots_of_several_hosts_are_refused(tmp_path: Path) -> None:
@@ -75,15 +95,7 @@ def test_a_refused_lease_after_the_claim_does_not_end_the_driver(
     driver.run()
     assert driver.copy()
     driver.crash()
-    renew, refusals = Lease.renew, ["once"]
-
-    def full(lease: Lease) -> None:
-        if refusals:
-            refusals.pop()
-            raise OSError(errno.ENOSPC, "No space left on device")
-        renew(lease)
-
-    monkeypatch.setattr(Lease, "renew", full)
+    refuse_lease_once(monkeypatch)
     world.feed(20)
     driver.run()
     assert driver.copy()
@@ -96,23 +108,24 @@ class StandsStill(Files):
 
     meanwhile: Callable[[], None] | None = None
 
-    def remove(self, path: Path) -> None:
+    def rename(self, path: Path, name: Path) -> None:
         meanwhile = self.meanwhile
-        if meanwhile is not None and "jobs" in path.parts and not path.name.startswith("."):
+        if meanwhile is not None and "jobs" in path.parts and name.name.startswith("gone-"):
             self.meanwhile = None
             meanwhile()
-        super().remove(path)
+        super().rename(path, name)
 
 
 @pytest.mark.parametrize(
-    "point", ["copy.files_done", "commit.written", "copy.published", "copy.confirmed", "a removal"]
+    "point", ["copy.files_done", "commit.written", "copy.published", "a removal"]
 )
 def test_a_driver_that_stood_still_removes_nothing_of_its_successor(
     tmp_path: Path, point: str
 ) -> None:
     """It wakes in the midst of its copying, after another host has taken over and copied."""
     with open_driver(tmp_path / "home", keep_epochs=0) as first:
-        first._files = files = StandsStill(sync=False)
+        files = StandsStill(sync=False)
+        stall_files(first, files)
         world = begun(first, 22)
         for _ in range(4):
             world.feed(30)
@@ -122,24 +135,25 @@ def test_a_driver_that_stood_still_removes_nothing_of_its_successor(
             world.feed(10)
             first.advance()
         second = on_another_host(first)
-        is_over = False
+        taken = []
 
-        def take_over(name: str) -> None:
-            nonlocal is_over
-            if name == point and not is_over:
-                is_over = True
-                expire_lease(first)
-                for _ in range(2):
-                    world.feed(30)
-                    second.advance()
-                    second.copy()
+        def take_over() -> None:
+            taken.append(point)
+            expire_lease(first)
+            for _ in range(2):
+                world.feed(30)
+                second.advance()
+                second.copy()
 
-        files.meanwhile = lambda: take_over("a removal")
-        with injected(take_over):
+        if point == "a removal":
+            files.meanwhile = take_over
             first.copy()
-        assert is_over
+        else:
+            with call_at(point, take_over):
+                first.copy()
+        assert taken
         first.copy()  # at the latest here it finds out
-        with pytest.raises(NotOwnerError, match="taken over by generation"):
+        with pytest.raises(NotOwnerError, match="taken over by a newer driver"):
             first.advance(force=True)
         state = copied(second)
         assert state.copy_of == second.coordinator.state.digest
@@ -161,7 +175,7 @@ def test_a_host_that_died_before_it_drove_has_overtaken_nobody(tmp_path: Path) -
         first.crash()
         expire_lease(first)
         second = on_another_host(first)
-        with injected(die_at("copy.file_linked")), pytest.raises(DriverCrash):
+        with crash_at("copy.file_linked"):
             second.start()
         second.crash()
         expire_lease(first)
@@ -221,11 +235,9 @@ def test_a_driver_that_waits_at_its_start_keeps_its_lease(tmp_path: Path, durabi
     """It has no epoch to copy yet, as while a sink is away."""
     with open_driver(tmp_path / "home", durability) as driver:
         World(driver, random.Random(26))
-        copier = open_copier(driver.settings, "world", driver.clock, Files(sync=False))
-        assert copier is not None
-        copier.begin(copier.take_home() + 1)
+        renew = wait_at_the_start(driver)
         expire_lease(driver)
         driver.clock.advance(6_000)
-        copier._renew()
+        renew()
         with pytest.raises(NotOwnerError, match=r"driven by process \d+ on host"):
             on_another_host(driver).start()

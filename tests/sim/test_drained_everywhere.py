@@ -8,22 +8,28 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from tests.unit.cli.commands import headrace
+from tests.support.changes import locked
+from tests.support.cli import headrace
+from tests.support.faults import refused_folder
+from tests.support.hosts import (
+    DRAINED,
+    CordonedHost,
+    EventKind,
+    HostState,
+    drain,
+    drained_hosts,
+    follow_drains,
+    happened,
+    homes,
+    host,
+    state_of,
+)
+from tests.support.limits import limit
 
 import headrace as hr
-from headrace.cli import draining
-from headrace.coordinator.changes.requests import drain_request
-from headrace.coordinator.hosts.everywhere import FOLDER, Drained, DrainedHosts
-from headrace.coordinator.hosts.record import HostState, What
-from headrace.coordinator.inspection.host_views import happening_text
-from headrace.coordinator.manifest import JobState
-from headrace.coordinator.storage import DriverLock
-from headrace.files import Files
-from headrace.graph.types import to_schema
-from headrace.testing.driver import TestDriver
-
-FILES = Files(sync=False)
+from headrace.testing import TestDriver
 
 
 class Count:
@@ -41,16 +47,12 @@ def counts(g: Any) -> None:
 def driver_of(home: Path, **options: Any) -> Iterator[TestDriver]:
     with TestDriver(counts, home=home, tasks=6, slots=3, hosts=3, **options) as driver:
         if "events" not in driver.bus.names():
-            driver.create("events", to_schema({"id": int}))
+            driver.create("events", {"id": pa.int64()})
         yield driver
 
 
 def feed(driver: TestDriver, rows: int = 30) -> None:
     driver.feed("events", [{"id": n} for n in range(rows)])
-
-
-def state_of(driver: TestDriver) -> JobState:
-    return driver.parts[0].state
 
 
 def used(driver: TestDriver) -> set[str]:
@@ -60,42 +62,29 @@ def used(driver: TestDriver) -> set[str]:
     return copies | {task.host for task in state.tasks.values()}
 
 
-def note_of(driver: TestDriver) -> DrainedHosts:
-    return DrainedHosts(driver.storage.parent, FILES)
-
-
-def host(driver: TestDriver, number: int) -> str:
-    return driver.runner.host(number).host
-
-
-def texts(driver: TestDriver, what: What) -> list[str]:
-    state = state_of(driver)
-    return [happening_text(one, state) for one in state.story if one.what == what]
-
-
 def test_a_job_that_runs_takes_the_mark_over_and_lets_go_of_it(tmp_path: Path) -> None:
     with driver_of(tmp_path, standby_copies=1) as driver:
         feed(driver)
         driver.run()
-        gone, note = host(driver, 1), note_of(driver)
-        before = {name: task.host for name, task in state_of(driver).tasks.items()}
-        note.add(Drained(gone, time_ms=driver.clock.now_ms()), driver.clock)
+        gone, note = host(driver, 1), drained_hosts(driver)
+        before = homes(driver)
+        note.add(CordonedHost(gone, time_ms=driver.clock.now_ms()), driver.clock)
         for _ in range(8):  # nothing is read: it is for the hosts' sake alone
             driver.clock.advance(1_000)
             driver.advance()
         assert gone not in used(driver)
-        assert texts(driver, What.DRAIN) == ["host host-1 is to be drained for all jobs"]
-        assert texts(driver, What.EMPTY) == ["host host-1 is empty"]
+        assert happened(driver, EventKind.DRAIN) == ["host host-1 is to be drained for all jobs"]
+        assert happened(driver, EventKind.EMPTY) == ["host host-1 is empty"]
         driver.start()
         feed(driver)
         driver.run()
         assert gone not in used(driver)
-        note.remove(Drained(gone))
+        note.remove(CordonedHost(gone))
         for _ in range(8):
             driver.clock.advance(1_000)
             driver.advance()
-        assert {name: task.host for name, task in state_of(driver).tasks.items()} == before
-        assert texts(driver, What.UNDRAIN) == ["host host-1 is used again for all jobs"]
+        assert homes(driver) == before
+        assert happened(driver, EventKind.UNDRAIN) == ["host host-1 is used again for all jobs"]
         assert driver.store("n") == dict.fromkeys(range(30), 2)
 
 
@@ -104,7 +93,7 @@ def test_a_job_that_begins_later_never_uses_the_host(tmp_path: Path) -> None:
         gone = host(other, 1)
     with driver_of(tmp_path) as driver:
         gone = host(driver, 1)
-        note_of(driver).add(Drained(gone), driver.clock)
+        drained_hosts(driver).add(CordonedHost(gone), driver.clock)
         feed(driver)
         driver.advance()
         assert state_of(driver).epoch > 0
@@ -116,7 +105,7 @@ def test_a_host_that_comes_later_is_known_by_its_address(tmp_path: Path) -> None
     """No job knew it when it was drained; and when it comes, nothing goes there."""
     with driver_of(tmp_path) as driver:
         driver.lose_host(2)
-        note_of(driver).add(Drained("", "host-2"), driver.clock)
+        drained_hosts(driver).add(CordonedHost("", "host-2"), driver.clock)
         feed(driver)
         driver.run()
         driver.bring_back(2)
@@ -131,14 +120,14 @@ def test_a_job_that_stood_still_learns_that_the_host_is_used_again(tmp_path: Pat
     with driver_of(tmp_path) as driver:
         feed(driver)
         driver.run()
-        gone, note = host(driver, 0), note_of(driver)
-        note.add(Drained(gone), driver.clock)
+        gone, note = host(driver, 0), drained_hosts(driver)
+        note.add(CordonedHost(gone), driver.clock)
         feed(driver)
         driver.clock.advance(1_000)
         driver.run()
         assert gone not in used(driver)
         driver.crash()
-        note.remove(Drained(gone))
+        note.remove(CordonedHost(gone))
         driver.start()
         feed(driver)
         driver.run()
@@ -152,36 +141,33 @@ def test_a_mark_of_the_job_alone_stays_and_one_of_all_is_not_taken_back_by_one(
     with driver_of(tmp_path) as driver:
         feed(driver)
         driver.run()
-        note, steering = note_of(driver), driver.parts[0].steering
-        steering.drain(drain_request("host-0", driver.clock, undo=False), note)
-        note.add(Drained(host(driver, 1)), driver.clock)
-        ask = drain_request("host-1", driver.clock, undo=False, everywhere=True)
-        assert steering.drain(ask, note).host == host(driver, 1)  # at once
+        note = drained_hosts(driver)
+        drain(driver, "host-0")
+        note.add(CordonedHost(host(driver, 1)), driver.clock)
+        assert drain(driver, "host-1", everywhere=True).host == host(driver, 1)  # at once
         hosts = state_of(driver).hosts
         assert (hosts[host(driver, 0)].drained, hosts[host(driver, 0)].everywhere) == (True, False)
         assert (hosts[host(driver, 1)].drained, hosts[host(driver, 1)].everywhere) == (True, True)
-        alone = steering.drain(drain_request("host-1", driver.clock, undo=True), note)
+        alone = drain(driver, "host-1", undo=True)
         assert "host host-1 is drained for all jobs" in alone.error
         assert "headrace cluster drain host-1 --undo" in alone.error
-        note.remove(Drained(host(driver, 1)))
-        ask = drain_request("host-1", driver.clock, undo=True, everywhere=True)
-        assert steering.drain(ask, note).error == ""
+        note.remove(CordonedHost(host(driver, 1)))
+        assert drain(driver, "host-1", undo=True, everywhere=True).error == ""
         assert not state_of(driver).hosts[host(driver, 1)].drained
         assert state_of(driver).hosts[host(driver, 0)].drained
-        note.add(Drained(host(driver, 0)), driver.clock)
-        steering.follow(note, now=True)
-        note.remove(Drained(host(driver, 0)))
-        steering.follow(note, now=True)
+        note.add(CordonedHost(host(driver, 0)), driver.clock)
+        follow_drains(driver)
+        note.remove(CordonedHost(host(driver, 0)))
+        follow_drains(driver)
         assert state_of(driver).hosts[host(driver, 0)].drained
-        ask = drain_request("host-0", driver.clock, undo=True, everywhere=True)
-        assert steering.drain(ask, note).host == host(driver, 0)
+        assert drain(driver, "host-0", undo=True, everywhere=True).host == host(driver, 0)
         assert state_of(driver).hosts[host(driver, 0)].drained
 
 
 def test_a_job_that_has_no_other_host_runs_on(tmp_path: Path) -> None:
     with driver_of(tmp_path) as driver:
         for number in range(3):
-            note_of(driver).add(Drained(host(driver, number)), driver.clock)
+            drained_hosts(driver).add(CordonedHost(host(driver, number)), driver.clock)
         feed(driver)
         driver.run()
         assert len(used(driver)) == 3
@@ -196,58 +182,52 @@ def test_a_driver_that_dies_with_the_mark_is_followed_by_one_that_has_it(
         feed(driver)
         driver.run()
         gone = host(driver, 1)
-        note_of(driver).add(Drained(gone), driver.clock)
+        drained_hosts(driver).add(CordonedHost(gone), driver.clock)
         driver.clock.advance(1_000)
         feed(driver)
         driver.advance_with_crash("drain.committed" if times == 1 else "placement.let_go")
         driver.run()
         assert gone not in used(driver)
-        assert len(texts(driver, What.DRAIN)) == 1
+        assert len(happened(driver, EventKind.DRAIN)) == 1
         assert driver.store("n") == dict.fromkeys(range(30), 2)
 
 
 def test_what_cannot_be_read_counts_for_nothing(tmp_path: Path) -> None:
     with driver_of(tmp_path) as driver:
-        note = note_of(driver)
-        one = Drained("x/../y", "10.0.0.1:7000", 5)
+        note = drained_hosts(driver)
+        one = CordonedHost("x/../y", "10.0.0.1:7000", 5)
         note.add(one, driver.clock)
-        (driver.storage.parent / FOLDER / "torn.json").write_text('{"host": "x')
+        (driver.storage.parent / DRAINED / "torn.json").write_text('{"host": "x')
         assert note.read() == (one,)
         note.remove(one)
         assert note.read() == ()
 
 
 def test_marks_that_cannot_be_listed_end_no_job_and_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    def refused(files: Files, folder: Path) -> list[str]:
-        if folder.name == FOLDER:
-            raise PermissionError(13, "Permission denied", str(folder))
-        return names(files, folder)
-
-    names = Files.names
     with driver_of(tmp_path) as driver:
         feed(driver)
         driver.run()
-        note_of(driver).add(Drained(host(driver, 1)), driver.clock)
-        driver.parts[0].steering.follow(note_of(driver), now=True)
-        monkeypatch.setattr(Files, "names", refused)
-        feed(driver)
-        driver.clock.advance(60_000)
-        driver.run()
-        assert driver.store("n") == dict.fromkeys(range(30), 2)
-        assert state_of(driver).hosts[host(driver, 1)].everywhere
-        told = headrace("jobs", "describe", "counts", "--home", tmp_path)
-        assert "(all jobs)" in told.out
+        drained_hosts(driver).add(CordonedHost(host(driver, 1)), driver.clock)
+        follow_drains(driver)
+        with refused_folder(DRAINED):
+            feed(driver)
+            driver.clock.advance(60_000)
+            driver.run()
+            assert driver.store("n") == dict.fromkeys(range(30), 2)
+            assert state_of(driver).hosts[host(driver, 1)].everywhere
+            told = headrace("jobs", "describe", "counts", "--home", tmp_path)
+            assert "(all jobs)" in told.out
 
 
 def test_a_host_that_no_job_knows_is_used_again_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with driver_of(tmp_path) as driver:
-        note = note_of(driver)
+        note = drained_hosts(driver)
         for address in ("host-8", "host-9"):
-            note.add(Drained("", address), driver.clock)
+            note.add(CordonedHost("", address), driver.clock)
         feed(driver)
         driver.run()
         told = headrace("cluster", "drain", "host-8", "--undo", "--home", tmp_path)
@@ -295,12 +275,12 @@ def test_a_job_that_does_not_answer_follows_in_its_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its driver is in a long epoch, or frozen: what is noted beside the jobs stays."""
-    monkeypatch.setattr(draining, "ANSWER_S", 0.0)
+    limit(monkeypatch, drain_answer_s=0.0)
     with driver_of(tmp_path) as driver:
         feed(driver)
         driver.run()
         gone, at = host(driver, 1), ("--home", tmp_path)
-        with DriverLock(driver.storage, "counts"):
+        with locked(driver, real_clock=True):
             told = headrace("cluster", "drain", "host-1", "--wait", 0, *at)
             assert told.code == 3
             silent = "job counts does not answer now; it follows what is noted, in its time"
@@ -308,16 +288,16 @@ def test_a_job_that_does_not_answer_follows_in_its_time(
             assert "after 0 s the host still has counts: 2 tasks" in told.err
             alone = headrace("cluster", "drain", "host-2", "--job", "counts", *at)
             assert "the driver did not take the request" in alone.err
-        assert [one.host for one in note_of(driver).read()] == [gone]
+        assert [one.host for one in drained_hosts(driver).read()] == [gone]
         feed(driver)
         driver.clock.advance(1_000)
         driver.run()
         assert used(driver) == {host(driver, 0), host(driver, 2)}
-        with DriverLock(driver.storage, "counts"):
+        with locked(driver, real_clock=True):
             again = headrace("cluster", "drain", "host-1", "--undo", *at)
         assert (again.code, silent in again.err) == (0, True)
-        assert "counts: host host-1 is used again as soon as its driver goes on" in again.out
-        assert note_of(driver).read() == ()
+        assert "counts: host host-1 is used again as soon as its driver continues" in again.out
+        assert drained_hosts(driver).read() == ()
         assert gone not in used(driver)
         driver.clock.advance(1_000)
         driver.run()

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sim.rough import played_log, records
 from tests.sim.window_model import COLUMNS, Case, Record, make_job, marked
+from tests.support.soak import examples
+from tests.support.windows import Tumbling
 
 import headrace as hr
-from headrace.graph.windows import Tumbling
 from headrace.testing import TestDriver
 
 Row = tuple[Any, ...]
@@ -53,7 +54,7 @@ def stats(values: list[int]) -> Row:
 
 @pytest.mark.parametrize("updates", ["replace", "retract", "add"])
 @given(data=st.data())
-@settings(max_examples=25)
+@settings(max_examples=examples(8))
 def test_early_results_equal_the_model(updates: str, data: Any) -> None:
     """Any order of arrival, any epochs, crashes and lost disks, in batches of a few rows."""
     log = data.draw(st.lists(records, max_size=40))

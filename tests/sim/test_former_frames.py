@@ -6,16 +6,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.unit.cli.commands import done
+from tests.support.cli import done
+from tests.support.homes import load_settings
+from tests.support.runs import deployed
 
 import headrace as hr
-from headrace.bus.file import FileBus
-from headrace.clock import SystemClock
-from headrace.config import load_settings
-from headrace.coordinator.loop import Control
-from headrace.coordinator.running.course import Course
 from headrace.errors import InvalidInputError
-from headrace.files import Files
 from headrace.testing import TestDriver
 
 
@@ -41,9 +37,7 @@ def note(home: Path) -> Path:
 
 
 def deploy(home: Path, *sets: str) -> None:
-    settings = load_settings(None, [f"home={home}", *sets], {})
-    with FileBus(settings.bus_dir) as bus:
-        Course(bus, settings, Control(), SystemClock(), Files(sync=False)).deployed(visits)
+    deployed(visits, load_settings(None, [f"home={home}", *sets], {}))
 
 
 def reset(home: Path, where: str) -> None:

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sim.rough import played_log, records
 from tests.sim.window_model import COLUMNS, Record, marked
+from tests.support.soak import examples
+from tests.support.windows import GlobalWindow
 
 import headrace as hr
-from headrace.graph.windows import GlobalWindow
 from headrace.testing import TestDriver
 
 Row = tuple[Any, ...]
@@ -64,7 +65,7 @@ def quiet(times: list[int]) -> dict[int, int]:
 
 @pytest.mark.parametrize("kind", ["every", "idle"])
 @given(data=st.data())
-@settings(max_examples=25)
+@settings(max_examples=examples(8))
 def test_results_by_event_time_equal_the_model(kind: str, data: Any) -> None:
     """No record is late, whatever the order of arrival, the epochs and the crashes."""
     log = data.draw(st.lists(records, max_size=40))
@@ -91,7 +92,7 @@ def run(
 
 
 @given(data=st.data())
-@settings(max_examples=25)
+@settings(max_examples=examples(8))
 def test_results_by_messages_are_of_all_so_far(data: Any) -> None:
     """Each so many messages of a key, and the rest at the end, in the order of arrival."""
     drawn = data.draw(st.lists(records, max_size=40))

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.changes import JobState
+from tests.support.hosts import look_for_hot_keys
 
 import headrace as hr
-from headrace.coordinator.manifest import JobState
-from headrace.faults import injected
-from headrace.task.orders import HotKeys
-from headrace.testing import TestDriver
-from headrace.testing.local_runner import SlotCrash
+from headrace.testing import SlotCrash, TestDriver, each_at
 
 
 def job_of(via: str) -> hr.Job:
@@ -41,32 +38,27 @@ def rows(count: int) -> list[dict[str, Any]]:
 
 def ran(
     via: str, home: Path, *, hot: bool, crash: bool = False
-) -> tuple[list[Any], JobState, list[HotKeys]]:
-    told: list[HotKeys] = []
+) -> tuple[list[Any], JobState, list[Any]]:
+    told: list[Any] = []
     with TestDriver(job_of(via), home=home, max_rows=40) as driver:
-        opened = driver._open_slot
-
-        def open_slot(part: str, slot: int) -> Any:
-            return replace(opened(part, slot), hot_keys=hot)
-
-        driver._open_slot = open_slot  # type: ignore[method-assign]
+        look_for_hot_keys(driver, looks=hot)
         driver.create("orders", {"user": pa.string(), "n": pa.int64(), "at": pa.int64()}, time="at")
         driver.feed("orders", rows(200))
         died: list[str] = []
 
-        def die(point: str) -> None:
-            if crash and point == "slot.ran" and len(died) < 3:
-                died.append(point)
+        def die() -> None:
+            if crash and len(died) < 3:
+                died.append("slot.ran")
                 raise SlotCrash
 
-        with injected(die):
+        with each_at("slot.ran", die):
             while any(told_of(driver.advance(part=n), told) for n in range(len(driver.parts))):
                 pass
         driver.finish()
         return driver.output("out"), driver.coordinator.state, told
 
 
-def told_of(summary: Any, told: list[HotKeys]) -> bool:
+def told_of(summary: Any, told: list[Any]) -> bool:
     if summary is not None:
         told += [one for found in summary.observed.hot_keys.values() for one in found]
     return summary is not None

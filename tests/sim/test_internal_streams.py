@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.changes import make_streams, readers, remove, reset, rewind, save
+from tests.support.watching import job_list, view
 
 import headrace as hr
-from headrace.coordinator.changes.removal import remove_job
-from headrace.coordinator.changes.resetting import check_one_part, own_inputs, reset_parts
-from headrace.coordinator.changes.rewinding import emptied
-from headrace.coordinator.creation import create_outputs
-from headrace.coordinator.inspection.inspection import JobReader
-from headrace.coordinator.inspection.job_list import job_names, view_job
-from headrace.coordinator.inspection.part_readers import part_readers, reader_of
-from headrace.coordinator.inspection.why import ask_why
-from headrace.coordinator.manifest import JobState
+from headrace.bus import Fence, FileBus
 from headrace.errors import GraphError, InvalidInputError, NotOwnerError, PartsError
-from headrace.faults import injected
-from headrace.files import Files
-from headrace.testing import TestDriver
+from headrace.testing import TestDriver, call_at
 
 CLICKS = {"user": pa.string(), "n": pa.int64(), "at": pa.int64()}
+SECOND = "clicks@clicks.by_user"
 INNER = "clicks.clicks.by_user.exchange"
 
 
@@ -111,6 +105,29 @@ def test_without_event_time_only_the_end_is_marked() -> None:
         driver.finish()
         assert sum(driver.bus.stream("totals.by.exchange").ends()) == 8
         assert {row["user"]: row["n.sum"] for row in driver.table("totals")} == {"a": 2, "b": 2}
+
+
+@pytest.mark.parametrize("way", ["bus", "exchange"])
+def test_windows_wait_for_those_before_as_long_as_these_take_records(way: str) -> None:
+    """Their results come that much after the watermark, and are late for nothing."""
+
+    @hr.job("graces")
+    def graces(g: hr.Graph) -> None:
+        window = (
+            g.input("clicks", time="at")
+            .partition_by("user")
+            .window(hr.tumbling("5s", "5s"), n=hr.agg.sum("n"))
+        )
+        again = window.partition_by("user", via=way).window(hr.tumbling("10s"), m=hr.agg.sum("n"))
+        again.send_to(g.output("windows"))
+
+    with TestDriver(graces) as driver:
+        driver.create("clicks", CLICKS, time="at")
+        for second in (1, 6, 10, 15):
+            driver.feed("clicks", [{"user": "a", "n": 1, "at": second * 1000}])
+            driver.run()
+        driver.finish()
+        assert [row["m"] for row in driver.output("windows")] == [2, 2]
 
 
 def mixed(way: str) -> hr.Job:
@@ -360,14 +377,13 @@ def test_a_part_that_never_began_is_in_nobodys_way(tmp_path: Path) -> None:
         driver.create("clicks", CLICKS, time="at", partitions=2)
         feed(driver, [1])
         assert driver.advance_with_crash("commit.written", 2, driver.start)
-        view = view_job(driver.settings, "clicks", driver.bus, driver.clock)
-        assert view.status == "stopped"
+        assert view(driver).status == "stopped"
         reset(driver)
         assert INNER not in driver.bus.names()
         driver.finish()
         assert sums(driver) == {"a": 2, "b": 2, "c": 2}
         driver.crash()
-        remove_job(driver.settings, "clicks", driver.bus, Files(sync=False), driver.clock)
+        remove(driver)
         assert list(driver.settings.jobs_dir.iterdir()) == []
 
 
@@ -395,23 +411,6 @@ def test_a_wrong_graph_is_told_before_anything_is_made(driver: TestDriver) -> No
         other.start()
 
 
-def reset(driver: TestDriver) -> JobState:
-    readers = part_readers(driver.settings, "clicks", driver.clock)
-
-    def choose(state: JobState, reader: JobReader) -> JobState:
-        inputs = own_inputs(state, reader).inputs
-        offsets = {name: [0] * len(held) for name, held in inputs.items()}
-        return emptied(state, offsets, driver.clock.new_id())
-
-    return reset_parts(
-        {reader.root: reader for reader in readers},
-        choose,
-        bus=driver.bus,
-        files=Files(sync=False),
-        clock=driver.clock,
-    )
-
-
 POINTS = ["set_back.published", "set_back.committed", "parts.set_back", "parts.stream_removed"]
 
 
@@ -429,8 +428,8 @@ def test_a_reset_that_was_cut_is_completed_by_another(point: str, nth: int, tmp_
                 driver.start()
             reset(driver)
         assert INNER not in driver.bus.names()
-        view = view_job(driver.settings, "clicks", driver.bus, driver.clock)
-        assert (view.status, [part.part for part in view.parts]) == (
+        seen = view(driver)
+        assert (seen.status, [part.part for part in seen.parts]) == (
             "reset",
             ["clicks", "clicks@clicks.by_user"],
         )
@@ -445,17 +444,13 @@ def test_an_old_driver_does_not_reach_the_streams_of_after_a_reset(tmp_path: Pat
         driver.create("clicks", CLICKS, time="at", partitions=2)
         driver.parts[0].end_at_present()
 
-        def take_over(point: str) -> None:
-            if point == "commit.published" and not taken:
-                taken.append(point)
-                reset(driver)
-                create_outputs(plan, driver.bus)
-
-        taken: list[str] = []
         old = driver.parts[0]
-        plan = old._plan  # what a new driver makes its streams of
-        hook = injected(take_over, ("commit.published",))
-        with hook, pytest.raises(NotOwnerError):
+
+        def take_over() -> None:
+            reset(driver)
+            make_streams(old)  # as a new driver does
+
+        with call_at("commit.published", take_over), pytest.raises(NotOwnerError):
             old.advance()
         assert driver.bus.stream(INNER).ends() == [0, 0, 0, 0]
         feed(driver, [1])
@@ -464,22 +459,134 @@ def test_an_old_driver_does_not_reach_the_streams_of_after_a_reset(tmp_path: Pat
         assert sums(driver) == {"a": 2, "b": 2, "c": 2}
 
 
+@pytest.mark.parametrize("point", ["catalog.due", "generation.taken"])
+def test_a_driver_that_freezes_between_its_parts_takes_none_from_a_newer_one(
+    point: str, tmp_path: Path
+) -> None:
+    """Its generation is one number for both parts, so the second one refuses it, too."""
+    home: dict[str, Any] = {"home": tmp_path, "memory_bus": False}
+    with TestDriver(clicks, **home) as old, TestDriver(clicks, **home) as new:
+        old.create("clicks", CLICKS, time="at", partitions=2)
+
+        def take_over() -> None:
+            feed(new, [1])
+            new.run()
+
+        with call_at(point, take_over) as passes, pytest.raises(NotOwnerError):
+            old.start()
+        assert passes
+        feed(new, [12])
+        for part in (0, 1):
+            assert new.advance(part=part) is not None
+        assert len({part.generation for part in new.parts}) == 1
+        assert sums(new) == {"a": 2, "b": 2, "c": 2}
+
+
+@pytest.mark.parametrize("command", [reset, remove, lambda driver: save(driver, "s")])
+def test_a_command_that_freezes_between_two_parts_takes_none_from_a_driver(
+    command: Callable[[TestDriver], object], tmp_path: Path
+) -> None:
+    home: dict[str, Any] = {"home": tmp_path, "memory_bus": False}
+    with TestDriver(clicks, **home) as old, TestDriver(clicks, **home) as new:
+        old.create("clicks", CLICKS, time="at", partitions=2)
+        feed(old, [1])
+        old.run()
+        old.crash()
+
+        def take_over() -> None:
+            feed(new, [2])
+            new.run()
+
+        with call_at("generation.taken", take_over) as passes, pytest.raises(NotOwnerError):
+            command(old)
+        assert passes
+        feed(new, [12])
+        for part in (0, 1):
+            assert new.advance(part=part) is not None
+        assert sums(new) == {"a": 4, "b": 4, "c": 4}
+
+
+def test_a_part_of_a_higher_generation_than_the_others_is_gone_on_with(tmp_path: Path) -> None:
+    """Former versions counted the generations of each part by itself."""
+    with TestDriver(clicks, home=tmp_path, memory_bus=False) as driver:
+        driver.create("clicks", CLICKS, time="at", partitions=2)
+        feed(driver, [1])
+        driver.run()
+        driver.crash()
+        taken = driver.settings.jobs_dir / SECOND / "generations"
+        for number in range(20, 24):
+            (taken / f"{number:08d}.json").write_text("{}")
+        driver.bus.fence(Fence(SECOND, 25))
+        feed(driver, [12])
+        driver.finish()
+        assert [part.generation for part in driver.parts] == [26, 26]
+        assert sums(driver) == {"a": 4, "b": 4, "c": 4}
+
+
+@pytest.mark.parametrize(
+    ("point", "nth", "part"),
+    [
+        ("epoch.output_published", 1, 0),
+        ("epoch.output_published", 2, 0),
+        ("feed.mark_published", 1, 0),
+        ("feed.trimmed", 1, 1),
+    ],
+)
+def test_a_driver_that_wakes_after_a_reset_changes_no_stream_of_the_new_run(
+    point: str, nth: int, part: int, tmp_path: Path
+) -> None:
+    """It froze between two of its acts, after it had found that it is the newest."""
+    with TestDriver(clicks, home=tmp_path, memory_bus=False) as driver:
+        driver.create("clicks", CLICKS, time="at", partitions=2)
+        for _ in range(16):  # by now internal streams are trimmed
+            feed(driver, [1], "ab")
+            driver.advance(part=0)
+            if part:
+                driver.advance(part=1)
+        feed(driver, [12], "abcdefgh")
+        if part:
+            driver.advance(part=0)
+        old, found = driver.parts[part], list[Any]()
+
+        def places() -> list[tuple[list[int], list[int]]]:
+            streams = [driver.bus.stream(name) for name in driver.bus.names()]
+            return [(one.begins(), one.ends()) for one in streams]
+
+        def freeze() -> None:
+            with FileBus(tmp_path / "bus") as bus:  # of another process
+                reset(driver, bus=bus)
+                make_streams(driver.parts[0], bus)
+                stream, taken = bus.stream(INNER), old.state.inputs.get("clicks.by_user", {})
+                for partition in range(4):  # as many as were taken in of the old one
+                    rows = taken[partition].next_offset if taken else 3
+                    nulls = [pa.nulls(rows, field.type) for field in stream.spec.schema]
+                    schema = stream.spec.schema
+                    stream.append(partition, pa.RecordBatch.from_arrays(nulls, schema=schema))
+            found.append(places())
+
+        with call_at(point, freeze, nth), suppress(NotOwnerError):
+            for _ in range(20):
+                old.advance(force=True)
+        assert [places()] == found
+        reset(driver)
+        before = sums(driver)
+        driver.crash()
+        driver.finish()
+        assert sums(driver) - before == {"a": 34, "b": 34} | dict.fromkeys("cdefgh", 2)
+
+
 def test_a_deleted_job_takes_its_internal_streams_along(tmp_path: Path) -> None:
     with TestDriver(clicks, home=tmp_path, memory_bus=False) as driver:
         driver.create("clicks", CLICKS, time="at", partitions=2)
         feed(driver, [1])
         driver.run()
         driver.crash()
-
-        def remove() -> None:
-            remove_job(driver.settings, "clicks", driver.bus, Files(sync=False), driver.clock)
-
-        assert driver.advance_with_crash("delete.renamed", 1, remove)
+        assert driver.advance_with_crash("delete.renamed", 1, lambda: remove(driver))
         with pytest.raises(InvalidInputError, match="a delete of job 'clicks' was not completed"):
             driver.start()
-        remove()
+        remove(driver)
         assert driver.bus.names() == ["clicks", "seen", "windows"]
-        assert job_names(driver.settings) == []
+        assert job_list(driver) == []
         assert list(driver.settings.jobs_dir.iterdir()) == []
         driver.finish()
         assert sums(driver) == {"a": 2, "b": 2, "c": 2}
@@ -488,23 +595,22 @@ def test_a_deleted_job_takes_its_internal_streams_along(tmp_path: Path) -> None:
 def test_commands_see_all_parts(driver: TestDriver) -> None:
     feed(driver, [1, 12])
     driver.run()
-    assert job_names(driver.settings) == ["clicks"]
-    view = view_job(driver.settings, "clicks", driver.bus, driver.clock)
-    assert view.state is not None
-    assert view.state.counts["in"] == 12
-    assert [(found.operator, found.lag) for found in view.inputs] == [
+    assert job_list(driver) == ["clicks"]
+    seen = view(driver)
+    assert seen.state is not None
+    assert seen.state.counts["in"] == 12
+    assert [(found.operator, found.lag) for found in seen.inputs] == [
         ("clicks", 0),
         ("clicks.by_user", 0),
     ]
-    assert [stage.stage for stage in view.stages] == ["clicks.by_user"]
-    assert view.outputs == ("seen", "windows")
-    readers = part_readers(driver.settings, "clicks", driver.clock)
-    assert reader_of(readers, "window").job == "clicks@clicks.by_user"
+    assert [stage.stage for stage in seen.stages] == ["clicks.by_user"]
+    assert seen.outputs == ("seen", "windows")
+    assert [reader.job for reader in readers(driver)] == ["clicks", "clicks@clicks.by_user"]
     with pytest.raises(InvalidInputError, match=r"has no store 'none'; it has clicks.by_user.win"):
-        reader_of(readers, "none")
+        driver.rows("none")
     with pytest.raises(InvalidInputError, match=r"has 2 parts.*headrace jobs reset clicks"):
-        check_one_part(readers)
-    sender, receiver = (ask_why(reader, driver.bus) for reader in readers)
+        rewind(driver, 1)
+    sender, receiver = driver.why()
     assert "clicks.by_user" in {end.operator for end in sender.ends}
     assert receiver.stages[0].watermark_ms == 12_000
     assert receiver.stages[0].behind.startswith("input clicks.by_user, partition 0")

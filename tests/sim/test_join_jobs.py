@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.soak import crossed
 
 import headrace as hr
 from headrace.errors import PartsError
@@ -76,8 +77,9 @@ def counted(pairs: list[dict[str, Any]]) -> Counter[tuple[str, int]]:
     return found
 
 
-@pytest.mark.parametrize("how", ["inner", "left", "right", "full"])
-@pytest.mark.parametrize("step", [1000, 25, 10])
+@pytest.mark.parametrize(
+    ("how", "step"), crossed(["inner", "left", "right", "full"], [1000, 25, 10])
+)
 def test_windows_of_pairs_take_every_row_however_late_it_is_sent(how: str, step: int) -> None:
     """None is late for a window, for the watermark behind the join lags as far as rows do."""
     log = rows(300, 7)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import json
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,24 +12,17 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pytest
-from tests.unit.cli.commands import done, headrace, refused
+from tests.support.changes import MergeOutcome, merge_run, sink_line, with_own_outputs
+from tests.support.cli import done, headrace, refused
+from tests.support.limits import limit
 
 import headrace as hr
-from headrace.cli.jobs.merging import Brought, given_line, merge_into
-from headrace.cli.running.beginning import with_own_outputs
-from headrace.clock import SystemClock
-from headrace.coordinator.reprocessing import giving
-from headrace.faults import injected
-from headrace.graph.jobs import Job
-from headrace.testing import TestDriver
+from headrace import Job
+from headrace.testing import TestDriver, crash_at
 from headrace.warehouse import Table
 
 BEGIN = dt.datetime(2013, 1, 1, tzinfo=dt.UTC)
 COLUMNS = {"at": pa.timestamp("us", "UTC"), "user": pa.string(), "n": pa.int64()}
-
-
-class Died(BaseException):
-    """The process that merges ends here."""
 
 
 def row(n: int) -> dict[str, Any]:
@@ -77,9 +69,8 @@ def beside(live: TestDriver, job: Job) -> None:
         run.finish()
 
 
-def merge(live: TestDriver, code: Job) -> Brought:
-    words = ("files", "files-backfill", code, (), 10.0, live.home, SystemClock())
-    return merge_into(*words)
+def merge(live: TestDriver, code: Job) -> MergeOutcome:
+    return merge_run(code, live.home)
 
 
 def held(lake: Path) -> list[int]:
@@ -118,16 +109,9 @@ def test_a_run_beside_sends_nothing_to_the_sink_until_it_is_merged(
 def test_who_dies_giving_gives_the_rest_later(
     live: TestDriver, job: Job, lake: Path, point: str, nth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(giving, "ROWS", 1)
+    limit(monkeypatch, sink_rows=1)
     beside(live, job)
-    passed = Counter[str]()
-
-    def die(name: str) -> None:
-        passed[name] += 1
-        if name == point and passed[name] == nth:
-            raise Died
-
-    with injected(die, (point,)), pytest.raises(Died):
+    with crash_at(point, nth):
         merge(live, job)
     live.feed("in", [row(10)])
     live.run()  # the job is not held up by a merge that died
@@ -143,7 +127,7 @@ def test_a_function_that_a_sink_cannot_ask_is_told_of(
     beside(live, job)
     by_function = dataclasses.replace(job, merge=lambda live, old: None)
     (given,) = merge(live, by_function).given
-    assert given_line(given).endswith(
+    assert sink_line(given).endswith(
         "has 5 rows of files-backfill.lake, beneath what was there; the merge function was not "
         "asked: each row is a new one there"
     )
@@ -175,7 +159,7 @@ def test_old_days_come_to_a_table_of_the_warehouse(tmp_path: Path) -> None:
 
 def test_a_version_that_keeps_rows_for_sinks_is_not_swapped_in(live: TestDriver, job: Job) -> None:
     named = dataclasses.replace(job, name="files-2")
-    version = with_own_outputs(named, "v2", live.settings, live.clock)
+    version = with_own_outputs(live, named, "v2")
     with TestDriver(version, tasks=2, home=live.home, memory_bus=False) as other:
         other.run()
     live.bus.alias("spending", "totals")
@@ -266,6 +250,5 @@ def test_sinks_of_a_job_whose_input_is_a_dataframe_by_settings_are_given_rows(
 
     read("files", "", [5, 6])
     read("files-backfill", "backfill", [3, 4])
-    words = ("files", "files-backfill", code, (), 10.0, tmp_path, SystemClock())
-    merge_into(*words, overrides=["inputs.in.dataframe.format=csv"])
+    merge_run(code, tmp_path, overrides=["inputs.in.dataframe.format=csv"])
     assert held(lake) == [3, 4, 5, 6]

@@ -8,9 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.soak import crossed, more
 
 import headrace as hr
-from headrace.testing.driver import TestDriver
+from headrace.testing import TestDriver
 
 COLUMNS = {"id": pa.int64(), "v": pa.int64(), "at": pa.int64()}
 PARTITIONS, SIZE, GRACE = 3, 10_000, 30_000
@@ -113,8 +114,7 @@ def result(row: dict[str, Any]) -> tuple[int, ...]:
     return row["id"], end, row["n"], row["v"], *(one["v"] for one in row["top"])
 
 
-@pytest.mark.parametrize("store", ["columnar", "rocksdb"])
-@pytest.mark.parametrize("max_rows", [1_000, 20, 3])
+@pytest.mark.parametrize(("max_rows", "store"), crossed([1_000, 20, 3], ["columnar", "rocksdb"]))
 def test_the_last_result_has_all_that_came_within_the_grace(max_rows: int, store: str) -> None:
     outputs, late = run(updating("replace", store), 1, max_rows)
     wanted, dropped = expected(1)
@@ -124,8 +124,7 @@ def test_the_last_result_has_all_that_came_within_the_grace(max_rows: int, store
     assert late == len(dropped) > 0
 
 
-@pytest.mark.parametrize("store", ["columnar", "memory"])
-@pytest.mark.parametrize("max_rows", [1_000, 20, 3])
+@pytest.mark.parametrize(("max_rows", "store"), crossed([20, 1_000, 3], ["columnar", "memory"]))
 def test_what_is_taken_back_was_sent(max_rows: int, store: str) -> None:
     """At every moment each window has no result or one, and in the end the last."""
     outputs, _ = run(updating("retract", store), 2, max_rows)
@@ -143,7 +142,7 @@ def test_what_is_taken_back_was_sent(max_rows: int, store: str) -> None:
     assert expected(2)[0] == Counter(held.values())
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", more(POINTS[::2], POINTS))
 def test_a_crash_changes_no_result(point: str) -> None:
     outputs, late = run(updating("retract"), 3, point=point, hosts=2)
     plain, plain_late = run(updating("retract"), 3)
@@ -193,9 +192,12 @@ def test_late_records_go_to_the_side_as_they_came(window: Any, max_rows: int) ->
 
 
 @pytest.mark.parametrize(
-    "window", [hr.sliding("10s", late="side_output"), hr.session("5s", late="side_output")]
+    ("point", "window"),
+    crossed(
+        ["", *POINTS],
+        [hr.sliding("10s", late="side_output"), hr.session("5s", late="side_output")],
+    ),
 )
-@pytest.mark.parametrize("point", ["", *POINTS])
 def test_no_record_is_lost_between_windows_and_their_side(window: Any, point: str) -> None:
     outputs, late = run(aside(window), 5, 20, point)
     fed = Counter((r["id"], r["v"], r["at"]) for _, rows in batches(5) for r in rows)

@@ -6,8 +6,9 @@ import random
 
 import pytest
 from tests.sim.world import World, make_job
+from tests.support.limits import limit
 
-from headrace.testing.driver import TestDriver
+from headrace.testing import TestDriver
 
 
 def _epochs(
@@ -31,7 +32,7 @@ def _epochs(
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read a few rows at a time."""
-    monkeypatch.setattr("headrace.task.source.CHUNK_ROWS", 8)
+    limit(monkeypatch, chunk_rows=8)
 
 
 def test_input_bytes_bound_an_epoch() -> None:

@@ -8,18 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from tests.support.hosts import carry_out, homes, orders
+from tests.support.watching import described, described_json, described_text, events
 
 import headrace as hr
-from headrace.cli.jobs.text import job_json, show_job
-from headrace.control.description import described
-from headrace.coordinator.inspection.job_list import view_job
-from headrace.coordinator.story import StoryLog
 from headrace.errors import NotOwnerError
-from headrace.faults import injected
-from headrace.graph.types import to_schema
-from headrace.task.slot import run_slot
-from headrace.testing.driver import DriverCrash, TestDriver
+from headrace.testing import DriverCrash, TestDriver, call_at
 
 
 class Sum:
@@ -42,7 +38,7 @@ class World:
     def __init__(self, driver: TestDriver) -> None:
         self.driver, self.rng = driver, random.Random(1)
         self.model, self.fed = Counter[int](), Counter[tuple[int, int]]()
-        driver.create("events", to_schema({"id": int, "v": int}))
+        driver.create("events", {"id": pa.int64(), "v": pa.int64()})
 
     def feed(self, rows: int = 60) -> None:
         made = [{"id": self.rng.randrange(500), "v": self.rng.randrange(9)} for _ in range(rows)]
@@ -58,10 +54,10 @@ class World:
         assert Counter((row["id"], row["v"]) for row in self.driver.output("out")) == self.fed
 
     def homes(self) -> dict[str, str]:
-        return {name: task.host for name, task in self.driver.coordinator.state.tasks.items()}
+        return homes(self.driver)
 
     def texts(self) -> list[str]:
-        return [event.text for event in StoryLog(self.driver.storage).read()]
+        return events(self.driver)
 
 
 @pytest.fixture
@@ -75,7 +71,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def test_a_lost_host_is_told_with_what_became_of_its_tasks(
-    world: World, capsys: pytest.CaptureFixture[str]
+    world: World,
 ) -> None:
     driver = world.driver
     driver.lose_host(0)
@@ -86,10 +82,9 @@ def test_a_lost_host_is_told_with_what_became_of_its_tasks(
     assert "host host-0 was lost: 2 tasks go elsewhere" in texts
     (moved,) = [text for text in texts if "moved" in text]
     assert moved.startswith("2 tasks moved, 2 to their standbys; first commit after ")
-    view = view_job(driver.settings, "sums", driver.bus, driver.clock)
-    assert moved in [event["text"] for event in job_json(described(view))["events"]]
-    show_job(described(view))
-    assert moved in capsys.readouterr().out
+    seen = described(driver)
+    assert moved in [event["text"] for event in described_json(seen)["events"]]
+    assert moved in described_text(seen)
 
 
 def test_a_host_that_is_waited_for_is_told_of_meanwhile(tmp_path: Path) -> None:
@@ -106,8 +101,7 @@ def test_a_host_that_is_waited_for_is_told_of_meanwhile(tmp_path: Path) -> None:
         def meanwhile(seconds: float) -> None:
             sleep(seconds)
             if len(seen) < 4:
-                view = view_job(driver.settings, "sums", driver.bus, driver.clock)
-                seen.append([one.text for one in described(view).events])
+                seen.append([one.text for one in described(driver).events])
             else:
                 driver.bring_back(0)
 
@@ -119,7 +113,7 @@ def test_a_host_that_is_waited_for_is_told_of_meanwhile(tmp_path: Path) -> None:
         assert len(seen) == 4
         for told in seen:
             *_, asked, waits = told
-            assert asked.startswith("slots were asked anew: ")
+            assert asked.startswith("slots were looked up again: ")
             assert waits.startswith("host host-0 is missing, or some of its slots: ")
             assert waits.endswith("its tasks wait for it for up to 30.0 s")
         assert [text for text in world.texts() if text == asked] == [asked]
@@ -133,12 +127,12 @@ def test_a_worker_a_host_and_the_driver_are_lost_at_once(world: World) -> None:
     driver = world.driver
     world.feed()
 
-    def hook(point: str) -> None:
+    def lose() -> None:
         driver.runner.kill(1)
         driver.lose_host(0)
-        raise DriverCrash(point)
+        raise DriverCrash
 
-    with injected(hook, ("epoch.level_done",)), pytest.raises(DriverCrash):
+    with call_at("epoch.level_done", lose), pytest.raises(DriverCrash):
         driver.advance()
     driver.crash()
     world.feed()
@@ -169,20 +163,14 @@ def test_two_hosts_and_a_task_with_its_standby_are_lost_at_once(world: World) ->
 def test_a_worker_that_wakes_after_its_task_was_moved_changes_nothing(world: World) -> None:
     """Its order is carried out on the lost host, in the middle of an epoch of the others."""
     driver = world.driver
-    order = [one for one in driver.runner.history if one.slot == 0 and one.level == 1][-1]
+    order = [one for one in orders(driver) if one.slot == 0 and one.level == 1][-1]
     zombie = driver.runner.host(0)
     driver.runner.down.update({0, 3})
     world.feed()
     driver.run()
     before = world.homes()
     assert zombie.host not in before.values()
-    woken: list[object] = []
-
-    def hook(point: str) -> None:
-        if not woken:
-            woken.append(run_slot(order, zombie))
-
-    with injected(hook, ("epoch.level_done",)):
+    with call_at("epoch.level_done", lambda: carry_out(order, zombie)) as woken:
         world.feed()
         driver.run()
     assert woken

@@ -8,18 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.changes import record
 
 import headrace as hr
-from headrace.coordinator.inspection.inspection import JobReader
-from headrace.coordinator.recording.form import Recording
-from headrace.coordinator.recording.recorder import Recorder
-from headrace.errors import CorruptDataError, InvalidInputError
-from headrace.files import Files
-from headrace.task.messages.calls import UserFunctionError
+from headrace.errors import CorruptDataError, InvalidInputError, UserFunctionError
 from headrace.testing import TestDriver
 
 COLUMNS = {"user": pa.string(), "amount": pa.int64(), "at": pa.int64()}
-FILES = Files(sync=False)
 
 
 class Budget:
@@ -66,14 +61,6 @@ budget = make_job(Budget)
 
 def pay(user: str | None, amount: int, at: int = 0) -> dict[str, Any]:
     return {"user": user, "amount": amount, "at": at}
-
-
-def record(
-    driver: TestDriver, path: Path, epoch: int | None = None, tasks: tuple[str, ...] = ()
-) -> Recording:
-    reader = JobReader(driver.storage, "budget", FILES, driver.clock)
-    recorder = Recorder(reader, driver.bus, driver.settings, driver.clock)
-    return recorder.record(path, epoch, tasks)[0]
 
 
 def filled(**options: Any) -> TestDriver:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,20 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
-from tests.sim.test_replay import budget, filled, pay, record
+from tests.sim.test_replay import budget, filled, pay
+from tests.support.changes import record
+from tests.support.recordings import Change, Member, Recording, bound_manifest, forged
 
-from headrace.coordinator.recording import archive
-from headrace.coordinator.recording.form import (
-    MANIFEST,
-    Member,
-    Recording,
-    decode_recording,
-    encode_recording,
-)
 from headrace.errors import CorruptDataError
 from headrace.testing import TestDriver
-
-Change = Callable[[Recording], Recording]
 
 
 @pytest.fixture
@@ -37,22 +27,13 @@ def whole(tmp_path: Path) -> Path:
     return tmp_path / "whole"
 
 
-def forged(
-    whole: Path, change: Change = lambda one: one, rows: Callable[[bytes], bytes] | None = None
-) -> Path:
-    """Write a recording that says something else, with digests that hold."""
-    path, members = whole.with_name("forged"), {}
-    with zipfile.ZipFile(whole) as source, zipfile.ZipFile(path, "w") as target:
-        recording = decode_recording(source.read(MANIFEST), "whole")
-        for name in recording.members:
-            data = source.read(name)
-            if rows is not None and name.startswith("streams/"):
-                data = rows(data)
-            members[name] = Member(len(data), hashlib.blake2b(data, digest_size=16).hexdigest())
-            target.writestr(name, data)
-        recording = change(replace(recording, members=members))
-        target.writestr(MANIFEST, encode_recording(recording))
-    return path
+def with_rows(whole: Path, rows: Callable[[bytes], bytes]) -> Path:
+    """Write a recording with other rows in its streams."""
+
+    def member(name: str, data: bytes) -> bytes:
+        return rows(data) if name.startswith("streams/") else data
+
+    return forged(whole, lambda one: one, member)
 
 
 def table_of(data: bytes) -> pa.Table:
@@ -116,7 +97,7 @@ def with_settings(**own: Any) -> Change:
 def test_what_leads_elsewhere_is_refused_before_anything_is_written(
     whole: Path, change: Change
 ) -> None:
-    path = forged(whole, change)
+    path = forged(whole, change, lambda name, data: data)
     before = set(whole.parent.rglob("*"))
     with pytest.raises(CorruptDataError, match="cannot be used"):
         TestDriver.replay(budget, path, home=whole.parent / "home")
@@ -138,12 +119,12 @@ def test_rows_that_are_not_what_they_should_be_are_refused(
     whole: Path, rows: Callable[[bytes], bytes]
 ) -> None:
     with pytest.raises(CorruptDataError, match="stream 'payments' is not what it should be"):
-        TestDriver.replay(budget, forged(whole, rows=rows))
+        TestDriver.replay(budget, with_rows(whole, rows))
 
 
 def test_one_that_says_too_much_is_not_read_to_its_end(
     whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive, "MANIFEST_BYTES", 1000)
+    bound_manifest(monkeypatch, 1000)
     with pytest.raises(CorruptDataError):
         TestDriver.replay(budget, whole)

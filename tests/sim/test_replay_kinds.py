@@ -10,15 +10,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
+from tests.support.changes import part_reader, record
 
 import headrace as hr
-from headrace.coordinator.inspection.inspection import JobReader
-from headrace.coordinator.inspection.part_readers import part_readers
-from headrace.coordinator.recording.recorder import Recorder
 from headrace.errors import InvalidInputError
-from headrace.files import Files
-from headrace.plan.stages import job_of
-from headrace.sinks.files import FileSink
+from headrace.sinks import FileSink
 from headrace.testing import TestDriver
 
 EVENTS = {"k": pa.string(), "n": pa.int64(), "at": pa.int64()}
@@ -37,7 +33,7 @@ class Seen(NamedTuple):
 
 
 def look(driver: TestDriver, job: str, sent: Counter[str]) -> Seen:
-    reader = JobReader(driver.settings.jobs_dir / job, job, Files(sync=False), driver.clock)
+    reader = part_reader(driver, job)
     state = reader.state()
     stores = [entry.name for entry in reader.catalog(state).stores if entry.in_files]
     views = {name: reader.view(name, partials=True) for name in stores}
@@ -46,17 +42,6 @@ def look(driver: TestDriver, job: str, sent: Counter[str]) -> Seen:
         for name, view in views.items()
     }
     return Seen(job, state.epoch, rows, state.watermarks, state.counts, sent)
-
-
-def readers_of(driver: TestDriver, job: str) -> list[JobReader]:
-    """The reader of a part first."""
-    found = part_readers(driver.settings, job_of(job), driver.clock)
-    return sorted(found, key=lambda one: one.job != job)
-
-
-def record(driver: TestDriver, job: str, path: Path, epoch: int) -> None:
-    parts = readers_of(driver, job)
-    Recorder(parts[0], driver.bus, driver.settings, driver.clock, parts).record(path, epoch)
 
 
 def outputs(driver: TestDriver, names: tuple[str, ...]) -> Counter[str]:
@@ -87,7 +72,7 @@ def check(
             seen = look(driver, summary.job, sent - before)
             before = sent
             found.append(seen)
-            record(driver, seen.job, path, seen.epoch)
+            record(driver, path, seen.epoch, job=seen.job)
             with TestDriver.replay(job, path) as replay:
                 assert replay.advance() is not None
                 assert look(replay, seen.job, outputs(replay, names)) == seen
@@ -234,7 +219,7 @@ def test_no_sink_hears_of_a_replay(tmp_path: Path) -> None:
         create(driver)
         driver.feed("events", [{"k": "a", "n": 1, "at": 5}])
         driver.run()
-        record(driver, "sinking", tmp_path / "x", 1)
+        record(driver, tmp_path / "x", 1)
         opened = Sink.opened
         with TestDriver.replay(sinking, tmp_path / "x") as replay:
             replay.advance()
@@ -255,7 +240,7 @@ def test_rows_that_were_compacted_since_are_told(tmp_path: Path) -> None:
             driver.run()
         driver.bus.stream("names").compact(0)
         with pytest.raises(InvalidInputError, match="'names' is compacted further than it was"):
-            record(driver, "latest", tmp_path / "x", newest)
+            record(driver, tmp_path / "x", newest)
 
 
 def test_files_of_broadcast_stores_are_those_of_then(tmp_path: Path) -> None:
@@ -271,7 +256,7 @@ def test_files_of_broadcast_stores_are_those_of_then(tmp_path: Path) -> None:
         create(driver)
         driver.feed("events", [{"k": "a", "n": 1, "at": 5}])
         driver.run()
-        record(driver, "filed", tmp_path / "x", 1)
+        record(driver, tmp_path / "x", 1)
     for change in (lambda: file.write_text('{"k": "a", "name": "now"}\n'), file.unlink):
         change()
         with TestDriver.replay(filed, tmp_path / "x") as replay:
@@ -308,9 +293,7 @@ def test_stores_that_no_file_holds_are_told(tmp_path: Path) -> None:
         for _ in range(2):
             driver.feed("events", [{"k": "a", "n": 1, "at": 5}])
             driver.run()
-        parts = readers_of(driver, "counting")
-        recorder = Recorder(parts[0], driver.bus, driver.settings, driver.clock)
-        assert recorder.record(tmp_path / "x", 2)[0].unlogged == ("seen",)
+        assert record(driver, tmp_path / "x", 2).unlogged == ("seen",)
     with TestDriver.replay(job, tmp_path / "x") as replay:
         replay.advance()
         assert [row["n"] for row in replay.output("counts")] == [1]
@@ -323,7 +306,7 @@ def test_a_remote_store_cannot_be_recorded_and_is_not_written_to(tmp_path: Path)
         driver.start()
         driver.feed("events", [{"k": "a", "n": 1, "at": 5}])
         with pytest.raises(InvalidInputError, match="its remote stores seen held is on a server"):
-            record(driver, "counting", tmp_path / "x", 1)
+            record(driver, tmp_path / "x", 1)
 
 
 def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
@@ -335,7 +318,7 @@ def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
         gone = next(ref.path for task in driver.state.tasks.values() for ref in task.files)
         (driver.storage / gone).unlink()
         with pytest.raises(InvalidInputError, match=f"{Path(gone).name} is gone"):
-            record(driver, "counting", tmp_path / "x", 3)
+            record(driver, tmp_path / "x", 3)
         assert not list(tmp_path.iterdir())
 
 
@@ -346,12 +329,10 @@ def test_one_partition_of_a_source(tmp_path: Path) -> None:
             rows = [{"k": k, "n": 1, "at": 5} for k in "abcd"]
             driver.feed("events", rows, partition=partition)
         driver.run()
-        parts = readers_of(driver, "grown")
-        recorder = Recorder(parts[0], driver.bus, driver.settings, driver.clock)
         every = [
             f"{name}/{task}" for name, n in driver.state.task_counts.items() for task in range(n)
         ]
-        found, _ = recorder.record(tmp_path / "x", 1, ["events/1", *every])
+        found = record(driver, tmp_path / "x", 1, ("events/1", *every))
         assert found.rows == 4
     with TestDriver.replay(grown, tmp_path / "x") as replay:
         replay.advance()

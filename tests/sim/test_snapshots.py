@@ -9,29 +9,30 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.sim.world import World, make_job
+from tests.support.homes import Files
+from tests.support.limits import limit
+from tests.support.soak import crossed
 
 import headrace as hr
 from headrace.errors import CorruptDataError
-from headrace.files import Files
 from headrace.testing import TestDriver
 
 
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small files have levels too, so a few epochs of small changes are enough."""
-    monkeypatch.setattr("headrace.state.snapshots.MINIMUM_GAIN_BYTES", 1)
-    monkeypatch.setattr("headrace.state.tiers.FILE_COST_BYTES", 500)
-    monkeypatch.setattr("headrace.coordinator.coordinator.SWEEP_EVERY", 2)
-    monkeypatch.setattr("headrace.coordinator.committing.BASE_EVERY", 5)
-    monkeypatch.setattr("headrace.coordinator.reign.PRUNE_MARGIN", 5)
+    limit(monkeypatch, snapshot_gain_bytes=1)
+    limit(monkeypatch, merge_cost_bytes=500)
+    limit(monkeypatch, sweep_every=2)
+    limit(monkeypatch, base_every=5)
+    limit(monkeypatch, prune_margin=5)
 
 
 def files(driver: TestDriver, folder: str) -> set[str]:
     return {f"{folder}/{name}" for name in Files(sync=False).names(driver.storage / folder)}
 
 
-@pytest.mark.parametrize("store", ["memory", "rocksdb"])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(("store", "seed"), crossed(["memory", "rocksdb"], [1, 2]))
 def test_a_lost_disk_comes_back_from_snapshots_and_segments(store: str, seed: int) -> None:
     """Crashes, lost disks and lost processes in between; the result equals the model."""
     rng = random.Random(seed)
@@ -99,7 +100,6 @@ def test_a_damaged_snapshot_is_told_when_it_is_needed(driver: TestDriver) -> Non
     paths = [driver.storage / ref.path for task in held.values() for ref in task.snapshots]
     assert paths
     _flip(paths[0])
-    fill(driver, 1)
     driver.crash(lose_hosts=[0])
     driver.feed("in", [{"k": k, "v": 99} for k in range(10)])
     with pytest.raises(CorruptDataError, match=paths[0].name):

@@ -8,25 +8,32 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+import msgspec
+import pyarrow as pa
 import pytest
+from tests.support.faults import standbys_beside_their_tasks
+from tests.support.hosts import (
+    AtOnce,
+    Never,
+    carry_out,
+    homes,
+    lose_home,
+    number_of,
+    orders,
+    restoring,
+    state_of,
+    violations,
+)
+from tests.support.soak import more
+from tests.support.watching import described, described_json, described_text
 
 import headrace as hr
-from headrace.cli.jobs.text import job_json, show_job
-from headrace.control.description import Description, described
-from headrace.coordinator.drivers import Driver
-from headrace.coordinator.inspection.job_list import view_job
-from headrace.coordinator.standby.placing import Standby, violations
 from headrace.errors import InternalError
-from headrace.graph.types import to_schema
-from headrace.state.follower import Counts
-from headrace.task.background import InlineBackground, Ticket, Work
-from headrace.testing.driver import TestDriver
+from headrace.testing import TestDriver
 
-T = TypeVar("T")
-
-COLUMNS = {"id": int, "v": int}
+COLUMNS = {"id": pa.int64(), "v": pa.int64()}
 
 
 class Sum:
@@ -50,7 +57,7 @@ def driver(tmp_path: Path) -> Iterator[TestDriver]:
 def driver_of(home: Path, copies: int) -> Iterator[TestDriver]:
     """Six tasks on three hosts."""
     with TestDriver(sums, tasks=6, slots=6, hosts=3, standby_copies=copies, home=home) as driver:
-        driver.create("events", to_schema(COLUMNS))
+        driver.create("events", COLUMNS)
         yield driver
 
 
@@ -61,14 +68,6 @@ def feed(driver: TestDriver, rng: random.Random, rows: int, model: Counter[int])
     driver.feed("events", made)
 
 
-def state_of(driver: TestDriver) -> Any:
-    return driver.parts[0].state
-
-
-def homes(driver: TestDriver) -> dict[str, str]:
-    return {name: task.host for name, task in state_of(driver).tasks.items()}
-
-
 def test_each_task_has_a_standby_on_another_host_that_follows(driver: TestDriver) -> None:
     model: Counter[int] = Counter()
     for _ in range(6):
@@ -76,7 +75,7 @@ def test_each_task_has_a_standby_on_another_host_that_follows(driver: TestDriver
         driver.run()
     state = state_of(driver)
     assert len(state.standbys) == 6
-    assert violations(homes(driver), state.standbys) == []
+    assert violations(driver) == []
     for name, found in state.standbys.items():
         assert 0 <= state.tasks[name].epoch - found[0].epoch <= 2, name
 
@@ -92,83 +91,61 @@ def test_what_standbys_cost_is_counted(driver: TestDriver) -> None:
     assert 0 < followed <= written
 
 
-def bytes_read_after_a_loss(home: Path, copies: int, monkeypatch: pytest.MonkeyPatch) -> int:
+def bytes_read_after_a_loss(home: Path, copies: int) -> int:
     """Lose a host after a while, and return what its tasks read to go on elsewhere."""
-    model, rng, read = Counter[int](), random.Random(2), []
-    applied = Counts.applied
-
-    def counted(self: Counts, size: int, entries: int) -> None:
-        read.append(size)
-        applied(self, size, entries)
-
+    model, rng = Counter[int](), random.Random(2)
     with driver_of(home, copies) as driver:
         for _ in range(30):
             feed(driver, rng, 60, model)
             driver.run()
-        before, standbys = homes(driver), dict(state_of(driver).standbys)
-        lost = min(before.values())
-        driver.lose_host(_number(driver, lost))
-        with monkeypatch.context() as patch:
-            patch.setattr(Counts, "applied", counted)
+        standbys = dict(state_of(driver).standbys)
+        moved = lose_home(driver)
+        with restoring(standbys=True) as read:
             feed(driver, rng, 60, model)
             driver.advance()
         after, counts = homes(driver), state_of(driver).counts
-        moved = [name for name, host in before.items() if host == lost]
         assert driver.store("n") == model
         assert moved
         if copies:
             assert [after[name] for name in moved] == [standbys[name][0].host for name in moved]
             assert counts["standby.failover"] == counts["standby.active_lost"] == len(moved)
             assert "standby.no_failover" not in counts
-            assert violations(after, state_of(driver).standbys) == []
-    return sum(read)
+            assert violations(driver) == []
+    return sum(size for _, size in read)
 
 
-def test_a_task_that_goes_to_its_standby_reads_the_tail_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = bytes_read_after_a_loss(tmp_path / "without", 0, monkeypatch)
-    tail = bytes_read_after_a_loss(tmp_path / "with", 1, monkeypatch)
+def test_a_task_that_goes_to_its_standby_reads_the_tail_only(tmp_path: Path) -> None:
+    whole = bytes_read_after_a_loss(tmp_path / "without", 0)
+    tail = bytes_read_after_a_loss(tmp_path / "with", 1)
     assert 0 < tail * 3 < whole
 
 
-def described_by(driver: TestDriver, *, is_driven: bool = True) -> Description:
-    own = Driver(os.getpid(), os.uname().nodename, is_here=True) if is_driven else None
-    return described(view_job(driver.settings, "sums", driver.bus, driver.clock, own))
-
-
-def _number(driver: TestDriver, host: str) -> int:
-    return next(n for n in range(3) if driver.runner.host(n).host == host)
-
-
 def test_describe_tells_of_standbys_and_of_lost_hosts(
-    driver: TestDriver, capsys: pytest.CaptureFixture[str]
+    driver: TestDriver,
 ) -> None:
     model, rng = Counter[int](), random.Random(4)
     for _ in range(4):
         feed(driver, rng, 60, model)
         driver.run()
     lost = min(homes(driver).values())
-    driver.lose_host(_number(driver, lost))
+    driver.lose_host(number_of(driver, lost))
     feed(driver, rng, 60, model)
     driver.advance()
-    assert not job_json(described_by(driver))["deployed"]
-    show_job(described_by(driver))
-    assert "not yet: 4 standbys to fill\n" in capsys.readouterr().out
+    assert not described_json(described(driver, is_driven=True))["deployed"]
+    assert "not yet: 4 standbys to fill\n" in described_text(described(driver, is_driven=True))
     for _ in range(4):
         feed(driver, rng, 60, model)
         driver.run()
-    told = described_by(driver)
-    found = job_json(told)
+    told = described(driver, is_driven=True)
+    found = described_json(told)
     standby = found["stages"][0]["standby"]
     assert (standby["standbys"], standby["filled"]) == (6, 6)
     assert 0 < standby["epochs"] <= 2
     assert standby["size"] > 0
     assert found["failures"]["failover"] == found["failures"]["active_lost"] == 2
     assert found["deployed"]
-    assert not described_by(driver, is_driven=False).deployed
-    show_job(told)
-    text = capsys.readouterr().out
+    assert not described(driver).deployed
+    text = described_text(told)
     assert "under 2 tasks (2 to a standby, 0 without one)" in text
     assert "at most behind" in text
     assert "standby.failover" not in text
@@ -177,41 +154,37 @@ def test_describe_tells_of_standbys_and_of_lost_hosts(
 
 
 def test_a_job_is_deployed_when_all_its_standbys_are_up_and_not_before(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
     """Nor while there are too few hosts for them."""
     model, rng = Counter[int](), random.Random(8)
     with driver_of(tmp_path, copies=2) as driver:
         feed(driver, rng, 60, model)
         driver.advance()
-        assert (described_by(driver).deployed, described_by(driver).standbys_to_fill) == (False, 12)
+        assert (
+            described(driver, is_driven=True).deployed,
+            described(driver, is_driven=True).standbys_to_fill,
+        ) == (False, 12)
         for _ in range(6):
             feed(driver, rng, 60, model)
             driver.run()
-        assert (described_by(driver).deployed, described_by(driver).standbys_to_fill) == (True, 0)
+        assert (
+            described(driver, is_driven=True).deployed,
+            described(driver, is_driven=True).standbys_to_fill,
+        ) == (True, 0)
         driver.lose_host(0)
         for _ in range(6):
             feed(driver, rng, 60, model)
             driver.run()
-        told = described_by(driver)
+        told = described(driver, is_driven=True)
         assert (told.deployed, told.standbys_to_fill) == (False, 6)
-        show_job(told)
-        assert "not yet: 6 standbys to fill, 6 for want of hosts" in capsys.readouterr().out
+        assert "not yet: 6 standbys to fill, 6 for want of hosts" in described_text(told)
         driver.bring_back(0)
         for _ in range(8):
             feed(driver, rng, 60, model)
             driver.run()
-        assert described_by(driver).deployed
+        assert described(driver, is_driven=True).deployed
         assert driver.store("n") == model
-
-
-class _AtOnce(InlineBackground):
-    """Standbys are where they were told to go before the next epoch begins."""
-
-    def submit(self, work: Work[T]) -> Ticket[T]:
-        ticket = super().submit(work)
-        self.look(ticket)
-        return ticket
 
 
 def test_a_standby_beside_its_task_would_be_found_before_it_is_committed(
@@ -219,35 +192,24 @@ def test_a_standby_beside_its_task_would_be_found_before_it_is_committed(
 ) -> None:
     """Else the suites that look at each epoch would prove nothing."""
 
-    def beside(actives: Any, hosts: Any, before: Any, copies: int) -> Any:
-        return {name: (Standby(min(own)),) for name, own in actives.items()}
-
-    monkeypatch.setattr("headrace.coordinator.standby.course.place_standbys", beside)
+    standbys_beside_their_tasks(monkeypatch)
     feed(driver, random.Random(1), 60, Counter())
     with pytest.raises(InternalError, match="and its standby are both on host"):
         driver.run()
-
-
-class _Never(InlineBackground):
-    """Standbys are told where to go, and never get there."""
-
-    def look(self, ticket: Ticket[T]) -> bool:
-        del ticket
-        return False
 
 
 def test_standbys_that_never_get_on_hold_up_no_epoch_and_are_told(tmp_path: Path) -> None:
     """And a task whose host is lost does not go by what they never had."""
     model, rng = Counter[int](), random.Random(9)
     with TestDriver(
-        sums, tasks=6, slots=6, hosts=3, standby_copies=1, home=tmp_path, background=_Never
+        sums, tasks=6, slots=6, hosts=3, standby_copies=1, home=tmp_path, background=Never
     ) as driver:
-        driver.create("events", to_schema(COLUMNS))
+        driver.create("events", COLUMNS)
         for epoch in range(1, 25):
             feed(driver, rng, 60, model)
             assert driver.advance() is not None
             assert state_of(driver).epoch == epoch
-        told = described_by(driver)
+        told = described(driver, is_driven=True)
         assert (told.deployed, told.standbys_to_fill) == (False, 6)
         driver.lose_host(0)
         feed(driver, rng, 60, model)
@@ -258,13 +220,32 @@ def test_standbys_that_never_get_on_hold_up_no_epoch_and_are_told(tmp_path: Path
         assert driver.store("n") == model
 
 
+def test_a_process_that_is_given_a_task_lets_go_of_its_standby_by_itself(tmp_path: Path) -> None:
+    """Whether or not it was told to before."""
+    with TestDriver(
+        sums, tasks=2, slots=2, hosts=2, standby_copies=1, home=tmp_path, background=AtOnce
+    ) as driver:
+        driver.create("events", COLUMNS)
+        for seed in range(3):
+            feed(driver, random.Random(seed), 20, Counter())
+            driver.run()
+        one, other = [order for order in orders(driver) if order.level == 1][-2:]
+        assert [(len(order.tasks), len(order.standbys)) for order in (one, other)] == [(1, 1)] * 2
+        both = msgspec.structs.replace(
+            other, tasks=[*one.tasks, *other.tasks], standbys=[], exchange={}
+        )
+        report = carry_out(both, driver.runner.host(other.slot))
+        assert report.error is None
+        assert sorted(task.task for task in report.tasks) == [0, 1]
+
+
 def test_standbys_are_known_where_processes_end_between_epochs(tmp_path: Path) -> None:
     """Spark ends a process that was idle for a minute, so it never tells of its last epoch."""
     model, rng = Counter[int](), random.Random(5)
     with TestDriver(
-        sums, tasks=6, slots=6, hosts=3, standby_copies=1, home=tmp_path, background=_AtOnce
+        sums, tasks=6, slots=6, hosts=3, standby_copies=1, home=tmp_path, background=AtOnce
     ) as driver:
-        driver.create("events", to_schema(COLUMNS))
+        driver.create("events", COLUMNS)
         for _ in range(6):
             feed(driver, rng, 60, model)
             driver.run()
@@ -272,7 +253,7 @@ def test_standbys_are_known_where_processes_end_between_epochs(tmp_path: Path) -
         state = state_of(driver)
         for name, (standby,) in state.standbys.items():
             assert 0 <= state.tasks[name].epoch - standby.epoch <= 2, name
-        driver.lose_host(_number(driver, min(homes(driver).values())))
+        driver.lose_host(number_of(driver, min(homes(driver).values())))
         feed(driver, rng, 60, model)
         driver.run()
         counts = state_of(driver).counts
@@ -285,7 +266,7 @@ def test_a_standbys_host_takes_over_whatever_its_load_and_gives_tasks_away_after
 ) -> None:
     model, rng = Counter[int](), random.Random(6)
     with TestDriver(sums, tasks=14, slots=9, hosts=3, standby_copies=1, home=tmp_path) as driver:
-        driver.create("events", to_schema(COLUMNS))
+        driver.create("events", COLUMNS)
         driver.runner.down |= {5, 8}  # of the third host, which has one slot left
         for _ in range(4):
             feed(driver, rng, 200, model)
@@ -330,8 +311,7 @@ def test_a_host_that_is_back_gets_tasks_again_and_nothing_is_lost(driver: TestDr
             driver.bring_back(turn // 6 % 3)
         feed(driver, rng, 40, model)
         driver.run()
-        state = state_of(driver)
-        assert violations(homes(driver), state.standbys) == []
+        assert violations(driver) == []
     assert driver.store("n") == model
     assert set(Counter(homes(driver).values()).values()) == {2}
 
@@ -354,14 +334,14 @@ def test_hosts_that_are_lost_one_after_the_other_leave_room_where_the_standbys_a
     assert driver.store("n") == model
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", more(range(3), range(100)))
 def test_random_failures_lose_nothing(tmp_path: Path, seed: int) -> None:
     rng, model = random.Random(seed), Counter[int]()
     copies = 1 + seed % 2
     with TestDriver(
         sums, tasks=5, slots=4, hosts=4, standby_copies=copies, home=tmp_path, seed=seed
     ) as driver:
-        driver.create("events", to_schema(COLUMNS))
+        driver.create("events", COLUMNS)
         down: list[int] = []
         for _ in range(20):
             chance = rng.random()
@@ -378,6 +358,6 @@ def test_random_failures_lose_nothing(tmp_path: Path, seed: int) -> None:
                 driver.advance_with_crash(point, rng.randrange(1, 3))
             driver.run()
             state = state_of(driver)
-            assert violations(homes(driver), state.standbys) == []
+            assert violations(driver) == []
             assert all(len(found) <= copies for found in state.standbys.values())
         assert driver.store("n") == model

@@ -6,11 +6,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.hosts import now_and_then
 
 import headrace as hr
 from headrace.errors import GraphError, InvalidInputError
-from headrace.task.background import InlineBackground
-from headrace.testing.driver import TestDriver
+from headrace.testing import TestDriver
 
 
 class Count:
@@ -74,9 +74,9 @@ def test_totals_begin_again_when_a_key_was_quiet_for_too_long(kind: str, crashes
 def test_explain_and_the_state_know_of_it() -> None:
     with TestDriver(counting()) as driver:
         run(driver, crashes=False)
-        driver._job = counting("1h")
+        driver.job = counting("1h")
         driver.start()
-        driver._job = counting(None)
+        driver.job = counting(None)
         with pytest.raises(InvalidInputError, match=r"stores was n: int .rocksdb, ttl."):
             driver.start()
 
@@ -106,14 +106,14 @@ def test_a_longer_life_holds_for_what_was_written_before(kind: str) -> None:
         driver.feed("in", [{"k": key} for key in keys])
         driver.run()
 
-    background = lambda: InlineBackground(lambda: is_time)  # noqa: E731
+    background = now_and_then(lambda: is_time)
     with TestDriver(totals("10s"), tasks=2, slots=1, background=background) as driver:
         driver.create("in", {"k": pa.string()})
         for _ in range(6):
             feed(driver, names)
         driver.crash()
         is_time = True
-        driver._job = totals("1h")
+        driver.job = totals("1h")
         driver.clock.advance(60_000)
         for key in "bcdefghi":
             feed(driver, [key])
@@ -157,3 +157,35 @@ def test_expired_totals_leave_the_disk() -> None:
         after = driver.coordinator.state.tasks
         sizes = [sum(r.bytes for t in tasks.values() for r in t.files) for tasks in (before, after)]
         assert sizes[1] < sizes[0] / 50
+
+
+class Note:
+    def process(self, message: Any, context: Any) -> None:
+        context.store("seen").put(message.k, 1)
+
+
+@pytest.mark.parametrize(("kind", "tasks"), [("rocksdb", 1), ("memory", 3)])
+def test_what_expired_goes_although_each_epoch_finds_a_new_process(kind: str, tasks: int) -> None:
+    """Spark ends idle workers: what they knew of the sweep is in the manifest, too."""
+
+    @hr.job("notes")
+    def notes(g: hr.Graph) -> None:
+        keyed = g.input("in").partition_by("k")
+        keyed.process(Note, stores=[hr.store("seen", int, kind, ttl="10m")], name="p")
+
+    with TestDriver(notes, tasks=tasks, slots=1, key_groups=64) as driver:
+        driver.create("in", {"k": pa.int64()})
+        for epoch in range(40):
+            driver.feed("in", [{"k": epoch * 20 + n} for n in range(20)])
+            driver.run()
+            driver.runner.kill_all()
+            driver.clock.advance(120_000)
+        assert len(driver.raw_store("seen")) <= 2 * 5 * 20 + 20
+        for _ in range(6):
+            driver.feed("in", [{"k": 0}])
+            driver.advance(force=True)
+            driver.crash()
+            driver.clock.advance(120_000)
+        driver.clock.advance(600_000)
+        driver.advance(force=True)
+        assert len(driver.raw_store("seen")) <= 1

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.limits import limit
 
 import headrace as hr
-from headrace.task.joins import node, results
 from headrace.testing import TestDriver
 
 PARTITIONS, LATENESS = 2, 4
@@ -136,11 +136,11 @@ SPANS = st.integers(0, 20)
 def logs(draw: st.DrawFn) -> list[Row]:
     """Rows whose times rise by and large, of one or two partitions in each stream."""
     partitions = draw(st.integers(1, PARTITIONS))
-    pace = draw(st.integers(0, 3))
+    pace, first = draw(st.integers(0, 3)), draw(st.sampled_from([-40, 0]))
     places = st.tuples(st.integers(0, 1), st.integers(0, partitions - 1))
     keys = st.sampled_from([None, 0, 0, 1])
     drawn = draw(st.lists(st.tuples(places, keys, st.integers(0, 20)), max_size=50))
-    return [Row(*place, key, pace * n + at) for n, (place, key, at) in enumerate(drawn)]
+    return [Row(*place, key, first + pace * n + at) for n, (place, key, at) in enumerate(drawn)]
 
 
 @given(
@@ -186,6 +186,21 @@ def test_a_row_within_the_grace_still_finds_its_partners(side: int, how: str) ->
         assert sum(None not in pair for pair in pairs) == 3
 
 
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_row_waits_for_partners_as_far_as_its_own_side_reaches(side: int) -> None:
+    """The watermark is past what the other side would wait for when the partner comes."""
+    near, other = (Near(10, 2) if side else Near(2, 10)), 1 - side
+    ends = [Row(end, 0, 2, 12) for end in (side, other)]
+    log = [Row(side, 0, 1, 0), *ends, Row(other, 0, 1, 9)]
+    with TestDriver(job("full", near), tasks=2) as driver:
+        create(driver, partitions=1)
+        for begin, end in ((0, 3), (3, 4)):
+            feed(driver, log, begin, end)
+            driver.run()
+        driver.finish()
+        assert expected(log, "full", near)[0] == output(driver)
+
+
 def rising(size: int, seed: int, keys: int = 30) -> list[Row]:
     """A log whose times rise, a little out of order."""
     rng = random.Random(seed)
@@ -205,38 +220,10 @@ def near_of(how: str) -> Near:
 
 
 @pytest.mark.parametrize("how", WAYS)
-@pytest.mark.parametrize(
-    "point",
-    [
-        "slot.ran",
-        "slot.segment_written",
-        "epoch.planned",
-        "epoch.before_commit",
-        "commit.published",
-        "epoch.published",
-    ],
-)
-def test_a_crash_doubles_and_loses_no_pair(how: str, point: str) -> None:
-    near, log = near_of(how), rising(600, 3)
-    with TestDriver(job(how, near), tasks=3, hosts=2) as driver:
-        create(driver)
-        for begin in range(0, 600, 120):
-            feed(driver, log, begin, begin + 120)
-            assert driver.advance_with_crash(point)
-            if begin == 240:
-                driver.crash(lose_hosts=[0])
-            driver.run()
-        driver.finish()
-        pairs, _ = expected(log, how, near)
-        assert pairs == output(driver)
-
-
-@pytest.mark.parametrize("how", WAYS)
 def test_what_does_not_fit_at_once_is_matched_within_the_epoch(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node, "FLUSH_ROWS", 7)
-    monkeypatch.setattr(results, "SEND_ROWS", 5)
+    limit(monkeypatch, join_flush_rows=7, join_send_rows=5)
     near, log = near_of(how), rising(300, 8)
     with TestDriver(job(how, near), tasks=2) as driver:
         create(driver)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import random
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.sim.world import World, make_job
+from tests.support.faults import forge_segment
 
+import headrace as hr
 from headrace.errors import CorruptDataError
-from headrace.files import Files
-from headrace.state.segment_reader import SegmentReader
-from headrace.state.segment_writer import SegmentWriter
-from headrace.testing.driver import TestDriver
+from headrace.testing import TestDriver
+
+
+class Count:
+    def process(self, message: Any, context: hr.Context) -> None:
+        store = context.store("n")
+        store.put(message.id, store.get(message.id, 0) + 1)
 
 
 def test_a_swapped_segment_is_found_when_a_store_is_rebuilt() -> None:
@@ -22,18 +28,27 @@ def test_a_swapped_segment_is_found_when_a_store_is_rebuilt() -> None:
         world.feed(50)
         driver.run()
         (path,) = (driver.storage / "segment").iterdir()
-        files = Files(sync=False)
-        held = SegmentReader(files, path)
-        forged = path.with_name("forged")
-        writer = SegmentWriter(files, forged, held.header)
-        for section in held.sections:
-            for keys, values in held.task_batches(section.stage, section.task, section.store):
-                last = values[-1]
-                changed = [*values[:-1], last and last[:-1] + bytes([last[-1] ^ 1])]
-                writer.add(section.stage, section.task, section.store, keys, changed)
-        writer.close()
-        os.replace(forged, path)
+        forge_segment(path)
         driver.crash(lose_hosts=[0])
         world.feed(50)
+        with pytest.raises(CorruptDataError, match=path.name):
+            driver.advance()
+
+
+@pytest.mark.parametrize("kind", ["memory", "rocksdb"])
+def test_it_is_found_where_a_store_of_values_is_all_there_is(kind: str) -> None:
+    @hr.job("counts")
+    def counts(g: hr.Graph) -> None:
+        stream = g.input("events", schema={"id": int}).partition_by("id")
+        stream.process(Count, [hr.store("n", int, kind)], name="count")
+
+    with TestDriver(counts, tasks=1, slots=1) as driver:
+        driver.create("events", {"id": pa.int64()})
+        driver.feed("events", [{"id": n} for n in range(50)])
+        driver.run()
+        (path,) = (driver.storage / "segment").iterdir()
+        forge_segment(path)
+        driver.crash(lose_hosts=[0])
+        driver.feed("events", [{"id": 1}])
         with pytest.raises(CorruptDataError, match=path.name):
             driver.advance()

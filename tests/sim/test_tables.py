@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.changes import reset
 
 import headrace as hr
-from headrace.coordinator.changes.rewinding import emptied, set_back
 from headrace.testing import TestDriver
 
 NAMES = {"member": pa.int64(), "name": pa.string(), "age": pa.int64()}
@@ -147,6 +147,24 @@ def joined(how: str, names: dict[int, Row], plans: dict[int, Row]) -> dict[int, 
     }
 
 
+def test_a_key_that_is_deleted_twice_in_an_epoch_is_gone_once() -> None:
+    row, dead = ({"member": 1, "name": name, "age": None} for name in ("a", None))
+    with opened(joining()) as driver:
+        driver.feed("names", [row, dead, dead], partition=0)
+        driver.run()
+        assert [one["is_deleted"] for one in driver.output("changed")] == [False, True]
+
+
+def test_a_joined_row_is_gone_when_the_right_table_has_it_no_more() -> None:
+    with opened(both("inner")) as driver:
+        driver.feed("names", [{"member": 1, "name": "a", "age": 7}], partition=0)
+        for plan in ("x", None):
+            driver.feed("plans", [{"id": 1, "plan": plan}])
+            driver.run()
+        found = [values(row, "has", "is_deleted") for row in driver.output("out")]
+        assert found == [("x", False), (None, True)]
+
+
 @pytest.mark.parametrize("how", ["inner", "left", "full"])
 @settings(deadline=None)
 @given(
@@ -264,16 +282,8 @@ def test_after_a_reset_tables_are_filled_first_again() -> None:
         driver.run()
         assert {row["name"] for row in driver.output("out")} == {None}
         driver.feed("names", [{"member": n, "name": "a"} for n in range(100)])
-        begins = {"names": [0, 0], "clicks": [0, 0]}
-        driver._let_go()
-        set_back(
-            driver.storage,
-            "joining",
-            lambda state: emptied(state, begins, driver.clock.new_id()),
-            bus=driver.bus,
-            files=driver._files,
-            clock=driver.clock,
-        )
+        reset(driver)
+        driver.start()
         driver.run()
         assert [row["name"] for row in driver.output("out")].count("a") == 30
 
@@ -345,7 +355,7 @@ def test_a_job_goes_on_only_with_the_columns_that_its_tables_hold() -> None:
     with opened(job("member", "name")) as driver:
         driver.feed("names", [{"member": 1, "name": "x"}])
         driver.run()
-        driver._job = job("member", "name", "age")
+        driver.job = job("member", "name", "age")
         with pytest.raises(hr.InvalidInputError, match=r"columns was .* is now .*with a map"):
             driver.start()
 

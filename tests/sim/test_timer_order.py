@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.soak import examples
 
 import headrace as hr
-from headrace.testing.driver import TestDriver
+from headrace.testing import TestDriver
 
 GAP = 40
 LATENESS = 5
@@ -112,7 +113,7 @@ def model(rows: list[Row]) -> Told:
 
 ROWS = st.lists(
     st.tuples(
-        st.integers(0, 2), st.integers(0, 300), st.sampled_from([-60, -10, 0, 1, 10, 35, 90])
+        st.integers(0, 2), st.integers(-150, 150), st.sampled_from([-60, -10, 0, 1, 10, 35, 90])
     ),
     min_size=1,
     max_size=14,
@@ -120,7 +121,7 @@ ROWS = st.lists(
 
 
 @given(rows=ROWS, data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=examples(10))
 def test_a_key_sees_one_history_however_epochs_are_cut(rows: list[Row], data: Any) -> None:
     VIA[0] = data.draw(st.sampled_from(["exchange", "bus"]))
     cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(rows) - 1)), max_size=4)))
@@ -141,11 +142,20 @@ def test_a_timer_fires_before_the_first_row_that_is_past_it(cuts: list[int]) -> 
     assert found[1][4] == ("row", 210, 3)
 
 
+@pytest.mark.parametrize("cuts", [[], [3], [3, 4]])
+def test_a_timer_that_a_row_cancels_before_its_turn_does_not_fire(cuts: list[int]) -> None:
+    rows = [(1, at, after) for at, after in ((100, 10), (120, 500), (130, 500), (150, 0))]
+    rows += [(1, 170, 500), (1, 180, 500)]
+    found, _ = run(rows, cuts)
+    assert ("first", 110, 2) in found[1]
+    assert 150 not in [due for what, due, _ in found[1] if what == "again"]
+
+
 @given(
     logs=st.tuples(ROWS, ROWS),
     steps=st.lists(st.tuples(st.integers(0, 1), st.integers(1, 5)), max_size=5),
 )
-@settings(max_examples=30)
+@settings(max_examples=examples(10))
 def test_a_timer_comes_after_all_rows_before_its_time(
     logs: tuple[list[Row], list[Row]], steps: list[tuple[int, int]]
 ) -> None:

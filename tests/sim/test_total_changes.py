@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sim.rough import rough_step
+from tests.support.soak import examples
 
 import headrace as hr
 from headrace.testing import TestDriver
@@ -75,11 +76,11 @@ rows = st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 99))
 @pytest.mark.parametrize("updates", UPDATES)
 @pytest.mark.parametrize(("size", "step"), [(7, 3), (6, 2), (None, 4)])
 @given(data=st.data())
-@settings(max_examples=6)
+@settings(max_examples=examples(3))
 def test_results_come_with_each_so_many_messages(
     size: int | None, step: int, updates: str, data: Any
 ) -> None:
-    log = [(k, v, at) for at, (k, v) in enumerate(data.draw(rows))]
+    log = [(k, v, at) for at, (k, v) in enumerate(data.draw(rows), -25)]
     if size is None:
         window: Any = hr.global_window(rows=step, updates=updates)
     else:
@@ -95,17 +96,17 @@ def test_results_come_with_each_so_many_messages(
 @pytest.mark.parametrize("updates", UPDATES)
 @pytest.mark.parametrize("when", ["every", "idle"])
 @given(data=st.data())
-@settings(max_examples=6)
+@settings(max_examples=examples(3))
 def test_totals_change_as_event_time_goes_on(when: str, updates: str, data: Any) -> None:
     """The log of one partition decides; a record behind the watermark counts from that on."""
     step = 5
-    drawn = data.draw(st.lists(st.integers(0, 60), max_size=30))
+    drawn = data.draw(st.lists(st.integers(-30, 30), max_size=30))
     log: list[Row] = [
         (data.draw(st.sampled_from(["a", "b"])), value, at) for value, at in enumerate(drawn)
     ]
     window = hr.global_window(**{when: f"{step}ms"}, updates=updates)  # type: ignore[arg-type]
     steps: dict[Any, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    highest, last = 0, dict[Any, tuple[int, int]]()
+    highest, last = -30, dict[Any, tuple[int, int]]()
     for key, value, at in log:
         seen, highest = max(at, highest), max(at, highest)
         group = seen // step

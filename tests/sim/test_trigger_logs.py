@@ -10,23 +10,26 @@ from hypothesis import strategies as st
 from tests.sim.trigger_model import expect_early, held, sent, window_of
 from tests.sim.window_model import PARTITIONS, Case, Record, expect
 from tests.sim.window_nodes import run
+from tests.support.soak import examples
+from tests.support.windows import Session, Window
 
-from headrace.graph.windows import Session, Window
+import headrace as hr
 
 UPDATES = ["replace", "retract", "add"]
 EARLY = [{"early": "5ms"}, {"early": "4ms"}, {"early_idle": "3ms"}, {"early_idle": "5ms"}]
 ROWS = {"early_rows": 3}
+ROWS_OR_TIME = {"early": hr.on_count_or_time(3, "5ms")}
 
 
 @st.composite
 def logs(draw: Any) -> list[Record]:
-    """Records that come about as they happened, some of them far behind or ahead."""
+    """Records that come about as they happened, some far behind or ahead, around 1970."""
     log: list[Record] = []
-    now = 0
+    now = draw(st.sampled_from([-40, -15, 0]))
     for _ in range(draw(st.integers(0, 40))):
         now += draw(st.sampled_from([0, 0, 1, 3]))
         behind = draw(st.integers(0, 11))
-        at = draw(st.sampled_from([now, max(0, now - behind), now + behind]))
+        at = draw(st.sampled_from([now, now - behind, now + behind]))
         key = draw(st.sampled_from(["a", "b", None]))
         log.append(Record(draw(st.integers(0, PARTITIONS - 1)), key, len(log), at))
     return log
@@ -48,10 +51,20 @@ def check(data: Any, window: Window, *, is_exact: bool) -> None:
         assert every == sorted(rows, key=repr)
 
 
+@pytest.mark.parametrize(
+    "kind", ["tumbling", "hopping", "hopping that does not divide", "session", "sliding"]
+)
+@given(data=st.data())
+@settings(max_examples=examples(30))
+def test_without_a_trigger_each_window_is_sent_once(kind: str, data: Any) -> None:
+    grace = data.draw(st.sampled_from(["0ms", "9ms"]))
+    check(data, window_of(kind, grace=grace), is_exact=False)
+
+
 @pytest.mark.parametrize("early", EARLY, ids=str)
 @pytest.mark.parametrize("kind", ["tumbling", "hopping", "hopping that does not divide", "session"])
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=examples(10))
 def test_early_results_by_event_time_follow_from_the_log(
     kind: str, early: dict[str, Any], data: Any
 ) -> None:
@@ -59,12 +72,12 @@ def test_early_results_by_event_time_follow_from_the_log(
     check(data, window_of(kind, grace=grace, updates=updates, **early), is_exact=True)
 
 
-@pytest.mark.parametrize("early", [{}, *EARLY[1:3], ROWS], ids=str)
+@pytest.mark.parametrize("early", [{}, *EARLY[1:3], ROWS, ROWS_OR_TIME], ids=str)
 @pytest.mark.parametrize(
     "kind", ["tumbling", "hopping", "hopping that does not divide", "session", "sliding"]
 )
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=examples(10))
 def test_late_records_end_in_what_the_log_has(kind: str, early: dict[str, Any], data: Any) -> None:
     """Whatever came between, a reader that follows the results holds those of the whole log."""
     updates = data.draw(st.sampled_from(UPDATES if early else UPDATES[:2]))
@@ -74,9 +87,12 @@ def test_late_records_end_in_what_the_log_has(kind: str, early: dict[str, Any], 
     check(data, window, is_exact=False)
 
 
+@pytest.mark.parametrize("early", [ROWS, ROWS_OR_TIME], ids=str)
 @pytest.mark.parametrize("kind", ["tumbling", "hopping", "session"])
 @given(data=st.data())
-@settings(max_examples=40)
-def test_early_results_by_number_end_in_what_the_log_has(kind: str, data: Any) -> None:
+@settings(max_examples=examples(10))
+def test_early_results_by_number_end_in_what_the_log_has(
+    kind: str, early: dict[str, Any], data: Any
+) -> None:
     updates = data.draw(st.sampled_from(UPDATES))
-    check(data, window_of(kind, grace="9ms", updates=updates, **ROWS), is_exact=False)
+    check(data, window_of(kind, grace="9ms", updates=updates, **early), is_exact=False)

@@ -6,9 +6,11 @@ from collections import defaultdict
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sim.rough import played
+from tests.support.soak import examples
 
 import headrace as hr
 from headrace.testing import TestDriver
@@ -56,7 +58,7 @@ def create(driver: TestDriver) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=25)
+@settings(max_examples=examples(8))
 def test_windows_of_messages_equal_slices_of_the_log(data: Any) -> None:
     """Every n in the order of arrival, the rest at the end, over any epochs and crashes."""
     log = data.draw(
@@ -71,7 +73,7 @@ def test_windows_of_messages_equal_slices_of_the_log(data: Any) -> None:
 
     def feed(driver: TestDriver, begin: int, end: int) -> None:
         rows = [
-            {"k": key, "v": value, "at": number}
+            {"k": key, "v": value, "at": number - 20}
             for number, (key, value) in enumerate(log[begin:end], begin)
         ]
         driver.feed("in", rows)
@@ -96,3 +98,16 @@ def test_windows_of_messages_equal_slices_of_the_log(data: Any) -> None:
         for name in ("counted", "whole"):
             kept = driver.table(name) if store == "columnar" else driver.raw_store(name)
             assert not kept
+
+
+@pytest.mark.parametrize("store", ["columnar", "memory"])
+def test_an_epoch_may_fill_the_open_window_and_whole_ones(store: str) -> None:
+    """What was open counts in the first of them only, and a full one leaves nothing behind."""
+    with TestDriver(make_job(3, store, timed=False, keyed=True)) as driver:
+        create(driver)
+        for begin, end in ((0, 1), (1, 8), (8, 9), (9, 11)):
+            driver.feed("in", [{"k": "a", "v": v, "at": 0} for v in range(begin, end)])
+            driver.run()
+        driver.finish()
+        found = [row["order"] for row in driver.output("counted")]
+        assert found == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10]]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
@@ -92,9 +92,17 @@ ITEM = st.builds(
     st.booleans(),
     st.sampled_from([None, 0, 1, 1, 2]),
     st.sampled_from([None, 1, 2, 3]),
-    st.integers(0, 40),
+    st.integers(-20, 20),
 )
 LOG = st.lists(ITEM, max_size=40)
+AT_THE_WATERMARK = [
+    Item(True, 0, 1, 0),
+    Item(False, 0, None, 10),
+    *(Item(is_rate, money, 1, 10 + LATENESS) for is_rate in (True, False) for money in (1, 2)),
+    Item(True, 0, 2, 10),
+]
+"""The last rate is of the moment of the first order, which the watermark has reached by then."""
+
 CRASHES = ["slot.ran", "slot.segment_written", "epoch.before_commit", "commit.published"]
 
 
@@ -125,6 +133,7 @@ def run(log: Sequence[Item], cuts: Sequence[int], how: str, **more: Any) -> dict
     crash=st.sampled_from([None, None, *CRASHES]),
     rescale=st.sampled_from([None, None, 3]),
 )
+@example(log=AT_THE_WATERMARK, cuts=[6], crash=None, rescale=None)
 @pytest.mark.parametrize("how", ["left", "inner"])
 def test_each_order_takes_the_rate_of_its_time(
     how: str, log: list[Item], cuts: list[int], crash: str | None, rescale: int | None
@@ -200,6 +209,19 @@ def test_late_orders_find_versions_that_newer_ones_followed() -> None:
         assert driver.coordinator.state.watermarks["rates.by_money+orders.by_money"] == 37
         found = {row["at"]: row["rate"] for row in driver.output("out")}
         assert found == {12: 2, 7: 1}
+
+
+def test_versions_within_the_history_stay_when_another_follows() -> None:
+    """The watermark is past the second rate, and a late order may still ask for the first."""
+    with opened(tasks=1) as driver:
+        ends = [Item(is_rate, money, 3, 40) for is_rate in (True, False) for money in (1, 2)]
+        feed(driver, [Item(True, 0, 1, 30), Item(True, 0, 2, 35), *ends], 0, 6)
+        driver.run()
+        feed(driver, [Item(True, 0, 9, 41)], 0, 1)
+        driver.run()
+        feed(driver, [Item(False, 0, None, 33)], 0, 1)
+        driver.finish()
+        assert [row["rate"] for row in driver.output("out") if row["money"] == 0] == [1]
 
 
 def test_a_table_that_is_idle_holds_no_order_back() -> None:

@@ -14,19 +14,25 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.changes import with_settings
+from tests.support.limits import limit
 
 import headrace as hr
-from headrace.config import WarehouseSettings
-from headrace.faults import FAULT_POINTS
-from headrace.graph.jobs import Job
-from headrace.testing import TestDriver
+from headrace import Job
+from headrace.testing import FAULT_POINTS, TestDriver
 
 STEPS = ("epoch.", "commit.", "slot.", "sink.committed", "warehouse.")
 NOT_PASSED = ("epoch.output_published", "slot.merge")
 POINTS = [p for p in FAULT_POINTS if p.startswith(STEPS) and not p.startswith(NOT_PASSED)]
 BEGIN = dt.datetime(2013, 1, 1, tzinfo=dt.UTC)
+MOON = dt.datetime(1969, 7, 20, tzinfo=dt.UTC)
 COLUMNS = {"at": pa.timestamp("us", "UTC"), "number": pa.int64(), "user": pa.string()}
-SMALL = WarehouseSettings(merge_files=3, keep_s=1.0)
+
+
+@pytest.fixture(autouse=True)
+def few_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Snapshots as those of large tables, which are not replaced by each commit."""
+    limit(monkeypatch, table_small_bytes=0, table_changes=3)
 
 
 def job(**options: Any) -> Job:
@@ -38,19 +44,20 @@ def job(**options: Any) -> Job:
     return history
 
 
-def settle(driver: TestDriver, aims: WarehouseSettings = SMALL) -> None:
-    driver.settings = driver.settings.model_copy(update={"warehouse": aims})
+def settle(driver: TestDriver, **aims: Any) -> None:
+    with_settings(driver, "warehouse", **{"merge_files": 3, "keep_s": 1.0, **aims})
 
 
 class Feed:
-    """Numbers rows, so that a lost or doubled one shows."""
+    """Numbers rows, so that a lost or doubled one shows; hours count from a day on."""
 
-    def __init__(self, driver: TestDriver) -> None:
+    def __init__(self, driver: TestDriver, begin: dt.datetime = BEGIN) -> None:
         self._driver, self.days = driver, Counter[str]()
+        self._begin = begin
         self.rows = 0
 
     def add(self, hours: list[int]) -> None:
-        times = [BEGIN + dt.timedelta(hours=hour) for hour in hours]
+        times = [self._begin + dt.timedelta(hours=hour) for hour in hours]
         self.days.update(time.date().isoformat() for time in times)
         self._driver.feed(
             "in",
@@ -76,33 +83,6 @@ def check(folder: Path, feed: Feed) -> None:
         days = Counter(str(day) for day in found["ds"])
         assert feed.days == days
         assert (found["at"].dt.date() == found["ds"]).all()
-
-
-@pytest.mark.parametrize("point", POINTS)
-def test_crash_at_every_step_loses_and_doubles_nothing(point: str) -> None:
-    """Whoever passes a point dies there, twice: the next attempt or driver ends the epoch."""
-    with TestDriver(job(), tasks=3) as driver:
-        settle(driver)
-        driver.create("in", COLUMNS, partitions=2, key=["user"])
-        folder, feed = driver.settings.warehouse_dir / "events", Feed(driver)
-        for begin in (0, 5, 20):
-            feed.add(list(range(begin, begin + 12)))
-            driver.advance()
-            driver.clock.advance(1_500)
-        seen = feed.rows
-        for nth in (1, 2):
-            feed.add([26, 30, 50, 52, 49, 25])
-            assert driver.advance_with_crash(point, nth) or nth == 2
-            numbers = plain(folder)["number"].to_list()
-            assert len(set(numbers)) == len(numbers)
-            assert set(range(seen)) <= set(numbers)
-            driver.run()
-            check(folder, feed)
-            seen = feed.rows
-        driver.finish()
-        check(folder, feed)
-        assert all(day.is_complete for day in hr.warehouse.Table(folder).days)
-        assert all((folder / f"ds={day}" / "_SUCCESS").exists() for day in feed.days)
 
 
 def test_a_day_is_complete_when_the_watermark_of_all_partitions_has_passed_it() -> None:
@@ -156,15 +136,16 @@ def test_which_rows_are_late_does_not_depend_on_epochs(
     hours=st.lists(st.integers(0, 100), max_size=60),
     cuts=st.lists(st.integers(1, 20), max_size=12),
     crashes=st.lists(st.sampled_from(POINTS), max_size=3),
+    begin=st.sampled_from([BEGIN, MOON, dt.datetime(1969, 12, 30, tzinfo=dt.UTC)]),
 )
 def test_the_table_is_the_rows_by_day_however_epochs_are_cut(
-    hours: list[int], cuts: list[int], crashes: list[str]
+    hours: list[int], cuts: list[int], crashes: list[str], begin: dt.datetime
 ) -> None:
     """Against a count by day, with crashes anywhere."""
     with TestDriver(job(), tasks=2, max_rows=7) as driver:
         settle(driver)
         driver.create("in", COLUMNS, partitions=2, key=["user"])
-        folder, feed = driver.settings.warehouse_dir / "events", Feed(driver)
+        folder, feed = driver.settings.warehouse_dir / "events", Feed(driver, begin)
         for cut in cuts:
             part, hours = hours[:cut], hours[cut:]
             feed.add(part)

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from tests.sim.rough import records, rough_step
 from tests.sim.trigger_model import held, sent, window_of
 from tests.sim.window_model import COLUMNS, Case, Record, create, expect, feed
+from tests.support.soak import examples
 
 import headrace as hr
-from headrace.errors import GraphError
-from headrace.task.dead_letters import from_record
-from headrace.task.messages.calls import UserFunctionError
+from headrace.errors import GraphError, UserFunctionError
 from headrace.testing import TestDriver
 
 
@@ -65,7 +64,7 @@ def moment(value: Any) -> int:
 
 @pytest.mark.parametrize("kind", ["tumbling", "session", "hopping"])
 @given(data=st.data())
-@settings(max_examples=15)
+@settings(max_examples=examples(6))
 def test_functions_see_the_messages_of_each_window(kind: str, data: Any) -> None:
     """The same windows as the model's, in any order of arrival, over crashes."""
     log: list[Record] = data.draw(st.lists(records, max_size=25))
@@ -109,7 +108,7 @@ def _stats(row: dict[str, Any]) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("kind", ["tumbling", "hopping", "sliding", "session"])
 @given(data=st.data())
-@settings(max_examples=4)
+@settings(max_examples=examples(2))
 def test_functions_are_called_for_results_that_are_taken_back_and_made_anew(
     kind: str, data: Any
 ) -> None:
@@ -160,10 +159,10 @@ def test_windows_that_a_function_refuses_are_set_aside(on_error: str) -> None:
         if on_error == "drop":
             assert driver.coordinator.state.counts["dropped"] == 1
             return
-        [letter] = driver.output("picky.dead")
+        [letter] = driver.dead_letters()
         assert (letter["key"], letter["is_original"]) == ('"a"', False)
         assert "below zero" in letter["message"]
-        [window] = from_record(letter["record"]).to_pylist()
+        window = letter["record"]
         assert [message["v"] for message in window["messages"]] == [1, -1]
 
 

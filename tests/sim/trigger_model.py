@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tests.sim.window_model import Case, Record, marked, sessions
+from tests.support.windows import Hopping, Session, Tumbling
 
 import headrace as hr
-from headrace.graph.windows import Hopping, Session, Tumbling
 
 Row = tuple[Any, ...]
 Seen = tuple[int, Record]
@@ -77,10 +77,10 @@ def expect_early(log: Sequence[Record], case: Case) -> Counter[Row]:
             continue
         assert isinstance(window, Tumbling | Hopping)
         every = window.every_ms if isinstance(window, Hopping) else window.size_ms
-        first = -(window.size_ms // every + 1) * every
-        for begin in range(first, record.at + 1, every):
+        last = record.at // every * every
+        for begin in range(last, record.at - window.size_ms, -every):
             end = begin + window.size_ms
-            if begin <= record.at < end and end + window.grace_ms > watermark:
+            if end + window.grace_ms > watermark:
                 timely[key, begin, end].append((seen, record))
     for head, records in timely.items():
         if isinstance(window, Session):
@@ -90,7 +90,7 @@ def expect_early(log: Sequence[Record], case: Case) -> Counter[Row]:
         else:
             key, begin, end = head
             instants = [at if at < end else END for at in _instants(records, window)]
-            _add_window(results, (key, max(begin, 0), end), records, instants, window.updates)
+            _add_window(results, (key, begin, end), records, instants, window.updates)
     return results
 
 

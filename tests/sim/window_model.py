@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from tests.support.windows import Hopping, Session, Sliding, Tumbling, Window
 
 import headrace as hr
-from headrace.graph.windows import Hopping, Session, Sliding, Tumbling, Window
 from headrace.testing import TestDriver
 
 PARTITIONS, LATER = 3, 7
@@ -83,10 +83,8 @@ def expect(log: Sequence[Record], case: Case) -> tuple[Counter[Result], int]:
         key = record.key if case.keyed else ""
         if isinstance(window, Tumbling | Hopping):
             every = window.every_ms if isinstance(window, Hopping) else window.size_ms
-            begins = [b for b in range(0, record.at + 1, every) if b + window.size_ms > record.at]
-            begins += [
-                b for b in range(-every, -window.size_ms, -every) if b + window.size_ms > record.at
-            ]
+            last = record.at // every * every
+            begins = range(last, record.at - window.size_ms, -every)
             timely = [b for b in begins if b + window.size_ms + grace > watermark]
             late += not timely
             for begin in timely:
@@ -103,7 +101,7 @@ def expect(log: Sequence[Record], case: Case) -> tuple[Counter[Result], int]:
         ):
             out[key, start, end] = values
     return Counter(
-        (key, max(start, 0), end, len(values), sum(values), max(values), tuple(sorted(values)))
+        (key, start, end, len(values), sum(values), max(values), tuple(sorted(values)))
         for (key, start, end), values in out.items()
     ), late
 

@@ -12,14 +12,14 @@ from tests.sim.window_model import NO_WATERMARK, PARTITIONS, Record, marked
 import headrace as hr
 from headrace.graph.operators import StoreSpec, WindowAggregate
 from headrace.graph.windows import Window
-from headrace.state.columnar.table import ColumnarTable
-from headrace.task.chunk import Chunk
-from headrace.task.node import Node
-from headrace.task.orders import END_WATERMARK
-from headrace.task.windows.aggregate_nodes import kept_aggregates
-from headrace.task.windows.aggregation import Aggregation
-from headrace.task.windows.columnar_partials import ColumnarPartials, partial_layout
-from headrace.task.windows.window_nodes import window_node
+from headrace.runtime.chunk import Chunk
+from headrace.runtime.node import Node
+from headrace.runtime.orders import END_WATERMARK
+from headrace.runtime.windows.aggregation import Aggregation
+from headrace.runtime.windows.builder import window_node
+from headrace.runtime.windows.layouts import kept_aggregates
+from headrace.runtime.windows.partial_table import ColumnarPartials, partial_layout
+from headrace.state.columnar_table import ColumnarTable
 
 SOURCE = pa.schema([("k", pa.string()), ("v", pa.int64())])
 _MOMENT = pa.timestamp("us", tz="UTC")
@@ -55,13 +55,13 @@ def run(window: Window, log: Sequence[Record], lateness: int, cuts: Sequence[int
     for begin, end in zip([0, *cuts], [*cuts, len(log)], strict=True):
         part = marks[begin:end]
         for record, _ in part:
-            highest[record.partition] = max(record.at, highest.get(record.partition, 0))
+            highest[record.partition] = max(record.at, highest.get(record.partition, record.at))
         known = [highest[p] - lateness for p in highest]
         watermark = min(known) if len(known) == PARTITIONS else NO_WATERMARK
         late += _epoch(node, part, before, watermark)
         before = max(before, watermark)
     late += _epoch(node, [], before, END_WATERMARK)
-    left = sum(rows.height for rows in table.scan(0, (1 << 63) - 2))
+    left = sum(rows.height for rows in table.scan(NO_WATERMARK, (1 << 63) - 2))
     return Ran(sink, late, left)
 
 

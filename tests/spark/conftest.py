@@ -1,4 +1,4 @@
-"""One Spark session for all tests of this folder that need no process of their own."""
+"""A cluster and a home for tests on Spark."""
 
 from __future__ import annotations
 
@@ -6,20 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
-from tests.spark.runs import World
+from tests.support.runs import World
 
-from headrace.spark.sessions import build_session
 from headrace.testing.cluster import SparkCluster
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session with two slots; it ends with the tests."""
-    log = tmp_path_factory.mktemp("spark") / "spark.log"
-    session = build_session("local[2]", "headrace tests", log)
-    yield session
-    session.stop()
 
 
 @pytest.fixture

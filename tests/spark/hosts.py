@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from tests.spark.runs import World
-
-from headrace.testing.cluster import SparkCluster
+from tests.support.runs import World
 
 JOB = "shuffling"
 
 
-def world_on(cluster: SparkCluster, home: Path, *sets: str) -> World:
+def small_executors() -> tuple[str, ...]:
+    """Return settings of a run whose executors are small, and start as quickly as other JVMs."""
+    quick = os.environ["SPARK_DAEMON_JAVA_OPTS"]
+    names = {"memory": "512m", "extraJavaOptions": quick}
+    return tuple(f"spark.conf.spark.executor.{name}={value}" for name, value in names.items())
+
+
+def world_on(master: str, home: Path, *sets: str) -> World:
     """A home whose jobs run on a cluster, with small executors."""
-    small = "spark.conf.spark.executor.memory=512m"
-    return World(home, sets=[f"spark.master={cluster.url}", small, *sets])
+    return World(home, sets=[f"spark.master={master}", *small_executors(), *sets])
 
 
 def homes(world: World) -> dict[str, str]:

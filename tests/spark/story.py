@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.spark.runs import World
-from tests.unit.cli.commands import done
+from tests.support.cli import done
+from tests.support.runs import World
 
 NEWEST = 2
 """Of the six that are shown, for a driver that runs may add some meanwhile."""

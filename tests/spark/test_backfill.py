@@ -1,26 +1,27 @@
-"""``headrace backfill`` on real Spark: old data beside a job, merged with what it has."""
+"""``headrace backfill`` on real Spark: beside a job, and in the place of it with more executors."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
-import os
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.spark.hosts import small_executors
+from tests.support.cli import headrace
+from tests.support.homes import Home
+from tests.support.processes import until
+from tests.support.shop import end, started
 
-from headrace.bus.address import open_bus
-from headrace.bus.spec import StreamSpec
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
-pytestmark = pytest.mark.spark
-
-ROOT = Path(__file__).parents[2]
 BEGIN = dt.datetime(2013, 1, 1, tzinfo=dt.UTC)
 HOURS, ROWS, USERS = 6, 100, 5
+SCHEMA = pa.schema([("user", pa.string()), ("at", pa.timestamp("us", "UTC"))])
 JOB = """
 import headrace as hr
 
@@ -34,68 +35,89 @@ def hours(g: hr.Graph) -> None:
 """
 
 
-def headrace(folder: Path, *words: str) -> list[dict[str, Any]]:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    done = subprocess.run(
-        [sys.executable, "-m", "headrace.cli.main", *words, "--json"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=environment,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
+    """The home of a folder with a job, in which commands are run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HEADRACE_HOME", raising=False)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "hours_job.py").write_text(JOB)
+    with Home(tmp_path / ".headrace") as made:
+        made.create("events", SCHEMA, time="at")
+        yield made
+    sys.modules.pop("hours_job", None)
 
 
-def counts(folder: Path, stream: str) -> dict[tuple[str, int], int]:
+def told(*words: str) -> list[dict[str, Any]]:
+    ran = headrace(*words, "--json")
+    assert ran.code == 0, ran.err
+    return [json.loads(line) for line in ran.out.splitlines()]
+
+
+def counts(home: Home, stream: str) -> dict[tuple[str, int], int]:
     """The last count of each user and hour."""
-    with open_bus(folder / ".headrace" / "bus") as bus:
-        found = bus.stream(stream)
-        return {
-            (row["user"], round((row["window_start"] - BEGIN).total_seconds() / 3600)): row["n"]
-            for partition in range(found.spec.partitions)
-            for part in found.read(partition, 0)
-            for row in part.batch.to_pylist()
-        }
+    return {
+        (row["user"], round((row["window_start"] - BEGIN).total_seconds() / 3600)): row["n"]
+        for row in home.rows(stream)
+    }
 
 
-def test_old_hours_come_to_the_live_ones(tmp_path: Path) -> None:
+def test_old_hours_come_to_the_live_ones(home: Home) -> None:
     """The job began in the middle of an hour: that one is made whole, later ones are let be."""
-    schema = pa.schema([("user", pa.string()), ("at", pa.timestamp("us", "UTC"))])
-    with open_bus(tmp_path / ".headrace" / "bus") as bus:
-        stream = bus.create(StreamSpec("events", 1, schema, "at"))
-        step = dt.timedelta(hours=1) / ROWS
-        numbers = range(HOURS * ROWS)
-        rows = {
-            "user": [f"u{n % USERS}" for n in numbers],
-            "at": [BEGIN + n * step for n in numbers],
-        }
-        for begin in range(0, HOURS * ROWS, ROWS // 2):
-            table = pa.Table.from_pydict(rows, schema=schema).slice(begin, ROWS // 2)
-            stream.append(0, table)
-    (tmp_path / "hours.py").write_text(JOB)
+    step = dt.timedelta(hours=1) / ROWS
+    rows = [{"user": f"u{n % USERS}", "at": BEGIN + n * step} for n in range(HOURS * ROWS)]
+    for begin in range(0, HOURS * ROWS, ROWS // 2):
+        home.send("events", rows[begin : begin + ROWS // 2], 0)
     master = ("--master", "local[2]")
-    headrace(
-        tmp_path, "run", "hours.py", "--bounded", *master, "--set", "job.start=2013-01-01T02:30"
-    )
+    told("run", "hours_job.py", "--bounded", *master, "--set", "job.start=2013-01-01T02:30")
     each = ROWS // USERS
     users = [f"u{n}" for n in range(USERS)]
     live = {(user, hour): each for user in users for hour in range(3, HOURS)}
-    assert counts(tmp_path, "out") == live | {(user, 2): each // 2 for user in users}
+    assert counts(home, "out") == live | {(user, 2): each // 2 for user in users}
 
     span = ("--from", "2013-01-01T00:00", "--to", "2013-01-01T03:00", "--rate", "200")
-    told = headrace(tmp_path, "backfill", "hours.py", *span, "--merge", *master)
+    said = told("backfill", "hours_job.py", *span, "--merge", *master)
 
     old = {(user, hour): each for user in users for hour in range(3)}
-    assert counts(tmp_path, "out.backfill") == old
-    assert counts(tmp_path, "out") == old | live
-    (merged,) = [one for one in told if one["type"] == "merged"]
+    assert counts(home, "out.backfill") == old
+    assert counts(home, "out") == old | live
+    (merged,) = [one for one in said if one["type"] == "merged"]
     assert (merged["appended"], merged["there"], merged["kept"]) == (3 * USERS, 0, 0)
-    epochs = [one["rows"] for one in told if one["type"] == "epoch"]
+    epochs = [one["rows"] for one in said if one["type"] == "epoch"]
     assert max(epochs) <= 200
-    (same,) = headrace(tmp_path, "jobs", "compare", "hours", "hours-backfill")
+    (same,) = told("jobs", "compare", "hours", "hours-backfill")
     assert (same["outputs"][0]["only"], same["outputs"][0]["different"]) == ([3 * USERS, 0], 0)
+
+
+def test_executors_and_tasks_are_those_of_before_when_it_has_caught_up(home: Home) -> None:
+    """The second Spark application begins in the same process, and reads what comes by then."""
+
+    def feed(hour: int) -> None:
+        at = BEGIN + dt.timedelta(hours=hour)
+        home.send("events", [{"user": f"u{n}", "at": at} for n in range(USERS)], 0)
+
+    for hour in range(3):
+        feed(hour)
+    told("run", "hours_job.py", "--bounded", "--standalone", "--set", "job.tasks=2")
+    words = ["backfill", "hours_job.py", "--from", "2013-01-01", "--blocking", "--tasks", "4"]
+    words += ["--executors", "2", "--master", "local-cluster[2,1,768]"]
+    words += [word for one in ("job.tasks=2", *small_executors()) for word in ("--set", one)]
+    process = started(Path.cwd(), *words)
+    try:
+        assert process.stderr is not None
+        said = []
+        for line in process.stderr:
+            said.append(line.strip())
+            if "has caught up" in line:
+                break
+        assert said[-1] == "hours has caught up, and continues as before", said
+        assert "hours: 4 tasks for each keyed stage (else events.by_user 2)" in said
+        feed(3)
+        feed(4)
+        until(lambda: counts(home, "out").get((f"u{USERS - 1}", 3)) == 1, "the job to go on")
+        told("jobs", "stop", "hours")
+        assert process.wait(60) in (0, 130)
+    finally:
+        end(process)
+    (job,) = told("jobs", "describe", "hours")
+    assert [(one["stage"], one["tasks"]) for one in job["stages"]] == [("events.by_user", 2)]

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from headrace.bench import idle, readwrite
-from headrace.bench.stores import command
-from headrace.bench.stores.cases import Size
+from headrace.bench import readwrite, stores
+from headrace.bench.store_jobs import Size
 
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize("path", ["message", "batch"])
-def test_readwrite_counts_every_message(spark: SparkSession, home: Path, path: str) -> None:
-    result = readwrite.main({"home": home, "rows": 4_000, "ids": 500, "path": path})
+@pytest.mark.parametrize(
+    "options",
+    [{"path": "message"}, {"path": "batch"}, {"path": "message", "whole": True, "key": "string"}],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_readwrite_counts_every_message(
+    spark: SparkSession, home: Path, options: dict[str, Any]
+) -> None:
+    result = readwrite.measure_readwrite({"home": home, "rows": 4_000, "ids": 500, **options})
     assert result["sum_of_counts"] == 4_000
     assert result["epochs"] == 2
     assert result["compare"] == {}
@@ -28,7 +34,7 @@ def test_readwrite_counts_every_message(spark: SparkSession, home: Path, path: s
 @pytest.mark.slow
 def test_pysparks_own_ways_are_measured_beside_it(spark: SparkSession, home: Path) -> None:
     options = {"home": home, "rows": 300, "ids": 50, "compare": "pyspark", "tasks": 2}
-    result = readwrite.main(options)
+    result = readwrite.measure_readwrite(options)
     assert set(result["compare"]) == {
         "applyInPandasWithState",
         "transformWithState",
@@ -43,7 +49,7 @@ def test_stores_are_compared_and_drawn(spark: SparkSession, home: Path, tmp_path
     size = Size(ids=500, seconds=0.02, latency_seconds=0.02, epoch_rows=10_000, offered=2_000)
     names = ["memory", "columnar", "far-async"]
     options = {"home": home, "only": names, "workload": "readwrite", "out": tmp_path / "out"}
-    result = command.run(options, size)
+    result = stores.run(options, size)
     assert list(result["readwrite"]) == names
     for case in result["readwrite"].values():
         assert case["rate"]["rows_per_s"] > 0
@@ -55,13 +61,12 @@ def test_stores_are_compared_and_drawn(spark: SparkSession, home: Path, tmp_path
     assert not any((home / "bench").iterdir())
 
 
-@pytest.mark.parametrize("loop", ["direct", "query"])
-def test_small_epochs_are_timed(spark: SparkSession, home: Path, loop: str) -> None:
-    result = idle.main({"home": home, "loop": loop, "epochs": 3, "tasks": 2})
+def test_small_epochs_are_timed(spark: SparkSession, home: Path) -> None:
+    result = readwrite.measure_idle({"home": home, "epochs": 3, "tasks": 2})
     assert result["epochs"] == 3
     assert 0 < result["epoch_ms_p50"] <= result["epoch_ms_p95"]
 
 
 def test_many_tasks_are_compared_with_few(spark: SparkSession, home: Path) -> None:
-    result = idle.compare_tasks({"home": home, "rows": 2_000, "ids": 200, "few": 2, "many": 8})
+    result = readwrite.compare_tasks({"home": home, "rows": 2_000, "ids": 200, "few": 2, "many": 8})
     assert set(result["epoch_ms_p50"]) == {"2", "8"}

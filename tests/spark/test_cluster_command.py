@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.spark.runs import Driver, World, until
+from tests.spark.hosts import world_on
+from tests.support.cli import done, refused
+from tests.support.runs import Driver, until
 
 from headrace.testing.cluster import SparkCluster, namespace_command
 
@@ -21,26 +23,20 @@ pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 def home(tmp_path: Path) -> Iterator[Path]:
     """A home with a cluster of two hosts, of which nothing is left at the end."""
     folder = tmp_path / "home"
-    told(folder, "up", "--workers", "2", "--memory", "512")
+    apart(folder, "up", "--workers", "2", "--memory", "512")
     yield folder
     told(folder, "down")
     assert SparkCluster(folder / "cluster").processes() == []
 
 
+def apart(home: Path, *words: str) -> None:
+    """Start hosts by a process of its own, which they outlive."""
+    command = [sys.executable, "-m", "headrace.cli.main", "cluster", *words, "--home", str(home)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
 def told(home: Path, *words: str) -> Any:
-    ran = command(home, *words)
-    assert ran.returncode == 0, ran.stderr
-    return json.loads(ran.stdout)
-
-
-def command(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own, which the hosts outlive."""
-    return subprocess.run(
-        [sys.executable, "-m", "headrace.cli.main", "cluster", *words, "--json", "--home", home],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return json.loads(done("cluster", *words, "--json", "--home", home))
 
 
 def stores(folder: Path) -> set[str]:
@@ -51,16 +47,13 @@ def stores(folder: Path) -> set[str]:
 def test_a_job_meets_hosts_that_come_and_go(home: Path) -> None:
     found = told(home, "ls")
     assert [one["is_up"] for one in found["hosts"]] == [True, True]
-    again = command(home, "up")
-    assert again.returncode == 1
-    assert "runs in" in again.stderr
+    assert "runs in" in refused("cluster", "up", "--home", home)
 
-    memory = "spark.conf.spark.executor.memory=512m"
-    world = World(home, sets=[f"spark.master={found['master']}", memory, "placement.wait_s=0"])
+    world = world_on(found["master"], home, "placement.wait_s=0")
     world.open_gate("draw")
     world.feed(20)
     with Driver("shuffling", world) as driver:
-        until(lambda: len(world.rows("kept")) == 40, "the first records", driver)
+        until(lambda: world.count("kept") == 40, "the first records", driver)
         disks = [stores(Path(one["state"])) for one in found["hosts"]]
         assert all(disks)
         assert not disks[0] & disks[1]
@@ -69,13 +62,13 @@ def test_a_job_meets_hosts_that_come_and_go(home: Path) -> None:
         assert told(home, "kill", "0")["killed"] >= 3
         assert not told(home, "ls")["hosts"][0]["is_up"]
         world.feed(20)
-        until(lambda: len(world.rows("kept")) == 80, "the records after the loss", driver)
+        until(lambda: world.count("kept") == 80, "the records after the loss", driver)
         assert stores(Path(found["hosts"][1]["state"])) == disks[0] | disks[1]
 
-        told(home, "start", "0")
+        apart(home, "start", "0")
         assert told(home, "ls")["hosts"][0]["is_up"]
         world.feed(20)
-        until(lambda: len(world.rows("kept")) == 120, "the records after the return", driver)
+        until(lambda: world.count("kept") == 120, "the records after the return", driver)
         driver.terminate()
         driver.wait()
     assert sum(world.store("shuffling", "n").values()) == 120

@@ -7,14 +7,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.runs import World
+from tests.support.processes import SystemClock
+from tests.support.runs import World, run_job
+from tests.support.watching import from_record
 
 import headrace as hr
-from headrace.clock import SystemClock
+from headrace import Job
 from headrace.errors import CallTimeoutError
-from headrace.graph.jobs import Job
-from headrace.spark.run import run_job
-from headrace.task.dead_letters import from_record
 
 pytestmark = pytest.mark.spark
 

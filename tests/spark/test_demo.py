@@ -14,12 +14,9 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from headrace.bus.address import open_bus
-from headrace.bus.bus import Bus
-from headrace.bus.memory import MemoryBus
-from headrace.demo.check import check_outputs
+from headrace.bus import Bus, MemoryBus, open_bus
 from headrace.demo.flights import FLIGHTS_SHAPE
-from headrace.demo.outputs import OFFSET, OUTPUTS, PARTITION, read_all
+from headrace.demo.results import OFFSET, OUTPUTS, PARTITION, check_outputs, read_all
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

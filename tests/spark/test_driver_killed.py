@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.jobs import counting, model
-from tests.spark.runs import World, run_driver
 from tests.spark.story import story
-
-from headrace.spark.run import run_job
+from tests.support.jobs import counting, model
+from tests.support.runs import World, run_driver, run_job
 
 pytestmark = pytest.mark.spark
 
 # The pass of the point that falls into the second of three epochs with input.
-DEATHS = [
-    ("direct", "epoch.level_done", 3),
-    ("direct", "commit.published", 2),
-    ("query", "commit.published", 2),
-]
+DEATHS = [("epoch.level_done", 3), ("commit.published", 2)]
 
 
-@pytest.mark.parametrize(("loop", "point", "nth"), DEATHS)
+@pytest.mark.parametrize(("point", "nth"), DEATHS)
 def test_a_killed_driver_loses_and_doubles_nothing(
-    spark: SparkSession, world: World, loop: str, point: str, nth: int
+    spark: SparkSession, world: World, point: str, nth: int
 ) -> None:
     """The next driver ends the job, its outputs and its stores as the model has them."""
     world.feed(300)
-    sets = ["job.bounded=true", f"spark.loop={loop}", "epoch.max_rows=200"]
+    sets = ["job.bounded=true", "epoch.max_rows=200"]
     said = run_driver("counting", world, *sets, die_at=(point, nth))
     assert said["code"] == -signal.SIGKILL, said["story"]
     expected = model(world.log)
@@ -39,8 +32,6 @@ def test_a_killed_driver_loses_and_doubles_nothing(
     assert expected != world.found()
     if point == "commit.published":
         assert before.outputs, "died where nothing was left to publish"
-    if loop == "query":
-        shutil.rmtree(world.job_dir("counting") / "query")
     result = run_job(counting(), world.settings(*sets))
     assert result.state.ended
     assert before.counts["in"] + result.rows == 600

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.spark.jobs import ticking
-from tests.spark.runs import World, read_stream, run_driver
+from tests.support.homes import load_settings
+from tests.support.jobs import ticking
+from tests.support.runs import Epochs, World, on_spark, read_stream, run_driver, run_job
 
 import headrace as hr
 from headrace import spark as headrace_spark
-from headrace.config import load_settings
-from headrace.coordinator.loop import Control
-from headrace.spark.run import run_job
 
 pytestmark = pytest.mark.spark
 
@@ -48,38 +45,32 @@ def test_a_table_of_a_database_is_read_by_several_tasks_once(
     assert found == {shop: (50, float(sum(range(shop, 200, 4)))) for shop in range(4)}
 
 
-@pytest.mark.parametrize("form", ["rate", "rate-micro-batch"])
 def test_rows_that_are_made_by_a_clock_count_once_whoever_dies(
-    spark: SparkSession, world: World, form: str
+    spark: SparkSession, world: World
 ) -> None:
-    (world.gates / "form").write_text(form)
+    (world.gates / "form").write_text("rate")
     died = run_driver("ticking", world, die_at=("spark.part_appended", 4))
     assert died["code"] < 0
-    before = len(read_stream(world.home, "seen")) if (world.home / "bus" / "seen").exists() else 0
-    control = Control()
-    seen: list[int] = []
+    before = len(world.rows("seen"))
 
-    def on_epoch(summary: Any) -> None:
-        seen.append(summary.rows)
-        if sum(seen) >= 300:
-            control.stop.set()
+    def enough(epochs: Epochs) -> None:
+        if sum(epochs.rows) >= 300:
+            epochs.stop()
 
-    guard = threading.Timer(60, control.stop.set)
-    guard.start()
-    run_job(ticking(world.gates), world.settings(), control=control, on_epoch=on_epoch)
-    guard.cancel()
-    values = sorted(row["v"] for row in read_stream(world.home, "seen"))
+    on_spark(ticking(world.gates), world.settings(), enough)
+    values = sorted(row["v"] for row in world.rows("seen"))
     assert values == list(range(len(values)))
     assert len(values) >= before + 300
 
 
+@pytest.mark.parametrize("form", ["rate", "rate-micro-batch"])
 def test_a_bounded_job_over_rows_that_are_made_by_a_clock_ends(
-    spark: SparkSession, world: World
+    spark: SparkSession, world: World, form: str
 ) -> None:
-    (world.gates / "form").write_text("rate")
-    result = run_job(ticking(world.gates), world.settings("job.bounded=true"))
+    (world.gates / "form").write_text(form)
+    result, _ = on_spark(ticking(world.gates), world.settings("job.bounded=true"))
     assert result.state.ended
-    values = sorted(row["v"] for row in read_stream(world.home, "seen"))
+    values = sorted(row["v"] for row in world.rows("seen"))
     assert values == list(range(len(values)))
 
 

@@ -9,17 +9,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from tests.spark.frame_programs import ROWS, copy_all
+from tests.support.processes import Deadline, SystemClock, end_group, wait_until
 
-from headrace.bus.file import FileBus
-from headrace.bus.spec import StreamSpec
-from headrace.clock import Deadline, SystemClock
-from headrace.spark.notebook import register_source
-from headrace.testing.processes import end_group, wait_until
+from headrace.bus import FileBus, StreamSpec
+from headrace.spark import register
 
 pytestmark = pytest.mark.spark
 
@@ -28,11 +28,12 @@ SOON_S = 240.0
 
 
 @contextmanager
-def program(name: str, home: Path) -> Iterator[subprocess.Popen[bytes]]:
+def copying(home: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the program that copies a stream, in a process of its own."""
     paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
-    with (home / f"{name}.log").open("ab") as log:
+    with (home / "copying.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.frame_programs", name, str(home)],
+            [sys.executable, "-m", "tests.spark.frame_programs", str(home)],
             cwd=home,
             env={**os.environ, "PYTHONPATH": paths, "PYSPARK_PYTHON": sys.executable},
             stdout=log,
@@ -58,9 +59,24 @@ def ids(home: Path, stream: str) -> list[int]:
         )
 
 
-def test_attempts_that_fail_and_workers_that_are_killed_append_nothing(tmp_path: Path) -> None:
-    with program("attempts", tmp_path) as running:
-        assert running.wait(SOON_S) == 0, (tmp_path / "attempts.log").read_text()[-3000:]
+def dying(batches: Iterator[Any]) -> Iterator[Any]:
+    """Hand rows on; the first attempts of each task die when the writer has taken them."""
+    context = TaskContext.get()
+    assert context is not None
+    yield from batches
+    if context.attemptNumber() == 0:
+        if context.partitionId() % 2:
+            raise ValueError("the first attempt fails")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_attempts_that_fail_and_workers_that_are_killed_append_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    register(spark, tmp_path)
+    rows = spark.range(0, ROWS, 1, 2).mapInArrow(dying, "id bigint")
+    options: dict[str, Any] = {"home": str(tmp_path), "create": True, "partitions": 3, "key": "id"}
+    rows.write.format("headrace").mode("append").options(**options).save("written")
     assert ids(tmp_path, "written") == list(range(ROWS))
     assert not list((tmp_path / "bus" / "spark").glob("once-*"))
 
@@ -74,7 +90,7 @@ def test_a_query_that_is_killed_goes_on_from_its_checkpoint_and_writes_each_row_
     with FileBus(tmp_path / "bus") as bus:
         stream = bus.create(StreamSpec("events", 2, schema, key=("id",)))
         stream.append_rows(pa.RecordBatch.from_pylist(rows, schema))
-    with program("copying", tmp_path) as running:
+    with copying(tmp_path) as running:
 
         def is_under_way() -> bool:
             assert running.poll() is None, (tmp_path / "copying.log").read_text()[-3000:]
@@ -84,6 +100,6 @@ def test_a_query_that_is_killed_goes_on_from_its_checkpoint_and_writes_each_row_
         os.killpg(running.pid, signal.SIGKILL)
         running.wait(SOON_S)
     assert 0 < len(ids(tmp_path, "copied")) < ROWS
-    register_source(spark)
+    register(spark, tmp_path)
     copy_all(spark, tmp_path)
     assert ids(tmp_path, "copied") == list(range(ROWS))

@@ -6,12 +6,9 @@ from threading import Timer
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.runs import SOON_S, World
+from tests.support.runs import SOON_S, EpochSummary, JobControl, World, run_job
 
 import headrace as hr
-from headrace.coordinator.loop import Control
-from headrace.coordinator.summary import EpochSummary
-from headrace.spark.run import run_job
 
 pytestmark = pytest.mark.spark
 
@@ -23,11 +20,11 @@ def quiet(g: hr.Graph) -> None:
 
 
 def test_a_window_closes_although_no_row_comes(spark: SparkSession, world: World) -> None:
-    """The query wakes when the partition is idle, and reads nothing."""
+    """The job wakes when the partition is idle, and reads nothing."""
     row = {"id": 7, "kind": "a", "v": 1}
     world.append(0, [row | {"at": 1_000}, row | {"at": 30_000}])
     world.append(1, [row | {"at": 2_000}])
-    control, epochs = Control(), []
+    control, epochs = JobControl(), []
 
     def on_epoch(summary: EpochSummary) -> None:
         epochs.append(summary.rows)
@@ -37,7 +34,7 @@ def test_a_window_closes_although_no_row_comes(spark: SparkSession, world: World
     giving_up = Timer(SOON_S, control.stop.set)
     giving_up.start()
     try:
-        run_job(quiet, world.settings("spark.loop=query"), control=control, on_epoch=on_epoch)
+        run_job(quiet, world.settings(), control=control, on_epoch=on_epoch)
     finally:
         giving_up.cancel()
         giving_up.join()

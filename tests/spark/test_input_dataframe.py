@@ -10,22 +10,20 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.spark.jobs import rows_of
-from tests.spark.runs import World, read_stream, run_driver
+from tests.support.homes import load_settings
+from tests.support.jobs import framing, rows_of
+from tests.support.runs import JobControl, World, on_spark, read_stream, run_driver, run_job
 
 import headrace as hr
-from headrace.config import load_settings
-from headrace.coordinator.loop import Control
+from headrace import Job
 from headrace.errors import InvalidInputError
-from headrace.graph.jobs import Job
-from headrace.spark.run import run_job
 
 pytestmark = pytest.mark.spark
 
 FILES, ROWS = 4, 50
 
 
-def test_a_batch_that_the_driver_died_in_counts_once(world: World) -> None:
+def test_a_batch_that_the_driver_died_in_counts_once(spark: SparkSession, world: World) -> None:
     folder = world.gates / "files"
     folder.mkdir(parents=True)
     expected: Counter[int] = Counter()
@@ -36,8 +34,8 @@ def test_a_batch_that_the_driver_died_in_counts_once(world: World) -> None:
     bounded = "job.bounded=true"
     died = run_driver("framing", world, bounded, die_at=("spark.part_appended", 3))
     assert died["code"] < 0
-    done = run_driver("framing", world, bounded)
-    assert done["ended"], done
+    result, _ = on_spark(framing(world.gates), world.settings(bounded))
+    assert result.state.ended
     assert len(read_stream(world.home, "framing.events.dataframe")) == FILES * ROWS
     counts: dict[int, list[int]] = {}
     for row in read_stream(world.home, "counts"):
@@ -93,7 +91,7 @@ def test_a_streaming_frame_goes_on_where_it_was_and_a_failing_one_stops_the_job(
         (folder / name).write_text("\n".join(lines))
 
     def run(rows_wanted: int) -> None:
-        control = Control()
+        control = JobControl()
         seen: list[int] = []
 
         def on_epoch(summary: Any) -> None:
@@ -116,7 +114,9 @@ def test_a_streaming_frame_goes_on_where_it_was_and_a_failing_one_stops_the_job(
     stored = read_stream(tmp_path / "home", "summing.numbers.dataframe")
     assert sorted(row["v"] for row in stored) == [1, 2, 3]
     put("c", -2_000_000)  # an event time before 1970
-    with pytest.raises(InvalidInputError, match="is -1000000 ms in row 0, outside 1970 to 9999"):
+    run(1)
+    put("d", -(1 << 47))
+    with pytest.raises(InvalidInputError, match="in row 0, outside the years 1 to 9999"):
         run(99)
 
 

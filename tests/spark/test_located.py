@@ -10,7 +10,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from headrace.spark.located import SLOT_VARIABLE, SlotRDD, executors, in_driver
+from headrace.spark.slot_rdd import SLOT_VARIABLE, SlotRDD, executors, runs_in_driver
 
 pytestmark = pytest.mark.spark
 
@@ -56,7 +56,7 @@ def test_executors_of_local_mode_are_the_driver(spark: SparkSession) -> None:
 )
 def test_a_local_cluster_has_executors(master: str, is_in_driver: bool) -> None:
     """Slots of a local-cluster are placed on its executors, one by one."""
-    assert in_driver(master) == is_in_driver
+    assert runs_in_driver(master) == is_in_driver
 
 
 def test_slots_answer_in_the_order_asked(rdd: SlotRDD) -> None:

@@ -5,12 +5,8 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from tests.spark.jobs import counting, model
-from tests.spark.runs import World
-
-from headrace.coordinator.loop import Control
-from headrace.coordinator.summary import EpochSummary
-from headrace.spark.run import run_job
+from tests.support.jobs import counting, model
+from tests.support.runs import EpochSummary, JobControl, World, run_job
 
 pytestmark = pytest.mark.spark
 
@@ -20,7 +16,7 @@ def test_many_epochs_leave_few_files_and_a_lost_disk_comes_back_from_them(world:
     """Thirty epochs, half of them after all local state is gone; then the job ends."""
     world.feed(300)
     sets = ["epoch.max_rows=20", "state.keep_epochs=0"]
-    control = Control()
+    control = JobControl()
 
     def stop_at_fifteen(summary: EpochSummary) -> None:
         if summary.epoch == 15:

@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.runs import World
-from tests.unit.cli.commands import done
+from tests.support.cli import done
+from tests.support.runs import JobControl, World, run_job
 
 import headrace as hr
-from headrace.coordinator.loop import Control
-from headrace.spark.run import run_job
-from headrace.task.messages.calls import UserFunctionError
+from headrace.errors import UserFunctionError
 from headrace.testing import TestDriver
 
 pytestmark = pytest.mark.spark
@@ -56,7 +54,7 @@ def test_what_failed_on_spark_fails_in_a_test(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
     world.feed(30)
-    control = Control()
+    control = JobControl()
 
     def on_epoch(_: Any) -> None:
         if len(world.log[0]) == 30:

@@ -5,22 +5,19 @@ from __future__ import annotations
 import json
 
 import pytest
-from pyspark.sql import SparkSession
-from tests.spark.jobs import counting, model
-from tests.spark.runs import Driver, World, until
-from tests.unit.cli.commands import done, refused
+from tests.spark.beside import Beside
+from tests.support.cli import done, refused
+from tests.support.jobs import counting, model
+from tests.support.runs import World, on_spark
 
-from headrace.spark.run import run_job
-
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 
-@pytest.mark.parametrize("loop", ["direct", "query"])
-def test_a_running_job_is_rescaled(spark: SparkSession, world: World, loop: str) -> None:
+def test_a_running_job_is_rescaled(world: World) -> None:
     """Up while it runs, down when it has stopped; the same driver and the same Spark go on."""
     world.feed(200)
-    with Driver("counting", world, f"spark.loop={loop}") as driver:
-        until(lambda: world.read_so_far("counting") == 400, "the first records", driver)
+    with Beside(counting(), world.settings()) as driver:
+        driver.until(lambda: world.read_so_far("counting") == 400, "the first records")
         before = world.state("counting")
         held = done("state", "scan", "counting", "n", "--json", "--home", world.home)
         assert sum(json.loads(line)["value"] for line in held.splitlines()) == 400
@@ -29,17 +26,16 @@ def test_a_running_job_is_rescaled(spark: SparkSession, world: World, loop: str)
         assert set(told["before"].values()) == {3}
         assert set(told["tasks"].values()) == {5}
         world.feed(200)
-        until(lambda: world.read_so_far("counting") == 800, "the records after", driver)
+        driver.until(lambda: world.read_so_far("counting") == 800, "the records after")
         state = world.state("counting")
         assert state.generation == before.generation
         assert state.lineage != before.lineage
         assert len(state.tasks) == sum(state.task_counts.values())
-        driver.terminate()
-        assert driver.wait()["code"] == 0, driver.story
+        assert driver.stop().interrupted
     text = done("jobs", "rescale", "counting", "--tasks", 2, "--home", world.home)
     assert "5 to 2 tasks, epoch" in text
     world.feed(100)
-    result = run_job(counting(), world.settings("job.bounded=true"))
+    result, _ = on_spark(counting(), world.settings("job.bounded=true"))
     assert result.state.ended
     assert set(result.state.task_counts.values()) == {2}
     assert model(world.log) == world.found()
@@ -47,11 +43,9 @@ def test_a_running_job_is_rescaled(spark: SparkSession, world: World, loop: str)
     assert [name for name in left if "/.merge-" not in name] == []  # of processes that ended
 
 
-def test_what_cannot_be_is_refused_before_anybody_is_asked(
-    spark: SparkSession, world: World
-) -> None:
+def test_what_cannot_be_is_refused_before_anybody_is_asked(world: World) -> None:
     world.feed(20)
-    run_job(counting(), world.settings("job.bounded=true", "job.key_groups=8"))
+    on_spark(counting(), world.settings("job.bounded=true", "job.key_groups=8"))
     words = ("jobs", "rescale", "counting", "--home", world.home, "--tasks")
     assert "found 9 tasks, expected 1 to 8" in refused(*words, 9)
     assert "no keyed stage 'x'" in refused(*words, 2, "--stage", "x")

@@ -1,26 +1,20 @@
-"""A job with every kind of keyed state on real Spark, under both loops, against its model."""
+"""A job with every kind of keyed state on real Spark, against its model."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.jobs import counting, model
-from tests.spark.runs import World
-
-from headrace.coordinator.summary import EpochSummary
-from headrace.spark.run import run_job
+from tests.support.jobs import counting, model
+from tests.support.runs import EpochSummary, World, run_job
 
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize("loop", ["direct", "query"])
-def test_bounded_run_comes_to_its_model(spark: SparkSession, world: World, loop: str) -> None:
+def test_bounded_run_comes_to_its_model(spark: SparkSession, world: World) -> None:
     """Outputs and stores are those of one pass in plain Python, over several epochs."""
     world.feed(300)
     epochs: list[EpochSummary] = []
-    settings = world.settings("job.bounded=true", f"spark.loop={loop}", "epoch.max_rows=200")
+    settings = world.settings("job.bounded=true", "epoch.max_rows=200")
     result = run_job(counting(), settings, on_epoch=epochs.append)
     assert result.state.ended
     assert not result.interrupted
@@ -28,18 +22,6 @@ def test_bounded_run_comes_to_its_model(spark: SparkSession, world: World, loop:
     assert len([epoch for epoch in epochs if epoch.rows]) >= 3
     assert model(world.log) == world.found()
     assert world.leftovers("counting") == []
-
-
-def test_both_loops_agree_record_by_record(spark: SparkSession, tmp_path: Path) -> None:
-    """The loop only wakes the job: every output stream is the same, offset by offset."""
-    found = []
-    for loop in ("direct", "query"):
-        world = World(tmp_path / loop / "home")
-        world.feed(120)
-        settings = world.settings("job.bounded=true", f"spark.loop={loop}", "epoch.max_rows=100")
-        run_job(counting(), settings)
-        found.append({name: world.rows(name) for name in ("counts", "windows", "totals")})
-    assert found[0] == found[1]
 
 
 def test_following_the_inputs_of_an_ended_job_changes_nothing(

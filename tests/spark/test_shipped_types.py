@@ -11,11 +11,10 @@ import msgspec
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.runs import World
+from tests.support.runs import World, run_job
 
 import headrace as hr
 from headrace.errors import InvalidInputError
-from headrace.spark.run import run_job
 
 pytestmark = pytest.mark.spark
 

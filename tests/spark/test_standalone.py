@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.jobs import counting, model
-from tests.spark.runs import World, until
+from tests.support.jobs import counting, model
+from tests.support.runs import EpochSummary, JobControl, World, run_job, until
 
 import headrace as hr
-from headrace.coordinator.loop import Control
-from headrace.coordinator.summary import EpochSummary
-from headrace.spark.run import run_job
 
 pytestmark = pytest.mark.spark
 
@@ -23,7 +20,7 @@ def test_a_job_moves_between_standalone_and_spark(spark: SparkSession, world: Wo
     homes = {task.host for task in world.state("counting").tasks.values()}
 
     world.feed(50)
-    control = Control()
+    control = JobControl()
 
     def stop_at_the_end(summary: EpochSummary) -> None:
         if summary.lag == 0:

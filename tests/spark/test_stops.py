@@ -2,44 +2,37 @@
 
 from __future__ import annotations
 
-import threading
+import os
+import shutil
+from functools import partial
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.jobs import counting, failing, model
-from tests.spark.runs import Driver, World, until
+from tests.spark.beside import Beside
+from tests.support.jobs import counting, failing, model, pass_gate
+from tests.support.runs import Driver, World, on_spark, run_job, until
 
-from headrace.cli.running.ways import Way
-from headrace.clock import SystemClock
-from headrace.control.stillness import still
-from headrace.coordinator.changes.requests import cut_request, cuts
-from headrace.coordinator.loop import Control
-from headrace.coordinator.running.course import Listeners
-from headrace.coordinator.story import MERGING, RESUMED, StoryLog
-from headrace.errors import InvalidInputError
-from headrace.files import Files
-from headrace.spark.run import run_job
-from headrace.task.messages.calls import UserFunctionError
+from headrace.errors import InvalidInputError, NotOwnerError, UnavailableError, UserFunctionError
+from headrace.testing import crash_at
 
 pytestmark = pytest.mark.spark
 
-END_S = 10.0
 POISON = 99
 
 
 def test_sigterm_in_a_stuck_epoch_drops_it(spark: SparkSession, world: World) -> None:
     """The driver ends in time although a user's function does not; the next run does it all."""
     world.feed(200)
-    sets = ["job.bounded=true", "spark.loop=direct", "epoch.max_rows=250"]
-    clock = SystemClock()
+    sets = ["job.bounded=true", "epoch.max_rows=250"]
     with Driver("gated", world, *sets) as driver:
         until(lambda: world.at_gate("count"), "a message at the gate", driver)
         committed = world.read_so_far("counting")
-        began = clock.monotonic()
+        named = f"already driven by process {driver.process.pid} on this host"
+        with pytest.raises(NotOwnerError, match=named):
+            on_spark(counting(), world.settings(*sets))
         driver.terminate()
         said = driver.wait()
-        took = clock.monotonic() - began
-    assert took < END_S
+    assert committed == world.read_so_far("counting"), "the function went on when its gate gave up"
     assert said["code"] == 0, driver.story
     assert said["interrupted"]
     assert not said["ended"]
@@ -52,31 +45,27 @@ def test_sigterm_in_a_stuck_epoch_drops_it(spark: SparkSession, world: World) ->
     assert world.leftovers("counting") == []
 
 
-def test_sigterm_ends_the_epoch_under_way(spark: SparkSession, world: World) -> None:
-    """An epoch that can end is committed, not dropped; the run returns without an error."""
+def test_the_epoch_under_way_is_ended_and_committed(spark: SparkSession, world: World) -> None:
+    """One that can end is not dropped; the run returns without an error."""
     world.feed(200)
-    with Driver("gated", world, "spark.loop=query") as driver:
-        until(lambda: world.at_gate("count"), "a message at the gate", driver)
+    job = counting((3, 5), partial(pass_gate, world.gates, "count"))
+    with Beside(job, world.settings()) as running:
+        running.until(lambda: world.at_gate("count"), "a message at the gate")
         assert world.read_so_far("counting") == 0
-        driver.terminate()
+        running.epochs.stop()
         world.open_gate("count")
-        said = driver.wait()
-    assert said["code"] == 0, driver.story
-    assert said["interrupted"]
-    assert said["rows"] == [400]
-    result = run_job(counting(), world.settings("job.bounded=true"))
+        assert running.result().interrupted
+    assert running.epochs.rows == [400]
+    result, _ = on_spark(counting(), world.settings("job.bounded=true"))
     assert result.rows == 0
     assert model(world.log) == world.found()
 
 
-@pytest.mark.parametrize("loop", ["direct", "query"])
-def test_an_error_of_the_users_code_is_told_as_it_was(
-    spark: SparkSession, world: World, loop: str
-) -> None:
+def test_an_error_of_the_users_code_is_told_as_it_was(spark: SparkSession, world: World) -> None:
     """The job stops with the user's error and no word of Java; mended, it goes on."""
     world.feed(150)
     world.append(1, [{**world.log[1][-1], "id": POISON}])
-    sets = ["job.bounded=true", f"spark.loop={loop}", "epoch.max_rows=100"]
+    sets = ["job.bounded=true", "epoch.max_rows=100"]
     with pytest.raises(UserFunctionError) as caught:
         run_job(failing(POISON), world.settings(*sets))
     error = caught.value
@@ -100,29 +89,27 @@ def test_an_error_of_the_users_code_is_told_as_it_was(
     assert world.leftovers("failing") == []
 
 
-def test_a_job_under_a_query_is_still_while_somebody_merges_into_it(
-    spark: SparkSession, world: World
-) -> None:
-    """It has no API, so it is asked by its files; and goes on by itself when that is over."""
-    world.feed(20)
-    settings = world.settings("spark.loop=query", "control.enabled=false")
-    control, clock, files = Control(), SystemClock(), Files(sync=False)
-    given = (counting(), settings, world.bus, control, Listeners(), clock, lambda drives: None)
-    running = threading.Thread(target=Way().run, args=given)
-    running.start()
+def test_a_recovery_that_stands_still_ends_in_an_error(spark: SparkSession, world: World) -> None:
+    """A segment that cannot be opened: a pipe that nobody writes to stands for the disk."""
+    world.feed(200)
+    sets = ("job.bounded=true", "epoch.max_rows=200")
+    with crash_at("epoch.planned", 2):
+        on_spark(counting(), world.settings(*sets))
+    (victim, *_) = sorted(
+        path for path in world.state("counting").files() if path.startswith("segment/")
+    )
+    segment = world.job_dir("counting") / victim
+    kept = segment.rename(world.home / "kept")
+    os.mkfifo(segment)
+    shutil.rmtree(world.settings().state_dir)
     try:
-        until(lambda: world.read_so_far("counting") == 40, "the first rows")
-        with still(settings, "counting", "old", world.bus, files, clock, 60.0):
-            world.feed(20)
-            for _ in range(3):  # each is answered between two batches
-                cuts(world.job_dir("counting"), files, clock).ask(cut_request(clock), 60.0)
-            assert world.read_so_far("counting") == 40
-        until(lambda: world.read_so_far("counting") == 80, "the rows that came meanwhile")
-        control.finish.set()
-        until(lambda: not running.is_alive(), "the end of the run")
+        with pytest.raises(UnavailableError, match="has not moved for 2 s, at ") as error:
+            on_spark(counting(), world.settings(*sets, "state.recovery_timeout_s=2"))
     finally:
-        control.stop.set()
-        running.join(60)
-    told = [(one.kind, one.text) for one in StoryLog(world.job_dir("counting")).read()]
-    assert [one for one in told if one in (MERGING, RESUMED)] == [MERGING, RESUMED]
+        os.close(os.open(segment, os.O_WRONLY | os.O_NONBLOCK))  # the worker may end
+    assert str(segment) in str(error.value)
+    segment.unlink()
+    kept.rename(segment)
+    result, _ = on_spark(counting(), world.settings(*sets))
+    assert result.state.ended
     assert model(world.log) == world.found()

@@ -7,14 +7,11 @@ from threading import Timer
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.jobs import SCHEMA
-from tests.spark.runs import SOON_S, World
+from tests.support.jobs import SCHEMA
+from tests.support.runs import SOON_S, EpochSummary, JobControl, World, run_job
 
 import headrace as hr
 from headrace.bus import StreamSpec
-from headrace.coordinator.loop import Control
-from headrace.coordinator.summary import EpochSummary
-from headrace.spark.run import run_job
 
 pytestmark = pytest.mark.spark
 
@@ -25,7 +22,7 @@ def alarms(g: hr.Graph) -> None:
     errors.aggregate(n=hr.agg.count()).send_to(g.output("alarms"))
 
 
-def test_a_query_wakes_for_a_stream_that_comes(spark: SparkSession, world: World) -> None:
+def test_a_job_wakes_for_a_stream_that_comes(spark: SparkSession, world: World) -> None:
     """Also where the job is idle; a stream that is compacted meanwhile gives every row once."""
 
     def come(name: str) -> None:
@@ -36,7 +33,7 @@ def test_a_query_wakes_for_a_stream_that_comes(spark: SparkSession, world: World
             stream.append(1, pa.RecordBatch.from_pylist(rows, SCHEMA))
 
     come("errors.a")
-    control, rows = Control(), []
+    control, rows = JobControl(), []
 
     def on_epoch(summary: EpochSummary) -> None:
         rows.append(summary.rows)
@@ -49,7 +46,7 @@ def test_a_query_wakes_for_a_stream_that_comes(spark: SparkSession, world: World
     giving_up = Timer(SOON_S, control.stop.set)
     giving_up.start()
     try:
-        run_job(alarms, world.settings("spark.loop=query"), control=control, on_epoch=on_epoch)
+        run_job(alarms, world.settings(), control=control, on_epoch=on_epoch)
     finally:
         giving_up.cancel()
         giving_up.join()

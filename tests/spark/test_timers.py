@@ -6,23 +6,18 @@ from threading import Timer
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.jobs import reminding
-from tests.spark.runs import SOON_S, World
-
-from headrace.coordinator.loop import Control
-from headrace.coordinator.summary import EpochSummary
-from headrace.spark.run import run_job
+from tests.support.jobs import reminding
+from tests.support.runs import SOON_S, EpochSummary, JobControl, World, run_job
 
 pytestmark = pytest.mark.spark
 
 DELAY_MS = 1500
 
 
-@pytest.mark.parametrize("loop", ["direct", "query"])
-def test_a_timer_fires_on_an_idle_stream(spark: SparkSession, world: World, loop: str) -> None:
+def test_a_timer_fires_on_an_idle_stream(spark: SparkSession, world: World) -> None:
     """Nothing is fed after the start; the epoch that fires the timers reads no record."""
     world.feed(40)
-    control, epochs = Control(), []
+    control, epochs = JobControl(), []
 
     def on_epoch(summary: EpochSummary) -> None:
         epochs.append(summary)
@@ -34,7 +29,7 @@ def test_a_timer_fires_on_an_idle_stream(spark: SparkSession, world: World, loop
     try:
         result = run_job(
             reminding(DELAY_MS),
-            world.settings(f"spark.loop={loop}"),
+            world.settings(),
             control=control,
             on_epoch=on_epoch,
         )

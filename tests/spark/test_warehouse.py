@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import signal
 from pathlib import Path
 
 import polars as pl
@@ -12,22 +11,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.jobs import SCHEMA, tabling
-from tests.spark.runs import World, run_driver
-from tests.unit.cli.commands import done, refused
+from tests.support.cli import done, refused
+from tests.support.jobs import SCHEMA, tabling
+from tests.support.runs import World, run_job
 
 import headrace as hr
 from headrace.errors import InvalidInputError
 from headrace.spark import session
-from headrace.spark.run import run_job
-from headrace.spark.tables import query_rows
-from headrace.testing import TestDriver
+from headrace.spark.dataframes import query_rows
+from headrace.testing import TestDriver, crash_at
 
 pytestmark = pytest.mark.spark
 DAY_MS = 86_400_000
 
 
-def test_a_killed_driver_fills_a_table_from_files_once_and_spark_reads_it(
+def test_a_driver_that_dies_fills_a_table_from_files_once_and_spark_reads_it(
     spark: SparkSession, world: World, capfd: pytest.CaptureFixture[str]
 ) -> None:
     world.feed(300)
@@ -37,8 +35,8 @@ def test_a_killed_driver_fills_a_table_from_files_once_and_spark_reads_it(
         table = pa.Table.from_pylist(days, schema=SCHEMA)
         pq.write_table(table, world.gates / f"{number}.parquet", row_group_size=70)
     sets = ["job.bounded=true", "epoch.max_rows=150", f"inputs.events.files={world.gates}"]
-    said = run_driver("tabling", world, *sets, die_at=("warehouse.listed", 2))
-    assert said["code"] == -signal.SIGKILL, said["story"]
+    with crash_at("warehouse.listed", 2):
+        run_job(tabling(world.gates), world.settings(*sets))
 
     result = run_job(tabling(world.gates), world.settings(*sets))
 

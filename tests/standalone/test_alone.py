@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.spark.jobs import counting, failing, framing, model, pass_gate
-from tests.spark.runs import World, until
+from tests.support.homes import Files
+from tests.support.jobs import counting, failing, framing, model, pass_gate
+from tests.support.runs import Running, World, is_alive, until
 
 import headrace as hr
-from headrace.coordinator.storage import is_alive
 from headrace.errors import InvalidInputError, NotOwnerError
-from headrace.files import Files
-from headrace.standalone.running import Running
 
 QUIET: dict[str, Any] = {"control.enabled": False}
 
@@ -57,8 +55,8 @@ def test_neither_spark_nor_a_jvm_is_touched(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-from tests.spark.runs import World
-from tests.spark.jobs import counting
+from tests.support.runs import World
+from tests.support.jobs import counting
 import headrace as hr
 world = World(Path({str(tmp_path)!r}) / "home")
 world.feed(20)
@@ -89,7 +87,7 @@ def test_a_job_is_followed_paused_and_stopped_by_its_handle(world: World) -> Non
         assert str(running.status) == "paused"
         assert running.state is not None
         assert running.state.counts["in"] == 20
-        with pytest.raises(TimeoutError, match="it goes on"):
+        with pytest.raises(TimeoutError, match="it continues"):
             running.wait(0.01)
         running.resume()
         world.feed(10)
@@ -212,7 +210,7 @@ def test_ctrl_c_ends_the_epoch_under_way(world: World, tmp_path: Path) -> None:
         f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-from tests.spark.jobs import counting
+from tests.support.jobs import counting
 import headrace as hr
 result = hr.run(
     counting(),

@@ -12,13 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.spark.runs import until
-from tests.standalone.processes import Started
-from tests.unit.cli.commands import done
+from tests.support.cli import done
+from tests.support.processes import Started
+from tests.support.runs import until
+from tests.support.watching import MERGING, RESUMED, JobEventFile
 
-from headrace.bus.address import open_bus
-from headrace.bus.spec import StreamSpec
-from headrace.coordinator.story import MERGING, RESUMED, StoryLog
+from headrace.bus import StreamSpec, open_bus
 
 SCHEMA = pa.schema({"user": pa.string(), "n": pa.int64(), "at": pa.int64()})
 USERS = "abcdefghij"
@@ -115,7 +114,7 @@ def test_a_job_is_stopped_reads_again_and_runs_on_though_it_is_killed(place: Pla
 
     on = place.start(*asked)
     until(lambda: "has caught up" in place.said(2), "the end of the backfill")
-    assert "was broken off, and goes on" in place.said(2)
+    assert "was interrupted, and continues" in place.said(2)
     assert place.sent() - sent == len(USERS)
     place.feed("a", "new")
     until(lambda: place.sums() == dict.fromkeys(USERS, 1) | {"a": 2, "new": 1}, "rows after it")
@@ -141,7 +140,7 @@ def test_a_merge_that_is_killed_lets_the_live_job_go_on(place: Place) -> None:
     until(lambda: place.sums()["a"] == 2, "the live job")
     assert place.status() == "running"
     until(lambda: "give the command that began it again" in place.said(0), "word of it")
-    events = [(one.kind, one.text) for one in StoryLog(place.home / "jobs" / "sums").read()]
+    events = [(one.kind, one.text) for one in JobEventFile(place.home / "jobs" / "sums").read()]
     assert events[-2:] == [MERGING, RESUMED]
     gate.unlink()
     merged = place.start("jobs", "merge", "sums", "sums-backfill", "--by", "job.py")

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.spark.runs import World, until
-from tests.standalone.processes import Started
-from tests.unit.cli.commands import done
+from tests.support.cli import done
+from tests.support.processes import Started
+from tests.support.runs import World, until
 
 JOB = """
 import headrace as hr

@@ -12,20 +12,24 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from tests.spark.runs import until
+from tests.support.runs import until
 
 from headrace.clock import SystemClock
 from headrace.config import load_settings
-from headrace.coordinator.running.members import read_members
+from headrace.coordinator.leader_lease import read_members
 from headrace.files import Files
-from headrace.standalone import frames
-from headrace.standalone.following import _tell
-from headrace.standalone.frames import Alive, Do, Done, Hello, Message, Welcome, Wire
-from headrace.standalone.group import BACKLOG, Group, MemberLostError
-from headrace.standalone.membership import Membership
-from headrace.standalone.places import read_address
+from headrace.runtime.orders import SlotReport
+from headrace.standalone import wire
+from headrace.standalone.group import (
+    BACKLOG,
+    MemberLostError,
+    Membership,
+    ProcessGroup,
+    read_address,
+)
+from headrace.standalone.shared_job import _tell
 from headrace.standalone.slots import LocalSlots, SlotDiedError, settle
-from headrace.task.orders import SlotReport
+from headrace.standalone.wire import Alive, Connection, Do, Done, Hello, Message, Welcome
 
 SILENCE_S = 1.5
 
@@ -38,13 +42,13 @@ class Slow(Files):
         self.waits, self.goes_on = threading.Event(), threading.Event()
         self.is_first = False
 
-    def replace(self, path: Path, data: bytes, name: str) -> None:
+    def replace(self, path: Path, data: bytes, name: str, *, durable: bool = True) -> None:
         """Put a file in place."""
         if self.is_first:
             self.is_first = False
             self.waits.set()
             self.goes_on.wait(0.5)
-        super().replace(path, data, name)
+        super().replace(path, data, name, durable=durable)
 
 
 class World:
@@ -53,7 +57,7 @@ class World:
     def __init__(self, storage: Path) -> None:
         self.storage, self.files = storage, Slow()
         local = LocalSlots(load_settings(None, [f"home={storage}"], {}), "threads")
-        self.group = Group(local, 1, "own", "j", Membership(SILENCE_S), SystemClock())
+        self.group = ProcessGroup(local, 1, "own", "j", Membership(SILENCE_S), SystemClock())
         self.said: list[str] = []
         self.group.open(storage, "127.0.0.1", self.files, self.said.append)
 
@@ -62,17 +66,17 @@ class World:
         assert address is not None
         return socket.create_connection((address.host, address.port), 5)
 
-    def joined(self, host: str) -> Wire:
+    def joined(self, host: str) -> Connection:
         address = read_address(self.storage)
         assert address is not None
-        wire = Wire(self.connected())
-        assert wire.prove(address.token, is_driver=False)
+        wire = Connection(self.connected())
+        assert wire.prove(address.token, is_driver=False, identity=address.identity)
         wire.send(Hello("j", host, "m", 7, 1))
         await_welcome(wire)
         return wire
 
 
-def await_welcome(wire: Wire) -> None:
+def await_welcome(wire: Connection) -> None:
     while not isinstance(message := wire.receive(), Welcome):
         assert isinstance(message, Alive)
 
@@ -130,7 +134,7 @@ def test_strangers_are_bounded_and_go_after_a_while(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who sends a byte now and then gets no more time than who says nothing."""
-    monkeypatch.setattr(frames, "HANDSHAKE_S", 0.5)
+    monkeypatch.setattr(wire, "HANDSHAKE_S", 0.5)
     strangers = [world.connected() for _ in range(BACKLOG + 20)]
     until(meeting, "somebody who meets them")
     most, end = 0, time.monotonic() + 1.5
@@ -152,11 +156,11 @@ def test_who_says_what_is_no_message_is_let_go_without_a_word(
 ) -> None:
     address = read_address(world.storage)
     assert address is not None
-    with closing(Wire(world.connected())) as wire:
-        assert wire.prove(address.token, is_driver=False)
+    with closing(Connection(world.connected())) as wire:
+        assert wire.prove(address.token, is_driver=False, identity=address.identity)
         wire.wait_at_most(5)
         begun = time.monotonic()
-        wire._socket.sendall(b"\0\0\0\2[]")
+        wire._send(b"\0\0\0\2[]")
         while wire.receive() is not None:
             pass
         assert time.monotonic() - begun < 5
@@ -173,22 +177,22 @@ def test_what_is_noted_of_members_is_the_newest(world: World) -> None:
     with closing(world.connected()) as other:
         address = read_address(world.storage)
         assert address is not None
-        wires.append(Wire(other))
-        assert wires[0].prove(address.token, is_driver=False)
+        wires.append(Connection(other))
+        assert wires[0].prove(address.token, is_driver=False, identity=address.identity)
         wires[0].send(Hello("j", "b", "m", 8, 1))
         first.join(10)
         wanted = {"own", "a", "b"}
         until(lambda: {one.host for one in world.group.members} == wanted, "both in")
         await_welcome(wires[0])  # by then it is noted
         assert {one.host_id for one in read_members(world.storage)} == wanted
-    for wire in wires:
-        wire.close()
+    for one in wires:
+        one.close()
 
 
 def test_nobody_joins_a_driver_that_has_ended(world: World) -> None:
     here, there = socket.socketpair()
     world.group.close(ended=True)
-    with closing(Wire(here)) as wire, closing(Wire(there)) as other:
+    with closing(Connection(here)) as wire, closing(Connection(there)) as other:
         wire.wait_at_most(1)
         assert world.group.serve(wire, Hello("j", "a", "m", 7, 1)) is None
         assert other.receive() is None
@@ -196,7 +200,7 @@ def test_nobody_joins_a_driver_that_has_ended(world: World) -> None:
 
 def test_the_death_of_a_slot_is_told_as_such() -> None:
     """Its order may be given again; what else went wrong may not."""
-    here, there = map(Wire, socket.socketpair())
+    here, there = map(Connection, socket.socketpair())
     for error, wanted in [(SlotDiedError("died"), SlotDiedError), (OSError("no"), Exception)]:
         asked: Future[SlotReport] = Future()
         asked.set_exception(error)

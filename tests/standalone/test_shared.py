@@ -10,14 +10,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.spark.jobs import MAKERS, model
-from tests.spark.runs import Driver, World, until
+from tests.support.hosts import FAILOVER, NO_FAILOVER
+from tests.support.jobs import MAKERS, model
+from tests.support.processes import SystemClock
+from tests.support.runs import Driver, MemberInfo, World, driver_of, read_members, until
 
 import headrace as hr
-from headrace.clock import SystemClock
-from headrace.coordinator.drivers import driver_of
-from headrace.coordinator.running.members import MemberInfo, read_members
-from headrace.coordinator.standby.placing import FAILOVER, NO_FAILOVER
 
 SETS = (
     "standalone.lease_s=3",
@@ -36,7 +34,7 @@ class Shared:
         self.processes: dict[int, Driver] = {}
 
     def start(self, job: str = "counting", *sets: str) -> Driver:
-        driver = Driver(job, self.world, *SETS, *sets, module="tests.standalone.drive")
+        driver = Driver(job, self.world, *SETS, *sets, way="shared")
         self._held.enter_context(driver)
         self.processes[driver.process.pid] = driver
         return driver

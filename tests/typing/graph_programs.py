@@ -10,10 +10,9 @@ from collections.abc import Iterable
 from typing import Any, assert_type
 
 import msgspec
+from tests.support.plans import Aggregate, JobGraph, StoreSpec
 
 import headrace as hr
-from headrace.graph.aggregates import Aggregate
-from headrace.graph.operators import JobGraph, StoreSpec
 
 
 class Visit(msgspec.Struct):

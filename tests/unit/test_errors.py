@@ -17,8 +17,8 @@ from headrace.errors import (
     InvalidInputError,
     NotOwnerError,
     UnavailableError,
+    UserFunctionError,
 )
-from headrace.task.messages.calls import UserFunctionError
 
 BUILTIN = {
     InvalidInputError: ValueError,

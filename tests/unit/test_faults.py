@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+import headrace
 from headrace.errors import InvalidInputError
-from headrace.faults import FAULT_POINTS, fault, injected
+from headrace.faults import fault, injected
+from headrace.testing import FAULT_POINTS
 
 
 def test_without_a_hook_nothing_happens() -> None:
@@ -43,3 +48,11 @@ def test_a_point_that_does_not_exist_is_refused() -> None:
 
 def test_every_point_says_where_it_is() -> None:
     assert all(text and "." in point for point, text in FAULT_POINTS.items())
+
+
+def test_the_points_are_those_that_the_code_passes() -> None:
+    """So a test cannot name one that nothing passes, nor code pass one that no test can name."""
+    files = Path(headrace.__file__).parent.rglob("*.py")
+    text = "".join(path.read_text(encoding="utf-8") for path in files)
+    passed = set(re.findall(r'\bfault\(\s*"([a-z_]+\.[a-z_]+)"', text))
+    assert set(FAULT_POINTS) == passed

@@ -14,13 +14,13 @@ import socket
 import subprocess
 import sys
 
-from headrace.closing import Closing
+from headrace.closeable import Closeable
 from headrace.errors import UnavailableError
 
 PIECE_BYTES = 1 << 16
 
 
-class DelayProxy(Closing):
+class DelayProxy(Closeable):
     """A proxy in a process of its own; ``close`` ends it.
 
     Args:

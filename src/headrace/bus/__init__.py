@@ -1,18 +1,27 @@
 """Streams: durable, partitioned, ordered logs that many processes append to and read.
 
-Read ``bus`` for the contract, ``spec`` for the data, ``file`` and ``memory`` for the two
-buses, and docs/decisions/0002-bus-format.md for what lies on disk.
+See ``bus`` for the contract, ``spec`` for the data, ``file`` and ``memory`` for the two buses, and
+docs/decisions/0002-bus-format.md for the format on disk.
 """
 
 from headrace.bus.address import open_bus
 from headrace.bus.bus import Bus, Stream
-from headrace.bus.compacting.compaction import CompactionStoppedError
+from headrace.bus.compaction import CompactionStoppedError
 from headrace.bus.file import FileBus
+from headrace.bus.log import OffsetGoneError
 from headrace.bus.memory import MemoryBus
 from headrace.bus.options import BusOptions, Fsync
-from headrace.bus.retention import OffsetGoneError
-from headrace.bus.settings import StreamSettings
-from headrace.bus.spec import Appended, Compacted, OffsetBatch, Producer, Stored, StreamSpec
+from headrace.bus.spec import (
+    Appended,
+    Compacted,
+    Fence,
+    OffsetBatch,
+    Producer,
+    Stored,
+    StreamReplacedError,
+    StreamSpec,
+)
+from headrace.bus.stream_stores import StreamSettings
 
 __all__ = [
     "Appended",
@@ -20,6 +29,7 @@ __all__ = [
     "BusOptions",
     "Compacted",
     "CompactionStoppedError",
+    "Fence",
     "FileBus",
     "Fsync",
     "MemoryBus",
@@ -28,6 +38,7 @@ __all__ = [
     "Producer",
     "Stored",
     "Stream",
+    "StreamReplacedError",
     "StreamSettings",
     "StreamSpec",
     "open_bus",

@@ -23,7 +23,7 @@ def open_bus(
         clock: for append times, deadlines and names.
 
     Raises:
-        InvalidInputError: an address of no known kind.
+        InvalidInputError: an address of an unknown kind.
     """
     if isinstance(address, Path):
         return FileBus(address, settings, clock=clock)

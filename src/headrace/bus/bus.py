@@ -1,7 +1,7 @@
 """The contract of a bus: streams that many processes append to and read from.
 
 Everything here is safe to call from many threads. ``headrace.testing.bus_contract`` is the
-contract as a test suite; ``log`` is what the file and the memory bus share.
+contract as a test suite; ``log`` is what the file bus and the memory bus share.
 """
 
 from __future__ import annotations
@@ -14,18 +14,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.bus.refusals import stream_taken, unknown_stream
-from headrace.bus.settings import StreamSettings
 from headrace.bus.spec import (
     Appended,
     Compacted,
+    Fence,
     OffsetBatch,
     Producer,
     Stored,
     StreamSpec,
     check_name,
+    stream_taken,
+    unknown_stream,
 )
-from headrace.closing import Closing
+from headrace.bus.stream_stores import StreamSettings
+from headrace.closeable import Closeable
+from headrace.config.sections import EARLIEST, LATEST, StartPosition
 from headrace.errors import InvalidInputError
 from headrace.records.keys import encode_columns, key_groups
 from headrace.records.schema import normalise
@@ -35,10 +38,15 @@ FOLLOW_CHECK_S = 0.2
 
 
 class Stream(ABC):
-    """A stream that can be appended to and read."""
+    """A stream that can be appended to and read.
+
+    ``identity`` is what no other stream has, also none that is created under its name once it was
+    removed: an offset means something only together with it. It is empty where it is unknown.
+    """
 
     spec: StreamSpec
     created: StreamSpec
+    identity: str
 
     @abstractmethod
     def append(
@@ -48,23 +56,26 @@ class Stream(ABC):
         *,
         producer: Producer | None = None,
         sequence: int | None = None,
+        fence: Fence | None = None,
     ) -> Appended:
         """Append a batch in one step: all rows become visible, or none.
 
-        An empty batch does nothing and answers the current end.
+        An empty batch does nothing and returns the current end.
 
         Args:
             partition: from 0.
-            batch: columns of the stream, in any order, cast when nothing is lost.
+            batch: columns of the stream, in any order, cast if nothing is lost.
             producer: makes the append idempotent, together with ``sequence``.
-            sequence: rises from append to append of a producer to a partition, gaps allowed;
-                one that is not above the last is a duplicate and appends nothing.
+            sequence: rises with each append of a producer to a partition, with gaps; an append
+                whose sequence is not above the last is a duplicate and appends nothing.
+            fence: of the job, if a job does this.
 
         Raises:
+            NotOwnerError: a newer generation of the job was announced; never try again.
             InvalidInputError: the batch does not fit, is too large, or an event time is
                 null or out of range; nothing was appended.
-            UnavailableError: the disk refused, or another appender holds the partition;
-                try again with the same sequence.
+            UnavailableError: the disk failed, or another appender holds the partition; try again
+                with the same sequence.
         """
 
     @abstractmethod
@@ -76,19 +87,22 @@ class Stream(ABC):
         *,
         producer: Producer | None = None,
         sequence: int | None = None,
+        fence: Fence | None = None,
     ) -> Appended:
         """Append frames that are already on disk, in one step, without encoding them again.
 
         Args:
             partition: from 0.
             path: a durable file of frames (``headrace.records.frame``) in the schema of the
-                stream. It must never change again, for the bus may adopt it.
-            ranges: positions of whole frames, (begin, end) each; ``None``: the whole file.
+                stream. It must never change again, because the bus can adopt it.
+            ranges: positions of complete frames, (begin, end) each; ``None``: the whole file.
             producer: as for ``append``.
             sequence: as for ``append``.
+            fence: as for ``append``.
 
         Raises:
-            InvalidInputError: a range that is not one of whole frames of the file.
+            NotOwnerError: as for ``append``.
+            InvalidInputError: a range that does not consist of complete frames of the file.
             CorruptDataError: a frame header, or an event-time column, is damaged.
             UnavailableError: as for ``append``.
         """
@@ -96,72 +110,86 @@ class Stream(ABC):
     @property
     @abstractmethod
     def settings(self) -> StreamSettings:
-        """What may be changed of the stream, as it is now, whoever changed it."""
+        """The current settings of the stream, by whichever process they were changed."""
 
     @abstractmethod
-    def configure(self, **changes: Any) -> StreamSettings:
+    def configure(self, *, fence: Fence | None = None, **changes: Any) -> StreamSettings:
         """Change settings of the stream, durably and in one step.
 
-        ``partitions`` may rise and fall while the stream has no key columns: ``spec`` tells
-        how many there are, which never falls, and ``settings`` how many get new rows.
-        Appenders of all processes follow from their next append on.
+        ``partitions`` can rise and fall if the stream has no key columns: ``spec`` has the number
+        of partitions, which never falls, and ``settings`` the number that gets new rows. Appenders
+        of all processes follow from their next append on.
 
         Args:
+            fence: of the job, if a job does this.
             **changes: fields of ``StreamSettings``.
 
         Raises:
-            InvalidInputError: an unknown name, or a value that cannot be.
+            NotOwnerError: as for ``append``.
+            InvalidInputError: an unknown name, or an invalid value.
         """
 
     @abstractmethod
-    def evolve(self, schema: pa.Schema, defaults: Mapping[str, Any] | None = None) -> StreamSpec:
-        """Add columns to the stream, or make some wider, durably and in one step.
+    def evolve(
+        self,
+        schema: pa.Schema,
+        defaults: Mapping[str, Any] | None = None,
+        *,
+        fence: Fence | None = None,
+    ) -> StreamSpec:
+        """Add columns to the stream, or widen some, durably and in one step.
 
-        Nothing is rewritten: rows that were appended before, and rows that are appended without
-        an added column, have its default. A type may become one that holds all of its values,
-        such as int64 for int32; not that of a key column or of the event time. Whoever reads
-        columns by name goes on as before; all processes follow with their next call.
+        Nothing is rewritten: rows that were appended before, and rows that are appended without an
+        added column, have its default. A type can become one that holds all of its values, such as
+        int64 for int32, except for key columns and the event time. Readers of columns by name are
+        not affected; all processes follow with their next call.
 
         Args:
-            schema: every column that there is, in any order, and those to add.
-            defaults: what older rows have in added columns: a number, text or truth value;
-                null where nothing is said.
+            schema: all existing columns, in any order, and those to add.
+            defaults: values of older rows in added columns: a number, text or boolean; null by
+                default.
+            fence: of the job, if a job does this.
 
         Returns:
-            The stream as it is since.
+            The new specification of the stream.
 
         Raises:
-            InvalidInputError: a column is left out, or its type changed to one that does not
-                hold its values; what to do instead.
+            NotOwnerError: as for ``append``.
+            InvalidInputError: a column is left out, or its type changed to one that does not hold
+                its values; says what to do instead.
         """
 
     @abstractmethod
-    def trim(self, partition: int, before_offset: int | None = None) -> int:
-        """Drop the oldest rows of a partition, whole segments at a time.
+    def trim(
+        self, partition: int, before_offset: int | None = None, *, fence: Fence | None = None
+    ) -> int:
+        """Remove the oldest rows of a partition, in whole segments.
 
-        ``begins`` moves in one step; files go after it. Whoever reads below gets an
+        ``begins`` moves in one step; files are removed after it. Reads below raise
         ``OffsetGoneError``. Batches that were read stay valid.
 
         Args:
             partition: from 0.
-            before_offset: nothing from here on is dropped; ``None``: drop what the settings
-                of the stream need not keep, as appenders do when they begin a segment.
+            before_offset: nothing from here on is removed; ``None``: remove what the stream's
+                settings do not keep, as appenders do when they begin a segment.
+            fence: of the job, if a job does this.
 
         Returns:
-            Where the partition begins since.
+            The new beginning of the partition.
 
         Raises:
+            NotOwnerError: as for ``append``.
             UnavailableError: as for ``append``; try again.
         """
 
     @abstractmethod
     def compact(self, partition: int) -> Compacted:
-        """Keep of each key only the last row, in one step; also of the newest segment.
+        """Keep only the last row of each key, in one step; also in the newest segment.
 
-        Appenders do it by themselves, of all but that, when as much is new as is compacted.
-        Offsets stay: those of rows that went are skipped by readers. A row in which all values
-        are null deletes its key, and goes itself ``keep_deletes_ms`` after a compaction first
-        met it. Nothing goes from where a reader holds the stream on, nor what is younger than
+        Appenders do this automatically, except for the newest segment, when there is as much new
+        data as compacted data. Offsets do not change: readers skip those of removed rows. A row
+        whose values are all null deletes its key, and is itself removed ``keep_deletes_ms`` after
+        a compaction first finds it. Rows after a reader's hold are kept, and rows younger than
         ``compact_after_ms``. Batches that were read stay valid.
 
         Args:
@@ -169,34 +197,43 @@ class Stream(ABC):
 
         Raises:
             InvalidInputError: the stream was not created with ``compact``.
-            CompactionStoppedError: another process compacts or trims the partition; wait.
-            UnavailableError: the disk refused; nothing has changed.
+            CompactionStoppedError: another process compacts or trims the partition; try again
+                later.
+            UnavailableError: the disk failed; nothing has changed.
         """
 
     @abstractmethod
     def compacted(self) -> list[int]:
-        """Return up to where each partition is compacted; its beginning if it is not."""
+        """Return the offset up to which each partition is compacted; its beginning if it is not."""
 
     @abstractmethod
     def stored(self) -> list[Stored]:
-        """Return how many rows and bytes each partition holds."""
+        """Return the rows and bytes of each partition."""
 
     @abstractmethod
-    def hold(self, reader: str, offsets: Sequence[int]) -> None:
-        """Keep rows from an offset of each partition on from compactions, durably.
+    def hold(self, reader: str, offsets: Sequence[int], *, fence: Fence | None = None) -> None:
+        """Protect rows from an offset of each partition on from compaction, durably.
 
-        Does nothing in a stream that is not compacted. Once it returns, ranges from there on are
+        Does nothing in a stream that is not compacted. After it returns, ranges from there on are
         the same whenever they are read, until the reader holds a later offset, releases the
-        stream, or says nothing for ``StreamSettings.hold_ms``.
+        stream, or is silent for ``StreamSettings.hold_ms``.
 
         Args:
-            reader: a name of its own, such as a job's.
-            offsets: where it is in each partition.
+            reader: a unique name, such as a job's.
+            offsets: its position in each partition.
+            fence: of the job, if the reader is a job.
+
+        Raises:
+            NotOwnerError: as for ``append``; the reader's hold does not change.
         """
 
     @abstractmethod
-    def release(self, reader: str) -> None:
-        """Forget what a reader holds, if it holds anything."""
+    def release(self, reader: str, *, fence: Fence | None = None) -> None:
+        """Release a reader's hold, if there is one.
+
+        Raises:
+            NotOwnerError: as for ``hold``.
+        """
 
     @abstractmethod
     def holds(self) -> dict[str, tuple[int, ...]]:
@@ -223,45 +260,57 @@ class Stream(ABC):
     ) -> Iterator[OffsetBatch]:
         """Yield the rows of [start, stop) in order, in batches as they were appended.
 
-        In a compacted stream batches may lack offsets, or be empty; together they cover the
+        In a compacted stream, batches can lack offsets, or be empty; together they cover the
         range.
 
-        The batches may be views of mapped files; they stay valid after later appends and
-        after ``close``.
+        The batches can be views of mapped files; they stay valid after later appends and after
+        ``close``.
 
         Args:
             partition: from 0.
             start: first offset wanted.
-            stop: offset after the last one; ``None``: the end at the time of the call.
-            columns: names of the wanted columns, in the order wanted; all when ``None``.
+            stop: offset to stop before; ``None``: the end at the time of the call.
+            columns: names of the columns to read, in this order; ``None``: all.
             max_rows: ends after this many rows.
             max_bytes: ends after about this many bytes of the wanted columns, and at least
                 one row.
 
         Raises:
-            OffsetGoneError: offsets that were dropped, before the call or while reading.
+            OffsetGoneError: offsets that were removed, before the call or while reading.
             InvalidInputError: offsets that are not in the partition, or unknown columns.
             CorruptDataError: damaged bytes, named by file and position.
         """
 
     @abstractmethod
     def offset_at(self, partition: int, time_ms: int) -> int:
-        """Return where to start reading to see all rows from an event time on.
+        """Return the offset to start from to read all rows from an event time on.
 
-        That is the first row at or after ``time_ms`` of the first append that has one; later
-        appends may hold earlier rows again. The partition's end when there is none.
+        This is the first row at or after ``time_ms`` in the first append that has one; later
+        appends can contain earlier rows again. The partition's end if there is none.
         """
 
     @abstractmethod
     def time_range(self, partition: int) -> tuple[int, int] | None:
-        """Return the least and greatest event time in ms; ``None`` when empty or untimed."""
+        """Return the lowest and highest event time in ms; ``None`` if there is none."""
 
     @abstractmethod
     def wait(self, ends: Sequence[int], timeout_s: float) -> list[int]:
-        """Return the ends as soon as one of them is beyond the one given, or at the timeout.
+        """Return the ends as soon as one of them is beyond the given one, or at the timeout.
 
-        Partitions that were added since are waited for from their beginning.
+        For partitions that were added since, the wait is from their beginning.
         """
+
+    def wait_unless(
+        self, ends: Sequence[int], timeout_s: float, is_over: Callable[[], bool]
+    ) -> list[int]:
+        """Return the ends as ``wait`` does, and at ``wake`` also if ``is_over`` is true by then.
+
+        A stream that cannot be woken waits as usual.
+        """
+        return self.wait(ends, 0.0 if is_over() else timeout_s)
+
+    def wake(self) -> None:  # noqa: B027 - a stream need not be able to
+        """Let those who ``wait_unless`` look whether their wait is over."""
 
     def append_rows(
         self,
@@ -269,6 +318,7 @@ class Stream(ABC):
         *,
         producer: Producer | None = None,
         sequence: int | None = None,
+        fence: Fence | None = None,
     ) -> dict[int, Appended]:
         """Append each row to the partition of its key, in the order of the batch.
 
@@ -277,13 +327,15 @@ class Stream(ABC):
         caller that fails in the middle appends again with the same sequence.
 
         Returns:
-            The answer of each partition that got rows.
+            The result of each partition that got rows.
         """
         rows = self._fitted(batch)
         if not rows.num_rows:
             return {}
         return {
-            partition: self.append(partition, part, producer=producer, sequence=sequence)
+            partition: self.append(
+                partition, part, producer=producer, sequence=sequence, fence=fence
+            )
             for partition, part in self._routed(rows, producer, sequence)
         }
 
@@ -333,7 +385,7 @@ class Stream(ABC):
         Args:
             partition: from 0.
             start: first offset wanted.
-            stopped: asked after each batch and at least five times a second; true ends it.
+            stopped: called after each batch and at least five times a second; true ends it.
             columns: as for ``read``.
         """
         while not stopped():
@@ -347,27 +399,31 @@ class Stream(ABC):
             self.wait(known, FOLLOW_CHECK_S)
 
 
-class Bus(Closing):
+class Bus(Closeable):
     """A set of streams."""
 
     @abstractmethod
-    def create(self, spec: StreamSpec, *, exist_ok: bool = False) -> Stream:
-        """Create a stream, durably and in one step; of two that race one wins.
+    def create(
+        self, spec: StreamSpec, *, exist_ok: bool = False, fence: Fence | None = None
+    ) -> Stream:
+        """Create a stream, durably and in one step; if two processes do it at once, one wins.
 
         Args:
             spec: what the stream is.
-            exist_ok: answer the stream that is there, if it is the same.
+            exist_ok: return the existing stream, if it is the same.
+            fence: of the job, if a job does this.
 
         Raises:
-            InvalidInputError: it exists, and is another or ``exist_ok`` is false.
+            NotOwnerError: a newer generation of the job was announced; never try again.
+            InvalidInputError: it exists, and is different or ``exist_ok`` is false.
         """
 
     @abstractmethod
     def stream(self, name: str) -> Stream:
-        """Return a stream, by its name or by the alias that stands for it now.
+        """Return a stream, by its name or by an alias.
 
         Raises:
-            InvalidInputError: there is none; names those that are near.
+            InvalidInputError: there is none; names similar ones.
         """
 
     @abstractmethod
@@ -375,37 +431,63 @@ class Bus(Closing):
         """Return the names of all streams, sorted."""
 
     @abstractmethod
-    def aliases(self) -> dict[str, str]:
-        """Return the stream that each alias stands for."""
+    def fence(self, fence: Fence) -> None:
+        """Refuse all requests of older generations of a job from now on, durably.
 
-    def alias(self, alias: str, stream: str) -> str | None:
-        """Let another name stand for a stream from now on, durably and in one step.
-
-        Who opened a stream by the alias before goes on with the one that it was then.
-
-        Args:
-            alias: may be new, or stand for another stream; no stream has this name.
-            stream: exists.
-
-        Returns:
-            The stream that it stood for before.
+        A driver announces its generation before it reads anything that an older one may still
+        change. A change that had begun can still become visible once, as if it had come before. If
+        the newer generation changes the same partition, the old change comes first or not at all.
+        Streams that are removed and created again keep the announcement.
 
         Raises:
-            InvalidInputError: a name that cannot be, is that of a stream, or of none.
+            NotOwnerError: a newer generation was announced.
+        """
+
+    @abstractmethod
+    def fenced(self, job: str) -> int:
+        """Return the newest announced generation of a job; 0 if there is none.
+
+        A new generation must be above it, wherever the job's own generations are counted.
+        """
+
+    @abstractmethod
+    def aliases(self) -> dict[str, str]:
+        """Return the stream of each alias."""
+
+    def alias(self, alias: str, stream: str) -> str | None:
+        """Point an alias to a stream, durably and in one step.
+
+        Readers that opened a stream by the alias before keep that stream.
+
+        Args:
+            alias: new, or an alias of another stream; no stream has this name.
+            stream: an existing stream.
+
+        Returns:
+            The stream that it pointed to before.
+
+        Raises:
+            InvalidInputError: an invalid alias, or the name of a stream; or there is no such
+                stream.
         """
         return self.swap({alias: stream})[alias]
 
-    def swap(self, targets: Mapping[str, str]) -> dict[str, str | None]:
-        """Let several names stand for other streams, all in one step; see ``alias``.
+    def swap(
+        self, targets: Mapping[str, str], expected: Mapping[str, str] | None = None
+    ) -> dict[str, str | None]:
+        """Point several aliases to other streams, all in one step; see ``alias``.
 
         Args:
             targets: the stream of each alias.
+            expected: the stream that aliases point to as far as the caller knows; checked in the
+                same step.
 
         Returns:
-            The stream that each stood for before.
+            The stream that each pointed to before.
 
         Raises:
-            InvalidInputError: as of ``alias``; then all stay what they were.
+            InvalidInputError: as for ``alias``, or an alias points to another stream than expected;
+                then none is changed.
         """
         names = self.names()
         for alias, stream in targets.items():
@@ -415,49 +497,119 @@ class Bus(Closing):
             if stream not in names:
                 raise unknown_stream(stream, names)
         before = self.aliases()
-        self._set_aliases(targets)
+        self._set_aliases(targets, expected)
         return {alias: before.get(alias) for alias in targets}
 
     def unalias(self, alias: str) -> None:
         """Remove an alias; the stream stays.
 
         Raises:
-            InvalidInputError: there is none of this name.
+            InvalidInputError: there is no alias of this name.
         """
         known = self.aliases()
         if alias not in known:
             raise InvalidInputError(f"no alias {alias!r}; found {sorted(known)[:10]}")
         self._set_aliases({alias: None})
 
-    def remove(self, name: str) -> None:
-        """Remove a stream with all of its rows, in one step; nobody may append to it any more.
+    def remove(self, name: str, *, fence: Fence | None = None) -> None:
+        """Remove a stream with all of its rows, in one step; later appends are refused.
 
-        Batches that were read stay valid; whoever else has the stream open finds that its rows
-        are gone.
+        Batches that were read stay valid; other processes that have the stream open find its rows
+        gone.
+
+        Args:
+            name: of the stream.
+            fence: of the job, if a job does this.
 
         Raises:
-            InvalidInputError: there is none of this name, or an alias stands for it.
+            NotOwnerError: a newer generation of the job was announced; never try again.
+            InvalidInputError: there is no stream of this name, or an alias points to it.
         """
         pointing = sorted(alias for alias, stream in self.aliases().items() if stream == name)
         if pointing:
             raise InvalidInputError(
-                f"stream {name!r} is what alias {pointing[0]!r} stands for; let that stand for "
-                "another, or remove it first",
+                f"alias {pointing[0]!r} points to stream {name!r}; point it to another stream, or "
+                "remove it first",
                 stream=name,
             )
         names = self.names()
         if name not in names:
             raise unknown_stream(name, names)
-        self._remove(name)
+        self._remove(name, fence)
 
     @abstractmethod
-    def _remove(self, name: str) -> None:
+    def _remove(self, name: str, fence: Fence | None) -> None:
         """Remove a stream; all was checked."""
 
     @abstractmethod
-    def _set_aliases(self, targets: Mapping[str, str | None]) -> None:
+    def _set_aliases(
+        self, targets: Mapping[str, str | None], expected: Mapping[str, str] | None = None
+    ) -> None:
         """Let aliases stand for streams, or remove them, in one step; all was checked."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of files and threads; batches that were read stay valid."""
+        """Close files and threads; batches that were read stay valid."""
+
+
+ADD_COLUMN = 'headrace bus configure {} --add-column "NAME:TYPE"'
+
+
+def check_existing_stream(
+    stream: Stream, expected: StreamSpec, schemas: Sequence[pa.Schema], exist_ok: bool
+) -> None:
+    """Raise unless ``create`` may answer a stream that is there already.
+
+    As many partitions are right as it has, or was created with, or gives new rows to; and each
+    schema that it has had.
+    """
+    found = stream.spec
+    if not exist_ok:
+        raise InvalidInputError(
+            f"stream {found.name!r} exists; open it, or create it with exist_ok (--exist-ok)",
+            stream=found.name,
+        )
+    counts = {found.partitions, *stream.settings.counts(stream.created.partitions)}
+    if expected.partitions not in counts:
+        raise InvalidInputError(
+            f"stream {found.name!r} exists with another partitions: found {found.partitions}, "
+            f"expected {expected.partitions}; use its partitions, or another name",
+            stream=found.name,
+        )
+    if expected.compact and not found.compact:
+        raise InvalidInputError(
+            f"stream {found.name!r} exists and is not compacted, which it stays; use another name",
+            stream=found.name,
+        )
+    for what in ("schema", "time", "key"):
+        there, wanted = getattr(found, what), getattr(expected, what)
+        if there != wanted and not (what == "schema" and wanted in schemas):
+            more = "" if what != "schema" else f", add columns: {ADD_COLUMN.format(found.name)}"
+            raise InvalidInputError(
+                f"stream {found.name!r} exists with another {what}: found {_plain(there)}, "
+                f"expected {_plain(wanted)}; use its {what}{more}, or another name",
+                stream=found.name,
+            )
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, pa.Schema):
+        return ", ".join(f"{field.name} {field.type}" for field in value)
+    return repr(value)
+
+
+def start_offsets(stream: Stream, start: StartPosition) -> list[int]:
+    """Return the offset of each partition at which reading begins.
+
+    Args:
+        stream: to read.
+        start: ``earliest``, ``latest``, or an event time in ms: see ``Stream.offset_at``.
+
+    Raises:
+        InvalidInputError: a time, and the stream has no event-time column.
+    """
+    if start == EARLIEST:
+        return stream.begins()
+    if start == LATEST:
+        return stream.ends()
+    return [stream.offset_at(partition, int(start)) for partition in range(len(stream.ends()))]

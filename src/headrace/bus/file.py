@@ -1,60 +1,359 @@
-"""The file bus: streams in a folder, shared by all processes of a host or a shared disk."""
+"""The file bus: streams in a folder, shared by all processes of a host or a shared disk.
+
+The first stream of a name lies in ``streams/<name>`` with ``stream.json`` there; the n-th after it
+in ``streams/<name>/<n>`` with ``stream-<n>.json``. One is created by linking that file and removed
+by renaming it to ``removed-<n>.json``, which stays, so that a number never comes twice: whatever a
+frozen process does to an older stream, it does to a path that the newer one does not have.
+Aliases are small files; where several change at once, the file ``.swap`` names all first and wins
+over their own until these say the same. The next process that sets aliases completes a swap that
+another one did not finish.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import queue
+import re
 import shutil
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
-from headrace.bus.aliases import AliasFiles
-from headrace.bus.background import BackgroundWork
-from headrace.bus.bell import FolderWatch
-from headrace.bus.bus import Bus, Stream
-from headrace.bus.compacting.holds import HoldFiles
-from headrace.bus.file_log import FileLog, Flusher, OpenLogs
-from headrace.bus.log import Log, Parts
-from headrace.bus.log_stream import LogStream
-from headrace.bus.maps import SegmentMaps
+from xxhash import xxh3_64_hexdigest
+
+from headrace.bus.bus import Bus, Stream, check_existing_stream
+from headrace.bus.file_log import FileLog, Flusher, OpenLogCache, SegmentMapCache
+from headrace.bus.log import BusContext, Log
+from headrace.bus.log_stream import FolderWatcher, LogStream
 from headrace.bus.options import BusOptions, Fsync
-from headrace.bus.refusals import alias_taken, unknown_stream
-from headrace.bus.sameness import check_same
-from headrace.bus.settings import SettingsFiles, signed_json, verified_json
-from headrace.bus.spec import StreamSpec
-from headrace.clock import Clock, SystemClock
-from headrace.errors import ClosedError, CorruptDataError
-from headrace.files import Files
+from headrace.bus.spec import (
+    Fence,
+    StreamSpec,
+    alias_taken,
+    check_expected,
+    stream_removed,
+    unknown_stream,
+)
+from headrace.bus.stream_stores import (
+    CompactionPinFiles,
+    FenceFiles,
+    SettingsFiles,
+    signed_json,
+    verified_json,
+)
+from headrace.clock import CLOCK_RECORD, Clock, SteadyClock, SystemClock
+from headrace.errors import ClosedError, CorruptDataError, HeadraceError, UnavailableError
+from headrace.faults import fault
+from headrace.files import Files, take_lock
 from headrace.records.schema import schema_from_text, schema_to_text
 
-FORMAT = 1
-COMPACTED_FORMAT = 2
-_REMOVED = ".removed-"
+
+class BackgroundWorker:
+    """Work of one process, in the order in which it was given.
+
+    What fails is left: it is found to be due again, and what is wrong tells whoever reads.
+
+    Args:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._thread: threading.Thread | None = None
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._is_closed = False
+
+    def put(self, work: Callable[[], None]) -> None:
+        """Have something done; nothing more after ``close``."""
+        if self._process != os.getpid():  # a forked process has none of the threads
+            self._lock = threading.Lock()
+            self._begin()
+        with self._lock:
+            if self._is_closed:
+                return
+            self._work.put(work)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """Wait for what is under way, and leave the rest."""
+        with self._lock:
+            self._is_closed = True
+            thread = self._thread if self._process == os.getpid() else None
+        if thread is not None:
+            self._work.put(None)
+            thread.join()
+
+    def _run(self) -> None:
+        while not self._is_closed:
+            work = self._work.get()
+            if work is not None:
+                with contextlib.suppress(HeadraceError, OSError):
+                    work()
+
+
+_FILE = re.compile(r"(stream|removed)(?:-(\d{6}))?\.json")
+_TRASH = ".removed-"
+
+
+class Incarnation(NamedTuple):
+    """One of the streams that have or had a name: its number, its file, where its rows are."""
+
+    number: int
+    file: Path
+    folder: Path
+
+
+class Incarnations:
+    """The streams below a folder. Safe for many processes.
+
+    Args:
+        root: of the bus; streams are in ``<root>/streams``.
+        files: the file system.
+        clock: for names.
+    """
+
+    def __init__(self, root: Path, files: Files, clock: Clock) -> None:
+        self._root, self._folder = root, root / "streams"
+        self._files, self._clock = files, clock
+
+    def names(self) -> list[str]:
+        """Return the names of the streams that there are, sorted."""
+        return [name for name in self._files.names(self._folder) if self.current(name) is not None]
+
+    def current(self, name: str) -> Incarnation | None:
+        """Return the stream of a name; ``None`` when there is none, or it was removed."""
+        last, is_there = self._last(name)
+        return self._of(name, last) if is_there else None
+
+    def following(self, name: str) -> Incarnation:
+        """Return the stream that may be created under a name that has none now."""
+        return self._of(name, self._last(name)[0] + 1)
+
+    def create(self, made: Incarnation, data: bytes) -> bool:
+        """Let a stream exist; False when another was created meanwhile.
+
+        Its folders are there. A number that was taken and removed before this process woke up is
+        not taken again.
+        """
+        if not self._files.publish(made.file, data, self._clock.new_id()):
+            return False
+        if self._last(self._name(made)) != (made.number, True):
+            self._files.remove(made.file)
+            return False
+        for parent in (self._folder, self._root):
+            self._files.sync_folder(parent)
+        return True
+
+    def remove(self, gone: Incarnation) -> bool:
+        """Let a stream exist no more, in one step; False when somebody else has removed it."""
+        try:
+            self._files.rename(gone.file, self._file(gone.file.parent, "removed", gone.number))
+        except FileNotFoundError:
+            return False
+        self._files.sync_folder(gone.file.parent)
+        fault("stream.removed")
+        self.tidy(self._name(gone))
+        return True
+
+    def tidy(self, name: str) -> None:
+        """Remove the rows of streams of a name that exist no more, also where a removal died."""
+        last, is_there = self._last(name)
+        folder, trash = self._folder / name, self._root / f"{_TRASH}{self._clock.new_id()}"
+        over = [
+            entry
+            for entry in self._files.names(folder)
+            if not self._is_kept(entry, last, is_there=is_there)
+        ]
+        if over:
+            trash.mkdir()
+            for entry in over:
+                with contextlib.suppress(FileNotFoundError):  # of another who tidies
+                    (folder / entry).rename(trash / entry)
+        for path in self._root.glob(f"{_TRASH}*"):  # those of a process that died here, too
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _is_kept(self, entry: str, last: int, *, is_there: bool) -> bool:
+        if (match := _FILE.fullmatch(entry)) is not None:
+            return int(match[2] or 0) >= last
+        number = int(entry) if entry.isdigit() else 0
+        return number > last or (number == last and is_there)
+
+    def _last(self, name: str) -> tuple[int, bool]:
+        """Return the highest number that was ever taken, -1 for none, and whether it is there."""
+        there = gone = -1
+        for entry in self._files.names(f"{self._folder}/{name}"):
+            if (match := _FILE.fullmatch(entry)) is not None:
+                number = int(match[2] or 0)
+                if match[1] == "stream":
+                    there = max(there, number)
+                else:
+                    gone = max(gone, number)
+        return max(there, gone), there > gone
+
+    def _of(self, name: str, number: int) -> Incarnation:
+        folder = self._folder / name
+        rows = folder / f"{number:06d}" if number else folder
+        return Incarnation(number, self._file(folder, "stream", number), rows)
+
+    def _file(self, folder: Path, kind: str, number: int) -> Path:
+        is_first = kind == "stream" and not number
+        return folder / (f"{kind}.json" if is_first else f"{kind}-{number:06d}.json")
+
+    def _name(self, one: Incarnation) -> str:
+        return one.file.parent.name
+
+
+ALIAS_FORMAT = 1
+ALONE_S = 10.0
+
+
+class AliasFiles:
+    """Aliases as ``<folder>/<alias>.json``. Safe for many threads and processes."""
+
+    def __init__(self, folder: Path, files: Files, clock: Clock) -> None:
+        self._folder, self._files, self._clock = folder, files, clock
+
+    def target(self, alias: str) -> str | None:
+        """Return the stream that an alias stands for; ``None`` when there is no such alias.
+
+        Raises:
+            CorruptDataError: its file is damaged.
+        """
+        pending = self._pending()
+        if alias in pending:
+            return pending[alias]
+        path = self._path(alias)
+        try:
+            data = self._files.read(path)
+        except FileNotFoundError:
+            return None
+        content = verified_json(data, str(path), ALIAS_FORMAT)
+        if content["alias"] != alias:
+            raise CorruptDataError(
+                f"{path} is damaged: it is of alias {content['alias']!r}", file=str(path)
+            )
+        return str(content["stream"])
+
+    def all(self) -> dict[str, str]:
+        """Return the stream of each alias, as they were at one moment."""
+        found = self._look()
+        while found != (again := self._look()):
+            found = again
+        return found
+
+    def _look(self) -> dict[str, str]:
+        pending = self._pending()
+        names = [name for name in self._files.names(self._folder) if name.endswith(".json")]
+        found = {alias: self.target(alias) for alias in (*(n[:-5] for n in names), *pending)}
+        return {alias: stream for alias, stream in found.items() if stream is not None}
+
+    def set(
+        self, targets: Mapping[str, str | None], expected: Mapping[str, str] | None = None
+    ) -> None:
+        """Let aliases stand for streams, or for nothing, durably and in one step.
+
+        Raises:
+            InvalidInputError: one does not stand for what is expected of it.
+            UnavailableError: another process sets aliases all the time.
+        """
+        self._files.make_missing(self._folder)
+        with self._alone():
+            self._write(self._pending())
+            check_expected({alias: self.target(alias) for alias in expected or ()}, expected)
+            if len(targets) > 1:
+                content = {"format": ALIAS_FORMAT, "aliases": dict(targets)}
+                self._files.replace(self._swap, signed_json(content), self._clock.new_id())
+                fault("aliases.swapped")
+            self._write(targets)
+            self._files.remove(self._swap)
+
+    @property
+    def _swap(self) -> Path:
+        return self._folder / ".swap"
+
+    def _pending(self) -> dict[str, str | None]:
+        try:
+            data = self._files.read(self._swap)
+        except FileNotFoundError:
+            return {}
+        return dict(verified_json(data, str(self._swap), ALIAS_FORMAT)["aliases"])
+
+    def _write(self, targets: Mapping[str, str | None]) -> None:
+        for alias, stream in targets.items():
+            if stream is None:
+                self._files.remove(self._path(alias))
+                continue
+            content = {"format": ALIAS_FORMAT, "alias": alias, "stream": stream}
+            self._files.replace(self._path(alias), signed_json(content), self._clock.new_id())
+            fault("aliases.one_written")
+        self._files.sync_folder(self._folder)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        descriptor = os.open(self._folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if not take_lock(descriptor, self._clock, ALONE_S):
+                raise UnavailableError("another process sets aliases of the bus; try again")
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _path(self, alias: str) -> Path:
+        return self._folder / f"{alias}.json"
+
+
+FORMAT = 3
+_FORMATS = (1, 2, FORMAT)
+"""1 has no identity and is not compacted, 2 has none and is."""
 _UNWATCHED_RECHECK_S = 0.05
 
 
 class FileStream(LogStream):
     """A stream in a folder."""
 
-    def __init__(self, spec: StreamSpec, bus: FileBus, folder: Path) -> None:
-        self._bus = bus
-        self.folder = folder
-        self.identity = _identity(folder)
+    def __init__(self, bus: FileBus, incarnation: Incarnation) -> None:
+        self._bus, self._incarnation = bus, incarnation
+        self._mark = _mark_of(incarnation.file)
+        self.folder = folder = incarnation.folder
+        spec, identity = _spec_from_json(
+            bus.parts.files.read(incarnation.file), str(incarnation.file)
+        )
         settings = SettingsFiles(folder, bus.parts.files, bus.parts.clock)
 
         def make_log(partition: int) -> FileLog:
             return FileLog(
                 f"{folder}/{partition_name(partition)}",
                 partition,
+                spec.name,
                 bus.parts,
                 maps=bus.maps,
                 open_logs=bus.open_logs,
                 settings=settings,
             )
 
-        holds = HoldFiles(folder, bus.parts.files, bus.parts.clock)
-        super().__init__(spec, make_log, bus.parts, settings, holds)
+        holds = CompactionPinFiles(folder, bus.parts.files, bus.parts.clock, bus.parts.fences)
+        super().__init__(spec, identity, make_log, bus.parts, settings, holds)
         self._check_partitions_known()
+
+    def _check_there(self) -> None:
+        self._check_open()
+        if not self.is_there:
+            raise stream_removed(self.spec.name)
+
+    @property
+    def is_there(self) -> bool:
+        """Say whether it was not removed, nor its folder put in place of another's."""
+        return self._mark is not None and self._mark == _mark_of(self._incarnation.file)
 
     def _check_partitions_known(self) -> None:
         """Find settings that were lost, by rows in a partition that they do not tell of."""
@@ -86,10 +385,10 @@ class FileStream(LogStream):
 class FileBus(Bus):
     """Streams under ``<root>/streams``.
 
-    Many processes may open the same root, append to the same partitions and read them.
+    Many processes can open the same root, append to the same partitions and read them.
 
     Args:
-        root: made when missing, once a stream is created.
+        root: created with the first stream.
         settings: sizes and the sync policy.
         clock: for append times, deadlines and names.
         files: the file system.
@@ -104,41 +403,48 @@ class FileBus(Bus):
         files: Files | None = None,
     ) -> None:
         self.root = Path(root).absolute()
-        self.parts = Parts(settings or BusOptions(), clock or SystemClock(), files or Files())
-        self.maps = SegmentMaps(self.parts.files, self.parts.settings.open_segments)
-        self.open_logs = OpenLogs(self.parts.settings.open_partitions)
-        self._folder = self.root / "streams"
+        clock = clock or SteadyClock(SystemClock(), record=self.root / CLOCK_RECORD)
+        files = files or Files()
+        fences = FenceFiles(self.root / "fences", files, clock)
+        self.parts = BusContext(settings or BusOptions(), clock, files, fences)
+        self.maps = SegmentMapCache(self.parts.files, self.parts.settings.open_segments)
+        self.open_logs = OpenLogCache(self.parts.settings.open_partitions)
+        self._incarnations = Incarnations(self.root, files, clock)
         parts = self.parts
         self._aliases = AliasFiles(self.root / "aliases", parts.files, parts.clock)
         self._lock = threading.Lock()
         self._streams: dict[str, FileStream] = {}
-        self._watch: FolderWatch | None = None
+        self._watch: FolderWatcher | None = None
         self._flusher: Flusher | None = None
-        self.compactions = BackgroundWork("headrace-bus-compact")
+        self.compactions = BackgroundWorker("headrace-bus-compact")
         self._is_closed = False
 
-    def create(self, spec: StreamSpec, *, exist_ok: bool = False) -> Stream:
+    def create(
+        self, spec: StreamSpec, *, exist_ok: bool = False, fence: Fence | None = None
+    ) -> Stream:
         """Create a stream; see ``Bus.create``.
 
         1. Make the folders of all partitions. 2. Publish ``stream.json``, which makes the
         stream exist.
         """
-        folder = self._folder / spec.name
         with self._lock:
             self._check_open()
             if (target := self._aliases.target(spec.name)) is not None:
                 raise alias_taken(spec.name, target)
             self.root.mkdir(parents=True, exist_ok=True, mode=0o700)  # records are the owner's
-            for partition in range(spec.partitions):
-                (folder / partition_name(partition)).mkdir(parents=True, exist_ok=True)
-            text = _spec_to_json(spec)
-            if self.parts.files.publish(folder / "stream.json", text, self.parts.clock.new_id()):
-                for parent in (self._folder, self.root):
-                    self.parts.files.sync_folder(parent)
-            else:
-                there = self._open(spec.name)
-                check_same(there, spec, there.schemas.all, exist_ok)
-            return self._open(spec.name)
+            while True:
+                if self._incarnations.current(spec.name) is not None:
+                    self.parts.fences.check(fence)
+                    there = self._open(spec.name)
+                    check_existing_stream(there, spec, there.schemas.all, exist_ok)
+                    return there
+                made = self._incarnations.following(spec.name)
+                self.parts.fences.check(fence)
+                for partition in range(spec.partitions):
+                    (made.folder / partition_name(partition)).mkdir(parents=True, exist_ok=True)
+                fault("stream.prepared")
+                if self._incarnations.create(made, _spec_to_json(spec, self.parts.clock.new_id())):
+                    return self._open(spec.name)
 
     def stream(self, name: str) -> Stream:
         """Return a stream; see ``Bus.stream``."""
@@ -146,46 +452,57 @@ class FileBus(Bus):
             self._check_open()
             if self._is_known(name):
                 return self._streams[name]
-            if not self._exists(name):
+            if self._incarnations.current(name) is None:
                 name = self._aliases.target(name) or name
             return self._open(name)
 
     def _is_known(self, name: str) -> bool:
-        """Say whether a stream is open, and let go of one that was removed, or made anew."""
+        """Say whether a stream is open, and forget one that was removed."""
         if name not in self._streams:
             return False
-        stream = self._streams[name]
-        if stream.identity == _identity(stream.folder):
+        if self._streams[name].is_there:
             return True
         del self._streams[name]
         return False
 
     def aliases(self) -> dict[str, str]:
-        """Return the stream that each alias stands for."""
+        """Return the stream of each alias."""
         self._check_open()
         return self._aliases.all()
 
-    def _remove(self, name: str) -> None:
+    def fence(self, fence: Fence) -> None:
+        """Refuse requests of older generations of a job; see ``Bus.fence``."""
+        self._check_open()
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.parts.fences.announce(fence)
+
+    def fenced(self, job: str) -> int:
+        """Return the newest generation announced of a job."""
+        self._check_open()
+        return self.parts.fences.highest(job)
+
+    def _remove(self, name: str, fence: Fence | None) -> None:
         with self._lock:
             self._check_open()
+            gone = self._incarnations.current(name)
+            self.parts.fences.check(fence)
+            fault("stream.chosen")
+            if gone is None or not self._incarnations.remove(gone):
+                raise unknown_stream(name, self._incarnations.names())
             if (opened := self._streams.pop(name, None)) is not None:
                 opened.close()
-            gone = self.root / f"{_REMOVED}{self.parts.clock.new_id()}"
-            (self._folder / name).rename(gone)
-            for parent in (self._folder, self.root):
-                self.parts.files.sync_folder(parent)
-        for path in self.root.glob(f"{_REMOVED}*"):  # those of a process that died here, too
-            shutil.rmtree(path, ignore_errors=True)
 
-    def _set_aliases(self, targets: Mapping[str, str | None]) -> None:
+    def _set_aliases(
+        self, targets: Mapping[str, str | None], expected: Mapping[str, str] | None = None
+    ) -> None:
         self._check_open()
-        self._aliases.set(targets)
+        self._aliases.set(targets, expected)
 
     def names(self) -> list[str]:
         """Return the names of all streams, sorted."""
         with self._lock:
             self._check_open()
-            return self._names()
+            return self._incarnations.names()
 
     def close(self) -> None:
         """Close all files and threads of the bus."""
@@ -201,46 +518,37 @@ class FileBus(Bus):
         self.open_logs.close()
         self.maps.clear()
 
-    def watch(self) -> FolderWatch:
-        """Return the one watch of the bus, begun with the first who waits."""
+    def watch(self) -> FolderWatcher:
+        """Return the one watch of the bus, started by the first waiter."""
         with self._lock:
             self._check_open()
             if self._watch is None:
-                self._watch = FolderWatch()
+                self._watch = FolderWatcher()
             return self._watch
 
     def _open(self, name: str) -> FileStream:
         if not self._is_known(name):
-            folder = Path(f"{self._folder}/{name}")
-            self._streams[name] = FileStream(self._read_spec(name), self, folder)
+            found = self._incarnations.current(name)
+            if found is None:
+                known = [*self._incarnations.names(), *self._aliases.all()]
+                raise unknown_stream(name, sorted(known))
+            try:
+                self._streams[name] = FileStream(self, found)
+            except FileNotFoundError:  # removed meanwhile, and maybe created again
+                return self._open(name)
             if self.parts.settings.fsync is Fsync.INTERVAL and self._flusher is None:
                 self._flusher = Flusher(self.open_logs.flush, self.parts.settings.fsync_interval_ms)
         return self._streams[name]
-
-    def _read_spec(self, name: str) -> StreamSpec:
-        path = self._folder / name / "stream.json"
-        try:
-            return _spec_from_json(self.parts.files.read(path), str(path))
-        except (FileNotFoundError, NotADirectoryError):
-            known = [*self._names(), *self._aliases.all()]
-            raise unknown_stream(name, sorted(known)) from None
-
-    def _names(self) -> list[str]:
-        names = self.parts.files.names(self._folder)
-        return [name for name in names if self._exists(name)]
-
-    def _exists(self, name: str) -> bool:
-        return os.path.exists(f"{self._folder}/{name}/stream.json")
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise ClosedError(f"the bus in {self.root} is closed")
 
 
-def _identity(folder: Path) -> tuple[int, int] | None:
-    """Tell a stream from another one of its name; ``None`` when there is none."""
+def _mark_of(file: Path) -> tuple[int, int] | None:
+    """Tell a file from another one of its name; ``None`` when there is none."""
     try:
-        found = os.stat(f"{folder}/stream.json")
+        found = os.stat(file)
     except FileNotFoundError:
         return None
     return found.st_ino, found.st_mtime_ns
@@ -251,9 +559,10 @@ def partition_name(partition: int) -> str:
     return f"p-{partition:05d}"
 
 
-def _spec_to_json(spec: StreamSpec) -> bytes:
+def _spec_to_json(spec: StreamSpec, identity: str) -> bytes:
     content = {
-        "format": COMPACTED_FORMAT if spec.compact else FORMAT,
+        "format": FORMAT,
+        "identity": identity,
         "name": spec.name,
         "partitions": spec.partitions,
         "schema": schema_to_text(spec.schema),
@@ -265,9 +574,11 @@ def _spec_to_json(spec: StreamSpec) -> bytes:
     return signed_json(content)
 
 
-def _spec_from_json(data: bytes, origin: str) -> StreamSpec:
-    content = verified_json(data, origin, FORMAT, COMPACTED_FORMAT)
+def _spec_from_json(data: bytes, origin: str) -> tuple[StreamSpec, str]:
+    """Return what a stream is, and its identity; for an old one the digest of its file is that."""
+    content = verified_json(data, origin, *_FORMATS)
     schema = schema_from_text(content["schema"])
     place = (content["name"], content["partitions"], schema, content["time"])
     compact = content.get("compact", False)
-    return StreamSpec(*place, key=tuple(content["key"]), compact=compact)
+    identity = content.get("identity") or xxh3_64_hexdigest(data)
+    return StreamSpec(*place, key=tuple(content["key"]), compact=compact), str(identity)

@@ -1,4 +1,7 @@
-"""A partition of the file bus: its index, its mapped segments, and its appender."""
+"""A partition of the file bus: its index, its mapped segments, and its appender.
+
+Mapped segments, the most recently used of them, are kept for the next read.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +16,81 @@ from pathlib import Path
 import pyarrow as pa
 
 from headrace.bus.appender import Appender
-from headrace.bus.compacting.compactor import Compactor, changed_meanwhile
-from headrace.bus.compacting.holds import HoldStore
-from headrace.bus.entries import Entry, View
+from headrace.bus.compaction import CompactionWriter, changed_meanwhile
 from headrace.bus.index_files import IndexFiles
-from headrace.bus.log import Draft, Log, Order, Parts, SegmentReplacedError, segment_name
-from headrace.bus.maps import SegmentMaps
-from headrace.bus.retention import OffsetGoneError, offset_gone
-from headrace.bus.settings import SettingsStore
-from headrace.bus.spec import Appended, Compacted
+from headrace.bus.index_table import Entry, IndexView
+from headrace.bus.log import (
+    BusContext,
+    CompactionRequest,
+    Log,
+    OffsetGoneError,
+    PendingAppend,
+    SegmentReplacedError,
+    offset_gone,
+    segment_name,
+)
+from headrace.bus.spec import Appended, Compacted, Fence, stream_removed
+from headrace.bus.stream_stores import CompactionPinStore, SettingsStore
 from headrace.errors import ClosedError, CorruptDataError
-from headrace.files import Bytes
+from headrace.files import Bytes, Files
 
 
-class OpenLogs:
+class SegmentMapCache:
+    """Maps files of a bus, at most ``limit`` of them at a time; safe for many threads.
+
+    A map that was given out lives as long as something refers to it, also when it is no
+    longer kept here and when its file has a longer map by now.
+    """
+
+    def __init__(self, files: Files, limit: int) -> None:
+        self._files = files
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._maps: OrderedDict[Path, pa.Buffer] = OrderedDict()
+
+    def get(self, path: Path, end: int) -> pa.Buffer:
+        """Return the content of a file, at least up to byte ``end``.
+
+        Raises:
+            CorruptDataError: the file is missing, or ends earlier than its index says.
+        """
+        with self._lock:
+            data = self._maps.get(path)
+            if data is None or data.size < end:
+                data = self._map(path, end)
+            self._maps[path] = data
+            self._maps.move_to_end(path)
+            while len(self._maps) > self._limit:
+                self._maps.popitem(last=False)
+            return data
+
+    def _map(self, path: Path, end: int) -> pa.Buffer:
+        try:
+            is_empty = path.stat().st_size == 0
+        except FileNotFoundError:
+            is_empty = False  # to map it tells what is missing
+        data = pa.py_buffer(b"") if is_empty else self._files.map(path)
+        if data.size < end:
+            raise CorruptDataError(
+                f"{path} is damaged at byte {data.size}: the file ends there, the index "
+                f"expects {end} bytes",
+                file=str(path),
+            )
+        return data
+
+    def drop(self, folder: Path) -> None:
+        """Let go of the maps of the files of a folder, so that removed ones free their room."""
+        with self._lock:
+            for path in [path for path in self._maps if path.parent == folder]:
+                del self._maps[path]
+
+    def clear(self) -> None:
+        """Let go of all maps."""
+        with self._lock:
+            self._maps.clear()
+
+
+class OpenLogCache:
     """The partitions of a bus that have files open to append, the least used closed first."""
 
     def __init__(self, limit: int) -> None:
@@ -90,6 +154,7 @@ class FileLog(Log):
     Args:
         place: its folder, which exists already.
         partition: its number.
+        stream: name of its stream.
         parts: settings, time and files.
         maps: kept for all partitions of the bus.
         open_logs: which partitions have files open.
@@ -100,10 +165,11 @@ class FileLog(Log):
         self,
         place: str,
         partition: int,
-        parts: Parts,
+        stream: str,
+        parts: BusContext,
         *,
-        maps: SegmentMaps,
-        open_logs: OpenLogs,
+        maps: SegmentMapCache,
+        open_logs: OpenLogCache,
         settings: SettingsStore,
     ) -> None:
         self._place = place
@@ -112,7 +178,7 @@ class FileLog(Log):
         self._open_logs = open_logs
         self._settings = settings
         self._cut = 0, 0
-        self._index = IndexFiles(parts.files, place, partition)
+        self._index = IndexFiles(parts.files, place, partition, stream, parts.clock)
         self._lock = threading.Lock()
         self._compacting = threading.Lock()
         self._process = os.getpid()
@@ -123,13 +189,22 @@ class FileLog(Log):
         """Where the partition lies."""
         return Path(self._place)
 
-    def view(self) -> View:
+    def view(self) -> IndexView:
         """Return the index as it is now, also while an append is under way."""
         view = self._index.view()
         if (view.begin, view.compacted) != self._cut:
             self._cut = view.begin, view.compacted
             self._maps.drop(self.folder)
         return view
+
+    def knows(self, producer: bytes, sequence: int) -> bool:
+        """Say whether a producer has appended here under a sequence."""
+        while True:
+            view, last = self.view(), self._index.table.producers.last(producer)
+            if last is None or last.sequence <= sequence:
+                return last is not None and last.sequence == sequence
+            with contextlib.suppress(SegmentReplacedError):
+                return view.find(producer, sequence) is not None
 
     def data(self, entry: Entry) -> tuple[pa.Buffer, str]:
         """Return the mapped segment of an entry, and its path."""
@@ -140,48 +215,48 @@ class FileLog(Log):
             view = self.view()
             if entry.first_offset < view.begin:
                 raise self.gone(entry.first_offset) from None
-            at = view.locate(entry.first_offset)
-            if path.exists() or (at < len(view.nexts) and view.entry(at) == entry):
+            if path.exists() or view.at(entry.first_offset) == entry:
                 raise
             raise SegmentReplacedError from None
 
     def gone(self, offset: int) -> OffsetGoneError:
         """Return the error for an offset below the oldest one that is kept."""
-        name, partition = self.folder.parent.name, self._index.partition
-        return offset_gone(name, partition, offset, self.view().begin)
+        return offset_gone(self._index.stream, self._index.partition, offset, self.view().begin)
 
-    def append(self, chunks: Sequence[Bytes], draft: Draft) -> Appended:
+    def append(self, chunks: Sequence[Bytes], draft: PendingAppend) -> Appended:
         """Append frames in one step."""
         settings = self._settings.current()
-        with self._opened() as appender:
+        with self._opened(draft.fence) as appender:
             return appender.append(chunks, draft, settings)
 
-    def adopt(self, path: Path, data: pa.Buffer, draft: Draft) -> Appended:
+    def adopt(self, path: Path, data: pa.Buffer, draft: PendingAppend) -> Appended:
         """Append a whole file in one step, by a second name for it."""
         settings = self._settings.current()
-        with self._opened() as appender:
+        with self._opened(draft.fence) as appender:
             return appender.adopt(path, data, draft, settings)
 
-    def trim(self, before_offset: int | None) -> int:
+    def trim(self, before_offset: int | None, fence: Fence | None) -> int:
         """Drop whole segments below an offset, or those that the settings let go."""
         settings = self._settings.current()
-        with self._opened() as appender:
-            return appender.trim(before_offset, settings)
+        with self._opened(fence) as appender:
+            return appender.trim(before_offset, settings, fence)
 
-    def compact(self, order: Order, limit: Callable[[View], int], holds: HoldStore) -> Compacted:
+    def compact(
+        self, order: CompactionRequest, limit: Callable[[IndexView], int], holds: CompactionPinStore
+    ) -> Compacted:
         """Keep of the rows up to an offset only the last one of each key, in one step."""
         self._check_process()
         place = self.folder, self._index.partition
         with (
             self._compacting,  # others of this process are waited for without a deadline
-            Compactor(self, *place, self._parts, order.wait_s) as compactor,
+            CompactionWriter(self, *place, self._parts, order.wait_s) as compactor,
         ):
             draft = compactor.draft(order, limit)
             if not draft.entries:
                 return draft.outcome
             with holds.locked():
                 if limit(draft.view) < draft.outcome.upto:
-                    raise changed_meanwhile(self.folder.parent.name)
+                    raise changed_meanwhile(self._index.stream)
                 with self._opened() as appender:
                     appender.replace(draft)
         return draft.outcome
@@ -225,10 +300,14 @@ class FileLog(Log):
             self._appender = None
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[Appender]:
+    def _opened(self, fence: Fence | None = None) -> Iterator[Appender]:
         self._check_process()
         with self._lock:
             self._open_logs.touch(self)
             if self._appender is None:
-                self._appender = Appender(self._index, self._parts)
+                try:
+                    self._appender = Appender(self._index, self._parts)
+                except FileNotFoundError as error:
+                    self._parts.fences.check(fence)  # it was removed by who has the job now
+                    raise stream_removed(self._index.stream) from error
             yield self._appender

@@ -1,36 +1,54 @@
-"""The index files of a partition as a reader sees them: read once, then only what is new.
+"""The index files of a partition as a reader sees them: the newest read, then what is new.
 
-A file ``index-000000.log`` is a header entry and the entries of appends, and it only grows.
-When its tail is torn, or an end entry closes it, an appender begins the next file, whose
-header tells how many entries of the one before count; what lies behind those is never read.
+A file ``index-000000.log`` is a header entry, entries that are no appends, and those of appends; it
+only grows. An appender begins the next one when its tail is torn, when it is long, to trim and to
+compact. How many entries of a file count, its successor says; what lies behind those is never
+read. A header of kind ``OPENING`` is followed by all that an opener has to know: the last appends
+of producers, compacted entries or which file has them, and where the partition begins. A file with
+an older kind of header is only understood with those before it, which an opener reads all.
 
-Where a partition was trimmed or compacted, an index file has, behind its header, the last
-sequences of all producers, compacted entries if there are any, and a trim entry; files before
-it may be gone. Whoever does it removes the oldest first, so a file that is there has all that
-follow it.
+Files that hold nothing which is kept are removed, the oldest first. A barrier keeps out a process
+that has the lock of the partition for too long; see ``openings``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
-from headrace.bus.entries import (
+from headrace.bus.index_history import (
+    SEALS,
+    AppendSummary,
+    IndexHistory,
+    OlderEntries,
+    decode_opening,
+    encode_opening,
+)
+from headrace.bus.index_table import (
+    BARRIER,
     CARRIED,
     COMPACTED,
     END,
     ENTRY_BYTES,
     HEADER,
+    OPENING,
     TRIM,
     Entries,
     Entry,
     EntryTable,
-    View,
-    verify,
+    IndexView,
+    verified_entries,
 )
+from headrace.bus.log import SegmentReplacedError
+from headrace.bus.spec import stream_removed
+from headrace.clock import Clock
 from headrace.errors import CorruptDataError, UnavailableError
+from headrace.faults import fault
 from headrace.files import Files
 
 RESTARTS = 500
@@ -40,21 +58,43 @@ class _DroppedError(Exception):
     """The index file that was to be read next is gone, and later ones are there."""
 
 
-class IndexFiles:
-    """How far the index of a partition was read, and what it said. Safe for many threads."""
+class EraFencedError(Exception):
+    """Another process has begun an era meanwhile: what was being done does not count."""
 
-    def __init__(self, files: Files, place: str, partition: int) -> None:
+
+class IndexEnd(NamedTuple):
+    """Where a partition ends: its newest index file, how many entries that has, the next offset."""
+
+    number: int
+    entries: int
+    offset: int
+    header: bytes
+
+
+class IndexFiles:
+    """How far the index of a partition was read, and what it said. Safe for many threads.
+
+    Args:
+        files: the file system.
+        place: folder of the partition.
+        partition: its number.
+        stream: name of its stream.
+        clock: for names and times.
+    """
+
+    def __init__(self, files: Files, place: str, partition: int, stream: str, clock: Clock) -> None:
         self._place = place
-        self.partition = partition
+        self.stream, self.partition = stream, partition
         self.number = -1
-        self.entries = 0
-        self.is_torn = False
-        self.is_closed = False
+        self.entries = self.own = 0
+        self.is_torn = self.is_closed = self.is_whole = self.is_seal = False
+        self.era = 0
         self.table = EntryTable()
+        self.holder = -1
         self.trimmed_in = -1
+        self.history = IndexHistory(files, f"{place}/index-", partition)
         self._end_seen = 0
-        self._prefix = f"{place}/index-"
-        self._files = files
+        self._files, self._clock = files, clock
         self._lock = threading.Lock()
 
     @cached_property
@@ -69,10 +109,14 @@ class IndexFiles:
 
     def path_of(self, number: int) -> Path:
         """Return the path of an index file."""
-        return Path(self._name(number))
+        return Path(self.history.name(number))
 
-    def _name(self, number: int) -> str:
-        return f"{self._prefix}{number:06d}.log"  # a job may look at 27,000 in an epoch
+    @property
+    def needed_from(self) -> int:
+        """The oldest file without which what is kept cannot be understood."""
+        if not self.is_whole:
+            return self.trimmed_in
+        return self.number if self.holder < 0 else self.holder
 
     def refresh(self) -> None:
         """Read the entries that came since the last call.
@@ -83,40 +127,78 @@ class IndexFiles:
         with self._lock:
             self._refresh()
 
-    def view(self) -> View:
+    def view(self) -> IndexView:
         """Read what is new and return all that is known."""
         with self._lock:
             self._refresh()
-            return self.table.view()
+            return self.known()
 
-    def grow(self, data: bytes, at: int) -> None:
-        """Take over an append that the caller has just written as entry ``at`` of the file."""
-        with self._lock:
-            if self.entries == at:
-                self._take(data, None)
+    def known(self) -> IndexView:
+        """Return what is known without a look at the disk."""
+        table = self.table
+        if not self.is_whole:
+            return table.view()
+        return table.view(OlderEntries(self.history, self.number, self.holder, table.compacted))
 
-    def files(self) -> list[int]:
-        """Return the numbers of the index files that are there."""
-        names = self._files.names(self._place)
-        return [int(name[6:12]) for name in names if name.startswith("index-")]
-
-    def header(self, number: int) -> Entry:
-        """Return the header of a file; the caller knows that it is not dropped meanwhile.
+    def end(self, era: int) -> IndexEnd:
+        """Return where the next entry goes, for who has the lock of an era.
 
         Raises:
-            CorruptDataError: it is damaged.
+            SealedOutError: another era has begun.
         """
-        path = self.path_of(number)
-        with open(path, "rb", buffering=0) as file:
-            entries = verify(file.read(ENTRY_BYTES), 0, str(path), self.partition)
-        if not len(entries) or entries["kind"][0] != HEADER:
-            raise CorruptDataError(f"{path} is damaged at byte 0: no header", file=str(path))
-        return Entry.unpack(entries[0].tobytes())
+        with self._lock:
+            if self.era != era:
+                raise EraFencedError
+            header = self._header(self.number).pack() if self.number >= 0 else b""
+            return IndexEnd(self.number, self.entries, self.table.next_offset, header)
 
-    def _refresh(self) -> None:
+    def grow(self, data: bytes, at: IndexEnd) -> None:
+        """Take over an append that the caller has just written there."""
+        with self._lock:
+            if (self.number, self.entries) == at[:2]:
+                self._take(data)
+
+    def counts(self, at: IndexEnd) -> bool | None:
+        """Say whether an entry counts that was written, and synced, there.
+
+        Returns:
+            ``None`` where nobody knows any more, because the file was dropped.
+        """
+        if self.is_last(at):
+            return True
+        try:
+            with self._lock:
+                self._refresh(is_due=True)
+            return at.entries < self.history.behind(at.number)[1]
+        except (FileNotFoundError, CorruptDataError):
+            return None
+
+    def is_last(self, at: IndexEnd) -> bool:
+        """Say whether a file is still there and none follows it."""
+        if at.number < 0:
+            return not self.history.numbers()
+        # In this order: the oldest is dropped first.
+        if os.path.exists(self.history.name(at.number + 1)):
+            return False
+        try:
+            with open(self.history.name(at.number), "rb", buffering=0) as file:
+                return file.read(ENTRY_BYTES) == at.header  # else a stray, see History.numbers
+        except FileNotFoundError:
+            return False
+
+    def check_there(self, cause: OSError | None = None) -> None:
+        """Make sure that the stream was not removed.
+
+        Raises:
+            InvalidInputError: it was.
+        """
+        if not os.path.isdir(self._place):
+            raise stream_removed(self.stream) from cause
+
+    def _refresh(self, *, is_due: bool = False) -> None:
         for _ in range(RESTARTS):
             try:
-                self._follow()
+                self._follow(is_due=is_due)
                 break
             except _DroppedError:
                 self._restart()
@@ -125,118 +207,271 @@ class IndexFiles:
                 f"index files of {self.folder} were dropped faster than they can be read; try again"
             )
         first = self.table.first_known
-        if self.table.next_offset < self._end_seen or self.table.begin < first:
-            raise CorruptDataError(
-                f"{self.folder} has lost index entries: found offsets {first} to "
-                f"{self.table.next_offset} of a partition that begins at {self.table.begin} and "
-                f"ends at {self._end_seen} or later",
-                file=str(self.folder),
-            )
+        if self.table.next_offset < self._end_seen or (
+            not self.is_whole and self.table.begin < first
+        ):
+            raise self._lost(first)
         self._end_seen = self.table.next_offset
 
-    def _restart(self) -> None:
-        self.number, self.entries = -1, 0
-        self.is_torn = self.is_closed = False
-        self.table, self.trimmed_in = EntryTable(), -1
+    def _lost(self, first: int) -> CorruptDataError:
+        return CorruptDataError(
+            f"{self.folder} has lost index entries: found offsets {first} to "
+            f"{self.table.next_offset} of a partition that begins at {self.table.begin} and "
+            f"ends at {self._end_seen} or later",
+            file=str(self.folder),
+        )
 
-    def _follow(self) -> None:
+    def _restart(self) -> None:
+        self.number, self.entries, self.own = -1, 0, 0
+        self.is_torn = self.is_closed = self.is_whole = self.is_seal = False
+        self.table, self.trimmed_in, self.holder = EntryTable(), -1, -1
+        self.history.forget()
+
+    def _follow(self, *, is_due: bool) -> None:
+        """Read what is new; where ``is_due``, look for a next file whatever was found."""
         last = -1
         if self.number < 0:
-            numbers = self.files()
+            numbers = self.history.numbers()
             if not numbers:
                 return
-            self.number, last = numbers[0], numbers[-1]
-        self._read_new()
-        while self.is_torn or self.is_closed:
-            if not self.path_of(self.number + 1).exists():
-                if not self.path.exists():
+            last = numbers[-1]
+            self._open(numbers)
+        while True:
+            data = self._new_data()
+            # Looked for after the entries were read: those were there before a barrier, and count.
+            is_due = is_due or bool(data) or self.is_torn or self.is_closed or self.number < last
+            if not is_due or not os.path.exists(self.history.name(self.number + 1)):
+                if is_due and not os.path.exists(self.history.name(self.number)):
                     raise _DroppedError
-                break
-            self._read_new()
-            before, self.entries = self.entries, 0
-            self.number += 1
-            self.is_torn = self.is_closed = False
-            self._read_new(before)
-        if self.number < last:
-            raise CorruptDataError(
-                f"{self.path} is damaged at byte {self.entries * ENTRY_BYTES}: it ends without an "
-                f"end entry, though index file {last} follows it",
-                file=str(self.path),
-            )
+                self._take(data)
+                return
+            following = self.number + 1
+            if self._header(following).kind == BARRIER:
+                following += 1
+                if not os.path.exists(self.history.name(following)):
+                    self._seal()
+                count = self._header(following).span
+                if count < self.entries:  # another sealed before this one had counted
+                    raise _DroppedError
+                self._take(self._new_data()[: (count - self.entries) * ENTRY_BYTES])
+            else:
+                self._take(self._new_data())
+            self._enter(following)
 
-    def _read_new(self, before: int | None = None) -> None:
+    def _open(self, numbers: Sequence[int]) -> None:
+        """Begin with the newest file if that has an opening, else with the oldest."""
+        oldest, newest = numbers[0], numbers[-1]
+        if self._header(newest).kind == BARRIER:
+            newest -= 1
+        if self._header(newest).kind == HEADER:
+            self._enter(oldest, is_first=True)
+            return
+        self._enter(newest, is_first=True)
+        first = self.history.first_offset(oldest)
+        if first > max(self.table.begin, self.table.compacted):
+            raise self._lost(first)
+
+    def _header(self, number: int) -> Entry:
+        try:
+            return self.history.header(number)
+        except FileNotFoundError as error:
+            self._check_dropped(number, error)
+            raise
+
+    def _check_dropped(self, number: int, error: OSError) -> None:
+        if any(other > number for other in self.history.numbers()):
+            raise _DroppedError from None
+        self.check_there(error)
+        path = self.history.name(number)
+        raise CorruptDataError(f"index {path} is missing", file=path) from error
+
+    def _new_data(self) -> bytes:
         begin = self.entries * ENTRY_BYTES
         try:
-            name = self._name(self.number)
+            name = self.history.name(self.number)
             size, data = os.stat(name).st_size, b""
-            if size > begin:
+            if size != begin:
                 with open(name, "rb", buffering=0) as file:
-                    data = os.pread(file.fileno(), size - begin, begin)
+                    if file.read(ENTRY_BYTES) != self._header(self.number).pack():
+                        raise _DroppedError  # and a stray has its name, see History.numbers
+                    data = os.pread(file.fileno(), max(0, size - begin), begin)
         except FileNotFoundError as error:
-            if any(number > self.number for number in self.files()):
-                raise _DroppedError from None
-            raise CorruptDataError(f"index {self.path} is missing", file=str(self.path)) from error
+            self._check_dropped(self.number, error)
         if size < begin:
             raise CorruptDataError(
-                f"{self.path} has shrunk: found {size} bytes, expected at least {begin}",
-                file=str(self.path),
+                f"{name} has shrunk: found {size} bytes, expected at least {begin}", file=name
             )
-        if data:
-            self._take(data, before)
-        if not self.entries:
-            raise CorruptDataError(
-                f"{self.path} is damaged at byte 0: no header", file=str(self.path)
-            )
+        return data
 
-    def _take(self, data: bytes, before: int | None) -> None:
-        origin = self._name(self.number)
-        entries = verify(data, self.entries * ENTRY_BYTES, origin, self.partition)
+    def _take(self, data: bytes) -> None:
+        if not data:
+            return
+        path = self.history.name(self.number)
+        entries = verified_entries(data, self.entries * ENTRY_BYTES, path, self.partition)
         taken = len(entries)
-        if not self.entries and taken:
-            header = Entry.unpack(entries[0].tobytes())
-            self._check_header(header, before)
-            entries = self._take_trim(header, entries[1:])
-        if len(entries) and entries["kind"][-1] == END:
+        if taken and entries["kind"][-1] == END:
             self.is_closed = True
             entries = entries[:-1]
-        self.table.extend(entries, origin)
+        self.table.extend(entries, path, is_old=not self.is_whole)
         self.entries += taken
+        self.own += len(entries)
         self.is_torn = taken * ENTRY_BYTES < len(data)
 
-    def _take_trim(self, header: Entry, entries: Entries) -> Entries:
-        """Take what lies between the header and the appends, which are returned."""
-        if not header.rows:
-            return entries
-        count, kinds = header.rows, entries["kind"][: header.rows]
-        carried = int((kinds[:-1] == CARRIED).sum())
-        expected = [CARRIED] * carried + [COMPACTED] * (count - carried - 1) + [TRIM]
-        if kinds.tolist() != expected:
+    def _enter(self, number: int, *, is_first: bool = False) -> None:
+        """Take over what a file begins with, up to its appends."""
+        path, header, table = self.history.name(number), self._header(number), self.table
+        is_seal = header.kind == OPENING and bool(header.flags & SEALS)
+        counted = header.span if is_seal else header.length
+        found, expected = (self.entries, table.next_offset), (counted, header.first_offset)
+        if not is_first and found != expected:
             raise CorruptDataError(
-                f"{self.path} is damaged: found entries of kinds {kinds.tolist()} behind its "
-                f"header, expected {count}, the last one a trim",
-                file=str(self.path),
+                f"{path} does not follow the index file before it: found {found[0]} entries up to "
+                f"offset {found[1]}, expected {expected[0]} up to {expected[1]}",
+                file=path,
             )
-        self.table.carry(entries[:carried])
-        if carried < count - 1:
-            self.table.compact(entries[carried : count - 1], str(self.path))
-        self.table.trim(int(entries["first_offset"][count - 1]), str(self.path))
-        self.trimmed_in = self.number
-        return entries[count:]
+        first = self._first_entries(number, header)
+        self.number, self.entries, self.own = number, 1 + header.rows, 0
+        self.is_torn = self.is_closed = False
+        self.is_whole, self.is_seal = header.kind == OPENING, is_seal
+        if self.is_whole:
+            self.era = header.segment
+            state = Entry.unpack(first[-1].tobytes())
+            self.table, self.holder = decode_opening(header, state), state.sequence
+            self.table.producers.note(first[first["kind"] == CARRIED])
+            self.history.forget(self.needed_from)
+        else:
+            if is_first:
+                table.start_at(header.first_offset)
+            if header.rows:
+                self._take_trim(first, path)
 
-    def _check_header(self, header: Entry, before: int | None) -> None:
-        table, found = self.table, (header.kind, header.position)
-        if found != (HEADER, self.number):
+    def _first_entries(self, number: int, header: Entry) -> Entries:
+        """Return what lies between a header and the appends."""
+        try:
+            where = "with those behind its header that are no appends"
+            entries = self.history.read(number, 1, 1 + header.rows, where)
+        except SegmentReplacedError:
+            raise _DroppedError from None
+        kinds, path = entries["kind"].tolist(), self.history.name(number)
+        carried = kinds.count(CARRIED)
+        expected = [CARRIED] * carried + [COMPACTED] * (header.rows - carried - 1) + [TRIM]
+        if kinds != expected and (header.rows or header.kind == OPENING):
             raise CorruptDataError(
-                f"{self.path} begins with the wrong header: found kind and number {found}, "
-                f"expected {(HEADER, self.number)}",
-                file=str(self.path),
+                f"{path} is damaged: found entries of kinds {kinds} behind its header, expected "
+                f"{header.rows}, the last one a trim",
+                file=path,
             )
-        if before is None:
-            table.start_at(header.first_offset)
-        elif (header.length, header.first_offset) != (before, table.next_offset):
-            raise CorruptDataError(
-                f"{self.path} does not follow the index file before it: found {before} entries up "
-                f"to offset {table.next_offset}, expected {header.length} up to "
-                f"{header.first_offset}",
-                file=str(self.path),
-            )
+        return entries
+
+    def _take_trim(self, first: Entries, path: str) -> None:
+        """Take over what a file without an opening begins with."""
+        table, kinds = self.table, first["kind"]
+        table.producers.note(first[kinds == CARRIED], is_old=True)
+        if (kinds == COMPACTED).any():
+            table.compact(first[kinds == COMPACTED], path)
+        table.trim(int(first["first_offset"][-1]), path)
+        self.trimmed_in = self.holder = self.number
+
+    def begin(
+        self, era: int, begin: int, kept: tuple[int, int], compacted: Sequence[Entry] = ()
+    ) -> None:
+        """Begin the next file; the caller has read all of the one before.
+
+        Args:
+            era: of which the caller has the lock.
+            begin: where the partition begins since.
+            kept: rows and bytes from there on.
+            compacted: entries that stand for what was before them; empty: as before.
+
+        Raises:
+            SealedOutError: another era has begun.
+        """
+        with self._lock:
+            header = self._bare(OPENING, self.number + 1, era)._replace(length=self.entries)
+            if self.era != era or not self._publish(header, begin, kept, compacted):
+                raise EraFencedError
+            self._refresh(is_due=True)
+
+    def bar(self) -> None:
+        """Begin an era, so that who has the lock is kept out; or find that it does something."""
+        with self._lock:
+            self._refresh(is_due=True)
+            self.close_sealed()
+            header = self._bare(BARRIER, self.number + 1, self.era + 1)
+            if self.number < 0:
+                self._publish(header._replace(kind=OPENING, flags=SEALS), 0, (0, 0))
+            else:
+                self._files.publish(
+                    self.path_of(header.position), header.pack(), self._clock.new_id()
+                )
+            fault("seal.barred")
+            self._refresh(is_due=True)
+
+    def _seal(self) -> None:
+        """Publish the file behind a barrier, which is behind the file that is read."""
+        self._take(self._new_data())
+        barrier, table = self._header(self.number + 1), self.table
+        descriptor = os.open(self.history.name(self.number), os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            self._files.sync_file(descriptor)  # who was kept out may answer for what is counted
+        finally:
+            os.close(descriptor)
+        fault("seal.counted")
+        table.open = None  # who was kept out may still write there
+        header = self._bare(OPENING, self.number + 2, barrier.segment)
+        header = header._replace(flags=SEALS, length=1, span=self.entries)
+        self._publish(header, table.begin, self.known().stored)
+        fault("seal.published")
+
+    def close_sealed(self) -> None:
+        """Close the file before the barrier that the one that is read is behind.
+
+        Call it before anything is appended or barred behind a seal: who polls that file looks no
+        further.
+        """
+        if not self.is_seal or self.number < 2:
+            return
+        last = self.closing(self.history.header(self.number).first_offset)
+        with contextlib.suppress(FileNotFoundError):  # dropped, and who polls it sees that
+            path = self.history.name(self.number - 2)
+            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+            try:
+                size = os.fstat(descriptor).st_size
+                if os.pread(descriptor, ENTRY_BYTES, size - ENTRY_BYTES) != last:
+                    self._files.append(descriptor, [last])
+            finally:
+                os.close(descriptor)
+
+    def closing(self, offset: int) -> bytes:
+        """Return the entry that closes a file which ends at an offset."""
+        return Entry(END, 0, offset, 0, 0, 0, self.partition, 0, 0).pack()
+
+    def _bare(self, kind: int, number: int, era: int) -> Entry:
+        return Entry(
+            kind=kind,
+            flags=0,
+            first_offset=self.table.next_offset,
+            rows=0,
+            segment=era,
+            nonce=int(
+                self._clock.new_id()[:8], 16
+            ),  # of several files under a number it tells which
+            partition=self.partition,
+            position=number,
+            length=0,
+            appended_ms=self._clock.now_ms(),
+        )
+
+    def _publish(
+        self, header: Entry, begin: int, kept: tuple[int, int], compacted: Sequence[Entry] = ()
+    ) -> bool:
+        own = self.table.entries
+        if not self.is_whole:  # then those of older files are in memory, too
+            own = own[max(0, len(own) - self.own) :]
+        summary = AppendSummary.of(own)
+        data = encode_opening(header, self.table, summary, begin, kept, compacted, self.holder)
+        won = self._files.publish(self.path_of(header.position), data, self._clock.new_id())
+        if self.number < 0:
+            return won and self.history.numbers() == [header.position]
+        # Else the name was free because others had used and dropped it: a stray.
+        return won and os.path.exists(self.history.name(self.number))

@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 class Fsync(StrEnum):
-    """When an append is forced to the disk. All appenders of a stream should use the same.
+    """When an append is synced to the disk. All appenders of a stream should use the same.
 
     ``ALWAYS``
         an append that has returned survives the loss of power.
@@ -34,16 +34,18 @@ class BusOptions:
     """Limits and the sync policy of a bus.
 
     Args:
-        fsync: when appends are forced to the disk (file bus).
+        fsync: when appends are synced to the disk (file bus).
         fsync_interval_ms: longest time between two syncs under ``Fsync.INTERVAL``.
-        segment_bytes: a segment of this size is followed by a new one.
-        adopt_bytes: a whole file at least this large is adopted by link, not copied.
-        batch_bytes: the largest batch that an append takes.
+        segment_bytes: size at which a new segment begins.
+        adopt_bytes: a complete file of at least this size is adopted by link, not copied.
+        batch_bytes: the largest batch of an append.
         record_bytes: the largest record in it.
-        compact_bytes: so much must be new in a partition of a compacted stream, and as much as is
-            compacted, before its appenders compact it.
-        index_entries: entries of an index file before a new one is begun.
-        lock_timeout_s: longest wait for other processes that append to a partition.
+        compact_bytes: least new bytes in a partition of a compacted stream before its appenders
+            compact it; there must also be as many as compacted ones.
+        index_entries: appends in an index file before a new one begins.
+        lock_timeout_s: longest wait for other processes that append to the partition.
+        seal_after_s: wait after which a process that has the lock of a partition, and appends
+            nothing, is kept out; it appends again when it wakes up.
         open_partitions: partitions whose files an appender keeps open.
         open_segments: segments that readers keep mapped.
     """
@@ -55,14 +57,15 @@ class BusOptions:
     batch_bytes: int = 64 * MIB
     record_bytes: int = 8 * MIB
     compact_bytes: int = 64 * MIB
-    index_entries: int = 65_536
+    index_entries: int = 16_384
     lock_timeout_s: float = 30.0
+    seal_after_s: float = 10.0
     open_partitions: int = 128
     open_segments: int = 256
 
     @classmethod
     def of(cls, settings: BusSettings) -> BusOptions:
-        """Return the options that settings give; what they do not name keeps its default."""
+        """Return the options from settings; others keep their defaults."""
         return cls(**settings.model_dump())
 
     def __post_init__(self) -> None:

@@ -8,40 +8,47 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.options import Config, Home, JobName, Json, Set, open_home_bus, settings_of
-from headrace.cli.screen import show_json, show_table
-from headrace.cli.words import count_text, time_text
+from headrace.cli.output import count_text, show_json, show_table, time_text
 
 if TYPE_CHECKING:
-    from headrace.control.alerts.book import AlertEvent, Book
-    from headrace.control.alerts.places import Place
-    from headrace.control.alerts.rules import RuleState
+    from headrace.control.alert_rules import AlertEvent, AlertState, RuleState
+    from headrace.control.alerts import AlertReceiver
 
-app = typer.Typer(
-    name="alerts", help="Rules that say what is wrong with a job.", no_args_is_help=True
-)
+app = typer.Typer(name="alerts", help="Inspect and test alerts.", no_args_is_help=True)
 
 SHOWN = 10
 
 
 @app.callback()
 def alerts() -> None:
-    """Rules that say what is wrong with a job."""
+    """Inspect and test alerts."""
 
 
 @app.command()
 def ls(job: JobName, as_json: Json = False, home: Home = None) -> None:
-    """Show how the rules of a job stand, what they told last, and what waits for a place."""
+    """Show the states of a job's alert rules, and pending notifications.
+
+    Each rule is quiet, true but not yet firing, or firing. Also shows the last notification of
+    each, and notifications that wait for a destination. Reads the job's folder, with or without a
+    driver.
+
+    Guide: observation.
+
+    For example:
+
+        headrace alerts ls shop
+    """
     import msgspec
 
     from headrace.clock import SystemClock
-    from headrace.control.alerts.book import load_book
-    from headrace.coordinator.backup.places import newest_of
-    from headrace.coordinator.inspection.job_list import view_job
+    from headrace.control.alert_rules import load_alerts
+    from headrace.coordinator.inspection.job_view import view_job
+    from headrace.coordinator.job_storage import newest_storage
 
     settings, clock = settings_of(home), SystemClock()
     with open_home_bus(settings) as bus:
         view_job(settings, job, bus, clock)  # so that a job that is not there is told
-    book = load_book(newest_of(settings, job), clock)
+    book = load_alerts(newest_storage(settings, job), clock)
     if as_json:
         rules = [{"rule": name, **_state_json(held)} for name, held in sorted(book.rules.items())]
         told = msgspec.to_builtins(book)
@@ -64,7 +71,7 @@ def _state_json(held: RuleState) -> dict[str, Any]:
     }
 
 
-def _show(book: Book) -> None:
+def _show(book: AlertState) -> None:
     rows = [[name, held.text, _standing(held)] for name, held in sorted(book.rules.items())]
     show_table(("rule", "fires on", "is"), rows)
     if book.events:
@@ -73,7 +80,7 @@ def _show(book: Book) -> None:
             [time_text(one.at_ms, with_ms=False), one.rule, one.state, one.text]
             for one in book.events[-SHOWN:]
         ]
-        show_table(("told (UTC)", "rule", "state", "text"), events)
+        show_table(("notified (UTC)", "rule", "state", "text"), events)
     for one in book.waiting:
         tried = f", tried {count_text(one.tries, 'time')}: {one.problem}" if one.tries else ""
         typer.echo(f"waiting for the {one.place}: {one.event.rule} ({one.event.state}){tried}")
@@ -92,7 +99,7 @@ def send_test(
     rule: Annotated[
         str | None,
         typer.Option(
-            "--rule", metavar="NAME", help="Only places of this rule.", show_default=False
+            "--rule", metavar="NAME", help="Only destinations of this rule.", show_default=False
         ),
     ] = None,
     config: Config = None,
@@ -100,9 +107,18 @@ def send_test(
     as_json: Json = False,
     home: Home = None,
 ) -> None:
-    """Send a test to every place that the settings name; fails when one does not take it."""
+    """Send a test alert to every destination in the settings.
+
+    Shows for each destination whether it accepted the test. Exits with 3 if one did not.
+
+    Guide: observation.
+
+    For example:
+
+        headrace alerts test --config job.toml
+    """
     from headrace.clock import SystemClock
-    from headrace.control.alerts.places import places_of
+    from headrace.control.alerts import alert_receivers
     from headrace.errors import HeadraceError, InvalidInputError, UnavailableError
 
     settings, clock = settings_of(home, config, overrides), SystemClock()
@@ -113,7 +129,7 @@ def send_test(
         raise InvalidInputError(f"--rule: no rule {rule!r} in alerts.rules; found {known}")
     failed = []
     with open_home_bus(settings) as bus:
-        found = places_of(settings, bus, lambda line: typer.echo(line, err=as_json))
+        found = alert_receivers(settings, bus, lambda line: typer.echo(line, err=as_json))
         own: list[Iterable[str]] = [one.to for one in rules if one.name == rule and one.to]
         for name in own[0] if own else found:
             event = _test_event(rule or "test", clock.new_id(), clock.now_ms())
@@ -129,13 +145,13 @@ def send_test(
 
 
 def _test_event(rule: str, name: str, now_ms: int) -> AlertEvent:
-    from headrace.control.alerts.book import AlertEvent
+    from headrace.control.alert_rules import AlertEvent
 
     text = "a test of headrace alerts: nothing is wrong"
     return AlertEvent(name, 1, "test", rule, "test", "test", text, None, None, now_ms, now_ms)
 
 
-def _tell(name: str, place: Place, problem: str | None, *, as_json: bool) -> None:
+def _tell(name: str, place: AlertReceiver, problem: str | None, *, as_json: bool) -> None:
     if as_json:
         show_json({"place": name, "where": place.shown, "took": problem is None, "why": problem})
     elif problem is None:

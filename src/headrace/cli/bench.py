@@ -11,50 +11,58 @@ import typer
 
 from headrace.cli.options import Home, Json, settings_of
 
-app = typer.Typer(name="bench", help="Measure this machine.", no_args_is_help=True)
+app = typer.Typer(name="bench", help="Measure Headrace on this machine.", no_args_is_help=True)
 
 
 @app.callback()
 def bench() -> None:
-    """Measure this machine."""
+    """Measure Headrace on this machine."""
 
 
 @app.command()
 def readwrite(  # noqa: PLR0913, PLR0917 - one for each option
-    rows: Annotated[int, typer.Option(min=1, help="Messages.")] = 4_000_000,
-    ids: Annotated[int, typer.Option(min=1, help="Different keys.")] = 1_000_000,
+    rows: Annotated[int, typer.Option(min=1, help="Number of messages.")] = 4_000_000,
+    ids: Annotated[int, typer.Option(min=1, help="Number of different keys.")] = 1_000_000,
     store: Annotated[
         Literal["columnar", "rocksdb", "memory"] | None,
-        typer.Option(help="Kind of the store; by default that of the path.", show_default=False),
+        typer.Option(
+            help="Kind of the store; columnar only with --path batch. Default: rocksdb, "
+            "for batches columnar.",
+            show_default=False,
+        ),
     ] = None,
     path: Annotated[
         Literal["message", "batch"],
-        typer.Option(help="A Python function per message, or an aggregate per batch."),
+        typer.Option(help="A Python function for each message, or an aggregate for each batch."),
     ] = "message",
     tasks: Annotated[int, typer.Option(min=1, help="Tasks of the keyed stage.")] = 4,
     key: Annotated[Literal["int", "string"], typer.Option(help="Type of the ids.")] = "int",
     whole: Annotated[
-        bool, typer.Option("--whole", help="Send whole messages by key, not only the id.")
+        bool, typer.Option("--whole", help="Send complete messages by key, not only the id.")
     ] = False,
     epoch_rows: Annotated[int, typer.Option(min=1, help="Messages of an epoch.")] = 1_000_000,
     compare: Annotated[
         Literal["pyspark"] | None,
-        typer.Option(help="Count the same with PySpark's own ways too.", show_default=False),
+        typer.Option(help="Also count with PySpark's own APIs.", show_default=False),
     ] = None,
-    loop: Annotated[
-        Literal["direct", "query"],
-        typer.Option(help="Drive epochs by a loop, or by a Structured Streaming query."),
-    ] = "direct",
     master: Annotated[
-        str, typer.Option(help="Of Spark; local-cluster[2,1,2048]: two executors of one core.")
+        str,
+        typer.Option(help="Spark master; `local-cluster[2,1,2048]` has two executors of one core."),
     ] = "local[2]",
     as_json: Json = False,
     home: Home = None,
 ) -> None:
-    """Count messages per id, exactly once: the paper's ReadWrite."""
-    from headrace.bench.readwrite import main
+    """Count messages by id, exactly once: the paper's ReadWrite.
 
-    result = main(
+    Guide: performance.
+
+    For example:
+
+        headrace bench readwrite --path batch --rows 16000000
+    """
+    from headrace.bench.readwrite import measure_readwrite
+
+    result = measure_readwrite(
         {
             "rows": rows,
             "ids": ids,
@@ -65,7 +73,6 @@ def readwrite(  # noqa: PLR0913, PLR0917 - one for each option
             "whole": whole,
             "epoch_rows": epoch_rows,
             "compare": compare,
-            "loop": loop,
             "master": master,
             "home": settings_of(home).home,
         }
@@ -75,36 +82,46 @@ def readwrite(  # noqa: PLR0913, PLR0917 - one for each option
 
 @app.command()
 def idle(
-    loop: Annotated[
-        Literal["direct", "query"],
-        typer.Option(help="Empty epochs in a loop, or one-record epochs under a query."),
-    ] = "direct",
-    epochs: Annotated[int, typer.Option(min=2, help="How many are measured.")] = 50,
+    epochs: Annotated[int, typer.Option(min=2, help="Epochs to measure.")] = 50,
     tasks: Annotated[int, typer.Option(min=1, help="Tasks of the keyed stage.")] = 4,
     as_json: Json = False,
     home: Home = None,
 ) -> None:
-    """Time epochs that have nothing, or one record, to do."""
-    from headrace.bench.idle import main
+    """Measure epochs that have nothing to do.
 
-    options = {"loop": loop, "epochs": epochs, "tasks": tasks, "home": settings_of(home).home}
-    _print(main(options), as_json)
+    Guide: performance.
+
+    For example:
+
+        headrace bench idle --epochs 100
+    """
+    from headrace.bench.readwrite import measure_idle
+
+    options = {"epochs": epochs, "tasks": tasks, "home": settings_of(home).home}
+    _print(measure_idle(options), as_json)
 
 
 @app.command()
 def tasks(
-    rows: Annotated[int, typer.Option(min=1, help="Messages.")] = 4_000_000,
+    rows: Annotated[int, typer.Option(min=1, help="Number of messages.")] = 4_000_000,
     path: Annotated[
         Literal["message", "batch"],
-        typer.Option(help="A Python function per message, or an aggregate per batch."),
+        typer.Option(help="A Python function for each message, or an aggregate for each batch."),
     ] = "message",
     few: Annotated[int, typer.Option(min=1, help="Tasks of the first run.")] = 4,
     many: Annotated[int, typer.Option(min=1, help="Tasks of the second run.")] = 64,
     as_json: Json = False,
     home: Home = None,
 ) -> None:
-    """Count the same messages with few tasks and with many."""
-    from headrace.bench.idle import compare_tasks
+    """Count the same messages with few tasks and with many.
+
+    Guide: performance.
+
+    For example:
+
+        headrace bench tasks --few 4 --many 64
+    """
+    from headrace.bench.readwrite import compare_tasks
 
     options = {
         "rows": rows,
@@ -119,11 +136,9 @@ def tasks(
 @app.command()
 def stores(
     quick: Annotated[
-        bool, typer.Option("--quick", help="A look in a minute instead of a measurement.")
+        bool, typer.Option("--quick", help="A quick look in a minute instead of a measurement.")
     ] = False,
-    only: Annotated[
-        list[str] | None, typer.Option(help="Only this store; as often as needed.")
-    ] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Only this store.")] = None,
     workload: Annotated[
         Literal["readwrite", "readonly"] | None, typer.Option(help="Only this job.")
     ] = None,
@@ -133,11 +148,20 @@ def stores(
     as_json: Json = False,
     home: Home = None,
 ) -> None:
-    """Compare all kinds of stores: the paper's Figures 8, 9 and 10."""
-    from headrace.bench.stores.command import main
-    from headrace.bench.stores.report import lines
+    """Compare all kinds of stores: the paper's Figures 8, 9 and 10.
 
-    result = main(
+    Runs the paper's ReadWrite and ReadOnly with every kind of store: in memory, on disk, with and
+    without changelog, without caches, columnar, and on a Redis server that it starts itself (this
+    needs `redis-server` and the extras `demo` and `remote`). Takes about ten minutes. `--out` gets
+    `stores.json` and the figures as PNG.
+
+    For example:
+
+        headrace bench stores --quick
+    """
+    from headrace.bench.stores import compare_stores, lines
+
+    result = compare_stores(
         {
             "quick": quick,
             "only": only,

@@ -1,22 +1,328 @@
-"""``headrace cluster``: a Spark standalone cluster on this machine, to try things on."""
+"""``headrace cluster``: a Spark standalone cluster on this machine, and draining of hosts.
+
+``drain`` moves all tasks and standbys of all jobs away from a host, on any cluster.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from headrace.cli.draining import drain
-from headrace.cli.options import Home, Json, settings_of
-from headrace.cli.screen import show_facts, show_json, show_table
-from headrace.cli.words import count_text
+from headrace.cli.options import Home, Json, open_home_bus, settings_of
+from headrace.cli.output import count_text, show_facts, show_json, show_table
 from headrace.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from headrace.clock import Clock
+    from headrace.config import Settings
+    from headrace.coordinator.commands import Drain
+    from headrace.coordinator.drain import CordonedHost, CordonedHosts
+    from headrace.coordinator.host_state import Hosts, HostState
+    from headrace.coordinator.inspection.job_reader import JobReader
+    from headrace.coordinator.inspection.job_view import JobView
+    from headrace.coordinator.job_events import HostView
+    from headrace.coordinator.manifest import JobState
+
+
+ANSWER_S = 60.0
+POLL_S = 0.5
+
+HostName = Annotated[
+    str,
+    typer.Argument(
+        metavar="HOST",
+        help="Address, identity as in `jobs describe --json`, or number in this machine's cluster.",
+    ),
+]
+
+
+class _DrainRequest(NamedTuple):
+    """A job that was asked, and the identity of the host."""
+
+    job: str
+    readers: list[JobReader]
+    host: str
+    runs: bool
+    answers: bool = True
+
+
+def drain(
+    host: HostName,
+    undo: Annotated[bool, typer.Option("--undo", help="Use the host again.")] = False,
+    job: Annotated[
+        str | None,
+        typer.Option("--job", metavar="JOB", help="Only this job, which need not run."),
+    ] = None,
+    wait: Annotated[
+        float,
+        typer.Option(
+            "--wait", metavar="SECONDS", min=0, help="How long to wait until the host is empty."
+        ),
+    ] = 600.0,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """Move all tasks and standbys away from a host, and place nothing there.
+
+    This applies to all jobs of this home, also to jobs created later, until `--undo`; on any
+    cluster, not only on one of this machine. Waits until running jobs have left the host; the mark
+    stays when `--wait` is over.
+
+    Guide: placement.
+
+    For example:
+
+        headrace cluster drain 127.0.0.3
+    """
+    from headrace.clock import SystemClock
+
+    settings, clock = settings_of(home), SystemClock()
+    named = _named(settings, host)
+    if job is None:
+        found, asked = _for_all(settings, named, clock, undo=undo)
+    else:
+        found, asked = None, [_ask(settings, _view(settings, job, clock), named, clock, undo=undo)]
+    if not undo:
+        _await_empty([one for one in asked if one.runs], wait, clock, quiet=as_json)
+    for one in asked:
+        view = _view_of(one)
+        if as_json:
+            show_json(_drain_object(one, view))
+        else:
+            typer.echo(_line(one, view, undo=undo))
+    if found is not None:
+        _show_drained_hosts(found, asked, undo=undo, as_json=as_json)
+
+
+def _named(settings: Settings, host: str) -> str:
+    """Return the address of a host of the cluster here that is named by its number."""
+    from headrace.errors import InvalidInputError
+    from headrace.testing.cluster import SparkCluster
+
+    if not host.isdecimal() or len(host) > 2:
+        return host
+    try:
+        cluster = SparkCluster.attach(settings.home / "cluster")
+    except InvalidInputError:
+        return host
+    return cluster.address(int(host)) if int(host) < cluster.workers else host
+
+
+def _view(settings: Settings, job: str, clock: Clock) -> JobView:
+    from headrace.coordinator.inspection.job_view import view_job
+
+    with open_home_bus(settings) as bus:
+        return view_job(settings, job, bus, clock)
+
+
+def _views(settings: Settings, clock: Clock) -> list[JobView]:
+    """Return all jobs that can be read."""
+    from headrace.coordinator.inspection.job_view import job_names, view_job
+
+    with open_home_bus(settings) as bus:
+        views = [view_job(settings, name, bus, clock) for name in job_names(settings)]
+    return [view for view in views if view.state is not None]
+
+
+def _for_all(
+    settings: Settings, named: str, clock: Clock, *, undo: bool
+) -> tuple[CordonedHost, list[_DrainRequest]]:
+    """Note beside the jobs that all are to leave a host, or not any more, and ask those that run.
+
+    Returns:
+        The host, and the jobs that were asked.
+    """
+    from headrace.coordinator.drain import CordonedHosts, parts_with_host
+    from headrace.files import Files
+
+    note = CordonedHosts(settings.jobs_dir, Files())
+    views = _views(settings, clock)
+    hosts = {name: one for view in views for name, one in _hosts_of(view).items()}
+    found = _resolve_host(settings, hosts, note, named, clock)
+    runs = [
+        view
+        for view in views
+        if view.driver is not None and any(found.means(*one) for one in _hosts_of(view).items())
+    ]
+    for view in () if undo else runs:  # one that cannot do without it refuses for all
+        assert view.state is not None
+        parts_with_host({view.storage: view.state}, named, undo=False)
+    if undo:
+        for one in note.read():
+            if one == found or one.means(found.host, _held(hosts, found)):
+                note.remove(one)
+    else:
+        note.add(found, clock)
+    asked = [_ask(settings, view, named, clock, undo=undo, everywhere=True) for view in runs]
+    return found, asked
+
+
+def _hosts_of(view: JobView) -> Hosts:
+    return {} if view.state is None else view.state.hosts
+
+
+def _held(hosts: Hosts, found: CordonedHost) -> HostState:
+    from headrace.coordinator.host_state import HostState
+
+    return hosts.get(found.host, HostState(found.address))
+
+
+def _resolve_host(
+    settings: Settings, hosts: Hosts, note: CordonedHosts, named: str, clock: Clock
+) -> CordonedHost:
+    """Return the host that is named: one of a job, of those drained, or of the cluster here."""
+    from headrace.coordinator.drain import CordonedHost, find_host
+    from headrace.errors import InvalidInputError
+
+    try:
+        host = find_host(hosts, named)
+    except InvalidInputError:
+        for one in note.read():
+            if named in (one.host, one.address):
+                return one
+        if named in _cluster_addresses(settings):
+            return CordonedHost("", named, clock.now_ms())
+        raise
+    return CordonedHost(host, named if named == hosts[host].address else "", clock.now_ms())
+
+
+def _cluster_addresses(settings: Settings) -> list[str]:
+    from headrace.errors import InvalidInputError
+    from headrace.testing.cluster import SparkCluster
+
+    try:
+        cluster = SparkCluster.attach(settings.home / "cluster")
+    except InvalidInputError:
+        return []
+    return [cluster.address(number) for number in range(cluster.workers)]
+
+
+def _show_drained_hosts(
+    found: CordonedHost, asked: list[_DrainRequest], *, undo: bool, as_json: bool
+) -> None:
+    name = found.address or found.host
+    if as_json:
+        if not asked:
+            status = "up" if undo else "drained"
+            show_json({"job": None, "host": found.host, "address": found.address, "status": status})
+    elif undo:
+        typer.echo(f"all other jobs of this home use host {name} again when they next run")
+    else:
+        typer.echo(
+            f"jobs of this home that begin later place nothing on host {name}, either, until --undo"
+        )
+
+
+def _ask(
+    settings: Settings,
+    view: JobView,
+    named: str,
+    clock: Clock,
+    *,
+    undo: bool,
+    everywhere: bool = False,
+) -> _DrainRequest:
+    from headrace.cli.jobs.access import show_notice
+    from headrace.control.job_handle import RequestHandle
+    from headrace.coordinator.commands import Drain
+    from headrace.coordinator.drain import parts_with_host
+    from headrace.coordinator.inspection.job_reader import part_readers
+    from headrace.errors import UnavailableError
+    from headrace.files import Files
+
+    command = Drain(named, undo, everywhere)
+    readers = part_readers(settings, view.job, clock)
+    states = {reader.root: reader.state() for reader in readers}
+    if view.driver is None:
+        host = _mark(settings, states, view.job, command, clock)
+        return _DrainRequest(view.job, readers, host, runs=False)
+    try:
+        host = RequestHandle(states, Files(), clock).drain(command, ANSWER_S)
+    except UnavailableError:
+        if not everywhere:
+            raise
+        show_notice(f"job {view.job} does not answer now; it follows what is noted, in its time")
+        found = parts_with_host(states, named, undo=undo, everywhere=True)
+        host = next(name for _, name in found.values())
+        return _DrainRequest(view.job, readers, host, runs=True, answers=False)
+    return _DrainRequest(view.job, readers, host, runs=True)
+
+
+def _mark(
+    settings: Settings, states: dict[Path, JobState], job: str, command: Drain, clock: Clock
+) -> str:
+    """Set the mark in the manifests of a job that does not run."""
+    from headrace.cli.jobs.access import show_notice
+    from headrace.control.job_handle import stopped_job
+    from headrace.coordinator.job_storage import DriverLock
+    from headrace.files import Files
+
+    with DriverLock(next(iter(states)), job, clock), open_home_bus(settings) as bus:
+        handle = stopped_job(states, settings, job, bus, Files(), clock, show_notice)
+        return handle.drain(command, 0)
+
+
+def _await_empty(asked: list[_DrainRequest], wait_s: float, clock: Clock, *, quiet: bool) -> None:
+    """Wait until no job has anything on the host, saying how far it is whenever that changes."""
+    from headrace.clock import Deadline
+    from headrace.errors import UnavailableError
+
+    deadline, said = Deadline(clock, wait_s), ""
+    while busy := [(one, view) for one in asked if not (view := _view_of(one)).is_empty]:
+        left = "; ".join(f"{one.job}: {_left(view)}" for one, view in busy)
+        if left != said and not quiet:
+            typer.echo(f"{left} to move", err=True)
+        said = left
+        if deadline.expired:
+            raise UnavailableError(
+                f"after {wait_s:g} s the host still has {left}; the mark stays and tasks continue "
+                "moving: wait with --wait, look with headrace jobs describe, or take it back with "
+                "--undo. A job that is paused moves nothing"
+            )
+        clock.sleep(POLL_S)
+
+
+def _left(view: HostView) -> str:
+    return f"{count_text(view.tasks, 'task')} and {count_text(view.standbys, 'standby')}"
+
+
+def _view_of(one: _DrainRequest) -> HostView:
+    from headrace.coordinator.job_events import host_views
+    from headrace.coordinator.job_parts import group_state
+
+    state = group_state([reader.state() for reader in one.readers])
+    return next(view for view in host_views(state) if view.host == one.host)
+
+
+def _drain_object(one: _DrainRequest, view: HostView) -> dict[str, Any]:
+    return {
+        "job": one.job,
+        "host": view.host,
+        "address": view.address,
+        "status": view.status,
+        "tasks": view.tasks,
+        "standbys": view.standbys,
+    }
+
+
+def _line(one: _DrainRequest, view: HostView, *, undo: bool) -> str:
+    name = view.address or view.host
+    if undo and not one.answers:
+        return f"{one.job}: host {name} is used again as soon as its driver continues"
+    if undo:
+        return f"{one.job}: host {name} is used again, {count_text(view.tasks, 'task')} so far"
+    if view.is_empty:
+        return f"{one.job}: host {name} is empty, and nothing is placed there until --undo"
+    return f"{one.job}: host {name} is marked; it has {_left(view)}, which move when the job runs"
+
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.config import Settings
-    from headrace.coordinator.inspection.host_views import HostView
+    from headrace.coordinator.job_events import HostView
     from headrace.testing.cluster import SparkCluster
 
     Jobs = dict[str, list[tuple[str, HostView]]]
@@ -24,7 +330,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="cluster",
-    help="Start a Spark cluster of hosts on this machine, kill parts of it, drain hosts of any.",
+    help="Run a Spark cluster on this machine and kill parts of it; drain hosts of any cluster.",
     no_args_is_help=True,
 )
 
@@ -36,15 +342,28 @@ Host = Annotated[int, typer.Argument(metavar="HOST", help="Number of the host.",
 
 @app.command()
 def up(
-    workers: Annotated[int, typer.Option("--workers", min=1, max=64, help="Hosts.")] = 3,
-    cores: Annotated[int, typer.Option("--cores", min=1, help="Of each host.")] = 1,
+    workers: Annotated[int, typer.Option("--workers", min=1, max=64, help="Number of hosts.")] = 3,
+    cores: Annotated[int, typer.Option("--cores", min=1, help="Cores of each host.")] = 1,
     memory: Annotated[
-        int, typer.Option("--memory", metavar="MIB", min=512, help="Of each host's executor.")
+        int,
+        typer.Option(
+            "--memory", metavar="MIB", min=512, help="Memory of each host's executor, MiB."
+        ),
     ] = SPARKS_MEMORY,
     as_json: Json = False,
     home: Home = None,
 ) -> None:
-    """Start a master and workers, each with an address and a disk for state of its own."""
+    """Start a Spark cluster of several hosts on this machine, to test the loss of hosts.
+
+    Prints the master's address for `headrace run --master`. Each host has its own address
+    (127.0.0.2 and so on) and, in its own mount namespace, its own disk as `state.dir`. If the
+    system does not allow namespaces, `HEADRACE_STATE_DIR` names that disk for its processes. Linux
+    only.
+
+    For example:
+
+        headrace cluster up --workers 3 --cores 2
+    """
     from headrace.testing.cluster import SparkCluster
 
     settings = settings_of(home)
@@ -61,7 +380,7 @@ def up(
         cluster.stop()
         raise
     if as_json:
-        show_json(_as_object(cluster, {}))
+        show_json(_cluster_object(cluster, {}))
         return
     _show(cluster, {})
     fits = "" if memory >= SPARKS_MEMORY else f" --set spark.conf.spark.executor.memory={memory}m"
@@ -74,17 +393,32 @@ app.command()(drain)
 
 @app.command()
 def ls(as_json: Json = False, home: Home = None) -> None:
-    """Tell which hosts are up, and what jobs have on them."""
+    """Show the master and the hosts of the cluster, and what jobs have on them.
+
+    Shows for each host its address, whether it is up, its executors, what running jobs have on it,
+    whether they drain it, and the disk that its jobs see as `state.dir`.
+
+    For example:
+
+        headrace cluster ls
+    """
     cluster, jobs = _attached(home), _jobs_on(settings_of(home))
     if as_json:
-        show_json(_as_object(cluster, jobs))
+        show_json(_cluster_object(cluster, jobs))
     else:
         _show(cluster, jobs)
 
 
 @app.command()
 def kill(host: Host, as_json: Json = False, home: Home = None) -> None:
-    """Lose a host: end its worker and all that runs on it, without warning; its disk stays."""
+    """Kill a host's worker and everything that runs on it; its disk stays.
+
+    This is like the loss of the host, without warning.
+
+    For example:
+
+        headrace cluster kill 2
+    """
     cluster = _attached(home)
     _check_host(cluster, host)
     count = len(cluster.of(f"worker-{host}"))
@@ -100,7 +434,12 @@ def kill(host: Host, as_json: Json = False, home: Home = None) -> None:
 
 @app.command()
 def start(host: Host, as_json: Json = False, home: Home = None) -> None:
-    """Bring a host back that was killed, with what its disk holds."""
+    """Start a killed host again, with its disk.
+
+    For example:
+
+        headrace cluster start 2
+    """
     cluster = _attached(home)
     _check_host(cluster, host)
     if cluster.of(f"worker-{host}"):
@@ -115,7 +454,14 @@ def start(host: Host, as_json: Json = False, home: Home = None) -> None:
 
 @app.command()
 def down(as_json: Json = False, home: Home = None) -> None:
-    """End the cluster; the disks of its hosts stay, and a new cluster finds them."""
+    """Kill all processes of the cluster.
+
+    The disks stay, and the next cluster in this home uses them.
+
+    For example:
+
+        headrace cluster down
+    """
     cluster = _attached(home)
     count = len(cluster.processes())
     cluster.stop()
@@ -140,8 +486,8 @@ def _jobs_on(settings: Settings) -> Jobs:
     """Return what running jobs have on each host, by its address."""
     from headrace.cli.options import open_home_bus
     from headrace.clock import SystemClock
-    from headrace.coordinator.inspection.host_views import host_views
-    from headrace.coordinator.inspection.job_list import job_names, view_job
+    from headrace.coordinator.inspection.job_view import job_names, view_job
+    from headrace.coordinator.job_events import host_views
 
     found: Jobs = {}
     with open_home_bus(settings) as bus:
@@ -153,7 +499,7 @@ def _jobs_on(settings: Settings) -> Jobs:
     return found
 
 
-def _as_object(cluster: SparkCluster, jobs: Jobs) -> dict[str, Any]:
+def _cluster_object(cluster: SparkCluster, jobs: Jobs) -> dict[str, Any]:
     return {
         "master": cluster.url,
         "is_up": bool(cluster.of("master")),
@@ -181,7 +527,7 @@ def _as_object(cluster: SparkCluster, jobs: Jobs) -> dict[str, Any]:
 
 
 def _show(cluster: SparkCluster, jobs: Jobs) -> None:
-    found = _as_object(cluster, jobs)
+    found = _cluster_object(cluster, jobs)
     status = "up" if found["is_up"] else "down; end the rest with headrace cluster down"
     show_facts([("master", found["master"]), ("status", status), ("logs", found["folder"])])
     typer.echo()

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from headrace.cli.failures import INTERNAL, INTERRUPTED
 from headrace.cli.options import Home, Json, settings_of
-from headrace.cli.screen import show_json
+from headrace.cli.output import show_json
 
 if TYPE_CHECKING:
     from headrace.demo.run import DemoResult
@@ -24,7 +24,16 @@ def demo(
     as_json: Json = False,
     home: Home = None,
 ) -> None:
-    """Run the job "delay radar" on a year of real flights; ends by itself."""
+    """Run the job "delay radar" on a year of real flights; it ends by itself.
+
+    Exits with 70 if the results differ from those of DuckDB.
+
+    Guide: demo.
+
+    For example:
+
+        headrace demo --mode bounded
+    """
     from headrace.demo.run import run_demo
 
     console = Console(stderr=as_json, highlight=False)

@@ -1,20 +1,119 @@
-"""``headrace dev``: a job on sample data, again and again while its code is written."""
+"""``headrace dev`` and ``headrace explain``: a job while its code is written.
+
+``dev`` runs the job on sample files in memory, without Spark, whenever its code changes;
+``explain`` prints the plan of a job before it runs.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from headrace.cli.options import Json, Target
+from headrace.cli.options import Config, Home, Json, Set, Target, open_home_bus, settings_of
+from headrace.cli.output import show_json, show_wrapped, terminal_width
+from headrace.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from headrace.cli.running.trial import Shown
+    from headrace.bus.spec import StreamSpec
+    from headrace.cli.bus.tail import TailedRow
+    from headrace.graph.builder import Job
+    from headrace.graph.operators import JobGraph
+    from headrace.testing.driver import TestDriver
+
+
+SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
+_BATCH_ROWS = 50_000
+
+
+class SampleOutput(NamedTuple):
+    """The last rows of one output, and how many there are in all."""
+
+    spec: StreamSpec
+    rows: int
+    last: list[TailedRow]
+
+
+def run_on_samples(
+    job: Job, data: Path, files: Mapping[str, Path], most: int
+) -> Iterator[SampleOutput]:
+    """Run a job to the end of its sample data; yield what it sends, output after output.
+
+    Args:
+        job: made by ``headrace.job``.
+        data: folder with a file for each input, called like its stream.
+        files: of streams whose file is elsewhere.
+        most: rows of each output that are wanted.
+
+    Raises:
+        InvalidInputError: the job, or its data, is at fault.
+    """
+    from headrace.cli.bus.tail import Tail
+    from headrace.graph.operators import SendTo
+    from headrace.testing.driver import TestDriver
+
+    graph = job.build()
+    with TestDriver(job) as driver:
+        for stream, time in _streams(graph).items():
+            _fill(driver, stream, time, _file_of(stream, data, files))
+        driver.finish()
+        for name in dict.fromkeys(o.stream for o in graph.operators if isinstance(o, SendTo)):
+            output = driver.bus.stream(name)
+            rows = sum(output.ends()) - sum(output.begins())
+            last = next(iter(Tail(output, None).rows(None, most)), [])
+            yield SampleOutput(output.spec, rows, last)
+
+
+def _streams(graph: JobGraph) -> dict[str, str | None]:
+    """The streams that a job reads, each with its event-time column."""
+    from headrace.coordinator.bindings import broadcast_specs
+    from headrace.graph.operators import Input, SendTo
+
+    made = {o.stream for o in graph.operators if isinstance(o, SendTo)}
+    found = {o.stream: o.time for o in graph.operators if isinstance(o, Input)}
+    for table in broadcast_specs(graph).values():
+        if table.stream is not None:
+            found.setdefault(table.stream, None)
+    return {stream: time for stream, time in found.items() if stream not in made}
+
+
+def _file_of(stream: str, data: Path, files: Mapping[str, Path]) -> Path:
+    if stream in files:
+        return files[stream]
+    for suffix in SUFFIXES:
+        if (path := data / f"{stream}{suffix}").is_file():
+            return path
+    raise InvalidInputError(
+        f"no sample data of stream {stream!r}; expected {data / stream}.jsonl, .csv or .parquet, "
+        f"or --data {stream}=FILE"
+    )
+
+
+def _fill(driver: TestDriver, stream: str, time: str | None, path: Path) -> None:
+    from headrace.bus.spec import StreamSpec
+    from headrace.cli.bus.ingest import InputFile, columns_of, format_of, open_lines, read_rows
+    from headrace.sources.files import LineReader
+
+    file = InputFile(str(path), format_of(str(path), None))
+    if not path.is_file():
+        raise InvalidInputError(f"no file {path}; check --data")
+    with ExitStack() as opened:
+        is_typed = file.form == "parquet"
+        lines = None if is_typed else LineReader(opened.enter_context(open_lines(file.path)))
+        schema = columns_of(file, lines)
+    if time is not None and time not in schema.names:
+        raise InvalidInputError(
+            f"{path} has no column {time!r}, the event time of {stream!r}; found {schema.names}"
+        )
+    target = driver.bus.create(StreamSpec(stream, 1, schema, time))
+    for rows in read_rows(file.path, file.form, target.spec, batch_rows=_BATCH_ROWS):
+        target.append_rows(rows.batch)
+
 
 _DEBOUNCE_MS, _STEP_MS, _END_S = 100, 50, 5
 
@@ -25,15 +124,33 @@ def dev(
         list[str] | None,
         typer.Option(
             metavar="STREAM=FILE",
-            help="Sample data. Default: data/STREAM.jsonl, .csv or .parquet beside the job.",
+            help="Sample data of a stream. Default: data/STREAM.jsonl, .csv or .parquet "
+            "next to the job.",
             show_default=False,
         ),
     ] = None,
-    rows: Annotated[int, typer.Option("-n", metavar="ROWS", min=1, help="Of each output.")] = 10,
-    once: Annotated[bool, typer.Option("--once", help="Run once, and do not watch files.")] = False,
+    rows: Annotated[
+        int, typer.Option("-n", metavar="ROWS", min=1, help="Rows to print of each output.")
+    ] = 10,
+    once: Annotated[bool, typer.Option("--once", help="Run once, without watching files.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Run a job on sample data, in memory and without Spark, whenever a file changes."""
+    """Run a job on sample data, in memory and without Spark, whenever a file changes.
+
+    Prints the last rows of each output. Runs again when a Python, data or TOML file changes next
+    to the job. Each run has its own process, so no old modules remain, and the next change ends a
+    run that hangs. Home, streams and state are not touched.
+
+    The sample data of the stream `orders` is `data/orders.jsonl`, `.csv` or `.parquet` next to the
+    job. Columns are inferred as by `headrace bus append --infer`.
+
+    From a save to the new rows of a new project took 1.0 to 1.7 s (ten saves, 2 cores shared with
+    other work).
+
+    For example:
+
+        headrace dev shop.py --data orders=sample.csv
+    """
     files = _files(data or [])
     if once:
         _run(target, files, rows, as_json=as_json)
@@ -63,22 +180,21 @@ def _folders(target: str, files: dict[str, Path]) -> list[Path]:
 
 
 def _run(target: str, files: dict[str, Path], rows: int, *, as_json: bool) -> None:
-    from headrace.cli.running.trial import try_job
-    from headrace.cli.targets import find_job
+    from headrace.cli.job_loader import load_job
     from headrace.clock import SystemClock
 
     clock = SystemClock()
     began = clock.monotonic()
-    job = find_job(target)
-    for shown in try_job(job, _home_of(target) / "data", files, rows):
+    job = load_job(target)
+    for shown in run_on_samples(job, _home_of(target) / "data", files, rows):
         _show(shown, as_json=as_json)
     if not as_json:
         typer.echo(f"{job.name}: done in {clock.monotonic() - began:.2f} s")
 
 
-def _show(shown: Shown, *, as_json: bool) -> None:
-    from headrace.cli.bus.tailing_text import LineRows, TableRows
-    from headrace.cli.words import count_text
+def _show(shown: SampleOutput, *, as_json: bool) -> None:
+    from headrace.cli.bus.tail import LineRows, TableRows
+    from headrace.cli.output import count_text
 
     name = shown.spec.name
     if as_json:
@@ -144,3 +260,50 @@ class _Start:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+WIDTH = 96
+
+
+def explain(
+    target: Target,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid diagram.")] = False,
+    config: Config = None,
+    overrides: Set = None,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """Print the levels, stages, tasks and stores of a job, and what is sent between stages.
+
+    The input streams must exist, or the job must give their columns: `g.input(..., schema=...)`.
+
+    Guide: jobs, semantics.
+
+    For example:
+
+        headrace explain shop.py:shop --mermaid
+    """
+    from headrace.cli.job_loader import load_job
+    from headrace.config.sections import Durability
+    from headrace.coordinator.deployment import make_plan
+    from headrace.plan.explain import explain as tell
+    from headrace.plan.explain import mermaid as draw
+    from headrace.plan.explain import plan_object
+    from headrace.sources.bounded_bus import preview_inputs, with_dataframes
+
+    if mermaid and as_json:
+        raise typer.BadParameter("give either --mermaid or --json")
+    settings = settings_of(home, config, overrides)
+    job = load_job(target)
+    with open_home_bus(settings) as bus:
+        graph = with_dataframes(job.build(), bus, settings)
+        plan = make_plan(graph, preview_inputs(graph, bus, settings), settings, absent_ok=True)
+    durability = Durability.parse(settings.state.durability)
+    if as_json:
+        promise = {"durability": str(durability), "promise": durability.promise}
+        show_json({**plan_object(plan), **promise})
+    elif mermaid:
+        typer.echo(draw(plan).rstrip("\n"))
+    else:
+        typer.echo(tell(plan, min(WIDTH, terminal_width())))
+        show_wrapped(f"durability {durability}: ", durability.promise)

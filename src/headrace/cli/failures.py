@@ -25,6 +25,7 @@ from headrace.errors import (
     NotOwnerError,
     UnavailableError,
 )
+from headrace.redaction import redacted
 
 MISTAKE, UNAVAILABLE, NOT_OWNER, CORRUPT, SET_ASIDE = 1, 3, 4, 5, 6
 INTERNAL, INTERRUPTED, NO_READER = 70, 130, 141
@@ -42,7 +43,7 @@ _REFUSALS = {
 }
 
 
-def told(error: Exception) -> Exception:
+def as_headrace_error(error: Exception) -> Exception:
     """Return an error as users are told of it: what the system refuses is no fault of Headrace."""
     if not isinstance(error, OSError) or error.errno not in _REFUSALS:
         return error
@@ -68,7 +69,7 @@ def message(error: BaseException) -> str:
     """Return what the screen says about an error: no traceback, never empty."""
     if isinstance(error, HeadraceError):
         return str(error)
-    told = str(error).strip() or "no further words"
+    told = redacted(str(error)).strip() or "no further words"
     return (
         f"an unexpected {type(error).__name__}: {told}; this is a fault of headrace: "
         "report it with the details"
@@ -103,7 +104,7 @@ def record(error: BaseException, home: Path, clock: Clock | None = None) -> Path
     A mistake made where there is no home yet leaves nothing behind. A log that cannot be
     written must not hide the error itself. Past 4 MiB the file becomes ``headrace.log.1``.
     """
-    from headrace.config.frames import without_secret
+    from headrace.config.inputs import without_secret
 
     if exit_code(error) == MISTAKE and not home.exists():
         return None
@@ -112,11 +113,14 @@ def record(error: BaseException, home: Path, clock: Clock | None = None) -> Path
     words = " ".join(map(without_secret, sys.argv))
     head = f"--- {now:%Y-%m-%d %H:%M:%S} UTC, process {os.getpid()}: {words}\n"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if path.exists() and path.stat().st_size > _KEPT_BYTES:
             path.replace(path.with_name(path.name + ".1"))
-        with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(head + "".join(traceback.format_exception(error)) + "\n")
+        story = redacted(head + "".join(traceback.format_exception(error)))
+        target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        with open(target, "a", encoding="utf-8", errors="backslashreplace") as file:
+            os.fchmod(target, 0o600)  # one of before may be for all to read
+            file.write(story + "\n")
     except OSError:
         return None
     return path

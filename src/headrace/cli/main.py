@@ -11,26 +11,22 @@ from typer.core import TyperGroup
 
 from headrace.cli import (
     alerts,
-    backfill,
     bench,
     cluster,
-    config,
     demo,
     dev,
     dlq,
-    doctor,
-    explain,
+    environment,
     init,
+    state,
     submit,
-    version,
+    warehouse,
 )
 from headrace.cli.bus import commands as bus
-from headrace.cli.failures import NO_READER, exit_code, record, show, told
+from headrace.cli.failures import NO_READER, as_headrace_error, exit_code, record, show
 from headrace.cli.jobs import commands as jobs
 from headrace.cli.options import forget_home, home_of_failure
-from headrace.cli.running import run
-from headrace.cli.state import commands as state
-from headrace.cli.warehouse import commands as warehouse
+from headrace.cli.run import backfill, commands
 
 
 class Commands(TyperGroup):
@@ -48,7 +44,7 @@ class Commands(TyperGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(NO_READER) from None
         except Exception as raised:  # noqa: BLE001 - the end of every command
-            error = told(raised)
+            error = as_headrace_error(raised)
             show(error, record(error, home_of_failure()))
             raise typer.Exit(exit_code(error)) from None
 
@@ -57,6 +53,7 @@ app = typer.Typer(
     name="headrace",
     cls=Commands,
     help="Stateful stream processing in Python on Apache Spark.",
+    rich_markup_mode="markdown",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -64,22 +61,22 @@ app = typer.Typer(
 
 app.command()(init.init)
 app.command()(dev.dev)
-app.command()(run.run)
+app.command()(commands.run)
 app.command()(backfill.backfill)
 app.command()(submit.submit)
-app.command()(explain.explain)
+app.command()(dev.explain)
 app.add_typer(bus.app)
 app.add_typer(state.app)
 app.add_typer(jobs.app)
 app.add_typer(dlq.app)
 app.add_typer(warehouse.app)
 app.add_typer(alerts.app)
-app.add_typer(config.app)
+app.add_typer(environment.app)
 app.add_typer(cluster.app)
-app.command()(doctor.doctor)
+app.command()(environment.doctor)
 app.add_typer(bench.app)
 app.command()(demo.demo)
-app.command()(version.version)
+app.command()(environment.version)
 
 if __name__ == "__main__":
     app(prog_name="headrace")

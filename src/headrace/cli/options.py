@@ -1,18 +1,49 @@
-"""Options that several commands share, and the settings that they make."""
+"""Options that several commands share, the settings that they make, and shell completion.
+
+Loads nothing heavy: settings and the bus are opened when a command asks for them.
+"""
 
 from __future__ import annotations
 
+import os
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.completions import job_names, stream_names
-
 if TYPE_CHECKING:
     from headrace.bus.bus import Bus
     from headrace.config import Settings
+
+
+def _home_of_words() -> Path:
+    return Path(os.environ.get("HEADRACE_HOME") or ".headrace").expanduser()
+
+
+def _folders(parent: Path, begin: str) -> list[str]:
+    try:
+        return sorted(p.name for p in parent.iterdir() if p.is_dir() and p.name.startswith(begin))
+    except OSError:
+        return []
+
+
+def stream_names(incomplete: str) -> list[str]:
+    """Return the streams of the home in use that begin so."""
+    return _folders(_home_of_words() / "bus" / "streams", incomplete)
+
+
+def job_names(incomplete: str) -> list[str]:
+    """Return the jobs of the home in use that begin so."""
+    return _folders(_home_of_words() / "jobs", incomplete)
+
+
+def setting_names(incomplete: str) -> list[str]:
+    """Return the settings that begin so."""
+    from headrace.config import setting_keys
+
+    return [key for key in setting_keys() if key.startswith(incomplete)]
+
 
 Home = Annotated[
     Path | None,
@@ -20,13 +51,18 @@ Home = Annotated[
         "--home",
         metavar="DIR",
         file_okay=False,
-        help="Folder of bus, jobs and state. Default: HEADRACE_HOME, else .headrace.",
+        help="Folder of bus, jobs and state. Default: HEADRACE_HOME, or else .headrace.",
         show_default=False,
     ),
 ]
 Config = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="Settings in TOML.", show_default=False),
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="File of settings in TOML, or Samza's .properties.",
+        show_default=False,
+    ),
 ]
 Set = Annotated[
     list[str] | None,
@@ -39,7 +75,7 @@ Target = Annotated[
     str,
     typer.Argument(
         metavar="MODULE:JOB",
-        help="A module, or the path of a .py file, and the job in it.",
+        help="Module or path of a .py file, and the job in it.",
         show_default=False,
     ),
 ]
@@ -61,7 +97,7 @@ Where = Annotated[
     typer.Option(
         "--where",
         metavar="SQL",
-        help="A condition on the columns, such as \"n > 3 and shop = 'x'\".",
+        help="SQL condition on the columns, such as \"n > 3 and shop = 'x'\".",
         show_default=False,
     ),
 ]
@@ -80,7 +116,16 @@ KeyColumns = Annotated[
     typer.Option(
         "--key",
         metavar="COLUMN,...",
-        help="Columns that choose the partition in a new stream.",
+        help="Columns that determine the partition, in a new stream.",
+        show_default=False,
+    ),
+]
+RowKey = Annotated[
+    str | None,
+    typer.Option(
+        "--key",
+        metavar="COLUMN,...",
+        help="Columns that identify a row. Default: the stream's key and the window.",
         show_default=False,
     ),
 ]

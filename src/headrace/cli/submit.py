@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from headrace.cli.options import Config, Home, Json, Set, Target, settings_of
-from headrace.cli.screen import show_json
+from headrace.cli.output import show_json
 from headrace.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from headrace.spark.submission.spark_command import Packed, Submission
+    from headrace.spark.submission import Packed, Submission
 
 NO_ENVIRONMENT = "none"
 
@@ -28,7 +28,7 @@ def submit(  # noqa: PLR0913, PLR0917 - one for each option
     ],
     deploy_mode: Annotated[
         Literal["client", "cluster"],
-        typer.Option(help="Where the driver runs: here, or on the cluster."),
+        typer.Option(help="Where the driver runs: here (client), or on the cluster."),
     ] = "client",
     conf: Annotated[
         list[str] | None,
@@ -37,27 +37,32 @@ def submit(  # noqa: PLR0913, PLR0917 - one for each option
     config: Config = None,
     overrides: Set = None,
     bounded: Annotated[
-        bool, typer.Option("--bounded", help="Stop at the end of the inputs as it is now.")
+        bool,
+        typer.Option(
+            "--bounded", help="Stop at the current ends of the inputs. Same as job.bounded."
+        ),
     ] = False,
     environment: Annotated[
         str | None,
         typer.Option(
             "--env",
             metavar="FILE",
-            help="An environment that is packed already; none: the hosts have one. "
-            "Default: pack that of this command.",
+            help="Archive of an environment; none: the hosts have one at the same path. "
+            "Default: pack the environment of this command.",
             show_default=False,
         ),
     ] = None,
     without: Annotated[
         list[str] | None,
-        typer.Option(metavar="PACKAGE", help="Leave out of the environment.", show_default=False),
+        typer.Option(
+            metavar="PACKAGE", help="Package to leave out of the environment.", show_default=False
+        ),
     ] = None,
     python: Annotated[
         str | None,
         typer.Option(
             metavar="PATH",
-            help="Of the interpreter on the hosts. Default: as here.",
+            help="Path of the interpreter on the hosts. Default: as on this host.",
             show_default=False,
         ),
     ] = None,
@@ -67,25 +72,34 @@ def submit(  # noqa: PLR0913, PLR0917 - one for each option
     as_json: Json = False,
     home: Home = None,
 ) -> None:
-    """Run a job by spark-submit, with its code and its environment packed.
+    """Run a job with spark-submit, on a cluster that has only Spark installed.
 
-    With the driver here Ctrl-C ends the epoch under way, as of headrace run.
+    Packs the job's code and the environment of this command. If the driver runs here, the first
+    Ctrl-C or SIGTERM ends the job after the current epoch, the second one at once. The exit code
+    is that of `spark-submit`. With `--dry-run --json`, the output also contains the paths of the
+    archives.
+
+    Guide: deployment.
+
+    For example:
+
+        headrace submit shop.py:shop --master yarn --deploy-mode cluster --home /shared/headrace
     """
-    from headrace.cli.targets import find_job
-    from headrace.coordinator.backup.places import places
-    from headrace.spark.submission.launching import launch
-    from headrace.spark.submission.masters import checked_master
-    from headrace.spark.submission.spark_command import Submission, find_spark_submit
+    from headrace.cli.job_loader import load_job
+    from headrace.coordinator.job_storage import job_storages
+    from headrace.redaction import remember_setting
+    from headrace.spark.submission import Submission, checked_master, find_spark_submit, launch
 
     settings = settings_of(home, config, overrides, {})
     given = _pairs(conf or [])
+    remember_setting("spark.conf", given)
     where = checked_master(master, deploy_mode, {**settings.spark.conf, **given}, os.environ)
     spark_submit = find_spark_submit(os.environ)
-    job = find_job(target)
+    job = load_job(target)
     module, _, name = target.partition(":")
     module = _module(module)
     folder = settings.home / "submitted"
-    storage = places(settings, job.name).storage
+    storage = job_storages(settings, job.name).storage
     options = [*(["--bounded"] if bounded else []), *(["--json"] if as_json else [])]
     submission = Submission(
         job=job.name,
@@ -103,18 +117,24 @@ def submit(  # noqa: PLR0913, PLR0917 - one for each option
     if dry_run:
         _show(submission, command, as_json=as_json)
         return
-    code = launch(command, storage if where.is_here else None)
+    try:
+        code = launch(command, storage if where.is_here else None)
+    finally:
+        submission.remove()
     if code:
         raise typer.Exit(code if code > 0 else 1)
 
 
 def _pairs(conf: list[str]) -> dict[str, str]:
+    from headrace.config.inputs import without_secret
+
     found = {}
     for entry in conf:
         name, equals, value = entry.partition("=")
         if not equals or not name.startswith("spark."):
             raise InvalidInputError(
-                f"--conf {entry}: expected spark.KEY=VALUE; settings of Headrace go by --set"
+                f"--conf {without_secret(entry)}: expected spark.KEY=VALUE; settings of Headrace "
+                "go by --set"
             )
         found[name] = value
     return found
@@ -135,8 +155,7 @@ def _module(place: str) -> str:
 def _packed(
     module: str, folder: Path, environment: str | None, python: str | None, without: list[str]
 ) -> Packed:
-    from headrace.spark.submission.packing import pack_environment, pack_project, project_of
-    from headrace.spark.submission.spark_command import Packed
+    from headrace.spark.submission import Packed, pack_environment, pack_project, project_of
 
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     root = project_of(module)

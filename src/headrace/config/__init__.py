@@ -1,5 +1,7 @@
 """Typed settings: ``settings`` holds the tree, ``sources`` fills it and refuses mistakes."""
 
+from headrace.config.loader import load_settings
+from headrace.config.sections import BusSettings, WarehouseSettings
 from headrace.config.settings import (
     EpochSettings,
     Explanation,
@@ -11,8 +13,6 @@ from headrace.config.settings import (
     StateSettings,
     setting_keys,
 )
-from headrace.config.sources import load_settings
-from headrace.config.storing import BusSettings, WarehouseSettings
 
 __all__ = [
     "BusSettings",

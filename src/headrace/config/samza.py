@@ -1,7 +1,7 @@
-"""Samza's property names: those that a setting stands for, and where the others are said.
+"""Samza's property names: those with a setting, and what replaces the others.
 
-A file with Samza's names in it can be given as it is; what Headrace says in the code of a job
-is refused with the place, all of it at once.
+A file with Samza's names can be used as it is. Properties that belong into the code of a job
+are refused, all at once, each with what to do instead.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Alias(NamedTuple):
     read: Callable[[str], str] = str
 
 
-class Elsewhere(NamedTuple):
+class ReplacedProperty(NamedTuple):
     """A property of Samza that is no setting here, and what to do instead."""
 
     property: str
@@ -54,39 +54,46 @@ ALIASES: tuple[Alias, ...] = (
     Alias("stores.*.container.write.buffer.size.bytes", "state.write_buffer_bytes"),
 )
 
-ELSEWHERE: tuple[Elsewhere, ...] = (
-    Elsewhere("job.name", 'name the job in its code: @hr.job("name")'),
-    Elsewhere("job.id", 'give a second run a name of its own: @hr.job("name-2")'),
-    Elsewhere("app.class", "name the job on the command line: headrace run MODULE:JOB"),
-    Elsewhere(
+REPLACED: tuple[ReplacedProperty, ...] = (
+    ReplacedProperty("job.name", 'name the job in its code: @hr.job("name")'),
+    ReplacedProperty("job.id", 'give a second run its own name: @hr.job("name-2")'),
+    ReplacedProperty("app.class", "name the job on the command line: headrace run MODULE:JOB"),
+    ReplacedProperty(
         "job.coordinator.factory",
-        "leave it out; processes share a job without a cluster by: headrace run MODULE:JOB --join",
+        "leave it out; to share a job among processes without a cluster: headrace run MODULE:JOB "
+        "--join",
     ),
-    Elsewhere(
+    ReplacedProperty(
         "job.coordinator.zk.*", "leave it out: processes find each other by the job's folder"
     ),
-    Elsewhere("app.name", 'name the job in its code: @hr.job("name")'),
-    Elsewhere("task.class", "name the job on the command line: headrace run MODULE:JOB"),
-    Elsewhere("task.inputs", 'read streams in the job\'s code: g.input("stream")'),
-    Elsewhere("task.window.ms", 'make windows in the job\'s code: .window(hr.tumbling("10s"))'),
-    Elsewhere("task.checkpoint.*", "leave it out: every epoch is a checkpoint"),
-    Elsewhere("task.callback.timeout.ms", 'say it of the operator: callback_timeout="30s"'),
-    Elsewhere("task.drop.*", 'say it of the operator: on_error="drop"'),
-    Elsewhere("stores.*.rocksdb.ttl.ms", 'say it of the store: hr.store("name", ttl="1h")'),
-    Elsewhere("stores.*.changelog", 'leave it out, or hr.store("name", changelog=False)'),
-    Elsewhere("stores.*.factory", 'say it of the store: hr.store("name", kind="rocksdb")'),
-    Elsewhere("stores.*.object.cache.size", "set state.cache_bytes, which is for all stores"),
-    Elsewhere("stores.*.key.serde", "leave it out: keys have the types of their columns"),
-    Elsewhere("stores.*.msg.serde", 'say the type of the store: hr.store("name", MyRecord)'),
-    Elsewhere("serializers.*", "leave it out: streams have columns with types"),
-    Elsewhere(
+    ReplacedProperty("app.name", 'name the job in its code: @hr.job("name")'),
+    ReplacedProperty("task.class", "name the job on the command line: headrace run MODULE:JOB"),
+    ReplacedProperty("task.inputs", 'read streams in the job\'s code: g.input("stream")'),
+    ReplacedProperty(
+        "task.window.ms", 'make windows in the job\'s code: .window(hr.tumbling("10s"))'
+    ),
+    ReplacedProperty("task.checkpoint.*", "leave it out: every epoch is a checkpoint"),
+    ReplacedProperty("task.callback.timeout.ms", 'set it on the operator: callback_timeout="30s"'),
+    ReplacedProperty("task.drop.*", 'set it on the operator: on_error="drop"'),
+    ReplacedProperty("stores.*.rocksdb.ttl.ms", 'set it on the store: hr.store("name", ttl="1h")'),
+    ReplacedProperty("stores.*.changelog", 'leave it out, or hr.store("name", changelog=False)'),
+    ReplacedProperty("stores.*.factory", 'set it on the store: hr.store("name", kind="rocksdb")'),
+    ReplacedProperty(
+        "stores.*.object.cache.size", "set state.cache_bytes, which is for all stores"
+    ),
+    ReplacedProperty("stores.*.key.serde", "leave it out: keys have the types of their columns"),
+    ReplacedProperty(
+        "stores.*.msg.serde", 'declare the type of the store: hr.store("name", MyRecord)'
+    ),
+    ReplacedProperty("serializers.*", "leave it out: streams have columns with types"),
+    ReplacedProperty(
         "systems.*.streams.*.samza.bootstrap",
-        'say it of the input: g.input("stream", bootstrap=True)',
+        'set it on the input: g.input("stream", bootstrap=True)',
     ),
-    Elsewhere(
-        "systems.*.streams.*.samza.priority", 'say it of the input: g.input("stream", priority=1)'
+    ReplacedProperty(
+        "systems.*.streams.*.samza.priority", 'set it on the input: g.input("stream", priority=1)'
     ),
-    Elsewhere("systems.*", "leave it out: streams are on the bus below home"),
+    ReplacedProperty("systems.*", "leave it out: streams are on the bus below home"),
 )
 
 
@@ -101,9 +108,9 @@ def alias_of(key: str) -> Alias | None:
     return next((alias for alias in ALIASES if _fits(alias.property, key)), None)
 
 
-def place_of(key: str) -> str | None:
+def replacement_of(key: str) -> str | None:
     """Return what to do instead of a property; ``None``: it is none that is known."""
-    return next((found.instead for found in ELSEWHERE if _fits(found.property, key)), None)
+    return next((found.instead for found in REPLACED if _fits(found.property, key)), None)
 
 
 def _fits(pattern: str, key: str) -> bool:

@@ -20,13 +20,22 @@ from pydantic import (
     model_validator,
 )
 
+from headrace import redaction
 from headrace.config import samza
-from headrace.config.durability import Durability
 from headrace.config.inputs import INPUTS, InputSettings
-from headrace.config.section import MIB, SPARK_TEXT, Folder, Section
-from headrace.config.starts import read_start
-from headrace.config.storing import BusSettings, WarehouseSettings
-from headrace.config.watching import AlertSettings, ObserveSettings, TracingSettings
+from headrace.config.sections import (
+    MIB,
+    SPARK_TEXT,
+    AlertSettings,
+    BusSettings,
+    Durability,
+    Folder,
+    ObserveSettings,
+    Section,
+    TracingSettings,
+    WarehouseSettings,
+    read_start,
+)
 from headrace.errors import InvalidInputError
 
 OPEN_KEY = "spark.conf."  # everything below it belongs to Spark and is not checked here
@@ -46,8 +55,8 @@ class JobSettings(Section):
     tasks: int = Field(
         4,
         ge=1,
-        description="tasks of each keyed stage of a new job whose `partition_by` does not say; "
-        "`jobs rescale` changes them later",
+        description="tasks of each keyed stage of a new job, unless its `partition_by` says "
+        "otherwise; change them later with `jobs rescale`",
     )
     key_groups: int = Field(
         512, ge=1, le=1 << 15, description="hash ranges of keys, fixed when a job is created"
@@ -57,14 +66,14 @@ class JobSettings(Section):
     )
     start: str = Field(
         "earliest",
-        description="where a new job begins to read inputs that do not say so themselves: "
+        description="where a new job starts to read inputs without a start of their own: "
         "earliest, latest, or an event time such as 2013-01-31T05:15",
     )
-    bounded: bool = Field(False, description="stop at the end of the inputs as it is at the start")
+    bounded: bool = Field(False, description="stop at the end that the inputs have at the start")
     replace_outputs: bool = Field(
         False,
-        description="when a bounded job that has ended is run again, drop what its output streams "
-        "hold first; false: the results of the new run follow those of the last",
+        description="when a bounded job that has ended runs again, first remove the rows of "
+        "its output streams; false: append the new results",
     )
     dead_letters: str | None = Field(
         None, min_length=1, description="stream of dead letters; none: the job's name and .dead"
@@ -72,39 +81,41 @@ class JobSettings(Section):
     call_timeout_s: float | None = Field(
         300.0,
         gt=0,
-        description="how long one call of a function of the job may take; none: for ever",
+        description="time limit of one call of a function of the job; none: no limit",
     )
     slot_silence_s: float | None = Field(
         3.0,
         gt=0,
-        description="how long a slot may give no sign of life before its host is taken for frozen "
-        "and its tasks go to others; none: for ever",
+        description="how long a slot can be silent before its host counts as frozen and its "
+        "tasks move; none: no limit",
     )
     rows_per_message: int = Field(
-        1_000_000, ge=1, description="messages that flat_map or process may make of one"
+        1_000_000,
+        ge=1,
+        description="most messages that flat_map or process can make of one message",
     )
     max_concurrency: int = Field(
         1,
         ge=1,
-        description="calls of an asynchronous processor that may be open in a task, where it does "
-        "not say so itself",
+        description="most open calls of an asynchronous processor in a task, unless the "
+        "operator says otherwise",
     )
     threads: int = Field(
         0,
         ge=0,
-        description="threads of each process in which plain processors run; 0: in none, one task "
+        description="threads of each process that run plain processors; 0: none, one task "
         "after the other",
     )
 
     state_semantics: SEMANTICS = Field(
         "exactly_once",
-        description="how often an input record counts in the state although processes die, for "
-        "jobs that do not say so themselves",
+        description="how often an input record counts in the state after failures, for jobs "
+        "without semantics in their code",
     )
     output_semantics: SEMANTICS | None = Field(
         None,
-        description="how often a result shows up in outputs that do not say so themselves; none: "
-        "as the state",
+        description="how often a result appears after failures, for outputs without semantics "
+        "in the code; none: as the state",
     )
 
     @field_validator("start")
@@ -126,36 +137,48 @@ class JobSettings(Section):
 class EpochSettings(Section):
     """How large and how frequent epochs are."""
 
-    interval_ms: int = Field(0, ge=0, description="least time from one epoch's start to the next's")
-    max_rows: int = Field(8_000_000, ge=1, description="input rows of an epoch, over all inputs")
-    max_bytes: int = Field(1024 * MIB, ge=1, description="input bytes of an epoch, over all inputs")
+    interval_ms: int = Field(0, ge=0, description="least time between the starts of two epochs")
+    max_rows: int = Field(
+        8_000_000, ge=1, description="most input rows of an epoch, over all inputs"
+    )
+    max_bytes: int = Field(
+        1024 * MIB, ge=1, description="most input bytes of an epoch, over all inputs"
+    )
     timeout_s: float = Field(
-        600.0, gt=0, description="after this long an epoch reads no more input and ends"
+        600.0, gt=0, description="time after which an epoch reads no more input and ends"
+    )
+    clock_jump_s: float | None = Field(
+        60.0,
+        gt=0,
+        description="largest difference between the clock and the time that has passed; beyond it "
+        "the clock is not believed until it is right again or `jobs accept-clock` accepts it; "
+        "none: it always is",
     )
     calls_ms: int = Field(
         10_000,
         ge=1,
-        description="how long an epoch begins asynchronous calls; it commits what has completed",
+        description="how long an epoch begins asynchronous calls; it commits those that have "
+        "completed",
     )
     wait_ms: int = Field(
         1000,
         ge=0,
-        description="how long an epoch waits for open asynchronous calls while none completes; "
-        "they go on in the next",
+        description="how long an epoch waits for open asynchronous calls while none "
+        "completes; they continue in the next epoch",
     )
     max_waiting: int = Field(
         100_000,
         ge=0,
-        description="messages that may wait for asynchronous calls from one epoch to the next; "
-        "while more do, no input is read",
+        description="messages that can wait for asynchronous calls from one epoch to the "
+        "next; while more wait, no input is read",
     )
     tick_ms: int = Field(
-        100, ge=1, description="how often an idle job looks for new input and for due deadlines"
+        100, ge=1, description="how often an idle job checks for new input and due deadlines"
     )
     order: Literal["even", "lagging"] = Field(
         "even",
-        description="of inputs of one priority: even, all at the same time; lagging, the one whose "
-        "watermark is the oldest first",
+        description="how inputs of the same priority share an epoch; even: equally; lagging: "
+        "the input with the oldest watermark first",
     )
 
 
@@ -168,19 +191,20 @@ class StateSettings(Section):
     overlay_bytes: int = Field(
         128 * MIB,
         ge=1,
-        description="changes that a task may hold in an epoch; when one holds more, "
-        "the next are smaller",
+        description="changes that a task can hold in an epoch; if a task holds more, the next "
+        "epochs are smaller",
     )
     cache_bytes: int = Field(
         256 * MIB,
         ge=0,
-        description="values of key-value stores that a process keeps between epochs, about",
+        description="approximate size of the values of key-value stores that a process keeps "
+        "between epochs",
     )
     block_cache_bytes: int = Field(
         128 * MIB,
         ge=0,
-        description="blocks, indexes and filters of RocksDB stores that a process keeps, and "
-        "with them what is not yet written to files",
+        description="blocks, indexes and filters of RocksDB stores that a process keeps, "
+        "including data not yet written to files",
     )
     write_buffer_bytes: int = Field(
         96 * MIB,
@@ -190,32 +214,33 @@ class StateSettings(Section):
     keep_epochs: int = Field(
         100,
         ge=0,
-        description="epochs before the last whose state can still be read, by `state` commands; "
-        "files that only they need stay as long",
+        description="epochs before the last one whose state `state` commands can read; files "
+        "that only they need are kept as long",
     )
     keep_bytes: int = Field(
         1024 * MIB,
         ge=0,
-        description="files that only kept epochs need; fewer epochs are kept where these are more",
+        description="most bytes of files that only kept epochs need; if they need more, fewer "
+        "epochs are kept",
     )
     durability: DURABILITY = Field(
         "epoch",
-        description="epoch: epochs commit to job_dir; backup(30s): to this host's disk, with a "
-        "copy in job_dir each 30 s",
+        description="epoch: epochs commit to job_dir; backup(30s): to this host's disk, with "
+        "a copy in job_dir every 30 s",
     )
     recovery_timeout_s: float = Field(
-        300.0, gt=0, description="a task whose recovery has not moved for this long is given up"
+        300.0, gt=0, description="time without progress after which the recovery of a task fails"
     )
     disk_wait_s: float | None = Field(
         None,
         ge=0,
-        description="how long a job waits for room on a full disk, or for a sink that is away, "
-        "before it fails; none: until it is stopped",
+        description="how long a job waits for space on a full disk, or for a sink that does "
+        "not answer, before it fails; none: until it is stopped",
     )
     keep_unused_s: float = Field(
         86_400.0,
         ge=0,
-        description="how long the local state of removed jobs and old tasks is kept",
+        description="how long the local state of deleted jobs and former tasks is kept",
     )
 
 
@@ -224,18 +249,18 @@ class PlacementSettings(Section):
 
     affinity: Literal["strict", "best-effort", "none"] = Field(
         "strict",
-        description="of tasks for the host with their state: strict, a host that is lost is waited "
-        "for before its tasks go to others; best-effort, they go at once; none, tasks are dealt "
-        "evenly wherever they were",
+        description="of tasks for the host with their state; strict: wait for a lost host "
+        "before its tasks move; best-effort: move them at once; none: divide "
+        "tasks evenly, wherever they were",
     )
     wait_s: float = Field(
-        5.0, ge=0, description="how long a lost host is waited for where affinity is strict"
+        5.0, ge=0, description="how long to wait for a lost host, with strict affinity"
     )
     max_moves: int = Field(
         4,
         ge=1,
-        description="tasks with state that may leave, in one epoch, a host that is there: for one "
-        "that is new or back, or because theirs is drained",
+        description="most tasks with state that leave an available host in one epoch, to a "
+        "new or returned host, or because theirs is drained",
     )
 
 
@@ -243,13 +268,16 @@ class StandbySettings(Section):
     """Copies of RocksDB stores that are kept up to date on other hosts."""
 
     enabled: bool = Field(
-        False, description="keep copies of tasks' RocksDB stores on other hosts, to take over from"
+        False,
+        description="keep standbys, copies of tasks' RocksDB stores on other hosts, for failover",
     )
     copies: int = Field(
-        1, ge=1, description="of each task, as far as there are hosts; each on a host of its own"
+        1,
+        ge=1,
+        description="standbys of each task, each on its own host, if there are enough hosts",
     )
     share: float = Field(
-        0.5, gt=0, le=1, description="of a core that the copies of a process may use to follow"
+        0.5, gt=0, le=1, description="share of a core that the standbys of a process can use"
     )
 
     @property
@@ -262,8 +290,8 @@ class ControlSettings(Section):
     """The HTTP API of a running driver."""
 
     enabled: bool = Field(True, description="serve the HTTP API while `headrace run` runs a job")
-    host: str = Field("127.0.0.1", min_length=1, description="address that it is bound to")
-    port: int = Field(0, ge=0, le=65535, description="port that it listens on; 0: any that is free")
+    host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
+    port: int = Field(0, ge=0, le=65535, description="port to listen on; 0: any free port")
 
 
 class RemoteSettings(Section):
@@ -271,8 +299,9 @@ class RemoteSettings(Section):
 
     url: str | None = Field(
         None,
-        description="Redis server of the remote stores that name none, as redis://host:6379/0; "
-        "${NAME} is taken from the environment of the executors",
+        description="Redis server of remote stores without a URL of their own, as "
+        "redis://host:6379/0; ${NAME} is taken from the environment of the "
+        "executors",
     )
 
 
@@ -281,20 +310,20 @@ class StandaloneSettings(Section):
 
     workers: Literal["auto", "threads", "processes"] = Field(
         "auto",
-        description="what slots are: threads of the process, or child processes; auto: one slot a "
-        "thread, several child processes",
+        description="what slots are: threads of the process, or child processes; auto: a "
+        "thread for one slot, child processes for several",
     )
     host: str = Field(
         "127.0.0.1",
         min_length=1,
-        description="address at which processes that share a job join the one that drives it; that "
-        "of a network where they are on several hosts",
+        description="address at which processes that share a job reach the one that drives "
+        "it; set a network address if they are on several hosts",
     )
     lease_s: float = Field(
         5.0,
         ge=0.5,
-        description="after so long without a sign of life a process that shares a job is taken for "
-        "lost, also the one that drives it",
+        description="time without a heartbeat after which a process that shares a job counts "
+        "as lost, also the one that drives it",
     )
 
 
@@ -303,10 +332,11 @@ class SparkSettings(Section):
 
     master: str = Field("local[*]", min_length=1, description="Spark master, as Spark names it")
     loop: Literal["direct", "query"] = Field(
-        "direct", description="what drives epochs: a loop, or a Structured Streaming query"
+        "direct",
+        description="deprecated, without effect: the driver's own loop drives epochs; leave it out",
     )
     conf: dict[str, SPARK_TEXT] = Field(
-        default_factory=dict, description="further Spark settings, passed on as they are"
+        default_factory=dict, description="other Spark settings, passed on unchanged"
     )
 
 
@@ -333,7 +363,7 @@ class Settings(Section):
     """The whole tree."""
 
     home: Folder = Field(
-        Path(".headrace"), description="folder of what is embedded: bus, jobs and state"
+        Path(".headrace"), description="folder of the embedded bus, jobs and state"
     )
     job: JobSettings = JobSettings()
     epoch: EpochSettings = EpochSettings()
@@ -348,12 +378,20 @@ class Settings(Section):
     warehouse: WarehouseSettings = WarehouseSettings()
     inputs: dict[str, InputSettings] = Field(
         default_factory=dict,
-        description="tables `[inputs.NAME]`: what stands for a stream that jobs read",
+        description="tables `[inputs.NAME]`: what replaces a stream that jobs read",
     )
     remote: RemoteSettings = RemoteSettings()
     standalone: StandaloneSettings = StandaloneSettings()
     spark: SparkSettings = SparkSettings()
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Hide the secrets in all that this process writes or shows."""
+        for name in ("remote", "spark", "alerts", "tracing"):
+            redaction.remember_setting(name, getattr(self, name).model_dump(exclude={"rules"}))
+        for one in self.inputs.values():
+            if one.dataframe is not None:
+                redaction.remember_setting("", one.dataframe.model_dump())
 
     def with_sources(self, sources: dict[str, str]) -> Settings:
         """Return these settings, knowing where the values that are not defaults came from."""
@@ -401,7 +439,8 @@ class Settings(Section):
         source = self._sources.get(key) or "; ".join(dict.fromkeys(below)) or "default"
         if spark:
             value = self.spark.conf.get(key.removeprefix(OPEN_KEY), "unset")
-            return Explanation(key, "text", "left to Spark", value, source, "a setting of Spark")
+            told = redaction.shown(key, value)
+            return Explanation(key, "text", "left to Spark", told, source, "a setting of Spark")
         section, name = LEAVES[key]
         info = section.model_fields[name]
         owner = self if section is Settings else getattr(self, key.partition(".")[0])
@@ -409,7 +448,7 @@ class Settings(Section):
             key,
             type_name(info.annotation),
             _shown(info.get_default(call_default_factory=True)),
-            _shown(getattr(owner, name)),
+            redaction.shown(key, _shown(getattr(owner, name))),
             source,
             info.description or "",
         )
@@ -436,7 +475,7 @@ def setting_keys() -> tuple[str, ...]:
 
 def unknown_setting(key: str) -> InvalidInputError:
     """Return the error for a name that no setting has, with the nearest one that exists."""
-    if (instead := samza.place_of(key)) is not None:
+    if (instead := samza.replacement_of(key)) is not None:
         return InvalidInputError(f"{key} is a property of Samza, no setting here: {instead}")
     same = [known for known in LEAVES if known.rpartition(".")[2] == key.rpartition(".")[2]]
     near = difflib.get_close_matches(key, LEAVES, n=1, cutoff=0.5)

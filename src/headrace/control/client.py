@@ -1,7 +1,8 @@
 """Asks a running driver by its API; for commands.
 
 ``reachable`` finds a driver that may be asked, and ``asked`` has one answer; where neither is to
-be had, a command goes by the files of the job.
+be had, a command goes by the files of the job. ``control.json`` in the job's storage has the
+address, for its owner alone.
 """
 
 from __future__ import annotations
@@ -12,16 +13,31 @@ import os
 from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
 from headrace.config import Settings
-from headrace.control.place import EVERY_ADDRESS, PLACE, Place
-from headrace.coordinator.backup.places import STORAGES
-from headrace.coordinator.storage import check_job_name, is_alive
+from headrace.coordinator.job_storage import STORAGES, check_job_name, is_alive
 from headrace.errors import HeadraceError, InvalidInputError, UnavailableError
+
+if TYPE_CHECKING:
+    from headrace.control.job_handle import ControlCommand
+
+API_FILE = "control.json"
+EVERY_ADDRESS = ("0.0.0.0", "::")
+"""What a driver binds to that is to be reached at all addresses of its host."""
+
+
+class ApiAddress(msgspec.Struct, frozen=True):
+    """Where a driver's API is, and what it asks for; ``host`` has the process."""
+
+    url: str
+    token: str
+    process: int
+    host: str = ""
+
 
 TIMEOUT_S = 40.0
 ASKED_S = 2.0
@@ -51,9 +67,9 @@ class Client:
     """
 
     def __init__(self, storage: Path, job: str, timeout_s: float = TIMEOUT_S) -> None:
-        self.job, self._timeout_s, self._path = job, timeout_s, storage / PLACE
+        self.job, self._timeout_s, self._path = job, timeout_s, storage / API_FILE
         try:
-            self.place = msgspec.json.decode(self._path.read_bytes(), type=Place)
+            self.place = msgspec.json.decode(self._path.read_bytes(), type=ApiAddress)
         except (FileNotFoundError, NotADirectoryError):
             raise _nobody(job) from None
         self._check_host()
@@ -83,7 +99,7 @@ class Client:
         if self.is_here and not is_alive(self.place.process):
             return True
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=Place) != self.place
+            return msgspec.json.decode(self._path.read_bytes(), type=ApiAddress) != self.place
         except (FileNotFoundError, NotADirectoryError):
             return True
         except (OSError, msgspec.DecodeError):
@@ -110,11 +126,22 @@ class Client:
         try:
             return msgspec.json.decode(data, type=kind)
         except msgspec.DecodeError as error:
-            raise UnavailableError(f"the driver of job {self.job!r} is another version") from error
+            raise self._other_version() from error
 
     def post(self, path: str, **body: Any) -> Any:
         """Return the answer to a POST; raises as ``get`` does."""
         return json.loads(self._asked(path, json.dumps(body).encode()))
+
+    def do(self, command: ControlCommand[_T]) -> _T:
+        """Return the answer to a command that is done at once; raises as ``get_as`` does."""
+        try:
+            answer: _T = msgspec.convert(self.post(command.path), command.answer)
+        except msgspec.ValidationError as error:
+            raise self._other_version() from error
+        return answer
+
+    def _other_version(self) -> UnavailableError:
+        return UnavailableError(f"the driver of job {self.job!r} is another version")
 
     def _asked(self, path: str, body: bytes | None) -> bytes:
         place = urlsplit(self.place.url)
@@ -154,14 +181,14 @@ class Client:
     def _no_answer(self, error: Exception) -> str:
         return (
             f"the driver of job {self.job!r}, process {self.place.process}, does not answer "
-            f"at {self.place.url}: {error}; headrace jobs ls tells whether it runs"
+            f"at {self.place.url}: {error}; headrace jobs ls shows whether it runs"
         )
 
 
 def _nobody(job: str) -> InvalidInputError:
     return InvalidInputError(
         f"no driver of job {job!r} answers: it does not run, or has control.enabled=false; "
-        "headrace jobs ls tells which jobs run",
+        "headrace jobs ls shows which jobs run",
         job=job,
     )
 

@@ -13,20 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.clock import SystemClock
-from headrace.control.alerts.book import load_book
-from headrace.control.board import Board
-from headrace.control.hot_keys import HeavyKeys
-from headrace.control.samples import SampleLog
-from headrace.coordinator.drivers import Driver
-from headrace.coordinator.hosts.everywhere import as_marked
-from headrace.coordinator.hosts.record import LOST, MOVED
-from headrace.coordinator.inspection.host_views import (
-    HostView,
-    happening_text,
-    host_views,
-    pending_moves,
-)
-from headrace.coordinator.inspection.job_list import (
+from headrace.control.alert_rules import load_alerts
+from headrace.control.history import SampleLog
+from headrace.control.job_status import HeavyKeys, JobStatus
+from headrace.coordinator.drain import with_current_cordons
+from headrace.coordinator.host_state import FOLLOWED_BYTES, FOLLOWED_MS, LOST, MOVED, STANDBY
+from headrace.coordinator.inspection.job_view import (
     InputView,
     JobView,
     PartView,
@@ -34,9 +26,15 @@ from headrace.coordinator.inspection.job_list import (
     StageView,
     view_job,
 )
+from headrace.coordinator.job_events import (
+    HostView,
+    JobEvent,
+    event_text,
+    host_views,
+    pending_moves,
+)
+from headrace.coordinator.leader_lease import DriverProcess
 from headrace.coordinator.manifest import JobState
-from headrace.coordinator.standby.placing import FOLLOWED_BYTES, FOLLOWED_MS, STANDBY
-from headrace.coordinator.story import Event
 from headrace.errors import CorruptDataError
 
 DESCRIBED_KEYS = 3
@@ -44,7 +42,7 @@ DESCRIBED_KEYS = 3
 
 
 @dataclass(frozen=True)
-class MemberTold:
+class MemberDescription:
     """A process of a shared job; ``host_id`` is the identity of its state directory."""
 
     host_id: str
@@ -55,7 +53,7 @@ class MemberTold:
 
 
 @dataclass(frozen=True)
-class EventTold:
+class EventDescription:
     """Something that happened; ``epoch`` is the last committed one before it."""
 
     at_ms: int
@@ -65,7 +63,7 @@ class EventTold:
 
 
 @dataclass(frozen=True)
-class HappeningTold:
+class ClusterEventDescription:
     """Something that happened to the hosts of a job, as its manifest has it."""
 
     time_ms: int
@@ -75,7 +73,7 @@ class HappeningTold:
 
 
 @dataclass(frozen=True)
-class MovesTold:
+class MovesDescription:
     """How many tasks changed their host, by choice or by a loss, and how many are to."""
 
     done: int
@@ -84,16 +82,16 @@ class MovesTold:
 
 
 @dataclass(frozen=True)
-class PlacementTold:
+class PlacementDescription:
     """Where the tasks of a job are."""
 
     hosts: tuple[HostView, ...]
-    moves: MovesTold
-    story: tuple[HappeningTold, ...]
+    moves: MovesDescription
+    story: tuple[ClusterEventDescription, ...]
 
 
 @dataclass(frozen=True)
-class FollowedTold:
+class StandbyProgress:
     """What the standbys of a stage have read so far, and how long that took."""
 
     bytes: int
@@ -101,7 +99,7 @@ class FollowedTold:
 
 
 @dataclass(frozen=True)
-class RuleTold:
+class RuleDescription:
     """A rule of alerts, since when it is true, and when it fired; ``None``: it is not, did not."""
 
     rule: str
@@ -112,7 +110,7 @@ class RuleTold:
 
 
 @dataclass(frozen=True)
-class Description:
+class JobDescription:
     """A job as of its last epoch; times in ms, ``None`` where something is not known.
 
     ``live``: its driver told it, else its files did. ``process`` is that of the driver, if one
@@ -126,7 +124,7 @@ class Description:
     host: str | None
     storage: str
     problem: str | None = None
-    members: tuple[MemberTold, ...] = ()
+    members: tuple[MemberDescription, ...] = ()
     epoch: int | None = None
     oldest_epoch: int | None = None
     epoch_ms: int | None = None
@@ -149,28 +147,28 @@ class Description:
     failures: dict[str, int] | None = None
     deployed: bool = False
     standbys_to_fill: int = 0
-    standbys_followed: dict[str, FollowedTold] | None = None
-    placement: PlacementTold | None = None
+    standbys_followed: dict[str, StandbyProgress] | None = None
+    placement: PlacementDescription | None = None
     outputs: tuple[str, ...] = ()
     sinks: tuple[SinkView, ...] = ()
-    alerts: tuple[RuleTold, ...] = ()
+    alerts: tuple[RuleDescription, ...] = ()
     hot_keys: tuple[HeavyKeys, ...] = ()
-    events: tuple[EventTold, ...] = ()
+    events: tuple[EventDescription, ...] = ()
 
 
-def described(view: JobView) -> Description:
+def describe_job(view: JobView) -> JobDescription:
     """Return what is told of a job by its files."""
     rules, keys = _kept_rules(view.storage), SampleLog(view.storage).kept_keys()
     return replace(_of_view(view), alerts=rules, hot_keys=tuple(map(_first, keys)))
 
 
-def live_description(board: Board) -> Description:
+def describe_live_job(board: JobStatus) -> JobDescription:
     """Return what a driver tells of its job.
 
     Raises:
         UnavailableError: it has not begun yet.
     """
-    own = Driver(os.getpid(), os.uname().nodename, is_here=True)
+    own = DriverProcess(os.getpid(), os.uname().nodename, is_here=True)
     known = {state.job: state for state in board.states}
     view = view_job(board.settings, board.job, board.bus, board.clock, own, known)
     return replace(
@@ -178,22 +176,22 @@ def live_description(board: Board) -> Description:
         status=board.status,
         live=True,
         alerts=tuple(
-            RuleTold(one.rule, one.kind, one.text, one.since_ms, one.fired_ms)
+            RuleDescription(one.rule, one.kind, one.text, one.since_ms, one.fired_ms)
             for one in board.alerts()
         ),
         hot_keys=tuple(board.heavy_keys(DESCRIBED_KEYS)),
     )
 
 
-def event_told(event: Event) -> EventTold:
+def describe_event(event: JobEvent) -> EventDescription:
     """Return an event of a job's story."""
     epoch = event.epoch if event.epoch >= 0 else None
-    return EventTold(event.time_ms, event.kind, event.text, epoch)
+    return EventDescription(event.time_ms, event.kind, event.text, epoch)
 
 
-def _of_view(view: JobView) -> Description:
+def _of_view(view: JobView) -> JobDescription:
     driver, state = view.driver, view.state
-    told = Description(
+    told = JobDescription(
         view.job,
         view.status,
         live=False,
@@ -202,15 +200,15 @@ def _of_view(view: JobView) -> Description:
         storage=str(view.storage),
         problem=view.problem or None,
         members=tuple(
-            MemberTold(one.host_id, one.host, one.process, one.slots, one.drives)
+            MemberDescription(one.host_id, one.host, one.process, one.slots, one.drives)
             for one in view.members
         ),
-        events=tuple(map(event_told, view.events)),
+        events=tuple(map(describe_event, view.events)),
     )
     return told if state is None else _with_state(told, view, state)
 
 
-def _with_state(told: Description, view: JobView, state: JobState) -> Description:
+def _with_state(told: JobDescription, view: JobView, state: JobState) -> JobDescription:
     counts = state.counts
     return replace(
         told,
@@ -241,35 +239,38 @@ def _with_state(told: Description, view: JobView, state: JobState) -> Descriptio
         deployed=view.is_deployed,
         standbys_to_fill=view.standbys_to_fill,
         standbys_followed=_followed(counts),
-        placement=_placement(as_marked(state, view.storage.parent)),
+        placement=_placement(with_current_cordons(state, view.storage.parent)),
         outputs=view.outputs,
         sinks=view.sinks,
     )
 
 
-def _followed(counts: Mapping[str, int]) -> dict[str, FollowedTold]:
+def _followed(counts: Mapping[str, int]) -> dict[str, StandbyProgress]:
     names = [n.removeprefix(FOLLOWED_BYTES) for n in counts if n.startswith(FOLLOWED_BYTES)]
     return {
-        n: FollowedTold(counts[FOLLOWED_BYTES + n], counts.get(FOLLOWED_MS + n, 0)) for n in names
+        n: StandbyProgress(counts[FOLLOWED_BYTES + n], counts.get(FOLLOWED_MS + n, 0))
+        for n in names
     }
 
 
-def _placement(state: JobState) -> PlacementTold:
-    return PlacementTold(
+def _placement(state: JobState) -> PlacementDescription:
+    return PlacementDescription(
         tuple(host_views(state)),
-        MovesTold(state.counts.get(MOVED, 0), state.counts.get(LOST, 0), pending_moves(state)),
+        MovesDescription(
+            state.counts.get(MOVED, 0), state.counts.get(LOST, 0), pending_moves(state)
+        ),
         tuple(
-            HappeningTold(one.time_ms, str(one.what), one.host, happening_text(one, state))
+            ClusterEventDescription(one.time_ms, str(one.what), one.host, event_text(one, state))
             for one in state.story
         ),
     )
 
 
-def _kept_rules(storage: Path) -> tuple[RuleTold, ...]:
+def _kept_rules(storage: Path) -> tuple[RuleDescription, ...]:
     with suppress(CorruptDataError, OSError):  # ``alerts ls`` tells of it
         return tuple(
-            RuleTold(name, held.kind, held.text, held.since_ms, held.fired_ms)
-            for name, held in sorted(load_book(storage, SystemClock()).rules.items())
+            RuleDescription(name, held.kind, held.text, held.since_ms, held.fired_ms)
+            for name, held in sorted(load_alerts(storage, SystemClock()).rules.items())
         )
     return ()
 

@@ -1,45 +1,353 @@
-"""Metrics of a running job in Prometheus's text format, made when somebody asks."""
+"""Metrics of a running job in Prometheus's text format, made when somebody asks.
+
+Names are ``headrace_<what>_<unit>`` in base units, counters end in ``_total``. Labels are names
+of parts of the job, never a key or a user. The guide has the same table.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from headrace.control.board import Board
-from headrace.control.figures import Histogram
-from headrace.control.metric_table import TABLE, Family
-from headrace.control.metric_values import Value, values
+from headrace.control.api_models import job_info, known_time, task_watermark
+from headrace.control.job_status import Histogram, JobStatus
+from headrace.coordinator.host_state import (
+    ACTIVE_LOST,
+    FAILOVER,
+    FOLLOWED,
+    FOLLOWED_BYTES,
+    FOLLOWED_MS,
+    LOST,
+    MISSED,
+    MOVED,
+    NO_FAILOVER,
+    PLACEMENT,
+    STANDBY,
+    STANDBY_LOST,
+    STANDBYS_MISSED,
+)
+from headrace.coordinator.manifest import SINK_ROWS, JobState, state_bytes
+from headrace.errors import HeadraceError, UnavailableError
+
+Kind = Literal["gauge", "counter", "histogram"]
 
 
-def metrics_text(board: Board) -> bytes:
+class Family(NamedTuple):
+    """One metric; counters are named without their ``_total``."""
+
+    name: str
+    kind: Kind
+    text: str
+    labels: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> str:
+        """The name that a query uses."""
+        return f"{self.name}_total" if self.kind == "counter" else self.name
+
+    @property
+    def all_labels(self) -> tuple[str, ...]:
+        """The labels, ``job`` first."""
+        return ("job", *self.labels)
+
+
+TASK = ("stage", "task")
+PARTITION = ("input", "partition")
+
+JOB = (
+    Family("headrace_job_status", "gauge", "1 for the current status of the job", ("status",)),
+    Family("headrace_job_start_time_seconds", "gauge", "start of the driver, s since 1970"),
+    Family("headrace_job_generation", "gauge", "driver generation of the last epoch"),
+    Family("headrace_epoch", "gauge", "number of the last committed epoch"),
+    Family("headrace_epoch_time_seconds", "gauge", "wall clock of the last epoch, s since 1970"),
+    Family("headrace_lag_rows", "gauge", "rows left unread by the last epoch"),
+    Family(
+        "headrace_rows",
+        "counter",
+        "rows counted in all epochs: in, late, dropped, dead_letters and others",
+        ("what",),
+    ),
+    Family("headrace_driver_epochs", "counter", "epochs of this driver"),
+    Family("headrace_driver_busy_seconds", "counter", "time spent in epochs of this driver, s"),
+    Family("headrace_driver_output_rows", "counter", "rows emitted by this driver"),
+    Family("headrace_epoch_seconds", "histogram", "duration of epochs, s", ("part",)),
+    Family(
+        "headrace_epoch_step_seconds",
+        "histogram",
+        "duration of each step of epochs, s",
+        ("part", "step"),
+    ),
+    Family(
+        "headrace_slot_step_seconds",
+        "counter",
+        "time of all slots in each step, s",
+        ("step",),
+    ),
+    Family(
+        "headrace_cache_reads",
+        "counter",
+        "reads of stored values, by where they were found",
+        ("found",),
+    ),
+    Family("headrace_copy_behind_epochs", "gauge", "lag of the copy, epochs", ("part",)),
+    Family("headrace_copy_behind_seconds", "gauge", "lag of the copy, s", ("part",)),
+    Family("headrace_alert_firing", "gauge", "1 if the rule fires, else 0", ("rule", "kind")),
+    Family(
+        "headrace_hot_key_share",
+        "gauge",
+        "recent share of rows of the heaviest keys, 0 to 1, by rank",
+        ("operator", "rank"),
+    ),
+)
+FAILURES = (
+    Family("headrace_tasks_moved", "counter", "tasks moved from an available host"),
+    Family(
+        "headrace_tasks_unassigned", "counter", "tasks whose host was lost and not back in time"
+    ),
+    Family("headrace_tasks_homeless", "counter", "deprecated: headrace_tasks_unassigned_total"),
+    Family("headrace_tasks_interrupted", "counter", "tasks whose host was away, lost or not"),
+    Family("headrace_standbys_interrupted", "counter", "standbys whose host was away, lost or not"),
+    Family("headrace_active_failures", "counter", "tasks with standbys whose host was lost"),
+    Family("headrace_standby_failures", "counter", "standbys whose host was lost"),
+    Family("headrace_failovers", "counter", "tasks that moved to the host of a standby"),
+    Family("headrace_failovers_impossible", "counter", "tasks of lost hosts without a standby"),
+)
+STAGES = (
+    Family("headrace_watermark_seconds", "gauge", "watermark of a stage, s since 1970", ("stage",)),
+    Family("headrace_stage_tasks", "gauge", "tasks of a keyed stage", ("stage",)),
+    Family("headrace_state_bytes", "gauge", "approximate state of a stage, bytes", ("stage",)),
+    Family("headrace_standbys", "gauge", "standbys of a stage", ("stage",)),
+    Family("headrace_standbys_wanted", "gauge", "wanted standbys of a stage", ("stage",)),
+    Family(
+        "headrace_standbys_filled", "gauge", "standbys with all but the latest changes", ("stage",)
+    ),
+    Family(
+        "headrace_standby_behind_epochs", "gauge", "lag of the last standby, epochs", ("stage",)
+    ),
+    Family("headrace_standby_behind_bytes", "gauge", "lag of the last standby, bytes", ("stage",)),
+    Family("headrace_standby_read_bytes", "counter", "changes read by standbys, bytes", ("stage",)),
+    Family("headrace_standby_busy_seconds", "counter", "working time of standbys, s", ("stage",)),
+    Family(
+        "headrace_operator_rows",
+        "counter",
+        "rows received and emitted by an operator",
+        ("operator", "direction"),
+    ),
+    Family("headrace_sink_rows", "counter", "rows passed to a sink", ("sink",)),
+)
+TASKS = (
+    Family("headrace_task_state_bytes", "gauge", "approximate state of a task, bytes", TASK),
+    Family(
+        "headrace_task_changelog_bytes", "gauge", "changes since the task's snapshot, bytes", TASK
+    ),
+    Family("headrace_task_watermark_seconds", "gauge", "watermark of a task, s since 1970", TASK),
+    Family("headrace_task_last_epoch", "gauge", "last epoch that changed the task's state", TASK),
+    Family("headrace_task_waiting_rows", "gauge", "rows waiting for asynchronous calls", TASK),
+    Family(
+        "headrace_task_standby_behind_epochs",
+        "gauge",
+        "lag of a standby of a task, epochs",
+        (*TASK, "host"),
+    ),
+    Family(
+        "headrace_store_bytes",
+        "gauge",
+        "approximate live entries of a store, bytes, of tasks that ran under this driver",
+        (*TASK, "store"),
+    ),
+)
+INPUTS = (
+    Family("headrace_input_next_offset", "gauge", "next offset to read", PARTITION),
+    Family("headrace_input_lag_rows", "gauge", "rows not yet read now", PARTITION),
+    Family("headrace_input_time_seconds", "gauge", "highest event time, s since 1970", PARTITION),
+)
+TABLE = (*JOB, *FAILURES, *STAGES, *TASKS, *INPUTS)
+
+
+STATUSES = ("starting", "running", "paused", "stopping", "ended")
+RANKS = 5
+_COUNTED = {
+    "headrace_tasks_moved": MOVED,
+    "headrace_tasks_unassigned": LOST,
+    "headrace_tasks_homeless": LOST,
+    "headrace_tasks_interrupted": MISSED,
+    "headrace_standbys_interrupted": STANDBYS_MISSED,
+    "headrace_active_failures": ACTIVE_LOST,
+    "headrace_standby_failures": STANDBY_LOST,
+    "headrace_failovers": FAILOVER,
+    "headrace_failovers_impossible": NO_FAILOVER,
+}
+
+
+class MetricValue(NamedTuple):
+    """One value of a metric."""
+
+    name: str
+    labels: tuple[str, ...]
+    value: float | Histogram
+
+
+def metric_values(board: JobStatus) -> Iterator[MetricValue]:
+    """Yield every value that there is by now."""
+    yield from _of_job(board)
+    yield from _counted(board)
+    for rule in board.alerts():
+        labels = (rule.rule, rule.kind)
+        yield MetricValue("headrace_alert_firing", labels, float(rule.fired_ms is not None))
+    try:
+        state, states = board.state, board.states
+    except UnavailableError:
+        return
+    yield from _of_state(state)
+    for part in states:
+        yield from _operators(part)
+    yield from _stages(board, state)
+    yield from _tasks(board, state)
+    yield from _inputs(board, state)
+
+
+def _of_job(board: JobStatus) -> Iterator[MetricValue]:
+    info = job_info(board)
+    for status in STATUSES:
+        yield MetricValue("headrace_job_status", (status,), float(status == info.status))
+    found = {
+        "headrace_job_start_time_seconds": info.began_ms / 1000,
+        "headrace_job_generation": info.generation,
+        "headrace_epoch": info.epoch,
+        "headrace_epoch_time_seconds": None if info.epoch_ms is None else info.epoch_ms / 1000,
+        "headrace_lag_rows": info.lag,
+    }
+    for name, value in found.items():
+        if value is not None:
+            yield MetricValue(name, (), value)
+
+
+def _counted(board: JobStatus) -> Iterator[MetricValue]:
+    figures = board.counted()
+    yield MetricValue("headrace_driver_epochs", (), board.count)
+    yield MetricValue("headrace_driver_busy_seconds", (), board.busy_ms / 1000)
+    yield MetricValue("headrace_driver_output_rows", (), figures.output_rows)
+    for part, took in figures.epochs.items():
+        yield MetricValue("headrace_epoch_seconds", (part,), took)
+    for labels, took in figures.steps.items():
+        yield MetricValue("headrace_epoch_step_seconds", labels, took)
+    for step, seconds in figures.slot_steps_s.items():
+        yield MetricValue("headrace_slot_step_seconds", (step,), seconds)
+    for name, found in (("memory", "hits"), ("store", "misses")):
+        yield MetricValue("headrace_cache_reads", (name,), figures.cache[found])
+    for part, (epochs, seconds) in figures.copies.items():
+        yield MetricValue("headrace_copy_behind_epochs", (part,), epochs)
+        yield MetricValue("headrace_copy_behind_seconds", (part,), seconds)
+    for one in board.heavy_keys(RANKS):
+        for rank, key in enumerate(one.keys, 1):
+            yield MetricValue("headrace_hot_key_share", (one.operator, str(rank)), key.share)
+
+
+def _of_state(state: JobState) -> Iterator[MetricValue]:
+    for name, count in state.counts.items():
+        if name.startswith(SINK_ROWS):
+            yield MetricValue("headrace_sink_rows", (name.removeprefix(SINK_ROWS),), count)
+        elif not name.startswith((STANDBY, FOLLOWED, PLACEMENT)):
+            yield MetricValue("headrace_rows", (name,), count)
+    for metric, counted in _COUNTED.items():
+        yield MetricValue(metric, (), state.counts.get(counted, 0))
+    for stage, watermark in state.watermarks.items():
+        yield from _time("headrace_watermark_seconds", (stage,), watermark)
+
+
+def _operators(state: JobState) -> Iterator[MetricValue]:
+    for operator, held in state.operators.items():
+        counts = held.counts
+        for direction, found in (
+            ("received", counts.get("received", 0)),
+            ("sent", counts.get("sent") or counts.get("out", 0)),
+        ):
+            yield MetricValue("headrace_operator_rows", (operator, direction), found)
+
+
+def _time(name: str, labels: tuple[str, ...], at_ms: int | None) -> Iterator[MetricValue]:
+    found = None if at_ms is None else known_time(at_ms)
+    if found is not None:
+        yield MetricValue(name, labels, found / 1000)
+
+
+def _stages(board: JobStatus, state: JobState) -> Iterator[MetricValue]:
+    for view in board.stages:
+        standby = view.standby
+        yield MetricValue("headrace_stage_tasks", (view.stage,), view.tasks)
+        yield MetricValue("headrace_state_bytes", (view.stage,), view.state_bytes)
+        for name, found in (
+            ("headrace_standbys", standby.standbys if standby else 0),
+            ("headrace_standbys_wanted", standby.wanted if standby else 0),
+            ("headrace_standbys_filled", standby.filled if standby else 0),
+            ("headrace_standby_behind_epochs", standby.epochs if standby else 0),
+            ("headrace_standby_behind_bytes", standby.size if standby else 0),
+        ):
+            yield MetricValue(name, (view.stage,), found)
+        followed = state.counts.get(FOLLOWED_BYTES + view.stage, 0)
+        worked_ms = state.counts.get(FOLLOWED_MS + view.stage, 0)
+        yield MetricValue("headrace_standby_read_bytes", (view.stage,), followed)
+        yield MetricValue("headrace_standby_busy_seconds", (view.stage,), worked_ms / 1000)
+
+
+def _tasks(board: JobStatus, state: JobState) -> Iterator[MetricValue]:
+    stores = board.counted().stores
+    for name, task in state.tasks.items():
+        stage, _, number = name.rpartition("/")
+        labels = (stage, number)
+        yield MetricValue("headrace_task_state_bytes", labels, state_bytes(task))
+        yield MetricValue("headrace_task_changelog_bytes", labels, task.segment_bytes)
+        yield MetricValue("headrace_task_last_epoch", labels, task.epoch)
+        yield MetricValue("headrace_task_waiting_rows", labels, task.waiting)
+        watermark = task_watermark(state, stage, task)
+        yield from _time("headrace_task_watermark_seconds", labels, watermark)
+        for standby in state.standbys.get(name, ()):
+            behind = max(0, task.epoch - standby.epoch)
+            yield MetricValue(
+                "headrace_task_standby_behind_epochs", (*labels, standby.host), behind
+            )
+        for store, size in stores.get(name, {}).items():
+            yield MetricValue("headrace_store_bytes", (*labels, store), size)
+
+
+def _inputs(board: JobStatus, state: JobState) -> Iterator[MetricValue]:
+    for name, positions in state.inputs.items():
+        for partition, held in sorted(positions.items()):
+            labels = (name, str(partition))
+            yield MetricValue("headrace_input_next_offset", labels, held.next_offset)
+            yield from _time("headrace_input_time_seconds", labels, held.max_time)
+    with suppress(HeadraceError, OSError):  # a stream that does not answer has no lag to tell
+        for (name, partition), lag in board.current_lags().items():
+            yield MetricValue("headrace_input_lag_rows", (name, str(partition)), lag)
+
+
+def metrics_text(board: JobStatus) -> bytes:
     """Return all metrics in Prometheus's text format."""
     registry = CollectorRegistry()
-    registry.register(_Job(board))
+    registry.register(_JobCollector(board))
     return generate_latest(registry)
 
 
-class _Job(Collector):
-    def __init__(self, board: Board) -> None:
+class _JobCollector(Collector):
+    def __init__(self, board: JobStatus) -> None:
         self._board = board
 
     def collect(self) -> Iterator[Metric]:
         """Return each family of the table, with the values that there are by now."""
-        found: dict[str, list[Value]] = {family.name: [] for family in TABLE}
-        for value in values(self._board):
+        found: dict[str, list[MetricValue]] = {family.name: [] for family in TABLE}
+        for value in metric_values(self._board):
             found[value.name].append(value)
         for family in TABLE:
-            yield _made(family, self._board.job, found[family.name])
+            yield _metric_family(family, self._board.job, found[family.name])
 
 
-def _made(family: Family, job: str, found: list[Value]) -> Metric:
+def _metric_family(family: Family, job: str, found: list[MetricValue]) -> Metric:
     if family.kind == "histogram":
         histogram = HistogramMetricFamily(family.name, family.text, labels=family.all_labels)
         for one in found:

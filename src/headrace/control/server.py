@@ -1,7 +1,7 @@
-"""Serves the API of a driver in a thread of its own, and leaves word of where.
+"""Serves the API of a driver in a thread of its own, and writes its address to a file.
 
 ``control.json`` in the job's storage has address and token, for its owner alone; it is there as
-long as the server is.
+long as the server is. What changes a job is asked of each of its parts.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.clock import Clock
-from headrace.control.asking import PartsRequests
-from headrace.control.board import Board
-from headrace.control.place import EVERY_ADDRESS, PLACE, Place
+from headrace.control.client import API_FILE, EVERY_ADDRESS, ApiAddress
+from headrace.control.job_handle import DriverHandle
+from headrace.control.job_status import JobStatus
 from headrace.errors import InvalidInputError
-from headrace.files import Files
+from headrace.files import Files, write_private
 
 if TYPE_CHECKING:
     from uvicorn import Server
+
 
 STOP_S = 5.0
 BACKLOG = 64
@@ -43,7 +44,7 @@ class ControlServer:
     """
 
     def __init__(
-        self, board: Board, storage: Path, host: str, port: int, files: Files, clock: Clock
+        self, board: JobStatus, storage: Path, host: str, port: int, files: Files, clock: Clock
     ) -> None:
         self._board, self._storage = board, storage
         self._host, self._port = host, port
@@ -51,7 +52,7 @@ class ControlServer:
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._listener: socket.socket | None = None
-        self.place: Place | None = None
+        self.place: ApiAddress | None = None
 
     def start(self) -> None:
         """Listen, leave word of where, and serve from another thread.
@@ -65,8 +66,10 @@ class ControlServer:
         if shown in EVERY_ADDRESS:  # which from another host would be that one itself
             shown = host
         shown = f"[{shown}]" if ":" in shown else shown
-        self.place = Place(f"http://{shown}:{taken}", token, os.getpid(), host)
-        _leave_word(self._storage / PLACE, self.place, self._clock)
+        self.place = ApiAddress(f"http://{shown}:{taken}", token, os.getpid(), host)
+        write_private(
+            self._storage / API_FILE, msgspec.json.encode(self.place), self._clock.new_id()
+        )
         self._thread = threading.Thread(target=self._serve, name="headrace-control", daemon=True)
         self._thread.start()
 
@@ -74,12 +77,12 @@ class ControlServer:
         # Half a second to load, which no epoch waits for.
         import uvicorn  # noqa: PLC0415
 
-        from headrace.control.app import make_app  # noqa: PLC0415
+        from headrace.control.http_api import make_app  # noqa: PLC0415
 
         assert self.place is not None
         assert self._listener is not None
-        requests = PartsRequests(self._storage, self._board, self._files, self._clock)
-        app = make_app(self._board, self.place.token, requests.ask, requests.save, requests)
+        job = DriverHandle(self._storage, self._board, self._files, self._clock)
+        app = make_app(self._board, self.place.token, job)
         config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")
         server = uvicorn.Server(config)
         watcher = threading.Thread(target=self._end, args=(server,), daemon=True)
@@ -105,9 +108,9 @@ class ControlServer:
 
     def _take_word_back(self) -> None:
         """Remove the word, unless a driver that took over has left its own there."""
-        path = self._storage / PLACE
+        path = self._storage / API_FILE
         with suppress(OSError, msgspec.DecodeError):
-            if msgspec.json.decode(path.read_bytes(), type=Place) == self.place:
+            if msgspec.json.decode(path.read_bytes(), type=ApiAddress) == self.place:
                 path.unlink()
 
 
@@ -125,12 +128,3 @@ def _listening(host: str, port: int) -> socket.socket:
             "leave control.port out for one that is free, or set control.enabled=false"
         ) from error
     return listener
-
-
-def _leave_word(path: Path, place: Place, clock: Clock) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}-{clock.new_id()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "wb") as file:
-        file.write(msgspec.json.encode(place))
-    os.replace(temporary, path)

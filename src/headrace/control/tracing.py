@@ -12,13 +12,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InvalidInputError
+from headrace.redaction import redacted
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
     from headrace.config import Settings
-    from headrace.coordinator.observed import SlotSeen
-    from headrace.coordinator.summary import EpochSummary
+    from headrace.coordinator.epoch_records import EpochSummary
+    from headrace.coordinator.slot_reports import SlotMetrics
 
 STOP_S = 3.0
 _NS = 1_000_000  # of a millisecond
@@ -60,7 +61,7 @@ class EpochTracer:
         )
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("headrace")
-        self._words, self._give_up = _Words(tell), give_up
+        self._words, self._give_up = _FirstComplaint(tell), give_up
         logging.getLogger(_LOGGER).addHandler(self._words)
         logging.getLogger(_LOGGER).propagate = False
 
@@ -96,7 +97,7 @@ class EpochTracer:
             span.end(at)
         whole.end(end)
 
-    def _slots(self, within: Any, begin: int, slots: list[SlotSeen]) -> None:
+    def _slots(self, within: Any, begin: int, slots: list[SlotMetrics]) -> None:
         """Make a span for each slot of a level; when exactly one began is not known."""
         for slot in slots:
             span = self._tracer.start_span(f"slot {slot.slot}", within, start_time=begin)
@@ -125,7 +126,7 @@ class EpochTracer:
             ending.join(STOP_S)
 
 
-class _Words(logging.Handler):
+class _FirstComplaint(logging.Handler):
     """Tells of the first thing that OpenTelemetry complains of; it says the same each second."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -137,11 +138,11 @@ class _Words(logging.Handler):
         """Tell it once."""
         if not self.is_quiet:
             self.is_quiet = True
-            said = textwrap.shorten(record.getMessage(), _SHOWN, placeholder="…")
-            self._tell(f"tracing: {said}; epochs go on without traces")
+            said = textwrap.shorten(redacted(record.getMessage()), _SHOWN, placeholder="…")
+            self._tell(f"tracing: {said}; epochs continue without traces")
 
 
-def tracer_of(settings: Settings, job: str, tell: Callable[[str], None]) -> EpochTracer | None:
+def epoch_tracer(settings: Settings, job: str, tell: Callable[[str], None]) -> EpochTracer | None:
     """Return what sends traces where the settings say; ``None`` where they do not.
 
     Args:

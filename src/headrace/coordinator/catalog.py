@@ -15,38 +15,31 @@ import msgspec
 import pyarrow as pa
 
 from headrace.errors import CorruptDataError
+from headrace.faults import fault
 from headrace.files import Files
 from headrace.graph.aggregates import Aggregate
-from headrace.graph.joins import JoinStreams
+from headrace.graph.operator_base import TableBinding
 from headrace.graph.operators import (
-    Deduplicate,
     Operator,
     Process,
     RunningAggregate,
     StoreSpec,
     WindowAggregate,
 )
-from headrace.graph.ordering import InOrder
-from headrace.graph.table_operators import JoinKept, KeepTable, kept_stores
 from headrace.graph.windows import GlobalWindow, Hopping, Session, Sliding, Tumbling
-from headrace.plan.explain import describe as describe_operator
-from headrace.plan.joins import join_layouts
-from headrace.plan.stages import TOGETHER, JobPlan, Stage, TableBinding
-from headrace.plan.tables import tables_of
-from headrace.records.layout import TableLayout
-from headrace.records.schema import schema_to_text
+from headrace.plan.stages import (
+    UNKEYED,
+    JobPlan,
+    Stage,
+)
+from headrace.records.schema import TableLayout, schema_to_text
+from headrace.runtime.context import REMOTE
+from headrace.runtime.ktable_joins import without_hidden
+from headrace.runtime.node_factory import layouts_of
+from headrace.runtime.stage_task import store_specs
+from headrace.runtime.standbys import standby_specs
+from headrace.runtime.windows.layouts import Clusters, clusters_of, kept_aggregates, steps_of
 from headrace.state.value_types import JSON, describe
-from headrace.task.building import timer_store
-from headrace.task.deduplicate import id_layout
-from headrace.task.in_order import in_order_layout
-from headrace.task.kept.layouts import kept_layouts
-from headrace.task.kept.waiting import without_hidden
-from headrace.task.remotes import REMOTE
-from headrace.task.stage_task import store_specs
-from headrace.task.standbys import standby_specs
-from headrace.task.windows.aggregate_nodes import kept_aggregates
-from headrace.task.windows.clusters import Clusters, clusters_of
-from headrace.task.windows.count_steps import steps_of
 
 FOLDER = "catalog"
 KEPT = 20
@@ -92,7 +85,8 @@ class StoreEntry(msgspec.Struct, frozen=True):
     remote or not logged is not ``in_files``. Of ``ids`` the first columns of ``keys`` are those
     of the ``partition_by``, ``shared`` so many, and they may live ``by_event`` time. Of ``rows``
     ``columns`` is the schema of those beside the key. ``waits``, the fields of
-    ``task.windows.clusters.Clusters``, is of windows that keep what was sent apart from what waits.
+    ``runtime.windows.layouts.Clusters``, is of windows that keep what was sent apart from what
+    waits.
     """
 
     name: str
@@ -223,7 +217,7 @@ def describe_plan(plan: JobPlan, standby_copies: int = 0) -> Catalog:
 
 
 def _table(plan: JobPlan, table: TableBinding) -> TableEntry:
-    specs = (spec for operator in plan.graph.operators for spec in tables_of(operator))
+    specs = (spec for operator in plan.graph.operators for spec in operator.broadcast_stores)
     file = next((spec.file for spec in specs if spec.name == table.name), None)
     return TableEntry(table.name, table.stream or "", file or "", table.file, table.digest)
 
@@ -249,7 +243,7 @@ def _operators(plan: JobPlan) -> Iterator[OperatorEntry]:
     for operator in plan.graph.operators:
         if operator.name in stage_of:
             kind, stage = type(operator).__name__, stage_of[operator.name]
-            text = describe_operator(operator)[0]
+            text = operator.describe()[0]
             inputs = tuple(name for name in operator.inputs if name in stage_of)
             yield OperatorEntry(operator.name, kind, text, stage, inputs)
 
@@ -275,21 +269,17 @@ def _stores(stage: Stage) -> list[StoreEntry]:
                     ttl_ms=operator.store.ttl_ms,
                 )
             )
-        elif isinstance(operator, Deduplicate):
-            entries.append(_ids(stage, operator, len(stage.keys_of(operator))))
-        elif isinstance(operator, InOrder):
-            layout = in_order_layout(stage, operator)
-            entries.append(_rows(stage, operator, operator.store, layout))
-        elif isinstance(operator, JoinStreams):
-            entries += _joined(stage, operator)
-        elif isinstance(operator, KeepTable | JoinKept):
-            entries += _tables(stage, operator)
         elif isinstance(operator, Process):
             local = [spec for spec in operator.stores if spec.kind != "remote"]
             entries += [_values(spec, stage, operator, keys) for spec in local]
             kind = local[0].kind if local else "rocksdb"
-            name = timer_store(operator)
+            name = operator.timer_store
             entries.append(StoreEntry(name, stage.name, operator.name, kind, "timers", keys))
+        else:
+            layouts = layouts_of(stage, operator)
+            entries += [
+                _rows(stage, operator, spec, layouts[spec.name]) for spec in operator.state_stores
+            ]
     return entries
 
 
@@ -297,7 +287,7 @@ def _keys(stage: Stage, operator: Operator) -> str:
     """The schema of the key in what an operator gets."""
     names, source = stage.keys_of(operator), stage.schemas[operator.inputs[0]]
     fields = [source.field(name) for name in names if name in source.names]  # unused are not sent
-    return schema_to_text(pa.schema(fields if names else [(TOGETHER, pa.int64())]))
+    return schema_to_text(pa.schema(fields if names else [(UNKEYED, pa.int64())]))
 
 
 def _waits(operator: RunningAggregate | WindowAggregate) -> tuple[int, ...]:
@@ -328,47 +318,21 @@ def _form(operator: RunningAggregate | WindowAggregate) -> tuple[Form, int]:
     return ("totals", 0) if operator.every_ms is None else ("periodic", operator.every_ms)
 
 
-def _ids(stage: Stage, operator: Deduplicate, shared: int) -> StoreEntry:
-    spec, layout = operator.store, id_layout(stage, operator)
-    return StoreEntry(
-        spec.name,
-        stage.name,
-        operator.name,
-        spec.kind,
-        "ids",
-        schema_to_text(layout.keys),
-        ttl_ms=layout.ttl_ms,
-        shared=shared,
-        by_event=layout.by_event,
-    )
-
-
-def _joined(stage: Stage, operator: JoinStreams) -> Iterator[StoreEntry]:
-    for spec, layout in zip(operator.stores, join_layouts(stage, operator), strict=True):
-        yield _rows(stage, operator, spec, layout)
-
-
-def _tables(stage: Stage, operator: KeepTable | JoinKept) -> Iterator[StoreEntry]:
-    """A table's rows by key, and rows that wait for their versions."""
-    layouts = kept_layouts(stage)
-    for spec in kept_stores(operator):
-        entry = _rows(stage, operator, spec, without_hidden(layouts[spec.name]))
-        is_table = isinstance(operator, KeepTable)
-        yield msgspec.structs.replace(entry, form="latest") if is_table else entry
-
-
 def _rows(stage: Stage, operator: Operator, spec: StoreSpec, layout: TableLayout) -> StoreEntry:
+    """Rows, or ids, in columns of their own; without those that users do not know."""
+    is_ids, layout = operator.row_form == "ids", without_hidden(layout)
     shown = [column for column in layout.values if not column.name.startswith("__")]
     return StoreEntry(
         spec.name,
         stage.name,
         operator.name,
         spec.kind,
-        "rows",
+        operator.row_form,
         schema_to_text(layout.keys),
         ttl_ms=layout.ttl_ms,
+        shared=len(stage.keys_of(operator)) if is_ids else 0,
         by_event=layout.by_event,
-        columns=schema_to_text(pa.schema(shown)),
+        columns="" if is_ids else schema_to_text(pa.schema(shown)),
     )
 
 
@@ -410,16 +374,30 @@ def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, bool | int | float | str)
 
 
-def save_catalog(root: Path, generation: int, catalog: Catalog, files: Files, unique: str) -> None:
-    """Write a description under a generation, unless the newest one says the same."""
+def save_catalog(
+    root: Path, generation: int, catalog: Catalog, files: Files, unique: str, kept: int = 0
+) -> None:
+    """Write a description under a generation, unless the newest one says the same.
+
+    Args:
+        root: of the job's storage.
+        generation: of the driver.
+        catalog: the description.
+        files: the file system.
+        unique: a name part that no other writer uses.
+        kept: the generation of the oldest epoch that can be read; what describes it and later ones
+            stays, however many there are.
+    """
     data = msgspec.json.encode(catalog)
     names = files.names(root / FOLDER)
     if names and files.read(root / FOLDER / names[-1]) == data:
         return
     path = root / FOLDER / f"{generation:08d}.json"
+    fault("catalog.due")
     if not files.publish(path, data, unique):
         files.replace(path, data, unique)  # streams of a pattern came or went
-    for name in names[: -KEPT + 1]:
+    described = [name for name in names if _generation(name) <= kept]
+    for name in names[: max(0, min(len(names) - KEPT + 1, len(described) - 1))]:
         files.remove(root / FOLDER / name)
 
 
@@ -430,7 +408,7 @@ def load_catalog(root: Path, generation: int, files: Files) -> Catalog | None:
         CorruptDataError: it cannot be read.
     """
     names = files.names(root / FOLDER)
-    held = [name for name in names if int(name.partition(".")[0]) <= generation]
+    held = [name for name in names if _generation(name) <= generation]
     for name in held[-1:] or names[:1]:
         path = root / FOLDER / name
         try:
@@ -441,3 +419,7 @@ def load_catalog(root: Path, generation: int, files: Files) -> Catalog | None:
                 file=str(path),
             ) from error
     return None
+
+
+def _generation(name: str) -> int:
+    return int(name.partition(".")[0])

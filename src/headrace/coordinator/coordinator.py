@@ -1,4 +1,4 @@
-"""Drives a job epoch by epoch: the thin shell of I/O around ``epoch`` and ``planning``.
+"""Drives a job epoch by epoch: the thin shell of I/O around ``epoch`` and ``epoch_ranges``.
 
 ``start`` takes a generation and brings the outputs of the last manifest out; ``advance`` is
 one epoch, the same for streaming, bounded runs, tests and benchmarks.
@@ -9,50 +9,64 @@ from __future__ import annotations
 import msgspec
 
 from headrace.bus.bus import Bus
-from headrace.clock import Clock
-from headrace.coordinator.backup.copier import Copier
+from headrace.clock import Clock, SteadyClock
+from headrace.coordinator.backup import BackupCopier
 from headrace.coordinator.catalog import describe_plan, load_catalog, save_catalog
-from headrace.coordinator.changes.requests import CutAnswer
-from headrace.coordinator.changes.rescale_steps import commit_rescale
-from headrace.coordinator.changes.serving import Serving
-from headrace.coordinator.commit_log import CommitLog
-from headrace.coordinator.committing import Committing
-from headrace.coordinator.creation import (
-    Positions,
-    check_graph,
-    create_outputs,
-    first_positions,
-    task_counts,
-    with_positions,
+from headrace.coordinator.commands import (
+    CommandQueue,
+    CommandServer,
+    CutAnswer,
+    Drain,
+    Request,
+    RestartAnswer,
 )
+from headrace.coordinator.commit_log import CheckpointRetention, CommitLog
+from headrace.coordinator.drain import CordonedHosts
 from headrace.coordinator.epoch import EpochRun, MisplacedError, Runner
-from headrace.coordinator.epoch_plan import EpochPlan
-from headrace.coordinator.feeds import is_joined, publish_epoch, sent_ends, trim_feeds
-from headrace.coordinator.hosts.members import Members
-from headrace.coordinator.hosts.steering import Steering
-from headrace.coordinator.inputs import Inputs, Planner
-from headrace.coordinator.kept import KeptEpochs
-from headrace.coordinator.lineages import begin_lineage
-from headrace.coordinator.manifest import JobState
-from headrace.coordinator.placement import Slot, check_one_host
-from headrace.coordinator.planning import (
-    at_end,
+from headrace.coordinator.epoch_clock import EpochClock
+from headrace.coordinator.epoch_executor import EpochExecutor, ExecutedEpoch
+from headrace.coordinator.epoch_ranges import (
+    bootstrap_ends,
     check_ends,
-    check_kept,
+    check_retained,
+    has_read_all,
     next_wall_deadline,
     plan_ranges,
 )
-from headrace.coordinator.reading import first_ends
-from headrace.coordinator.receivers import NoReceivers, Receivers
-from headrace.coordinator.reign import Reign
-from headrace.coordinator.storage import JobStorage
-from headrace.coordinator.story import Story, StoryLog
-from headrace.coordinator.summary import EpochLimits, EpochSummary, rows_behind
-from headrace.coordinator.turning import Committed, Turning
+from headrace.coordinator.epoch_records import EpochLimits, EpochPlan, EpochSummary, rows_behind
+from headrace.coordinator.host_commands import HostCommands
+from headrace.coordinator.inputs import (
+    Ends,
+    InputStreams,
+    Positions,
+    Replanner,
+    check_graph,
+    check_identities,
+    create_outputs,
+    first_positions,
+    identities_of,
+    task_counts,
+    with_positions,
+)
+from headrace.coordinator.job_events import JobEventFile, JobEventLog
+from headrace.coordinator.job_storage import JobStorage
+from headrace.coordinator.manifest import JobState, begin_lineage
+from headrace.coordinator.manifest_writer import FencedManifestWriter, JobGeneration
+from headrace.coordinator.membership import ClusterMembers
+from headrace.coordinator.outputs import (
+    NoSinks,
+    SinkCommitter,
+    publish_internal_streams,
+    sent_ends,
+    trim_internal_streams,
+)
+from headrace.coordinator.placement import Slot, check_one_host
+from headrace.coordinator.rescale import commit_rescale
 from headrace.coordinator.watermarks import resting
+from headrace.errors import HeadraceError, NotOwnerError
 from headrace.faults import fault
-from headrace.plan.recounting import with_task_counts
-from headrace.plan.stages import JobPlan
+from headrace.files import Files
+from headrace.plan.stages import JobPlan, with_task_counts
 
 SWEEP_EVERY = 16
 
@@ -73,6 +87,7 @@ class Coordinator:
         limits: of epochs and of the run.
         copier: keeps a copy in job_dir, where the storage is on this host's own disk.
         planner: plans the job again when streams of a pattern come or go.
+        group: the generation of all parts of the job; ``None`` where this is the only one.
     """
 
     def __init__(  # noqa: PLR0913 - each is a part of its own, by name
@@ -86,54 +101,41 @@ class Coordinator:
         runner: Runner,
         clock: Clock,
         limits: EpochLimits | None = None,
-        copier: Copier | None = None,
-        planner: Planner | None = None,
+        copier: BackupCopier | None = None,
+        planner: Replanner | None = None,
+        group: JobGeneration | None = None,
     ) -> None:
-        self._plan, self._digest = plan, plan_digest
+        clock = clock if isinstance(clock, SteadyClock) else SteadyClock(clock)
+        self._plan, self.plan_digest = plan, plan_digest
         self._bus, self._storage, self._copier = bus, storage, copier
-        self._reign = Reign(plan.job, log, clock, copier)
+        self._writer = FencedManifestWriter(plan.job, log, bus, clock, copier, group)
         self._runner, self._clock = runner, clock
         self._limits = limits or EpochLimits()
-        self._kept = KeptEpochs(log, self._limits.keep_epochs, self._limits.keep_bytes)
-        self._receivers = Receivers(plan, storage, clock)
-        self._turning = Turning(
-            runner=runner,
-            storage=storage,
-            reign=self._reign,
-            committing=Committing(self._reign, storage, bus, lambda: self._receivers),
-            clock=clock,
-            publish=self._publish,
-            plan=self._next,
-            ask=self._ask,
-            sweep=self._forget,
+        self._kept = CheckpointRetention(log, self._limits.keep_epochs, self._limits.keep_bytes)
+        self.receivers = SinkCommitter(plan, storage, clock)
+        self._executor = EpochExecutor(
+            self, self._writer, runner=runner, storage=storage, bus=bus, clock=clock
         )
-        self.story = Story(StoryLog(storage.root), clock)
+        self.story = JobEventLog(JobEventFile(storage.root), clock)
+        self._time = EpochClock(clock, storage.root, storage.files, self.story)
         self.standbys_wanted: dict[str, int] = {}
-        self.members = Members(self._limits.placement, runner, clock, story=self.story)
-        self.steering = Steering(
-            reign=self._reign,
-            members=self.members,
-            runner=runner,
-            clock=clock,
-            publish=self._publish,
-            ask=self._ask,
-            plan=lambda: self._digest,
+        self.members = ClusterMembers(self._limits.placement, runner, clock, story=self.story)
+        self.host_commands = HostCommands(
+            self, writer=self._writer, members=self.members, runner=runner, clock=clock
         )
-        self._serving = Serving(
-            storage.root,
-            storage.files,
-            clock,
-            rescale=self.rescale,
-            state=lambda: self.state,
-            cut=self._cut,
-            steering=self.steering,
-        )
-        self._inputs = Inputs(plan.job, bus, clock, planner)
+        self.commands = CommandQueue(clock)
+        self._serving = CommandServer(storage.root, storage.files, clock, self.commands)
+        self._cordoned = CordonedHosts(storage.root.parent, storage.files)
+        self.is_paused = False
+        """Whether no epoch follows for now."""
+        self._inputs = InputStreams(plan.job, bus, clock, planner)
         self._max_rows = self._limits.max_rows
         self._slots: list[Slot] = []
         self._published = ""
         self._has_reign = False
         self._recorded: EpochPlan | None = None
+        self.seen_ends: Ends = {}
+        """Ends of the inputs when work was last looked for: what is beyond is news."""
 
     @property
     def state(self) -> JobState:
@@ -142,7 +144,7 @@ class Coordinator:
         Raises:
             InternalError: ``start`` was not called.
         """
-        return self._reign.state
+        return self._writer.state
 
     @property
     def bus(self) -> Bus:
@@ -150,14 +152,23 @@ class Coordinator:
         return self._bus
 
     @property
+    def files(self) -> Files:
+        """By these the job's storage is changed; they refuse, once a newer driver has begun."""
+        return self._storage.files
+
+    @property
     def generation(self) -> int:
-        """The number of this driver's reign; 0 before ``start``."""
-        return self._reign.generation
+        """The generation of this driver; 0 before ``start``."""
+        return self._writer.generation
+
+    def successor(self) -> NotOwnerError | None:
+        """Return the refusal that tells who has taken over, where that is known."""
+        return self._writer.successor()
 
     @property
     def has_state(self) -> bool:
         """Say whether there is a job yet; before ``start``, and in it, there may be none."""
-        return self._reign.has_begun
+        return self._writer.has_begun
 
     @property
     def has_ended(self) -> bool:
@@ -178,36 +189,50 @@ class Coordinator:
                 stands, with the same generation.
             NotOwnerError: another driver lives, or has taken over since the last call.
         """
+        try:
+            self._begin()
+        except (HeadraceError, OSError) as error:
+            if self._has_reign and not isinstance(error, NotOwnerError):
+                self._writer.check(error)  # a newer driver may have swept what this one reads
+            raise
+
+    def _begin(self) -> None:
         self._storage.create()
         if self._has_reign:
-            self._reign.check()
+            self._writer.check()
         else:
-            self._reign.begin()
+            self._writer.begin()
+            written = self._storage.root / "generations" / f"{self.generation:08d}.json"
+            self._time.begin(written, self.state.time_ms if self.has_state else None)
             self.members.begin(self.generation)
             self._has_reign = True
-        create_outputs(self._plan, self._bus)
-        if not self._reign.has_begun:
-            self._receivers.open()  # a wrong one is told before the job is there
-            self._create_job()
+        create_outputs(self._plan, self._bus, self._writer.fence)
+        if not self._writer.has_begun:
+            lineage = self._clock.new_id()
+            self.receivers.begin(self.generation, lineage)  # told before the job is there
+            self._create_job(lineage)
         self._adopt()
         self._recount()
         before = load_catalog(self._storage.root, self.state.generation, self._storage.files)
-        check_graph(self.state, self._plan, before)
+        check_graph(self._inputs.as_planned(self._plan, self.state), self._plan, before)
         self._follow()
-        self._receivers.open()
+        self._check_identities()
+        self.receivers.begin(self.generation, self.state.origin or self.state.lineage)
         self._describe()
-        self._publish()
+        self.publish()
         self._settle()
         self._sweep()
-        self._storage.tidy(self.generation, {table.file for table in self._plan.tables})
+        tables = {table.file for table in self._plan.tables}
+        self._storage.tidy(self.generation, self.plan_digest, tables)
         self._serving.tidy()
         if self._limits.bounded:
             self.end_at_present()
-        self._slots = self._found_slots()
+        self.locate_slots()
 
     def close(self) -> None:
-        """Let go of the sinks' receivers; the job stays as it is."""
-        self._receivers.close()
+        """Let go of the sinks' receivers, and refuse commands; the job stays as it is."""
+        self.commands.close()
+        self.receivers.close()
 
     def _settle(self) -> None:
         """Let the state say what is promised from now on; one from a copy begins a lineage.
@@ -217,32 +242,37 @@ class Coordinator:
         """
         wanted = self._limits.durability
         while self.state.copy_of or self.state.durability != wanted:
-            self._publish()
+            self.publish()
             state = msgspec.structs.replace(self.state, durability=wanted)
             if state.copy_of:
                 state = begin_lineage(state, self._clock.new_id())
-            self._reign.publish_next(state)
-        self._publish()
+            self._writer.publish_next(state)
+        self.publish()
 
-    def _found_slots(self, error: MisplacedError | None = None) -> list[Slot]:
-        """Ask where the slots are; all on this host where the job's storage is its own disk."""
+    def locate_slots(self, error: MisplacedError | None = None) -> None:
+        """Ask where the slots are; all on this host where the job's storage is its own disk.
+
+        Args:
+            error: why they are asked, if a slot was misplaced.
+        """
         reason, waited_s = (error.message, error.waited_s) if error else ("", 0.0)
         slots = self.members.find(self.state, reason, waited_s)
         if self._copier is not None:
             name, durability = self._plan.graph.name, self._limits.durability
             check_one_host(slots, self._copier.host_id, name, durability)
-        return slots
+        self._slots = slots
 
     def _describe(self) -> None:
         """Say what the stores hold, for commands that look at them without the job's code."""
         catalog, at = describe_plan(self._plan, self._limits.standby_copies), self._storage
         self.standbys_wanted = catalog.standbys
-        save_catalog(at.root, self.generation, catalog, at.files, self._clock.new_id())
+        kept, unique = self._kept.generation(self.state), self._clock.new_id()
+        save_catalog(at.root, self.generation, catalog, at.files, unique, kept)
 
-    def _create_job(self) -> None:
+    def _create_job(self, lineage: str) -> None:
         first = JobState(
             job=self._plan.job,
-            lineage=self._clock.new_id(),
+            lineage=lineage,
             generation=self.generation,
             epoch=0,
             time_ms=self._clock.now_ms(),
@@ -250,11 +280,12 @@ class Coordinator:
             durability=self._limits.durability,
             key_groups=self._plan.key_groups,
             fingerprint=self._plan.fingerprint,
+            identities=identities_of(self._plan, self._bus),
             inputs=self._first_positions(),
             task_counts=task_counts(self._plan),
-            bootstrap=first_ends(self._plan, self.ends()),
+            bootstrap=bootstrap_ends(self._plan, self.ends()),
         )
-        self._reign.create(first)  # the loser of a race goes on with the winner's
+        self._writer.create(first)  # the loser of a race goes on with the winner's
 
     def _first_positions(self) -> Positions:
         return first_positions(self._plan, self._bus, self._limits.start, self._clock.now_ms())
@@ -262,20 +293,24 @@ class Coordinator:
     def _adopt(self) -> None:
         """After a reset the graph as it is now counts, as that of a new job does."""
         while not self.state.fingerprint:
-            begins = self._first_positions()
-            inputs = {
-                operator: positions | self.state.inputs.get(operator, {})
+            identities, begins = identities_of(self._plan, self._bus), self._first_positions()
+            known, held = self.state.identities, self.state.inputs
+            inputs = {  # offsets that the reset gave are those of one stream
+                operator: positions
+                if known.get(operator) not in {None, identities.get(operator)}
+                else positions | held.get(operator, {})
                 for operator, positions in begins.items()
             }
-            self._publish()
-            self._reign.publish_next(
+            self.publish()
+            self._writer.publish_next(
                 msgspec.structs.replace(
                     self.state,
                     key_groups=self._plan.key_groups,
                     fingerprint=self._plan.fingerprint,
                     inputs=inputs,
+                    identities=identities,
                     task_counts=task_counts(self._plan),
-                    bootstrap=first_ends(self._plan, self.ends()),
+                    bootstrap=bootstrap_ends(self._plan, self.ends()),
                 )
             )
 
@@ -287,8 +322,8 @@ class Coordinator:
         """
         until = self._inputs.all_ends(self._plan)
         while self.state.until is None:
-            self._publish()
-            self._reign.publish_end(until)
+            self.publish()
+            self._writer.publish_end(until)
 
     def _recount(self) -> None:
         """After a rescale the state tells how many tasks there are, not the settings."""
@@ -309,18 +344,28 @@ class Coordinator:
             InvalidInputError: no such stage, or a number that cannot be.
             NotOwnerError: a newer driver has taken over; stop.
         """
-        if commit_rescale(self._reign, tasks, stage, self._clock, self._publish):
+        if commit_rescale(self._writer, tasks, stage, self._clock, self.publish):
             self._recount()
-            self._slots = self._found_slots()  # they let go of the stores of other groups
+            self.locate_slots()  # they let go of the stores of other groups
         return self.state
 
-    def serve_requests(self) -> None:
-        """Do what others ask of this job while it is paused: no epoch is to follow."""
-        self._serving.serve(is_paused=True)
+    def serve_requests(self, *, is_paused: bool = True) -> None:
+        """Run the commands that are there; no epoch follows while the job is paused."""
+        self.is_paused = is_paused
+        self.host_commands.follow(self._cordoned)
+        self._serving.serve(self)
 
-    def _cut(self) -> CutAnswer:
+    def drain(self, command: Drain) -> str:
+        """Mark a host, or take its mark away; see ``HostCommands.drain``."""
+        return self.host_commands.drain(command, self._cordoned)
+
+    def restart(self, request: Request[RestartAnswer] | None) -> RestartAnswer | None:
+        """Continue a restart of processes; see ``HostCommands.restart``."""
+        return self.host_commands.restart(request, is_paused=self.is_paused)
+
+    def cut(self) -> CutAnswer:
         """Tell the last epoch, once all that it sent is out."""
-        self._publish()
+        self.publish()
         return CutAnswer(self.state.epoch, sent_ends(self._plan, self._bus))
 
     def kept_files(self) -> set[str]:
@@ -330,20 +375,26 @@ class Coordinator:
     def _follow(self) -> None:
         """Let the state have the streams of patterns that came, and no more those that went."""
         while (state := self._inputs.followed(self._plan, self.state)) is not self.state:
-            self._publish()
-            self._reign.publish_next(state)
+            self.publish()
+            self._writer.publish_next(state)
             fault("streams.followed")
 
     def _follow_patterns(self) -> None:
         """Between two epochs, read the streams that match the patterns by now."""
-        found = self._inputs.replanned(self._plan)
+        found = self._inputs.replanned(self._plan, self.state)
         if found is None:
             return
-        plan, self._digest = found
+        plan, self.plan_digest = found
         self._plan = with_task_counts(plan, self.state.task_counts)
-        check_graph(self.state, self._plan)
+        check_graph(self._inputs.as_planned(self._plan, self.state), self._plan)
         self._follow()
         self._describe()
+
+    def _check_identities(self) -> dict[str, str]:
+        """Return which streams are read of which nothing was known; refuse another than known."""
+        found, known = identities_of(self._plan, self._bus), self.state.identities
+        check_identities(self._plan, known, found)
+        return {name: one for name, one in found.items() if name not in known}
 
     @property
     def patterns(self) -> dict[str, str]:
@@ -370,13 +421,13 @@ class Coordinator:
     def replay(self, recorded: EpochPlan) -> None:
         """Let an epoch be what it was when it was recorded, once it is the next; sinks get none."""
         self._recorded = recorded
-        self._receivers = NoReceivers(self._plan, self._storage, self._clock)
+        self.receivers = NoSinks(self._plan, self._storage, self._clock)
 
     def advance(self, *, force: bool = False) -> EpochSummary | None:
         """Run one epoch, if there is anything to do.
 
         Args:
-            force: run every task even when nothing is due.
+            force: run every task even if nothing is due.
 
         Returns:
             What was done; ``None`` when there was nothing to do or the job has ended.
@@ -388,54 +439,48 @@ class Coordinator:
                 the next call hands it on first.
             InvalidInputError: the user's code or data; nothing of the epoch is visible.
         """
-        done = self._turning.take(force=force)
+        done = self._executor.execute(force=force)
         return None if done is None else self._summed_up(done)
 
-    def _summed_up(self, done: Committed) -> EpochSummary:
+    def _summed_up(self, done: ExecutedEpoch) -> EpochSummary:
         run, timings = done.run, done.timings
         self.members.committed(run.around, self.state)
         self.story.ran(run.observed.slots, self.state)
-        self.steering.committed(run)
+        self.host_commands.committed(run)
         self._max_rows = self._limits.adapt(self._max_rows, run.rows_read(), run.overlay_bytes)
         timings["total"] = self._since(done.began)
         lag = rows_behind(self._plan, self.state, run.ends)
         copy = None if self._copier is None else self._copier.lag()
         return EpochSummary.of(run, self.state, lag, done.rows, timings, copy)
 
-    def _next(self, force: bool) -> tuple[EpochRun | None, float]:
-        """Do what others ask for, and plan an epoch; ``None``: there is nothing to do."""
-        self._serving.serve()
-        began = self._clock.monotonic()
+    def plan_epoch(self, *, force: bool) -> EpochRun | None:
+        """Plan an epoch over what there is by now; ``None`` when there is nothing to do."""
         if not self.state.ended:
             self._follow_patterns()
-        self._inputs.hold(self._plan, self.state)
-        force = force or self.steering.wants_all
-        return None if self.state.ended else self._planned(force=force), began
-
-    def _ask(self, error: MisplacedError | None) -> None:
-        self._slots = self._found_slots(error)
-
-    def _planned(self, *, force: bool) -> EpochRun | None:
-        """Plan an epoch over what there is by now; ``None`` when there is nothing to do."""
-        state, now = self.state, self._clock.now_ms()
+        self._inputs.hold(self._plan, self.state, self._writer.fence)
+        if self.state.ended:
+            return None
+        force = force or self.host_commands.wants_all
+        state, now = self.state, self._time.now_ms()
         recorded = self._recorded
         if recorded is not None and recorded.epoch == state.epoch + 1:
-            return recorded.run(self._plan, state, self._slots, self.generation, self._digest)
-        ends = self.ends()
+            return recorded.run(self._plan, state, self._slots, self.generation, self.plan_digest)
+        ends = self.seen_ends = self.ends()
         self._plan = self._inputs.widened(self._plan, ends)
+        identities = self._check_identities()
         check_ends(self._plan, state, ends)
         added = self._inputs.added(self._plan, state, ends)
         state = with_positions(state, added)
         is_full = sum(task.waiting for task in state.tasks.values()) > self._limits.max_waiting
         order = self._limits.order
         ranges = [] if is_full else plan_ranges(self._plan, state, ends, self._max_rows, order)
-        check_kept(ranges, self._inputs.by_operator(self._plan))
-        ended = not ranges and at_end(self._plan, state)
+        check_retained(ranges, self._inputs.by_operator(self._plan))
+        ended = not ranges and has_read_all(self._plan, state)
         due = self.wall_deadline()
         is_due = ranges or ended or force or (due is not None and due <= now)
         if not is_due and self._runner.has_changed():
-            self._slots = self._found_slots(MisplacedError("slots have gone or come"))
-        if not is_due and not self.members.is_unsettled:
+            self.locate_slots(MisplacedError("slots have gone or come"))
+        if not is_due and not self.members.needs_placement:
             return None
         run = EpochRun(
             self._plan,
@@ -443,15 +488,16 @@ class Coordinator:
             self._slots,
             ranges,
             self.generation,
-            self._digest,
+            self.plan_digest,
             max(now, state.time_ms),
             ended=ended,
             all_tasks=force,
             tables=self._inputs.table_offsets(self._plan, state),
             ends=ends,
             rested=resting(self._inputs.streams(self._plan), ends),
+            identities=identities,
             inputs=added,
-            deadline_ms=now + int(self._limits.timeout_s * 1000),
+            read_ms=int(self._limits.timeout_s * 1000),
             kept_from=self._kept.first_of(state.epoch + 1, state.kept_from),
             max_bytes=self._limits.max_bytes,
             standby_copies=self._limits.standby_copies,
@@ -462,36 +508,41 @@ class Coordinator:
     def _since(self, mark: float) -> float:
         return round((self._clock.monotonic() - mark) * 1000, 2)
 
-    def _publish(self) -> int:
-        """Bring out the outputs of the last committed epoch, unless that was done; rows."""
-        if self._copier is not None:
-            self._copier.observe(self.state)
-        self._kept.observe(self.state)
-        self.story.observe(self.state, self.members.noted)
-        if self._published == self.state.digest:
+    def publish(self) -> int:
+        """Publish the outputs of the last committed epoch, unless that was done; rows."""
+        state, noted = self.state, self.members.noted
+        is_published = self._published == state.digest
+        if not is_published:
+            if self._copier is not None:
+                self._copier.observe(state)
+            self._kept.observe(state)
+        if noted or not is_published:
+            self.story.observe(state, noted)
+        if is_published:
             return 0
-        if is_joined(self._plan):  # after a reset the streams are others, which know no duplicates
-            self._reign.check()
-        rows = publish_epoch(self.state, self._plan, self._bus, self._storage.root)
-        rows += self._receivers.commit(self.state)
-        self._published = self.state.digest
+        rows = publish_internal_streams(
+            state, self._plan, self._bus, self._storage.root, self._writer.fence
+        )
+        rows += self.receivers.commit(state)
+        self._published = state.digest
         return rows
 
-    def _forget(self, run: EpochRun) -> None:
+    def sweep_epoch(self, run: EpochRun) -> None:
+        """Remove what an epoch leaves over, now and then also what no epoch names any more."""
         for files in run.exchange.values():
             for file in files:
                 self._storage.files.remove(self._storage.root / file.path)
         if self.state.ended:
-            self._inputs.hold(self._plan, self.state)
+            self._inputs.hold(self._plan, self.state, self._writer.fence)
         is_due = run.state.epoch // SWEEP_EVERY != self.state.epoch // SWEEP_EVERY
         if is_due or self.state.ended:
             self._sweep()
-            if self._reign.is_newest:
-                trim_feeds(self.state, self._plan, self._bus)
+            if self._writer.is_newest:
+                trim_internal_streams(self.state, self._plan, self._bus, self._writer.fence)
 
     def _sweep(self) -> None:
-        if self._reign.is_newest:
+        if self._writer.is_newest:
             pinned = set() if self._copier is None else self._copier.pinned()
-            named = self._kept.files(self.state) | pinned
-            over, finished = self.state.ended, self.state.epoch - self._reign.is_half
+            named = self._kept.files(self.state) | self.state.merging() | pinned
+            over, finished = self.state.ended, self.state.epoch - self._writer.is_half
             self._storage.sweep(finished, self.generation, named, is_over=over)

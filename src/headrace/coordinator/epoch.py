@@ -1,7 +1,7 @@
 """One epoch in the driver: orders out, reports in, a manifest at the end. No file is touched.
 
 The levels run in order. What one level's reports say (files, offsets, event times) decides
-the orders of the next; the manifest is what they say together.
+the orders of the next; the manifest is what they say together, and ``slot_reports`` the rest.
 """
 
 from __future__ import annotations
@@ -15,22 +15,25 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from headrace.coordinator.failures import slot_error
-from headrace.coordinator.feeds import feed_ranges, feed_watermark, open_watermark
-from headrace.coordinator.hosts.placing import Around, Placing
-from headrace.coordinator.hosts.record import Happening
+from headrace.coordinator.epoch_placement import EpochPlacement, PlacementContext, StandbyTracker
+from headrace.coordinator.epoch_ranges import keyed_tasks, source_tasks, task_name
+from headrace.coordinator.host_state import ClusterEvent
 from headrace.coordinator.manifest import (
     FORMAT,
+    NO_COMPACTION,
     SINK_ROWS,
     InputPosition,
     JobState,
     Manifest,
+    PendingCompaction,
+    TaskChange,
+    TaskState,
+    is_applicable,
+    unchanged_task,
 )
-from headrace.coordinator.observed import Observed
+from headrace.coordinator.outputs import internal_ranges, internal_watermark, open_watermark
 from headrace.coordinator.placement import Slot
-from headrace.coordinator.planning import keyed_tasks, source_tasks, task_name
-from headrace.coordinator.standby.course import StandbyCourse
-from headrace.coordinator.task_files import TaskChange, TaskState, can_replace
+from headrace.coordinator.slot_reports import EpochMetrics, slot_error
 from headrace.coordinator.watermarks import (
     Now,
     Positions,
@@ -40,14 +43,16 @@ from headrace.coordinator.watermarks import (
     source_watermarks,
 )
 from headrace.errors import InternalError, UnavailableError
-from headrace.graph.semantics import Act, Semantics, Step
+from headrace.graph.semantics import CommitAction, CommitStep, Semantics
 from headrace.plan.stages import JobPlan, Stage
-from headrace.task.orders import (
+from headrace.runtime.orders import (
     END_WATERMARK,
     NO_WATERMARK,
     ExchangeFile,
     FileRef,
     InputRange,
+    Merged,
+    MergeOrder,
     OutputPart,
     SegmentRef,
     SinkPart,
@@ -82,7 +87,7 @@ class MisplacedError(UnavailableError):
     """A slot found itself on another host than its tasks' stores. Plan the epoch again."""
 
     code = "HR201"
-    move = "wait: the epoch is placed again by itself"
+    move = "wait: the epoch is placed again automatically"
     waited_s = 0.0
     """How long what is missing has been waited for already."""
 
@@ -101,7 +106,7 @@ class EpochRun:
         time_ms: the epoch's wall clock.
         ended: this is the epoch of its own for the end of the inputs.
         all_tasks: run tasks that have nothing to do, too.
-        deadline_ms: wall clock at which source tasks stop reading.
+        read_ms: for how long source tasks read; clocks of hosts differ.
         kept_from: the oldest epoch whose files are kept after this one.
         max_bytes: input bytes, over all ranges.
         tables: offsets up to which broadcast stores are read.
@@ -109,6 +114,7 @@ class EpochRun:
         rested: by stream, ends of the partitions that get no new rows.
         standby_copies: how many standbys each task has.
         around: what the driver brings to the placing of tasks.
+        identities: which streams the inputs are that were not known to be one before.
         inputs: positions that become known, of partitions that were added; then those reached.
         known: watermarks that source stages reach, of an epoch that is run once more.
         only: the keyed tasks that run, by name; all when left out.
@@ -123,12 +129,13 @@ class EpochRun:
     time_ms: int
     ended: bool = False
     all_tasks: bool = False
-    deadline_ms: int | None = None
+    read_ms: int | None = None
     kept_from: int = 0
     max_bytes: int | None = None
     tables: dict[str, list[int]] = field(default_factory=dict)
     ends: Mapping[str, Sequence[int]] = field(default_factory=dict)
     rested: dict[str, dict[int, int]] = field(default_factory=dict)
+    identities: dict[str, str] = field(default_factory=dict)
     known: Mapping[str, int] = field(default_factory=dict)
     only: frozenset[str] | None = None
     overlay_bytes: int = 0
@@ -142,19 +149,19 @@ class EpochRun:
     counts: Counter[str] = field(default_factory=Counter)
     operators: dict[str, Counter[str]] = field(default_factory=dict)
     merge_problems: list[str] = field(default_factory=list)
-    observed: Observed = field(default_factory=Observed)
+    observed: EpochMetrics = field(default_factory=EpochMetrics)
     standby_copies: int = 0
-    around: Around = field(default_factory=Around)
+    around: PlacementContext = field(default_factory=PlacementContext)
 
     @cached_property
-    def placing(self) -> Placing:
+    def placing(self) -> EpochPlacement:
         """Where the job's tasks run in this epoch."""
-        return Placing(self.plan, self.state, self.slots, self.around, self.standbys)
+        return EpochPlacement(self.plan, self.state, self.slots, self.around, self.standbys)
 
     @cached_property
-    def standbys(self) -> StandbyCourse:
+    def standbys(self) -> StandbyTracker:
         """The standbys of the job's tasks, in this epoch."""
-        return StandbyCourse(self.plan, self.state, self.slots, self.standby_copies)
+        return StandbyTracker(self.plan, self.state, self.slots, self.standby_copies)
 
     @property
     def epoch(self) -> int:
@@ -204,7 +211,7 @@ class EpochRun:
                 tables=self.tables,
                 tasks=[tasks[name] for name in names],
                 standbys=standbys.get(slot, []),
-                deadline_ms=self.deadline_ms,
+                read_ms=self.read_ms,
                 range_bytes=self.max_bytes and max(1, self.max_bytes // max(1, len(self.ranges))),
             )
             for slot, names in sorted(placed.items())
@@ -222,7 +229,7 @@ class EpochRun:
                 there = {order.task for order in tasks}
                 tasks += [TaskOrder(stage.name, t) for t in range(stage.tasks) if t not in there]
             return tasks
-        inputs = self._positions() if stage.feeds else {}
+        inputs = self._positions if stage.feeds else {}
         bound = self._bound(stage, self._passed_on)
         self.watermarks[stage.name] = self._watermark_before(stage, bound, inputs)
         watermark = self.watermarks[stage.name]
@@ -239,7 +246,7 @@ class EpochRun:
             # What a task has closed is only known of one that runs: both bounds may have moved.
             all_tasks=self.all_tasks or self.ended or bool(stage.feeds and bound < END_WATERMARK),
             moved=self.placing.moved(stage),
-            feeds=feed_ranges(stage, self.ranges, inputs) if stage.feeds else None,
+            feeds=internal_ranges(stage, self.ranges, inputs) if stage.feeds else None,
             bound=bound,
         )
         return self._with_passed(stage, due) if stage.feeds else due
@@ -271,12 +278,12 @@ class EpochRun:
         for stage in self.plan.levels[level]:
             if stage.feeds:
                 reached = min(
-                    self._bound(stage, self._passed_on), feed_watermark(stage, self._positions())
+                    self._bound(stage, self._passed_on), internal_watermark(stage, self._positions)
                 )
                 self.watermarks[stage.name] = max(self.watermarks[stage.name], reached)
         if level:
             return
-        sources = source_watermarks(self.plan, self.state, self._positions(), self._now)
+        sources = source_watermarks(self.plan, self.state, self._positions, self._now)
         for stage in self.plan.levels[level]:
             if stage.keyed:
                 continue
@@ -294,8 +301,9 @@ class EpochRun:
     def _now(self) -> Now:
         return Now(self.time_ms, self.ends, self.rested)
 
+    @cached_property
     def _positions(self) -> dict[str, dict[int, InputPosition]]:
-        """How far all partitions have been read, this epoch included."""
+        """How far all partitions have been read, this epoch included: reports move it on."""
         merged = {name: dict(positions) for name, positions in self.state.inputs.items()}
         for name, positions in self.inputs.items():
             merged.setdefault(name, {}).update(positions)
@@ -312,7 +320,7 @@ class EpochRun:
             if deadline is not None:
                 stage = name.rpartition("/")[0]
                 due[stage] = min(deadline, due.get(stage, deadline))
-        return next_wake(self.plan, self.state, self._positions(), self._now, due)
+        return next_wake(self.plan, self.state, self._positions, self._now, due)
 
     def absorb(self, orders: list[SlotOrder], reports: list[SlotReport]) -> None:
         """Take the reports of a level, one for each slot that had an order.
@@ -335,6 +343,7 @@ class EpochRun:
                 raise slot_error(report)
         self._check_complete(orders, reports)
         stages = {stage.name: stage for stage in self.plan.stages}
+        ordered = {(task.stage, task.task): task for order in orders for task in order.tasks}
         self.observed.absorb(orders, reports)
         for report in reports:
             made = [report.segment, *report.output_files]
@@ -344,7 +353,11 @@ class EpochRun:
             for file in report.exchange:
                 self.exchange.setdefault(file.operator, []).append(file)
             for task in report.tasks:
-                self._absorb_task(stages[task.stage], task, report)
+                merge = ordered[task.stage, task.task].merge
+                self._absorb_task(stages[task.stage], task, report, merge)
+        for report in reports:
+            for done in report.merges:
+                self._absorb_merge(task_name(done.stage, done.task), done.merged)
         for files in self.exchange.values():
             files.sort(key=lambda file: (file.task, file.path))
 
@@ -359,7 +372,9 @@ class EpochRun:
                 epoch=self.epoch,
             )
 
-    def _absorb_task(self, stage: Stage, task: TaskReport, report: SlotReport) -> None:
+    def _absorb_task(
+        self, stage: Stage, task: TaskReport, report: SlotReport, merge: MergeOrder | None
+    ) -> None:
         for reached in task.reached:
             position = InputPosition(
                 reached.next_offset,
@@ -369,7 +384,8 @@ class EpochRun:
                 reached.delays,
                 reached.ended,
             )
-            self.inputs.setdefault(reached.operator, {})[reached.partition] = position
+            for known in (self.inputs, self._positions):
+                known.setdefault(reached.operator, {})[reached.partition] = position
         self.outputs += task.outputs
         self.counts.update(task.counts)
         for operator, counts in task.operators.items():
@@ -381,15 +397,14 @@ class EpochRun:
             self.merge_problems.append(f"{task.stage}/{task.task}: {task.merge_problem}")
         name = task_name(task.stage, task.task)
         held = self.state.tasks.get(name, TaskState())
-        merged = task.merged
-        if merged is not None and can_replace(held, merged):
-            ref = merged.ref
-            self.files.append(FileRef(ref.path, ref.size, ref.epoch))
-        else:
-            merged = None
+        merging = None
+        if task.merge_problem:
+            merging = NO_COMPACTION if held.merging is not None else None
+        elif merge is not None and held.merging is None:
+            merging = PendingCompaction.of(merge)
         self.tasks[name] = TaskChange(
             segment=self._segment(task, report),
-            merged=merged,
+            merging=merging,
             state_bytes=task.state_bytes,
             expires=task.expires,
             event_deadline=task.event_deadline,
@@ -397,7 +412,20 @@ class EpochRun:
             host=report.host,
             held=task.held,
             waiting=task.waiting,
+            swept_ms=task.swept_ms,
         )
+
+    def _absorb_merge(self, name: str, merged: Merged) -> None:
+        """Let a merge count for its task, which may have rested, if its files are still there."""
+        held = self.state.tasks.get(name, TaskState())
+        change = self.tasks.get(name, unchanged_task(held))
+        if change.merged is not None:
+            return
+        if is_applicable(held, merged):
+            self.files.append(FileRef(merged.ref.path, merged.ref.size, merged.ref.epoch))
+            self.tasks[name] = replace(change, merged=merged, merging=None)
+        elif held.merging is not None and held.merging.path == merged.ref.path:
+            self.tasks[name] = replace(change, merging=NO_COMPACTION)
 
     def _segment(self, task: TaskReport, report: SlotReport) -> SegmentRef | None:
         file = report.segment
@@ -426,7 +454,7 @@ class EpochRun:
         )
 
     def _operator_counts(self) -> dict[str, dict[str, int]]:
-        return {name: lasting(counts) for name, counts in self.operators.items()}
+        return {name: deterministic_counts(counts) for name, counts in self.operators.items()}
 
     def outputs_of(self, semantics: Collection[Semantics]) -> tuple[OutputPart, ...]:
         """Return what goes to streams with these semantics; internal ones are exactly-once."""
@@ -446,10 +474,10 @@ class EpochRun:
             sent[SINK_ROWS + part.operator] += part.rows
         return sent
 
-    def _story(self) -> tuple[Happening, ...]:
+    def _story(self) -> tuple[ClusterEvent, ...]:
         return self.placing.story(self.tasks, self.standbys.changes(), self.time_ms)
 
-    def manifest(self, act: Act, before: JobState, *, is_last: bool = True) -> Manifest:
+    def manifest(self, act: CommitAction, before: JobState, *, is_last: bool = True) -> Manifest:
         """Return the epoch as a delta manifest.
 
         Args:
@@ -457,10 +485,10 @@ class EpochRun:
             before: the state that the manifest follows.
             is_last: no other manifest of the epoch follows.
         """
-        has_state, has_offsets = Step.STATE in act.saves, Step.OFFSETS in act.saves
+        has_state, has_offsets = CommitStep.STATE in act.saves, CommitStep.OFFSETS in act.saves
         counts: dict[str, int] = {}
         if has_state:
-            counts |= {**lasting(self.counts), **self._sent(), **self.standbys.counts}
+            counts |= {**deterministic_counts(self.counts), **self._sent(), **self.standbys.counts}
             counts |= self.placing.counts
         if has_offsets:
             counts["in"] = self.rows_read(inner=False)
@@ -474,6 +502,7 @@ class EpochRun:
             time_ms=self.time_ms,
             previous=before.digest,
             inputs=self.inputs if has_offsets else {},
+            identities=self.identities,
             tables=self.tables if has_offsets else {},
             watermarks=self.watermarks if has_state else {},
             tasks=self.tasks if has_state else {},
@@ -491,7 +520,7 @@ class EpochRun:
         )
 
 
-def lasting(counts: Mapping[str, int]) -> dict[str, int]:
+def deterministic_counts(counts: Mapping[str, int]) -> dict[str, int]:
     """Return those counts that the inputs alone decide, and not what lay in a cache."""
     others = ("cache.", "remote.")
     return {name: count for name, count in counts.items() if not name.startswith(others)}

@@ -1,29 +1,323 @@
-"""The streams that a job reads, as they are now: ends, added partitions, patterns, holds."""
+"""The streams that a job reads: first positions, ends, added partitions, patterns, pins.
+
+Before the first epoch the outputs are made and the graph is compared with the state. Compacted
+streams are pinned: nothing that the job may read again is compacted.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from headrace.bus.bus import Bus, Stream
+from headrace.bus.bus import Bus, Stream, start_offsets
+from headrace.bus.spec import Fence, StreamSpec, stream_replaced
 from headrace.clock import Clock
-from headrace.coordinator.creation import Positions, added_positions, with_positions
-from headrace.coordinator.holding import Holding
-from headrace.coordinator.manifest import JobState
-from headrace.coordinator.planning import table_limits
-from headrace.coordinator.reading import first_ends
-from headrace.errors import InvalidInputError
-from headrace.plan.fingerprint import PATTERN, STREAM
-from headrace.plan.recounting import with_partitions
-from headrace.plan.stages import JobPlan
+from headrace.config.sections import EARLIEST, StartPosition
+from headrace.coordinator.catalog import Catalog, describe_plan
+from headrace.coordinator.epoch_ranges import bootstrap_ends, table_limits
+from headrace.coordinator.manifest import InputPosition, JobState
+from headrace.coordinator.outputs import create_internal_streams
+from headrace.errors import HeadraceError, InvalidInputError
+from headrace.faults import fault
+from headrace.graph.operators import first_starts
+from headrace.plan.compatibility import PATTERN, STREAM, changes
+from headrace.plan.stages import JobPlan, job_of, with_partitions
+from headrace.state.value_types import value_changes
+
+RENEW_S = 30.0
+
+
+class _Pin(NamedTuple):
+    offsets: list[int]
+    at: float
+
+
+class CompactionPins:
+    """What a job holds of its inputs, and of the streams of its broadcast stores.
+
+    A hold is set before an epoch is planned, and only that lets a compaction go further that
+    comes after the epoch's commit. It is renewed now and then, not in each epoch.
+
+    Args:
+        job: its name.
+        bus: the streams.
+        clock: for when a hold is renewed.
+    """
+
+    def __init__(self, job: str, bus: Bus, clock: Clock) -> None:
+        self._job, self._bus, self._clock = job, bus, clock
+        self._held: dict[str, _Pin | None] = {}
+
+    def keep(self, plan: JobPlan, state: JobState, fence: Fence) -> None:
+        """Hold every compacted stream from where the job is, durably.
+
+        Args:
+            plan: of the job.
+            state: after the last epoch; its positions are those that are held.
+            fence: of the driver.
+
+        Raises:
+            NotOwnerError: a newer generation than that of the fence has begun.
+        """
+        found = _compacted(plan, self._bus)
+        # One that comes with the name of one that went is another, and is held, too.
+        self._held = {one.identity: self._held.get(one.identity) for one in found.values()}
+        for name, stream in found.items():
+            offsets = _offsets(plan, state, name, stream.spec.partitions)
+            if self._is_due(stream, offsets, self._held[stream.identity]):
+                fault("hold.due")
+                stream.hold(self._job, offsets, fence=fence)
+                self._held[stream.identity] = _Pin(offsets, self._clock.monotonic())
+
+    def _is_due(self, stream: Stream, offsets: list[int], held: _Pin | None) -> bool:
+        if held is None or len(held.offsets) != len(offsets):
+            return True
+        if any(now < before for now, before in zip(offsets, held.offsets, strict=True)):
+            return True
+        life_s = stream.settings.hold_ms / 1000
+        wait_s = life_s / 4 if offsets == held.offsets else min(RENEW_S, life_s / 4)
+        return self._clock.monotonic() - held.at >= wait_s
+
+    def release(self, plan: JobPlan, fence: Fence) -> None:
+        """Let go of everything: the job has read all that it ever will."""
+        for stream in _compacted(plan, self._bus).values():
+            fault("hold.due")
+            stream.release(self._job, fence=fence)
+        self._held.clear()
+
+
+def release_pins(bus: Bus, job: str, fence: Fence | None) -> None:
+    """Let go of what a job holds that is removed; what cannot be opened is left."""
+    for name in bus.names():
+        with contextlib.suppress(HeadraceError, OSError):
+            bus.stream(name).release(job, fence=fence)
+
+
+def _compacted(plan: JobPlan, bus: Bus) -> dict[str, Stream]:
+    names = dict.fromkeys(stream for stream, _ in _readers(plan))
+    streams = {name: bus.stream(name) for name in names}
+    return {name: stream for name, stream in streams.items() if stream.spec.compact}
+
+
+def _readers(plan: JobPlan) -> Iterator[tuple[str, str]]:
+    """Yield stream and input operator; of broadcast stores no operator."""
+    for stage in plan.stages:
+        for binding in stage.inputs:
+            yield binding.stream, binding.operator
+    for table in plan.tables:
+        if table.stream is not None:
+            yield table.stream, ""
+
+
+def _offsets(plan: JobPlan, state: JobState, stream: str, partitions: int) -> list[int]:
+    """The lowest offsets that any input, or broadcast store, has read a stream to."""
+    found: list[list[int]] = []
+    for name, operator in _readers(plan):
+        if name == stream and operator:
+            positions = state.inputs.get(operator, {})
+            found.append(
+                [positions[p].next_offset if p in positions else 0 for p in range(partitions)]
+            )
+    for table in plan.tables:
+        if table.stream == stream:
+            read = state.tables.get(table.name, [])
+            found.append([read[p] if p < len(read) else 0 for p in range(partitions)])
+    return [min(offsets) for offsets in zip(*found, strict=True)]
+
+
+Positions = dict[str, dict[int, InputPosition]]
+
+
+def _only(stage: str, held: Mapping[str, int]) -> str:
+    """The rest of a command that is for one stage, where there are others."""
+    return f" --stage {stage}" if len(held) > 1 else ""
+
+
+def create_outputs(plan: JobPlan, bus: Bus, fence: Fence | None = None) -> None:
+    """Make the streams that a job sends to, internal ones too, unless they are there.
+
+    Raises:
+        NotOwnerError: a newer generation than that of the fence has begun.
+    """
+    create_internal_streams(plan, bus, fence)
+    for stage in plan.stages:
+        for output in stage.outputs:
+            spec = StreamSpec(
+                output.stream, output.partitions, output.schema, output.time, output.keys
+            )
+            bus.create(spec, exist_ok=True, fence=fence)
+
+
+def first_positions(plan: JobPlan, bus: Bus, default: StartPosition, now_ms: int) -> Positions:
+    """Return where a new job begins in each partition of its inputs.
+
+    Args:
+        plan: of the job.
+        bus: the streams.
+        default: of inputs that do not say; those that fill tables begin at the earliest row.
+        now_ms: the wall clock.
+    """
+    starts = first_starts(plan.graph)
+    begins = {
+        binding.operator: start_offsets(
+            bus.stream(binding.stream),
+            starts.get(binding.operator, EARLIEST if binding.bootstrap else default),
+        )
+        for stage in plan.stages
+        for binding in stage.inputs
+    }
+    begins |= {feed.operator: [0] * feed.partitions for feed in plan.feeds}
+    return {
+        operator: {
+            partition: InputPosition(begin, read_ms=now_ms)
+            for partition, begin in enumerate(offsets)
+        }
+        for operator, offsets in begins.items()
+    }
+
+
+def positions_of_added(
+    plan: JobPlan, bus: Bus, state: JobState, ends: Mapping[str, Sequence[int]], now_ms: int
+) -> Positions:
+    """Return positions of what was added to the inputs of a job since: at its beginning.
+
+    Args:
+        plan: of the job, as wide as its inputs.
+        bus: the streams.
+        state: of the job.
+        ends: next offset of each partition, by stream.
+        now_ms: the wall clock.
+    """
+    added = {}
+    for binding in plan.reads:
+        held = state.inputs.get(binding.operator, {})
+        if len(held) < len(ends[binding.stream]):
+            begins = enumerate(bus.stream(binding.stream).begins())
+            added[binding.operator] = {
+                partition: InputPosition(begin, read_ms=now_ms)
+                for partition, begin in begins
+                if partition not in held
+            }
+    return added
+
+
+def with_positions(state: JobState, added: Positions) -> JobState:
+    """Return a state that has more positions."""
+    inputs = {name: {**state.inputs.get(name, {}), **more} for name, more in added.items()}
+    return msgspec.structs.replace(state, inputs={**state.inputs, **inputs}) if added else state
+
+
+def task_counts(plan: JobPlan) -> dict[str, int]:
+    """Return how many tasks share the key groups of each keyed stage."""
+    return {stage.name: stage.tasks for stage in plan.stages if stage.keyed}
+
+
+def check_graph(state: JobState, plan: JobPlan, before: Catalog | None = None) -> None:
+    """Make sure that a graph can go on from a state.
+
+    Args:
+        state: of the job.
+        plan: of the graph.
+        before: what the stores held by the word of the plan before.
+
+    Raises:
+        InvalidInputError: it cannot; says all that has changed.
+    """
+    found = changes(state.fingerprint, plan.fingerprint)
+    found += [] if before is None else _value_mistakes(state, before, describe_plan(plan))
+    held = state.task_counts
+    found += [
+        f"stage {stage!r}: tasks were {held[stage]}, are now {tasks}; state is kept by task: "
+        f"move it with: headrace jobs rescale {job_of(state.job)} --tasks {tasks}"
+        f"{_only(stage, held)}; or set job.tasks, or tasks= of partition_by, back to {held[stage]}"
+        for stage, tasks in task_counts(plan).items()
+        if held.get(stage, tasks) != tasks
+    ]
+    found += [
+        f"stage {stage.name!r}: has {stage.tasks} tasks, which do not divide the {feed.partitions} "
+        f"partitions of {feed.stream!r} evenly; set job.tasks, or tasks= of partition_by, to a "
+        "divisor"
+        for stage in plan.stages
+        for feed in stage.feeds
+        if feed.partitions % stage.tasks
+    ]
+    if found:
+        lines = "\n".join(f"  {number}. {text}" for number, text in enumerate(found, 1))
+        raise InvalidInputError(
+            f"job {state.job!r} has state of epoch {state.epoch} that its graph no "
+            f"longer fits:\n{lines}",
+            job=state.job,
+        )
+
+
+def _value_mistakes(state: JobState, before: Catalog, after: Catalog) -> list[str]:
+    """Say which stores hold values that cannot be read as what is declared now."""
+    stages = {name.rpartition("/")[0] for name, task in state.tasks.items() if task.files}
+    held = {entry.name: entry for entry in before.stores if entry.stage in stages}
+    return [
+        f"store {entry.name!r} of {entry.operator!r}: {text}, or start over: headrace jobs reset "
+        f"{state.job}"
+        for entry in after.stores
+        if entry.form == "values" and entry.in_files and entry.name in held
+        for text in value_changes(held[entry.name].value, entry.value)
+    ]
+
 
 Ends = dict[str, list[int]]
+T = TypeVar("T")
 
 
-class Planner(Protocol):
+def table_key(store: str, stream: str) -> str:
+    """Return what the stream of a broadcast store is noted under, beside those of inputs.
+
+    A store may be filled by a stream of another name from a start on, as its state is not kept.
+    """
+    return f"broadcast store {store} of {stream}"
+
+
+def streams_read(plan: JobPlan) -> dict[str, str]:
+    """Return the stream of each input operator, and by ``table_key`` of each broadcast store."""
+    found = {one.operator: one.stream for one in plan.reads}
+    tables = ((one.name, one.stream) for one in plan.tables)
+    return found | {table_key(name, one): one for name, one in tables if one is not None}
+
+
+def identities_of(plan: JobPlan, bus: Bus) -> dict[str, str]:
+    """Return which streams a job reads, by the names of ``streams_read``, where that is known."""
+    found = {name: bus.stream(stream).identity for name, stream in streams_read(plan).items()}
+    return {name: identity for name, identity in found.items() if identity}
+
+
+def check_identities(plan: JobPlan, known: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """Refuse other streams than those which a job has read.
+
+    Args:
+        plan: of the job.
+        known: which they were; what is not there may be any.
+        found: which they are now.
+
+    Raises:
+        StreamReplacedError: names stream, both identities, and what may be done.
+    """
+    job, inner = job_of(plan.job), {feed.operator for feed in plan.feeds}
+    for name, identity in found.items():
+        expected = known.get(name, identity)
+        if identity != expected:
+            keep = f", or keep the state and read the new one: headrace jobs accept-streams {job}"
+            raise stream_replaced(
+                streams_read(plan)[name],
+                identity,
+                expected,
+                f"job {job!r} (by {name!r})",
+                f"start over with: headrace jobs reset {job}" + ("" if name in inner else keep),
+            )
+
+
+class Replanner(Protocol):
     """Plans a job again over the streams that there are by now."""
 
     @property
@@ -44,7 +338,7 @@ class Planner(Protocol):
         ...
 
 
-class Inputs:
+class InputStreams:
     """The input streams of a job, and those of its broadcast stores.
 
     Args:
@@ -54,10 +348,10 @@ class Inputs:
         planner: of a job with patterns.
     """
 
-    def __init__(self, job: str, bus: Bus, clock: Clock, planner: Planner | None) -> None:
+    def __init__(self, job: str, bus: Bus, clock: Clock, planner: Replanner | None) -> None:
         self._bus, self._clock = bus, clock
         self._planner = planner if planner is not None and planner.patterns else None
-        self._holding = Holding(job, bus, clock)
+        self._holding = CompactionPins(job, bus, clock)
 
     @property
     def patterns(self) -> dict[str, str]:
@@ -84,8 +378,11 @@ class Inputs:
         own = {name: ends for name, ends in self.ends(plan).items() if name not in inner}
         return own | {stream.spec.name: stream.ends() for stream in tables}
 
-    def replanned(self, plan: JobPlan) -> tuple[JobPlan, str] | None:
-        """Return another plan and its digest if streams of a pattern came or went."""
+    def replanned(self, plan: JobPlan, state: JobState) -> tuple[JobPlan, str] | None:
+        """Return another plan and its digest if streams of a pattern came or went.
+
+        One that went and came again is another: see ``left``.
+        """
         if self._planner is None:
             return None
         read = {
@@ -94,14 +391,62 @@ class Inputs:
             for binding in stage.inputs
             if binding.pattern
         }
-        return None if self._planner.matching() == read else self._planner.plan()
+        if self._planner.matching() == read and not self._replaced(state):
+            return None
+        return self._planner.plan()
+
+    def _replaced(self, state: JobState) -> set[str]:
+        """Return the inputs of patterns whose streams are others by now than those read."""
+        if self._planner is None:
+            return set()
+        streams = {
+            name: parts[STREAM]
+            for name, text in state.fingerprint.items()
+            if name in state.identities and PATTERN in (parts := json.loads(text))
+        }
+        there = set(self._bus.names())
+        return {
+            name
+            for name, stream in streams.items()
+            if stream in there and self._bus.stream(stream).identity != state.identities[name]
+        }
+
+    def as_planned(self, plan: JobPlan, state: JobState) -> JobState:
+        """Return a state for a look at what has changed: streams that came again may be others."""
+        replaced = {name: plan.fingerprint.get(name) for name in self._replaced(state)}
+        others = {name: text for name, text in replaced.items() if text is not None}
+        return msgspec.structs.replace(state, fingerprint={**state.fingerprint, **others})
+
+    def left(self, state: JobState) -> JobState:
+        """Return a state without the streams of patterns that are gone from the bus.
+
+        Of those nothing is kept, also where there is another of the name: it is read as one that
+        comes. A stream that is there but matches no longer keeps its positions.
+        """
+        if self._planner is None:
+            return state
+        there, replaced = set(self._bus.names()), self._replaced(state)
+        gone = {
+            name
+            for name, text in state.fingerprint.items()
+            if name in replaced or _is_gone(json.loads(text), there)
+        }
+
+        def kept(held: dict[str, T]) -> dict[str, T]:
+            return {name: one for name, one in held.items() if name not in gone}
+
+        return msgspec.structs.replace(
+            state,
+            fingerprint=kept(state.fingerprint),
+            inputs=kept(state.inputs),
+            bootstrap=kept(state.bootstrap),
+            identities=kept(state.identities),
+        )
 
     def followed(self, plan: JobPlan, state: JobState) -> JobState:
         """Return a state that has what came to patterns, and not what is gone from the bus.
 
-        What came is read from its beginning. A stream that is there but matches no longer keeps
-        its positions; of one that is gone nothing is kept, for who comes with its name is
-        another.
+        What came is read from its beginning; see ``left`` for what is gone.
 
         Args:
             plan: of the job by now.
@@ -109,27 +454,23 @@ class Inputs:
         """
         if self._planner is None:
             return state
-        there = set(self._bus.names())
-        marks = {
-            name: text
-            for name, text in state.fingerprint.items()
-            if not _is_gone(json.loads(text), there)
-        }
-        gone = set(state.fingerprint) - set(marks)
+        left = self.left(state)
         new = {
             name: text
             for name, text in plan.fingerprint.items()
-            if name not in state.fingerprint and PATTERN in json.loads(text)
+            if name not in left.fingerprint and PATTERN in json.loads(text)
         }
-        if not gone and not new:
+        if left == state and not new:
             return state
-        inputs = {name: held for name, held in state.inputs.items() if name not in gone}
-        fingerprint = {**marks, **new}
-        ends = self.ends(plan)
-        first = {name: found for name, found in first_ends(plan, ends).items() if name in new}
-        kept = {name: held for name, held in state.bootstrap.items() if name not in gone}
+        fingerprint = {**left.fingerprint, **new}
+        ends, identities = self.ends(plan), identities_of(plan, self._bus)
+        first = {name: found for name, found in bootstrap_ends(plan, ends).items() if name in new}
+        identities = {name: one for name, one in identities.items() if name in new}
         state = msgspec.structs.replace(
-            state, inputs=inputs, fingerprint=fingerprint, bootstrap={**kept, **first}
+            left,
+            fingerprint=fingerprint,
+            bootstrap={**left.bootstrap, **first},
+            identities={**left.identities, **identities},
         )
         return with_positions(state, self.added(self.widened(plan, ends), state, ends))
 
@@ -139,14 +480,14 @@ class Inputs:
 
     def added(self, plan: JobPlan, state: JobState, ends: Mapping[str, Sequence[int]]) -> Positions:
         """Return positions of partitions that were added since, at their beginning."""
-        return added_positions(plan, self._bus, state, ends, self._clock.now_ms())
+        return positions_of_added(plan, self._bus, state, ends, self._clock.now_ms())
 
-    def hold(self, plan: JobPlan, state: JobState) -> None:
+    def hold(self, plan: JobPlan, state: JobState, fence: Fence) -> None:
         """Keep what the job reads next from compactions; nothing more once it has ended."""
         if state.ended:
-            self._holding.release(plan)
+            self._holding.release(plan, fence)
         else:
-            self._holding.keep(plan, state)
+            self._holding.keep(plan, state, fence)
 
     def table_streams(self, plan: JobPlan) -> dict[str, Stream]:
         """Return the streams of broadcast stores, by the store's name."""

@@ -3,20 +3,285 @@
 A base manifest holds the whole state, a delta what one epoch changed; the state after
 epoch N is the last base up to N with the deltas after it. A file is a JSON line and the
 BLAKE2 digest of that line; each manifest names the digest of the one before.
+
+Of each task it has where its stores stand, and the files that hold them: a store is filled from
+the ``snapshots`` and the ``segments`` after them. A compaction replaces some of these files by
+one that stands for them, exactly, or does nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
-from headrace.coordinator.hosts.record import Happening, Hosts, folded, told
-from headrace.coordinator.standby.placing import Standbys
-from headrace.coordinator.task_files import TaskChange, TaskState, changed
+from headrace.coordinator.host_state import (
+    ClusterEvent,
+    FormerHosts,
+    Hosts,
+    Standby,
+    Standbys,
+    former_hosts,
+    merge_hosts,
+    recent_events,
+)
 from headrace.errors import CorruptDataError
-from headrace.task.orders import NO_WATERMARK, OutputPart, SinkPart
+from headrace.runtime.orders import (
+    NO_WATERMARK,
+    Merged,
+    MergeOrder,
+    OutputPart,
+    SegmentRef,
+    SinkPart,
+)
+from headrace.state.compaction_policy import (
+    MAX_FILES,
+    RunSize,
+    SnapshotDecision,
+    decide_snapshot,
+    live_bytes,
+    plan_compaction,
+)
+from headrace.state.segment import SNAPSHOT
+
+
+class PendingCompaction(msgspec.Struct, frozen=True, array_like=True):
+    """A merge that was ordered and is not committed: the name of its file, and what goes into it.
+
+    The rest is as in ``MergeOrder``. Whoever runs the task next is asked for the same.
+    """
+
+    path: str = ""
+    sources: tuple[str, ...] = ()
+    snapshot: bool = False
+    now_ms: int = 0
+    watermark: int = NO_WATERMARK
+
+    @classmethod
+    def of(cls, order: MergeOrder) -> PendingCompaction:
+        """Return what is kept of an order."""
+        sources = tuple(source.path for source in order.sources)
+        return cls(order.path, sources, order.snapshot, order.now_ms, order.watermark)
+
+
+NO_COMPACTION = PendingCompaction()
+
+
+class TaskState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is committed for one task.
+
+    ``epoch`` and ``attempt`` tell which changes its stores must hold. ``snapshots`` are what
+    a store begins with, to be applied one after the other by key groups: none, one, or after
+    a change of task count several, which may hold deletions and be of another lineage. After
+    them it stands at ``snapshot_epoch`` and ``snapshot_attempt``; ``segments`` are the changes
+    since, in epoch order. ``waiting`` messages wait for asynchronous calls, and have held what
+    follows these at the watermark ``held``. ``shape`` changes whenever a merge took effect;
+    ``expires`` says that some entries live for a time only, and ``swept_ms`` is the wall clock up
+    to which expired ones were looked for. ``former`` are hosts that it ran on before ``host``,
+    whose disks may still hold some of its state. ``merging`` is what was ordered to be merged.
+    """
+
+    epoch: int = -1
+    attempt: str = ""
+    snapshots: tuple[SegmentRef, ...] = ()
+    snapshot_epoch: int = -1
+    snapshot_attempt: str = ""
+    segments: tuple[SegmentRef, ...] = ()
+    shape: int = 0
+    state_bytes: int = 0
+    expires: bool = False
+    event_deadline: int | None = None
+    wall_deadline: int | None = None
+    host: str = ""
+    held: int | None = None
+    waiting: int = 0
+    former: FormerHosts = ()
+    swept_ms: int = -1
+    merging: PendingCompaction | None = None
+
+    @property
+    def files(self) -> tuple[SegmentRef, ...]:
+        """Everything that a store is filled from, in the order it is applied."""
+        return (*self.snapshots, *self.segments)
+
+    @property
+    def segment_bytes(self) -> int:
+        """This task's part of the changelog since the snapshots."""
+        return sum(ref.bytes for ref in self.segments)
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """This task's part of the snapshots."""
+        return sum(ref.bytes for ref in self.snapshots)
+
+
+class TaskChange(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an epoch changed of one task; from the deadlines on, all is always as it is now.
+
+    ``segment`` holds the epoch's changes, ``merged`` what stands for earlier files. ``merging`` is
+    a merge that was ordered; ``NO_COMPACTION``: the one before is no longer wanted.
+    """
+
+    segment: SegmentRef | None = None
+    merged: Merged | None = None
+    merging: PendingCompaction | None = None
+    state_bytes: int = 0
+    expires: bool = False
+    event_deadline: int | None = None
+    wall_deadline: int | None = None
+    host: str = ""
+    held: int | None = None
+    waiting: int = 0
+    swept_ms: int = -1
+
+
+def unchanged_task(task: TaskState) -> TaskChange:
+    """Return the change of a task in an epoch that it did not run in."""
+    return TaskChange(
+        state_bytes=task.state_bytes,
+        expires=task.expires,
+        event_deadline=task.event_deadline,
+        wall_deadline=task.wall_deadline,
+        host=task.host,
+        held=task.held,
+        waiting=task.waiting,
+        swept_ms=task.swept_ms,
+    )
+
+
+def next_compaction(
+    task: TaskState, now_ms: int, watermark: int = NO_WATERMARK, name: str = ""
+) -> MergeOrder | None:
+    """Return the merge that is under way, else which of a task's files to merge next.
+
+    Args:
+        task: what is committed for it.
+        now_ms: the wall clock of the committed epoch.
+        watermark: of the stage after it.
+        name: of the file of a merge that begins now, which nothing else ever has.
+    """
+    merging = task.merging
+    if merging is None:
+        plan = plan_compaction(*_runs(task), task.state_bytes, expires=task.expires)
+        if plan is None:
+            return None
+        begin, end = plan.begin, plan.end
+        folder = SNAPSHOT if plan.is_snapshot else "segment"
+        merging = PendingCompaction(f"{folder}/{name}", (), plan.is_snapshot, now_ms, watermark)
+    else:
+        begin = _index([ref.path for ref in task.files], merging.sources[:1])
+        end = begin + len(merging.sources)
+    files = task.files[begin:end]
+    stands = (task.snapshot_epoch, task.snapshot_attempt)
+    if end > len(task.snapshots):
+        stands = (files[-1].epoch, files[-1].attempt)
+    return MergeOrder(
+        files,
+        *stands,
+        merging.snapshot,
+        merging.now_ms,
+        merging.watermark,
+        merging.path,
+        at_once=len(task.files) > MAX_FILES,
+    )
+
+
+def snapshot_reason(task: TaskState) -> SnapshotDecision:
+    """Return the figures that decide over a snapshot of a task."""
+    return decide_snapshot(*_runs(task), task.state_bytes, expires=task.expires)
+
+
+def state_bytes(task: TaskState) -> int:
+    """Return about how much the live entries of a task take, as its files hold them.
+
+    A task tells of its stores as they were before the epoch that it ran, so the first changes of
+    all are taken as a whole.
+    """
+    if not task.state_bytes and len(task.files) == 1:
+        return task.segment_bytes + task.snapshot_bytes
+    return live_bytes(*_runs(task), task.state_bytes, expires=task.expires)
+
+
+def _runs(task: TaskState) -> tuple[list[RunSize], list[RunSize]]:
+    return (
+        [RunSize(ref.bytes, ref.rows) for ref in task.snapshots],
+        [RunSize(ref.bytes, ref.rows) for ref in task.segments],
+    )
+
+
+def is_applicable(task: TaskState, merged: Merged) -> bool:
+    """Say whether the files that a merge stands for are still there, adjacent and as they were."""
+    return _with_compacted(task, merged) is not None
+
+
+def apply_change(task: TaskState, change: TaskChange) -> TaskState:
+    """Return a task after one more epoch."""
+    merged = change.merged and _with_compacted(task, change.merged)
+    if merged:
+        task = merged
+    if change.merging is not None:
+        wanted = change.merging if change.merging.path else None
+        task = msgspec.structs.replace(task, merging=wanted)
+    held = task.epoch
+    if change.segment is not None:
+        task = msgspec.structs.replace(
+            task,
+            epoch=change.segment.epoch,
+            attempt=change.segment.attempt,
+            segments=(*task.segments, change.segment),
+        )
+    return msgspec.structs.replace(
+        task,
+        state_bytes=change.state_bytes,
+        expires=change.expires,
+        event_deadline=change.event_deadline,
+        wall_deadline=change.wall_deadline,
+        host=change.host,
+        held=change.held,
+        waiting=change.waiting,
+        swept_ms=change.swept_ms,
+        former=former_hosts(task.former, task.host, held, change.host),
+    )
+
+
+def _with_compacted(task: TaskState, merged: Merged) -> TaskState | None:
+    """Put a merged file in the place of what it stands for; ``None`` when it does not fit."""
+    ref, count, base = merged.ref, len(merged.sources), len(task.snapshots)
+    paths = [held.path for held in task.files]
+    begin = 0 if merged.snapshot else _index(paths, merged.sources[:1])
+    end = begin + count
+    if not count or tuple(paths[begin:end]) != merged.sources:
+        return None
+    if end < base or (begin < base and not merged.snapshot):
+        return None
+    # Where a store stands after the last of what is replaced.
+    stands = (task.snapshot_epoch, task.snapshot_attempt)
+    if end > base:
+        stands = (task.files[end - 1].epoch, task.files[end - 1].attempt)
+    if (ref.epoch, ref.attempt) != stands:
+        return None
+    shape = task.shape + 1
+    if merged.snapshot:
+        return msgspec.structs.replace(
+            task,
+            snapshots=(ref,),
+            snapshot_epoch=ref.epoch,
+            snapshot_attempt=ref.attempt,
+            segments=task.files[end:],
+            shape=shape,
+            merging=None,
+        )
+    if ref.first_epoch != task.files[begin].first_epoch:
+        return None
+    kept = (*task.files[base:begin], ref, *task.files[end:])
+    return msgspec.structs.replace(task, segments=kept, shape=shape, merging=None)
+
+
+def _index(paths: list[str], wanted: tuple[str, ...]) -> int:
+    return paths.index(wanted[0]) if wanted and wanted[0] in paths else len(paths)
+
 
 FORMAT = 2
 SINK_ROWS = "sink."
@@ -45,6 +310,21 @@ class InputPosition(msgspec.Struct, frozen=True, array_like=True):
             return self.watermark
         return self.max_time - lateness_ms
 
+    def lag(self, end: int) -> int:
+        """Return how many rows lie between here and the end of the partition."""
+        return max(0, end - self.next_offset)
+
+
+def partition_lags(positions: Mapping[int, InputPosition], ends: Sequence[int]) -> list[int]:
+    """Return how many rows lie before each partition of an input.
+
+    Args:
+        positions: of the input; a partition that it has none of is read from its beginning.
+        ends: of its stream, by partition.
+    """
+    first = InputPosition(0)
+    return [positions.get(partition, first).lag(end) for partition, end in enumerate(ends)]
+
 
 class OperatorState(msgspec.Struct, frozen=True, array_like=True):
     """What an operator has counted so far; when it last sent rows, and when it last received any.
@@ -72,6 +352,8 @@ class JobState(msgspec.Struct, frozen=True):
     job began with; empty: this one. ``wake_ms`` is the wall clock at which watermarks move on
     although no row comes. ``operators`` says what each one did so far, for people. ``bootstrap``
     holds the offsets up to which inputs are read before any other.
+    ``identities`` has the identity of the stream of each input operator, and of each broadcast
+    store, which its offsets are of; of what is not in it, as in older states, nothing is known.
     ``standbys`` are the copies of tasks' stores on other hosts; ``hosts`` those that tasks are
     placed on, or were, by identity, and ``story`` what became of them lately. ``run`` counts how
     often the job was begun without state.
@@ -106,7 +388,8 @@ class JobState(msgspec.Struct, frozen=True):
     standbys: Standbys = {}
     run: int = 1
     hosts: Hosts = {}
-    story: tuple[Happening, ...] = ()
+    story: tuple[ClusterEvent, ...] = ()
+    identities: dict[str, str] = {}
 
     def files(self) -> set[str]:
         """Return every file that the state names, relative to the job's storage."""
@@ -114,6 +397,11 @@ class JobState(msgspec.Struct, frozen=True):
         for task in self.tasks.values():
             named.update(ref.path for ref in task.files)
         return named
+
+    def merging(self) -> set[str]:
+        """Return the files that tasks were asked to merge others into; they may not be there."""
+        wanted = (task.merging for task in self.tasks.values())
+        return {merging.path for merging in wanted if merging is not None}
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -147,15 +435,16 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     is_half: bool = False
     standbys: Standbys = {}
     hosts: Hosts = {}
-    story: tuple[Happening, ...] = ()
+    story: tuple[ClusterEvent, ...] = ()
+    identities: dict[str, str] = {}
 
 
-class _Form(msgspec.Struct):
+class _FormatOnly(msgspec.Struct):
     format: int
 
 
 _DECODER = msgspec.json.Decoder(Manifest)
-_FORM = msgspec.json.Decoder(_Form)
+_FORMAT_DECODER = msgspec.json.Decoder(_FormatOnly)
 
 
 def encode_manifest(manifest: Manifest) -> tuple[bytes, str]:
@@ -191,11 +480,11 @@ def decode_manifest(data: bytes, origin: str) -> tuple[Manifest, str]:
     if rest != digest.encode() + b"\n":
         raise CorruptDataError(f"manifest {origin} does not match its digest", file=origin)
     try:
-        form = _FORM.decode(line).format
+        form = _FORMAT_DECODER.decode(line).format
         if form != FORMAT:
             raise CorruptDataError(
-                f"manifest {origin} has format {form}, this version reads {FORMAT}; go on with the "
-                "version that wrote it, or run the job under another name",
+                f"manifest {origin} has format {form}, this version reads {FORMAT}; continue with "
+                "the version that wrote it, or run the job under another name",
                 file=origin,
             )
         manifest = _DECODER.decode(line)
@@ -218,12 +507,12 @@ def fold(state: JobState | None, manifest: Manifest, digest: str) -> JobState:
             f"manifest of epoch {manifest.epoch} follows {manifest.previous}, found {found}",
             epoch=manifest.epoch,
         )
-    inputs = {stream: dict(partitions) for stream, partitions in state.inputs.items()}
+    inputs = dict(state.inputs)
     for stream, partitions in manifest.inputs.items():
-        inputs.setdefault(stream, {}).update(partitions)
+        inputs[stream] = {**inputs.get(stream, {}), **partitions}
     tasks = dict(state.tasks)
     for name, change in manifest.tasks.items():
-        tasks[name] = changed(tasks.get(name, TaskState()), change)
+        tasks[name] = apply_change(tasks.get(name, TaskState()), change)
     counts = dict(state.counts)
     for name, count in manifest.counts.items():
         counts[name] = counts.get(name, 0) + count
@@ -256,8 +545,9 @@ def fold(state: JobState | None, manifest: Manifest, digest: str) -> JobState:
         bootstrap=state.bootstrap,
         standbys={name: s for name, s in {**state.standbys, **manifest.standbys}.items() if s},
         run=state.run,
-        hosts=folded(state.hosts, manifest.hosts),
-        story=told(state.story, manifest.story),
+        hosts=merge_hosts(state.hosts, manifest.hosts),
+        story=recent_events(state.story, manifest.story),
+        identities={**state.identities, **manifest.identities},
     )
 
 
@@ -274,3 +564,35 @@ def _operators(state: JobState, manifest: Manifest) -> dict[str, OperatorState]:
         received = now if counts.get("received") else (held.received_epoch, held.received_ms)
         found[name] = OperatorState(total, *sent, *received)
     return found
+
+
+def begin_lineage(state: JobState, lineage: str) -> JobState:
+    """Return a state as the begin of a lineage.
+
+    What was committed so far becomes what a store begins with; a store of another lineage is
+    thrown away when it is next caught up. Outputs are published under the new lineage, so
+    none passes for one of the old.
+    """
+    return msgspec.structs.replace(
+        state,
+        lineage=lineage,
+        origin=state.origin or state.lineage,
+        copy_of="",
+        tasks={name: _based(task) for name, task in state.tasks.items()},
+        standbys={
+            name: tuple(Standby(standby.host) for standby in held)
+            for name, held in state.standbys.items()
+        },
+    )
+
+
+def _based(task: TaskState) -> TaskState:
+    return msgspec.structs.replace(
+        task,
+        snapshots=task.files,
+        snapshot_epoch=task.epoch,
+        snapshot_attempt=task.attempt,
+        segments=(),
+        shape=task.shape + 1,
+        merging=None,
+    )

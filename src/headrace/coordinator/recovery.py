@@ -13,7 +13,7 @@ import msgspec
 from headrace.clock import Clock
 from headrace.errors import UnavailableError
 from headrace.files import Files
-from headrace.state.recovery import FOLDER, SlotRecovery
+from headrace.state.restore import FOLDER, RestoreProgress
 
 LOOK_S = 0.5
 
@@ -22,7 +22,7 @@ class RecoveryStalledError(UnavailableError):
     """A task's recovery has not moved for ``state.recovery_timeout_s``; see to its file."""
 
     code = "HR205"
-    move = "see whether the disk of that file answers, then run the job again"
+    move = "check whether the disk of that file answers, then run the job again"
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class Recovery:
 
 @dataclass
 class _Seen:
-    said: SlotRecovery
+    said: RestoreProgress
     since: float
-    first: SlotRecovery
+    first: RestoreProgress
     began: float
 
 
@@ -77,7 +77,7 @@ class RecoveryWatch:
         found = {}
         for name in self.files.names(folder):
             try:
-                said = msgspec.json.decode(self.files.read(folder / name), type=SlotRecovery)
+                said = msgspec.json.decode(self.files.read(folder / name), type=RestoreProgress)
             except FileNotFoundError:
                 continue
             before = self._seen.get(name)

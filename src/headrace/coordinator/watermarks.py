@@ -12,7 +12,7 @@ from typing import Protocol
 from headrace.bus.bus import Stream
 from headrace.coordinator.manifest import InputPosition, JobState
 from headrace.plan.stages import JobPlan, Stage
-from headrace.task.orders import END_WATERMARK, NO_WATERMARK
+from headrace.runtime.orders import END_WATERMARK, NO_WATERMARK
 
 Positions = Mapping[str, Mapping[int, InputPosition]]
 

@@ -4,13 +4,13 @@ Read ``operators`` for the data, ``streams`` for the API, ``aggregates`` for the
 """
 
 from headrace.graph.aggregates import Aggregate
-from headrace.graph.builder import Graph
-from headrace.graph.jobs import Job, job
-from headrace.graph.ledger import Output
+from headrace.graph.builder import Graph, Job, Stream, job
+from headrace.graph.diagnostics import Output
 from headrace.graph.operators import JobGraph
 from headrace.graph.stores import store
-from headrace.graph.streams import Stream
-from headrace.graph.window_makers import (
+from headrace.graph.windows import (
+    Tumbling,
+    Window,
     count_window,
     global_window,
     hopping,
@@ -18,7 +18,6 @@ from headrace.graph.window_makers import (
     sliding,
     tumbling,
 )
-from headrace.graph.windows import Tumbling, Window
 
 __all__ = [
     "Aggregate",

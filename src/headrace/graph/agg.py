@@ -1,4 +1,4 @@
-"""The aggregates that users name in ``aggregate`` and ``window``, as ``headrace.agg``.
+"""The aggregates of ``aggregate`` and ``window``, as ``headrace.agg``.
 
 Each function returns a frozen ``Aggregate``; nothing is computed here. The names shadow
 builtins on purpose: they are always written ``agg.sum``.
@@ -11,14 +11,10 @@ from typing import Any
 
 import polars as pl
 
-from headrace.graph.aggregates import Aggregate, Count, Mean, Sum
-from headrace.graph.extremes import Extreme
-from headrace.graph.monoid import Monoid
-from headrace.graph.picking import Collect, Pick
-from headrace.graph.ranking import TopK
+from headrace.graph.aggregates import Aggregate, Count, Extreme, Mean, Sum, Variance
+from headrace.graph.row_aggregates import Collect, Monoid, Pick, TopK
 from headrace.graph.sketches import Distinct, Frequent, Quantiles
 from headrace.graph.types import arrow_type
-from headrace.graph.variance import Variance
 
 __all__ = [
     "Aggregate",
@@ -54,17 +50,17 @@ def sum(column: str) -> Sum:
 
 
 def min(column: str) -> Extreme:
-    """Take the least value, without nulls and NaN; null when there is none."""
+    """Take the smallest value, ignoring nulls and NaN; null if there is none."""
     return Extreme(column)
 
 
 def max(column: str) -> Extreme:
-    """Take the greatest value, without nulls and NaN; null when there is none."""
+    """Take the greatest value, ignoring nulls and NaN; null if there is none."""
     return Extreme(column, is_max=True)
 
 
 def mean(column: str) -> Mean:
-    """Take the mean without nulls; float64, null when there is none."""
+    """Take the mean, ignoring nulls; float64, null if there is no value."""
     return Mean(column)
 
 
@@ -72,19 +68,19 @@ def top_k(column: str, k: int = 10, keep: Sequence[str] = ()) -> TopK:
     """Keep the ``k`` rows with the greatest ``column``, as a list of structs, greatest first.
 
     Args:
-        column: what ranks; rows where it is null or NaN never do.
+        column: determines the rank; rows where it is null or NaN are ignored.
         k: how many; at least 1.
-        keep: further columns of each struct; they also break ties, least first.
+        keep: other columns of each struct; they also break ties, smallest first.
     """
     return TopK(column, k, (keep,) if isinstance(keep, str) else tuple(keep))
 
 
 def variance(column: str, ddof: int = 1) -> Variance:
-    """Take the variance without nulls; float64, null of fewer than ``ddof`` + 1 values.
+    """Take the variance, ignoring nulls; float64, null for fewer than ``ddof`` + 1 values.
 
     Args:
         column: of numbers.
-        ddof: 1 for a sample, 0 for the whole.
+        ddof: 1 for a sample, 0 for the population.
     """
     return Variance(column, ddof)
 
@@ -99,14 +95,14 @@ def first(column: str, by: str | None = None) -> Pick:
 
     Args:
         column: of any type.
-        by: a column whose least value counts as first. Default: the order of arrival, which
-            over several partitions depends on how they were read.
+        by: a column whose smallest value counts as first. Default: the order of arrival, which for
+            several partitions depends on how they were read.
     """
     return Pick(column, by)
 
 
 def last(column: str, by: str | None = None) -> Pick:
-    """Take the last value that is not null; ``by`` as for ``first``, greatest."""
+    """Take the last value that is not null; with ``by``, that of the greatest value."""
     return Pick(column, by, is_last=True)
 
 
@@ -114,7 +110,8 @@ def collect(*columns: str) -> Collect:
     """Keep all messages as a list, in the order of arrival.
 
     Args:
-        *columns: one for a list of its values; several, or none for all, for a list of structs.
+        *columns: one column for a list of its values; several for a list of structs; none for all
+            columns.
     """
     return Collect(columns, is_bare=len(columns) == 1)
 
@@ -124,19 +121,19 @@ def approx_distinct(column: str, size: int = 4096) -> Distinct:
 
     Args:
         column: of numbers, text or times.
-        size: exact up to so many; beyond it off by 1 / sqrt(size), as a standard error: 1.6 %.
-            Takes 8 bytes for each up to it. A power of two.
+        size: exact up to this many; beyond it, the standard error is 1 / sqrt(size): 1.6 %. Takes
+            8 bytes for each value up to it. A power of two.
     """
     return Distinct(column, size)
 
 
 def quantiles(column: str, at: Sequence[float] = (0.5,), size: int = 256) -> Quantiles:
-    """Take values at some ranks, such as the median at 0.5; a list of float64, null of nothing.
+    """Take values at ranks, such as the median at 0.5; a list of float64, or null.
 
     Args:
         column: of numbers; nulls and NaN do not count.
-        at: ranks from 0, the least value, to 1, the greatest.
-        size: exact up to so many values; with 256 ranks are off by less than 1.4 % in 99 of 100
+        at: ranks from 0, the smallest value, to 1, the greatest.
+        size: exact up to this many values; with 256, ranks are off by less than 1.4 % in 99 of 100
             cases. A power of two.
     """
     ranks = (at,) if isinstance(at, int | float) else tuple(at)
@@ -146,12 +143,12 @@ def quantiles(column: str, at: Sequence[float] = (0.5,), size: int = 256) -> Qua
 def frequent(column: str, k: int = 10, size: int = 1024) -> Frequent:
     """Take the most frequent values: structs of the value, ``count`` and ``least``.
 
-    A value came at most ``count`` and at least ``least`` times.
+    A value occurred at most ``count`` and at least ``least`` times.
 
     Args:
         column: of text or integers.
         k: how many to show.
-        size: both are exact up to 3/4 of so many different values; beyond it ``count`` is too
+        size: both are exact up to 3/4 of this many different values; beyond it, ``count`` is too
             high by at most 3.5 / size of all rows. A power of two.
     """
     return Frequent(column, size, k=k)
@@ -168,18 +165,18 @@ def monoid(
     state: Any = None,
     fold_frame: Callable[[pl.DataFrame], Any] | None = None,
 ) -> Monoid:
-    """Make an aggregate of your own; states must fit into MessagePack.
+    """Define your own aggregate; its states must be encodable as MessagePack.
 
     Args:
         zero: the state of no messages.
         lift: from the values of ``columns``, in order, to a state.
         combine: from two states, the earlier first, to one; must be associative.
-        result: from a state to the value shown; the state itself when left out.
-        returns: the type of what is shown, as a Python or Arrow type.
+        result: from a state to the emitted value; by default the state itself.
+        returns: the type of the emitted value, as a Python or Arrow type.
         columns: the columns read; at least one.
-        state: the type of states, where MessagePack alone would forget it.
+        state: the type of states, if MessagePack alone does not preserve it.
         fold_frame: from a Polars frame of ``columns`` to the state of all its rows; an optional
-            quick form of the same thing.
+            faster form.
     """
     reads = (columns,) if isinstance(columns, str) else tuple(columns)
     return Monoid(zero, lift, combine, result, arrow_type(returns), reads, state, fold_frame)

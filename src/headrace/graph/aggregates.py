@@ -1,28 +1,27 @@
 """Aggregates as monoids: a partial result, how two combine, and what is shown.
 
-This file holds the interface and count, sum and mean; ``extremes`` holds min and max,
-``ranking`` top k, ``monoid`` the user's own, ``agg`` the short functions that users call.
-
-A partial result is one row of *partial columns*, named prefix + suffix, such as ``delay.``
-and ``sum``. Four forms of the same law exist because each has its moment: ``partial`` folds
-the rows of a group at once, ``combine`` folds partial rows, ``lift`` with ``accumulate``
-gives the running result after each row, and the scalar forms do one step in Python.
+A partial result is one row of columns. ``partial`` folds a group of rows, ``combine`` a group of
+partial rows, ``lift`` and ``accumulate`` give running totals. The planner binds each aggregate to
+the types of its columns. Here are the base class and those of numbers: count, sum, mean, least and
+greatest value, variance. ``row_aggregates`` and ``sketches`` have the others, ``agg`` makes all.
+Names of these classes are in the catalog of a job: see ``coordinator``.
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import polars as pl
 import pyarrow as pa
 
 from headrace.errors import InvalidInputError
 
-Partial = tuple[Any, ...]
+PartialRow = tuple[Any, ...]
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
@@ -55,16 +54,19 @@ class Aggregate(ABC):
     sums: up to rounding). Order of rows is the order of arrival.
     """
 
+    is_per_epoch: ClassVar[bool] = False
+    """Whether its messages are totals of an epoch already, so that none is sent for each."""
+
     @abstractmethod
     def columns(self) -> tuple[str, ...]:
         """Return the columns that are read, without repeats."""
 
     def check(self) -> list[str]:
-        """Return what is wrong with the arguments, one sentence each."""
+        """Return the mistakes in the arguments, one sentence each."""
         return []
 
     def bind(self, schema: pa.Schema) -> Self:
-        """Return the same aggregate fitted to the types of its columns.
+        """Return the aggregate for the types of its columns.
 
         Raises:
             InvalidInputError: a column is missing or of a type that does not fit.
@@ -84,7 +86,7 @@ class Aggregate(ABC):
         """
 
     @abstractmethod
-    def identity(self) -> Partial:
+    def identity(self) -> PartialRow:
         """Return the partial result of no rows at all."""
 
     @abstractmethod
@@ -107,7 +109,7 @@ class Aggregate(ABC):
             later: prefix of the others.
 
         Returns:
-            The partial columns; ``None`` where there is no such form, and ``combine`` is used.
+            The partial columns; ``None`` if there is no such form, and ``combine`` is used.
         """
         return None
 
@@ -115,7 +117,7 @@ class Aggregate(ABC):
         """Return the running combination over partial rows, each to be used with ``.over(keys)``.
 
         Put the stored partial row of a key first, then the lifted rows. ``None``: there is no
-        cumulative form; go row by row with ``combine_values``.
+        cumulative form; use ``combine_values`` row by row.
         """
         return None
 
@@ -124,23 +126,23 @@ class Aggregate(ABC):
         """Return what is shown, an expression over partial columns; name it with ``alias``."""
 
     @abstractmethod
-    def lift_values(self, values: tuple[Any, ...]) -> Partial:
+    def lift_values(self, values: tuple[Any, ...]) -> PartialRow:
         """Return the partial result of one row, given the values of ``columns()``."""
 
     @abstractmethod
-    def combine_values(self, first: Partial, second: Partial) -> Partial:
+    def combine_values(self, first: PartialRow, second: PartialRow) -> PartialRow:
         """Return two partial results as one; ``first`` arrived before ``second``."""
 
     @abstractmethod
-    def result_value(self, partial: Partial) -> Any:
+    def result_value(self, partial: PartialRow) -> Any:
         """Return what is shown of a partial result."""
 
     @abstractmethod
     def describe(self) -> str:
-        """Return a stable text: what must not change while state built with it is kept."""
+        """Return a stable text of everything that must not change while its state is kept."""
 
-    def fold(self, partials: Iterable[Partial]) -> Partial:
-        """Combine partial results in the order given, beginning with the identity."""
+    def fold(self, partials: Iterable[PartialRow]) -> PartialRow:
+        """Combine partial results in the given order, starting with the identity."""
         total = self.identity()
         for partial in partials:
             total = self.combine_values(total, partial)
@@ -178,7 +180,7 @@ class Count(Aggregate):
             column_type(schema, self.column)
         return pa.int64()
 
-    def identity(self) -> Partial:
+    def identity(self) -> PartialRow:
         """Return zero."""
         return (0,)
 
@@ -210,15 +212,15 @@ class Count(Aggregate):
         """Return the count."""
         return pl.col(f"{prefix}count")
 
-    def lift_values(self, values: tuple[Any, ...]) -> Partial:
+    def lift_values(self, values: tuple[Any, ...]) -> PartialRow:
         """Return 1 for a counted row."""
         return (int(self.column is None or values[0] is not None),)
 
-    def combine_values(self, first: Partial, second: Partial) -> Partial:
+    def combine_values(self, first: PartialRow, second: PartialRow) -> PartialRow:
         """Add counts."""
         return (first[0] + second[0],)
 
-    def result_value(self, partial: Partial) -> Any:
+    def result_value(self, partial: PartialRow) -> Any:
         """Return the count."""
         return partial[0]
 
@@ -284,7 +286,7 @@ class Sum(Aggregate):
         """Return int64 or float64."""
         return _sum_type(column_type(schema, self.column), "sum", self.column)
 
-    def identity(self) -> Partial:
+    def identity(self) -> PartialRow:
         """Return zero."""
         return (0.0 if self.type is not None and pa.types.is_floating(self.type) else 0,)
 
@@ -315,15 +317,15 @@ class Sum(Aggregate):
         """Return the sum."""
         return pl.col(f"{prefix}sum")
 
-    def lift_values(self, values: tuple[Any, ...]) -> Partial:
+    def lift_values(self, values: tuple[Any, ...]) -> PartialRow:
         """Return the value, or 0 for null."""
         return (self.identity()[0] if values[0] is None else self.identity()[0] + values[0],)
 
-    def combine_values(self, first: Partial, second: Partial) -> Partial:
+    def combine_values(self, first: PartialRow, second: PartialRow) -> PartialRow:
         """Add sums, refusing what does not fit in 64 bits."""
         return (_checked_value(first[0] + second[0], self.describe()),)
 
-    def result_value(self, partial: Partial) -> Any:
+    def result_value(self, partial: PartialRow) -> Any:
         """Return the sum."""
         return partial[0]
 
@@ -367,7 +369,7 @@ class Mean(Aggregate):
     def _count(self) -> Count:
         return Count(self.column)
 
-    def identity(self) -> Partial:
+    def identity(self) -> PartialRow:
         """Return a sum of zero over no rows."""
         return (*self._sum().identity(), 0)
 
@@ -398,18 +400,252 @@ class Mean(Aggregate):
         total = pl.col(f"{prefix}sum").cast(pl.Float64)
         return pl.when(count > 0).then(total / count).otherwise(None)
 
-    def lift_values(self, values: tuple[Any, ...]) -> Partial:
+    def lift_values(self, values: tuple[Any, ...]) -> PartialRow:
         """Return the value and 1, or 0 and 0 for null."""
         return (*self._sum().lift_values(values), int(values[0] is not None))
 
-    def combine_values(self, first: Partial, second: Partial) -> Partial:
+    def combine_values(self, first: PartialRow, second: PartialRow) -> PartialRow:
         """Add sums and counts."""
         return (_checked_value(first[0] + second[0], self.describe()), first[1] + second[1])
 
-    def result_value(self, partial: Partial) -> Any:
+    def result_value(self, partial: PartialRow) -> Any:
         """Return sum over count, or None."""
         return float(partial[0]) / partial[1] if partial[1] else None
 
     def describe(self) -> str:
         """Return ``mean(column)``."""
         return f"mean({self.column})"
+
+
+_ORDERED = (
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_boolean,
+    pa.types.is_string,
+    pa.types.is_date,
+    pa.types.is_timestamp,
+    pa.types.is_duration,
+    pa.types.is_decimal,
+)
+
+
+def ordered_type(schema: pa.Schema, column: str, who: str) -> pa.DataType:
+    """Return the type of a column whose values have an order.
+
+    Raises:
+        InvalidInputError: the column is missing, or a list, struct or binary.
+    """
+    kind = column_type(schema, column)
+    if not any(test(kind) for test in _ORDERED):
+        raise InvalidInputError(f"{who}({column!r}) needs values with an order; found {kind}")
+    return kind
+
+
+@dataclass(frozen=True)
+class Extreme(Aggregate):
+    """The least or greatest value of a column, without nulls and NaN; of nothing it is null."""
+
+    column: str
+    is_max: bool = False
+    type: pa.DataType | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def _name(self) -> str:
+        return "max" if self.is_max else "min"
+
+    def columns(self) -> tuple[str, ...]:
+        """Return the compared column."""
+        return (self.column,)
+
+    def check(self) -> list[str]:
+        """Return what is wrong with the arguments."""
+        return check_column(self.column, self._name)
+
+    def bind(self, schema: pa.Schema) -> Self:
+        """Return an extreme that knows the type it compares."""
+        return replace(self, type=self.result_type(schema))
+
+    def partial_types(self, schema: pa.Schema) -> dict[str, pa.DataType]:
+        """Return one column of the result's type."""
+        return {self._name: self.result_type(schema)}
+
+    def result_type(self, schema: pa.Schema) -> pa.DataType:
+        """Return the type of the column."""
+        return ordered_type(schema, self.column, self._name)
+
+    def identity(self) -> PartialRow:
+        """Return null."""
+        return (None,)
+
+    def _values(self) -> pl.Expr:
+        values = pl.col(self.column)
+        is_float = self.type is not None and pa.types.is_floating(self.type)
+        return values.fill_nan(None) if is_float else values
+
+    def _fold(self, values: pl.Expr) -> pl.Expr:
+        return values.max() if self.is_max else values.min()
+
+    def lift(self, prefix: str) -> list[pl.Expr]:
+        """Return the value."""
+        return [self._values().alias(f"{prefix}{self._name}")]
+
+    def partial(self, prefix: str) -> list[pl.Expr]:
+        """Return the extreme of a group."""
+        return [self._fold(self._values()).alias(f"{prefix}{self._name}")]
+
+    def combine(self, prefix: str) -> list[pl.Expr]:
+        """Return the extreme of extremes."""
+        return [self._fold(pl.col(f"{prefix}{self._name}"))]
+
+    def combine_pair(self, earlier: str, later: str) -> list[pl.Expr]:
+        """Return the extreme of two."""
+        both = [pl.col(f"{later}{self._name}"), pl.col(f"{earlier}{self._name}")]
+        return [pl.max_horizontal(both) if self.is_max else pl.min_horizontal(both)]
+
+    def accumulate(self, prefix: str) -> list[pl.Expr]:
+        """Return the extreme so far, row after row."""
+        values = pl.col(f"{prefix}{self._name}")
+        return [(values.cum_max() if self.is_max else values.cum_min()).forward_fill()]
+
+    def result(self, prefix: str) -> pl.Expr:
+        """Return the extreme."""
+        return pl.col(f"{prefix}{self._name}")
+
+    def lift_values(self, values: tuple[Any, ...]) -> PartialRow:
+        """Return the value; None for NaN."""
+        value = values[0]
+        return (None if isinstance(value, float) and math.isnan(value) else value,)
+
+    def combine_values(self, first: PartialRow, second: PartialRow) -> PartialRow:
+        """Return the extreme of two."""
+        if first[0] is None or second[0] is None:
+            return first if second[0] is None else second
+        return (max(first[0], second[0]) if self.is_max else min(first[0], second[0]),)
+
+    def result_value(self, partial: PartialRow) -> Any:
+        """Return the extreme."""
+        return partial[0]
+
+    def describe(self) -> str:
+        """Return ``min(column)`` or ``max(column)``."""
+        return f"{self._name}({self.column})"
+
+
+@dataclass(frozen=True)
+class Variance(Aggregate):
+    """The variance of a column of numbers, without nulls; null of fewer than ``ddof`` + 1.
+
+    ``ddof`` 1 is that of a sample, 0 that of the whole; with ``is_root`` its square root.
+    """
+
+    column: str
+    ddof: int = 1
+    is_root: bool = False
+
+    @property
+    def _name(self) -> str:
+        return "stddev" if self.is_root else "variance"
+
+    def columns(self) -> tuple[str, ...]:
+        """Return the column."""
+        return (self.column,)
+
+    def check(self) -> list[str]:
+        """Return what is wrong with the arguments."""
+        wrong = check_column(self.column, self._name)
+        if self.ddof not in (0, 1) or isinstance(self.ddof, bool):
+            wrong.append(f"{self._name} takes ddof of 0 or 1; found {self.ddof!r}")
+        return wrong
+
+    def partial_types(self, schema: pa.Schema) -> dict[str, pa.DataType]:
+        """Return count, mean and sum of squared differences from it."""
+        kind = column_type(schema, self.column)
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+            raise InvalidInputError(
+                f"{self._name}({self.column!r}) needs numbers; the column is {kind}"
+            )
+        return {"count": pa.int64(), "mean": pa.float64(), "squares": pa.float64()}
+
+    def result_type(self, schema: pa.Schema) -> pa.DataType:
+        """Return float64."""
+        self.partial_types(schema)
+        return pa.float64()
+
+    def identity(self) -> PartialRow:
+        """Return nothing counted."""
+        return (0, 0.0, 0.0)
+
+    def _values(self) -> pl.Expr:
+        return pl.col(self.column).cast(pl.Float64)
+
+    @staticmethod
+    def _named(prefix: str, count: pl.Expr, mean: pl.Expr, squares: pl.Expr) -> list[pl.Expr]:
+        return [
+            count.cast(pl.Int64).alias(f"{prefix}count"),
+            mean.fill_null(0.0).alias(f"{prefix}mean"),
+            squares.fill_null(0.0).alias(f"{prefix}squares"),
+        ]
+
+    def lift(self, prefix: str) -> list[pl.Expr]:
+        """Return each value as a mean of one."""
+        values = self._values()
+        return self._named(prefix, values.is_not_null(), values, values * 0.0)
+
+    def partial(self, prefix: str) -> list[pl.Expr]:
+        """Return those of a group."""
+        values = self._values()
+        return self._named(
+            prefix, values.count(), values.mean(), values.var(ddof=0) * values.count()
+        )
+
+    def combine(self, prefix: str) -> list[pl.Expr]:
+        """Add what lies within the parts to what lies between them."""
+        count, mean, squares = (pl.col(f"{prefix}{name}") for name in ("count", "mean", "squares"))
+        total = count.sum()
+        weighted = (mean * count).sum()
+        whole = pl.when(total > 0).then(weighted / total)
+        return self._named(
+            prefix, total, whole, squares.sum() + (count * (mean - whole) ** 2).sum()
+        )
+
+    def combine_pair(self, earlier: str, later: str) -> list[pl.Expr]:
+        """Return two as one."""
+        old = [pl.col(f"{earlier}{name}") for name in ("count", "mean", "squares")]
+        new = [pl.col(f"{later}{name}") for name in ("count", "mean", "squares")]
+        total = old[0] + new[0]
+        share = pl.when(total > 0).then(new[0] / total).otherwise(0.0)
+        apart = new[1] - old[1]
+        between = apart**2 * old[0] * share
+        return self._named(later, total, old[1] + apart * share, old[2] + new[2] + between)
+
+    def result(self, prefix: str) -> pl.Expr:
+        """Return the variance, or its root."""
+        count, squares = pl.col(f"{prefix}count"), pl.col(f"{prefix}squares")
+        found = pl.when(count > self.ddof).then(squares / (count - self.ddof))
+        return found.sqrt() if self.is_root else found
+
+    def lift_values(self, values: tuple[Any, ...]) -> PartialRow:
+        """Return the value as a mean of one."""
+        if values[0] is None:
+            return self.identity()
+        return (1, float(values[0]), float(values[0]) * 0.0)
+
+    def combine_values(self, first: PartialRow, second: PartialRow) -> PartialRow:
+        """Return two as one."""
+        total = first[0] + second[0]
+        share = second[0] / total if total else 0.0
+        apart = second[1] - first[1]
+        between = apart**2 * first[0] * share
+        return (total, first[1] + apart * share, first[2] + second[2] + between)
+
+    def result_value(self, partial: PartialRow) -> Any:
+        """Return the variance, or its root."""
+        count, _, squares = partial
+        if count <= self.ddof:
+            return None
+        found = squares / (count - self.ddof)
+        return math.sqrt(found) if self.is_root else found
+
+    def describe(self) -> str:
+        """Return ``variance(column)``: all of its kind keep the same."""
+        return f"variance({self.column})"

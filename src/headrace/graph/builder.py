@@ -1,34 +1,221 @@
-"""``Graph``: what a job's function is given; its inputs begin all streams."""
+"""``Graph``, ``Stream`` and ``job``: the fluent API. Building a graph runs nothing.
+
+A job's function is given a ``Graph``, whose inputs begin all streams; each method of a ``Stream``
+adds one operator. Functions and expressions are told apart by type: a Polars expression works on
+columns, any other callable on messages. Here too: where the event time of an input comes from, and
+how far its watermark stays behind.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 
-from headrace.config.starts import read_start
-from headrace.errors import InvalidInputError
+from headrace.config.sections import read_start
+from headrace.durations import Duration, duration_ms
+from headrace.errors import GraphError, InvalidInputError
 from headrace.graph.aggregates import unknown_column
-from headrace.graph.arguments import attempt, shown, with_on_error
-from headrace.graph.daily import DailyTable
-from headrace.graph.durations import Duration, duration_ms
-from headrace.graph.frames import FrameSource, frame_stream
-from headrace.graph.kept_tables import Table
-from headrace.graph.ledger import Ledger, Output, SinkOutput, name_mistake
-from headrace.graph.operators import FAIL, Input, StoreSpec
+from headrace.graph.diagnostics import (
+    GraphDiagnostics,
+    Output,
+    SinkOutput,
+    attempt,
+    checked_function,
+    is_function,
+    name_mistake,
+    shown,
+    with_on_error,
+)
+from headrace.graph.introspection import (
+    call_mistake,
+    failure_site,
+    function_site,
+    message_class,
+    name_of,
+    user_names,
+    user_site,
+)
+from headrace.graph.joins import JoinTransforms, Table, TableTransforms
+from headrace.graph.keyed_transforms import (
+    KeyedTransforms,
+    MonoidTransforms,
+    OrderTransforms,
+    ProcessTransforms,
+)
+from headrace.graph.operators import (
+    FAIL,
+    ON_ERROR,
+    Confidence,
+    EventTime,
+    FrameSource,
+    Input,
+    JobGraph,
+    KeepForSink,
+    Operator,
+    SendTo,
+    SendToSink,
+    Site,
+    StoreSpec,
+    frame_stream,
+)
 from headrace.graph.semantics import read_semantics
-from headrace.graph.sinks import Sink
-from headrace.graph.sites import user_site
-from headrace.graph.streams import Stream
-from headrace.graph.tables import BroadcastSpec
-from headrace.graph.times import ConfidentLateness, TimeSource, checked_lateness, checked_time
+from headrace.graph.shared_stores import BroadcastSpec
+from headrace.graph.sinks import DailyTable, Sink
+from headrace.graph.stateless_transforms import RoutingTransforms, RowTransforms
 from headrace.graph.types import is_record, to_schema
+from headrace.graph.window_transforms import WindowTransforms
+
+
+@dataclass(frozen=True)
+class TimeFunction:
+    """A function from a message to its event time; made by ``event_time``."""
+
+    function: Callable[[Any], Any]
+    uses: Sequence[str] | None = None
+
+
+@dataclass(frozen=True)
+class ProcessingTime:
+    """The wall clock of the epoch that reads a record; made by ``processing_time``."""
+
+
+@dataclass(frozen=True)
+class ConfidentLateness:
+    """A lateness that follows the delays of the stream; made by ``confidence``."""
+
+    part: float
+    first: Duration = field(default="1m")
+
+
+TimeSource = str | pl.Expr | Callable[[Any], Any] | TimeFunction | ProcessingTime
+
+
+def event_time(function: Callable[[Any], Any], uses: Sequence[str] | None = None) -> TimeFunction:
+    """Take the event time of an input's records from a function.
+
+    Args:
+        function: from a message to milliseconds since 1970 or a datetime, UTC without a time zone;
+            called once for each record, in order. Its annotation is the type of messages, as for
+            ``map``.
+        uses: the columns that it reads; its message has only these. Default: all.
+    """
+    return TimeFunction(function, uses)
+
+
+def processing_time() -> ProcessingTime:
+    """Use the wall clock of the epoch that reads a record as its event time.
+
+    It is stored with the epoch, so an epoch that runs again sees the same time. No record is late,
+    and windows close by the clock, also on a quiet stream. Results depend on when records are
+    read.
+    """
+    return ProcessingTime()
+
+
+def confidence(part: float, first: Duration = "1m") -> ConfidentLateness:
+    """Derive an input's lateness from its delays, so that a share of its records is not late.
+
+    The delay of a record is how far its event time is behind the highest one before it in its
+    partition. Each partition measures its own delays; old measurements fade.
+
+    Args:
+        part: share of records that are not behind the watermark when they arrive, such as 0.99.
+        first: the lateness of a partition's first 64 records.
+    """
+    return ConfidentLateness(part, first)
+
+
+def checked_time(wrong: list[str], time: object) -> tuple[str | None, EventTime | None]:
+    """Return the event-time column of an input, or what makes its event times."""
+    if time is None or isinstance(time, str):
+        return time, None
+    if isinstance(time, ProcessingTime):
+        return None, EventTime(is_clock=True, text="processing time")
+    if isinstance(time, pl.Expr):
+        return None, EventTime(expression=time, text=str(time))
+    if is_function(time):
+        time = TimeFunction(time)  # type: ignore[arg-type]
+    if isinstance(time, TimeFunction):
+        function, names = time.function, user_names()
+        uses = checked_function(wrong, "event_time", function, time.uses)
+        takes = attempt(wrong, lambda: message_class(function, names), None)
+        return None, EventTime(function=function, uses=uses, text=name_of(function), takes=takes)
+    wrong.append(
+        "time= takes a column, an expression, a function of a message or hr.processing_time(); "
+        f"found {shown(time)}"
+    )
+    return None, None
+
+
+def checked_lateness(wrong: list[str], lateness: object) -> tuple[int, Confidence | None]:
+    """Return the lateness of an input, and the confidence that it follows from."""
+    if not isinstance(lateness, ConfidentLateness):
+        return attempt(wrong, lambda: duration_ms(lateness, "lateness", least=0), 0), None
+    part, first = lateness.part, lateness.first
+    is_part = isinstance(part, int | float) and not isinstance(part, bool) and 0 < part < 1
+    if not is_part:
+        wrong.append(f"confidence({part!r}); expected a part of the records such as 0.99")
+    first_ms = attempt(wrong, lambda: duration_ms(first, "first", least=0), 0)
+    return 0, Confidence(float(part) if is_part else 0.5, first_ms)
+
+
+class Stream(
+    RowTransforms,
+    RoutingTransforms,
+    KeyedTransforms,
+    OrderTransforms,
+    WindowTransforms,
+    ProcessTransforms,
+    MonoidTransforms,
+    JoinTransforms,
+    TableTransforms,
+):
+    """The output of an operator; each method adds the next operator and returns its stream."""
+
+    def send_to(self, output: Output | SinkOutput | Sink, name: str | None = None) -> None:
+        """Append the messages to an output stream, or send them to a sink.
+
+        Args:
+            output: from ``Graph.output`` or ``Graph.output_sink``; or a sink, such as
+                ``hr.sinks.parquet(folder)``.
+            name: of the operator; a sink records under it which epochs it has.
+        """
+        site = user_site()
+        if isinstance(output, Sink):
+            output = SinkOutput(self._ledger, output, site)
+            self._ledger.add_sink(output, [])
+        target = _as_output(output)
+
+        def make(chosen: str, wrong: list[str]) -> Operator:
+            if target is None:
+                wrong.append(f'send_to takes g.output("name") or a sink; found {shown(output)}')
+                return SendTo(chosen, (self.name,), site)
+            if target.ledger is not self._ledger:
+                wrong.append(f"output {target.label!r} belongs to another graph")
+            self._ledger.mark_sent(target)
+            if isinstance(target, SinkOutput):
+                parts = (target.sink, target.semantics)
+                made = SendToSink(chosen, (self.name,), site, *parts)
+                if isinstance(target.sink, DailyTable) and target.sink.late in ON_ERROR:
+                    return with_on_error(wrong, made, target.sink.late)
+                return made
+            to = (target.stream, target.partitions, target.semantics)
+            return SendTo(chosen, (self.name,), site, *to)
+
+        self._add(f"to_{'output' if target is None else target.label}", name, make, self.keys)
+
+
+def _as_output(value: object) -> Output | SinkOutput | None:
+    return value if isinstance(value, Output | SinkOutput) else None
 
 
 class Graph:
-    """Collects the operators of one job, and every mistake in them.
+    """Collects the operators of one job, and all mistakes in them.
 
     Example:
         >>> import headrace as hr
@@ -40,7 +227,7 @@ class Graph:
         ['orders', 'orders.by_customer']
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: GraphDiagnostics) -> None:
         self._ledger = ledger
 
     def input(  # noqa: PLR0913, PLR0917 - what an input may be told
@@ -60,30 +247,29 @@ class Graph:
         """Read a stream of the bus.
 
         Args:
-            stream: its name, an alias, or a pattern such as ``errors.*`` for all streams that
-                match it, also those that come later, all with the same columns.
+            stream: its name, an alias, or a pattern such as ``errors.*`` for all matching streams,
+                also future ones; all with the same columns.
             time: its event-time column; an expression, or a function of a message, see
                 ``hr.event_time``; or ``hr.processing_time()``. By default the stream's own
                 column, if it has one.
-            lateness: how far out of order its records may be; the watermark stays this far
-                behind the highest event time seen in each partition. With
-                ``hr.confidence(0.99)`` it follows the delays of the stream.
-            schema: what ``returns`` takes; lets mistakes be found before a bus is at hand. Of a
-                record class, messages are made as it where functions do not say otherwise.
+            lateness: how far out of order its records can be; the watermark stays this far behind
+                the highest event time seen in each partition. With ``hr.confidence(0.99)``, it
+                follows the delays of the stream.
+            schema: as for ``returns``; finds mistakes without a bus. With a record class, messages
+                have this class for functions without an annotation.
             name: of the operator; by default the stream's.
-            ahead: how far an event time may be ahead of the epoch's wall clock; one further
-                ahead, which would close every window before it, is an error. Default: any.
-            on_error: ``fail``, ``drop`` or ``dead_letter``: of a record whose event time is
-                null, before 1970, after 9999 or too far ahead.
-            start: where a new job begins to read: ``earliest``, ``latest``, or an event time
-                of the stream's own, UTC where it names no zone. By default what the setting
-                ``job.start`` says.
-            idle: how long, by the wall clock of epochs, a partition that was read to its end
-                may bring nothing before it no longer holds windows back. What it brings later
-                is late behind the watermark that was reached without it. Default: for ever.
-            bootstrap: read it to the end that it has when the job begins before any other input.
-                Default: where a table is made of it.
-            priority: inputs with a higher one are read first whenever they have rows.
+            ahead: how far an event time can be ahead of the epoch's wall clock. A later one is an
+                error, because it would close every window before it. Default: no limit.
+            on_error: ``fail``, ``drop`` or ``dead_letter``, for a record whose event time is null,
+                before the year 1, after 9999 or too far ahead.
+            start: where a new job starts to read: ``earliest``, ``latest``, or an event time of
+                the stream, UTC without a time zone. Default: the setting ``job.start``.
+            idle: how long, by the wall clock of epochs, a partition that was read to its end can
+                be without new rows before it no longer holds windows back. Its later rows are
+                judged by the watermark that was reached without it. Default: no limit.
+            bootstrap: read it before any other input, to the end that it has when the job is
+                created. Default: true for inputs of tables.
+            priority: inputs with a higher priority are read first whenever they have rows.
         """
         wrong: list[str] = []
         plain = stream.replace("*", "all") if isinstance(stream, str) else stream
@@ -139,18 +325,18 @@ class Graph:
         partitions: int | None = None,
         **options: Any,
     ) -> Stream:
-        """Read a Spark DataFrame, batch or streaming: files, JDBC, Kafka, any source Spark has.
+        """Read a Spark DataFrame, batch or streaming, from any source of Spark.
 
-        The driver appends its rows to an internal stream of the job, each once, whoever dies; the
-        job reads that. For a streaming DataFrame Spark's checkpoint, in the job's storage, is the
-        truth of what was read. With ``--bounded`` the DataFrame is read to its end first.
+        The driver appends its rows to an internal stream of the job, each once, whatever crashes;
+        the job reads that. For a streaming DataFrame, Spark's checkpoint in the job's storage is
+        the record of what was read. With ``--bounded``, the DataFrame is read to its end first.
 
         Args:
             name: of the operator, and of its internal stream ``JOB.NAME.dataframe``.
             frame: gets the Spark session and returns the DataFrame, in the driver, at each start.
-            key: columns by whose values rows are placed in partitions of the internal stream. By
-                default rows stay in the order in which Spark's tasks have them.
-            partitions: of the internal stream. Default: as many as a keyed stage has tasks.
+            key: columns that determine the partition of the internal stream. By default, rows stay
+                in the order of Spark's tasks.
+            partitions: of the internal stream. Default: the number of tasks of a keyed stage.
             **options: ``time``, ``lateness``, ``schema``, ``ahead``, ``on_error``, ``idle``,
                 ``bootstrap`` and ``priority``, as for ``input``. With ``time=`` rows are sorted by
                 it: those of a batch DataFrame all, of a streaming one within a batch.
@@ -180,16 +366,16 @@ class Graph:
         name: str | None = None,
         **options: Any,
     ) -> Table[Stream]:
-        """Read a stream as a table: the last row of each key, kept by key.
+        """Read a stream as a table: the last row of each key.
 
-        As ``g.input(stream, ...).partition_by(*key).table(...)``.
+        Short for ``g.input(stream, ...).partition_by(*key).table(...)``.
 
         Args:
             stream: its name.
             key: its key columns.
-            history: keep versions by event time; see ``Stream.table``.
-            name: of the operator; its rows are kept by it.
-            **options: further arguments of ``input``.
+            history: keep row versions by event time; see ``Stream.table``.
+            name: of the operator; its rows are stored under it.
+            **options: other arguments of ``input``.
         """
         keys = (key,) if isinstance(key, str) else tuple(key)
         rows = self.input(stream, **options).partition_by(*keys)
@@ -201,10 +387,10 @@ class Graph:
         """Name a stream that ``send_to`` appends to.
 
         Args:
-            stream: its name; made when it does not exist.
-            partitions: of a new stream; by default as many as the sending stage has tasks.
+            stream: its name; created if it does not exist.
+            partitions: of a new stream. Default: the number of tasks of the sending stage.
             semantics: ``exactly_once``, ``at_least_once`` or ``at_most_once``: how often a result
-                shows up in it although processes die. By default that of the job.
+                appears in it after failures. Default: the job's.
         """
         wrong: list[str] = []
         chosen = attempt(wrong, lambda: read_semantics(semantics, "semantics"), None)
@@ -216,10 +402,10 @@ class Graph:
         """Name a receiver outside Headrace that ``send_to`` sends to.
 
         Args:
-            sink: such as ``hr.sinks.parquet(folder)`` or ``hr.sinks.postgres(url, table)``; what
-                it promises is said by ``explain``.
-            semantics: ``exactly_once``, or ``at_most_once``: each epoch is handed over once, and
-                is lost where that fails. By default that of the job.
+            sink: such as ``hr.sinks.parquet(folder)`` or ``hr.sinks.postgres(url, table)``;
+                ``explain`` shows its guarantee.
+            semantics: ``exactly_once``, or ``at_most_once``: each epoch is passed on once, and
+                lost if that fails. Default: the job's.
         """
         wrong: list[str] = []
         chosen = attempt(wrong, lambda: read_semantics(semantics, "semantics"), None)
@@ -240,20 +426,20 @@ class Graph:
         format: str = "parquet",
         semantics: str | None = None,
     ) -> SinkOutput:
-        """Name a table of the warehouse that ``send_to`` adds rows to, each to its day.
+        """Name a table of the warehouse; ``send_to`` adds each row to its day.
 
-        Readers take ``warehouse/NAME/*/*.parquet``, below the setting ``home``; the folder of a
-        day is ``ds=2013-01-31``. They see whole epochs, each once.
+        Readers use ``warehouse/NAME/*/*.parquet``, below the setting ``home``; the folder of a day
+        is ``ds=2013-01-31``. They see complete epochs, each once.
 
         Args:
-            name: of the table, which this job alone writes.
+            name: of the table, which only this job writes.
             partition_by: ``day``, in UTC.
-            time: the column whose day counts. Default: that of the event time.
+            time: the column that determines the day. Default: the event time.
             sort_by: columns that the rows of a file are sorted by. Default: ``time``.
-            late: what becomes of a row whose day was complete when it came: ``add`` it and say so
-                in the mark of the day, ``drop``, ``dead_letter`` or ``fail``. But for ``add``, it
-                counts for rows without a time as well, which else are an error.
-            grace: how far the watermark is past a day when the day is complete.
+            late: what happens to a row whose day was complete when it was read: ``add`` it and
+                count it in ``_SUCCESS``, ``drop``, ``dead_letter`` or ``fail``. Except for
+                ``add``, this also applies to rows without a time, which are otherwise an error.
+            grace: how far the watermark must be past a day for the day to be complete.
             retention: how long days are kept, such as ``90d``, from the newest one. Default: all.
             format: ``parquet``, or ``delta`` for a Delta table.
             semantics: as for ``output_sink``.
@@ -281,25 +467,26 @@ class Graph:
         on_error: str = FAIL,
         sides: Mapping[str, Any] | None = None,
     ) -> Stream:
-        """Run a class of your own over several streams of one key, one instance for each task.
+        """Run your class over several streams of one key, one instance for each task.
 
         The class has a method ``process_NAME(message, context)`` for each stream, or
-        ``process(message, context)`` for all that have none of their own, where ``context.input``
-        says which it is; and, as for one stream, may have ``open``, ``on_timer`` and ``close``.
-        Stores and timers are shared. Messages that are read in one epoch come by event time, those
-        of one stream in their own order.
+        ``process(message, context)`` for streams without one, where ``context.input`` is the
+        stream's name. As for one stream, it can have ``open``, ``on_timer`` and ``close``. Stores
+        and timers are shared. Messages of one epoch are handled by event time, those of one stream
+        in their own order.
 
         Args:
-            streams: by the name that the class knows each by. All are partitioned by as many
-                columns of the same types; the key of the result has the names of the first.
-            factory: the class, or a function without arguments that makes an instance.
+            streams: by name. All are partitioned by the same number of columns, of the same types;
+                the key of the result has the names of the first.
+            factory: the class, or a function without arguments that returns an instance.
             stores: a dict of store names and value types, or ``hr.store(...)`` and
                 ``hr.broadcast(...)`` for each; the latter are only read.
-            returns: columns of what it emits; nothing may be emitted without.
-            uses: for a stream, the columns of it that are read. Default: all.
-            name: of the operator; its timers are kept by it.
-            on_error: ``fail``, ``drop`` or ``dead_letter``: of a message it raises on.
-            sides: columns of each side that it may send to with ``context.emit(..., to=...)``.
+            returns: columns of the emitted messages; without it, nothing can be emitted.
+            uses: for each stream, the columns to read. Default: all.
+            name: of the operator; its timers are stored under it.
+            on_error: ``fail``, ``drop`` or ``dead_letter``, for a message on which it raises.
+            sides: columns of each side output that it can emit to with
+                ``context.emit(..., to=...)``.
         """
         given: Any = streams
         first = next(iter(given.values()), None) if isinstance(given, Mapping) else None
@@ -311,3 +498,116 @@ class Graph:
         return first._process_with(  # noqa: SLF001 - of the same package
             streams, factory, stores, returns, uses, name, on_error, sides
         )
+
+
+def with_suffixed_outputs(graph: JobGraph, suffix: str) -> JobGraph:
+    """Return a graph that sends to other streams: the names it has, a dot, and a suffix.
+
+    What it would send to a sink, which has no other name, it keeps in a stream by the names of the
+    job and the operator.
+    """
+
+    def own(operator: Operator) -> Operator:
+        if isinstance(operator, SendTo):
+            return replace(operator, stream=f"{operator.stream}.{suffix}")
+        if isinstance(operator, SendToSink):
+            stream = f"{graph.name}.{operator.name}"
+            return KeepForSink(operator.name, operator.inputs, operator.site, stream)
+        return operator
+
+    return replace(graph, operators=tuple(map(own, graph.operators)))
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job's name and the function that builds its graph.
+
+    Args:
+        name: under which the job is deployed and its state stored.
+        function: called with a ``Graph`` once for each build.
+        state_semantics, output_semantics: as of ``job``.
+        merge: as of ``job``.
+        apart: if not empty, outputs are separate streams: their names, a dot, and this.
+    """
+
+    name: str
+    function: Callable[[Graph], object] = field(compare=False)
+    state_semantics: str | None = None
+    output_semantics: str | None = None
+    apart: str = ""
+    merge: Callable[[dict[str, Any] | None, dict[str, Any]], dict[str, Any] | None] | None = field(
+        default=None, compare=False
+    )
+
+    @property
+    def site(self) -> Site:
+        """Where the function is defined."""
+        return function_site(self.function)
+
+    def build(self) -> JobGraph:
+        """Run the function once and return the graph; nothing else runs.
+
+        Raises:
+            GraphError: every mistake of the graph, each with its operator and the user's line.
+        """
+        ledger = GraphDiagnostics(self.name)
+        if (mistake := name_mistake(self.name, "a job")) is not None:
+            ledger.report("job", self.site, mistake)
+        wrong: list[str] = []
+        state = attempt(
+            wrong, lambda: read_semantics(self.state_semantics, "state_semantics"), None
+        )
+        output = attempt(
+            wrong, lambda: read_semantics(self.output_semantics, "output_semantics"), None
+        )
+        for text in wrong:
+            ledger.report("job", self.site, text)
+        if (mistake := call_mistake(self.function, ("g",))) is not None:
+            ledger.report(f"function of job {self.name!r}", self.site, mistake)
+            raise GraphError(self.name, ledger.mistakes)
+        try:
+            self.function(Graph(ledger))
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            ledger.report("the job's function failed", failure_site(error, self.site), text)
+            raise GraphError(self.name, ledger.mistakes) from error
+        built = ledger.finish()
+        if not built.operators and not ledger.mistakes:
+            ledger.report("job", self.site, "its function builds nothing; begin with g.input(...)")
+        if ledger.mistakes:
+            raise GraphError(self.name, ledger.mistakes)
+        built = replace(built, state_semantics=state, output_semantics=output)
+        return with_suffixed_outputs(built, self.apart) if self.apart else built
+
+
+def job(
+    name: str,
+    *,
+    state_semantics: str | None = None,
+    output_semantics: str | None = None,
+    merge: Callable[[dict[str, Any] | None, dict[str, Any]], dict[str, Any] | None] | None = None,
+) -> Callable[[Callable[[Graph], object]], Job]:
+    """Turn a function that builds a graph into a ``Job``.
+
+    Args:
+        name: under which the job is deployed and its state stored; letters, digits, ``.``, ``_``
+            and ``-``.
+        state_semantics: ``exactly_once``, ``at_least_once`` or ``at_most_once``: how often an
+            input record counts in the job's state after failures. Default: the setting
+            ``job.state_semantics``.
+        output_semantics: the same for results, in outputs without semantics of their own. Default:
+            the setting ``job.output_semantics``, or as the state.
+        merge: a function of the live row of a key (``None`` if there is none) and the row of a
+            backfill. It returns the row to append to the live stream, or to put into a keyed sink,
+            or ``None`` for nothing. Default: the live row wins.
+
+    Raises:
+        InvalidInputError: the decorator was used without a name.
+    """
+    if not isinstance(name, str):
+        raise InvalidInputError('a job needs a name: write @hr.job("name") above its function')
+
+    def decorate(function: Callable[[Graph], object]) -> Job:
+        return Job(name, function, state_semantics, output_semantics, merge=merge)
+
+    return decorate

@@ -2,14 +2,15 @@
 
 State semantics say how often each input record counts in what a job keeps, output semantics how
 often each result shows up in an output. Both follow from nothing but the order in which the steps
-of a commit are done (``ORDERS``); the coordinator walks it (``acts``).
+of a commit are done (``ORDERS``); the coordinator walks it (``commit_actions``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -29,7 +30,7 @@ class Semantics(StrEnum):
         return self.value.replace("_", "-")
 
 
-class Step(IntEnum):
+class CommitStep(IntEnum):
     """The steps that an epoch's commit is made of; joined ones are done by one manifest."""
 
     RESULTS = 1
@@ -44,9 +45,9 @@ class Step(IntEnum):
 
 Cell = tuple[Semantics, Semantics]
 _LEAST, _MOST, _EXACTLY = Semantics.AT_LEAST_ONCE, Semantics.AT_MOST_ONCE, Semantics.EXACTLY_ONCE
-_RESULTS, _OUTPUT, _STATE, _OFFSETS = (frozenset([step]) for step in Step)
+_RESULTS, _OUTPUT, _STATE, _OFFSETS = (frozenset([step]) for step in CommitStep)
 
-ORDERS: Mapping[Cell, tuple[frozenset[Step], ...]] = MappingProxyType(
+ORDERS: Mapping[Cell, tuple[frozenset[CommitStep], ...]] = MappingProxyType(
     {
         (_LEAST, _LEAST): (_RESULTS, _OUTPUT, _STATE, _OFFSETS),
         (_EXACTLY, _LEAST): (_RESULTS, _OUTPUT, _STATE | _OFFSETS),
@@ -72,7 +73,7 @@ _REFUSALS: Mapping[Cell, str] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Act:
+class CommitAction:
     """One thing that is done after the results are durable: a manifest, or output by itself.
 
     Args:
@@ -80,7 +81,7 @@ class Act:
         outputs: semantics of the outputs that go with it.
     """
 
-    saves: frozenset[Step]
+    saves: frozenset[CommitStep]
     outputs: frozenset[Semantics]
 
 
@@ -95,7 +96,8 @@ def refusal(state: Semantics, output: Semantics) -> str | None:
     )
 
 
-def acts(state: Semantics, outputs: Collection[Semantics]) -> tuple[Act, ...]:
+@cache
+def commit_actions(state: Semantics, outputs: frozenset[Semantics]) -> tuple[CommitAction, ...]:
     """Return what a commit does after the first step, in order, for outputs of several kinds.
 
     All orders of one state semantics save in the same manifests; output stands where its own
@@ -106,8 +108,8 @@ def acts(state: Semantics, outputs: Collection[Semantics]) -> tuple[Act, ...]:
         outputs: those in use; with none the manifests are left.
     """
     saves = next(_saves(steps) for cell, steps in ORDERS.items() if cell[0] == state)
-    places: dict[tuple[int, bool], Act] = {
-        (number, True): Act(held, frozenset()) for number, held in enumerate(saves)
+    places: dict[tuple[int, bool], CommitAction] = {
+        (number, True): CommitAction(held, frozenset()) for number, held in enumerate(saves)
     }
     for output in outputs:
         number = 0
@@ -115,13 +117,13 @@ def acts(state: Semantics, outputs: Collection[Semantics]) -> tuple[Act, ...]:
             held = joined - _OUTPUT
             if joined & _OUTPUT:
                 place = (number, bool(held))
-                before = places.get(place, Act(held, frozenset()))
-                places[place] = Act(before.saves, before.outputs | {output})
+                before = places.get(place, CommitAction(held, frozenset()))
+                places[place] = CommitAction(before.saves, before.outputs | {output})
             number += bool(held)
     return tuple(places[place] for place in sorted(places))
 
 
-def _saves(steps: tuple[frozenset[Step], ...]) -> list[frozenset[Step]]:
+def _saves(steps: tuple[frozenset[CommitStep], ...]) -> list[frozenset[CommitStep]]:
     """The manifests of an order: what each holds beside output."""
     return [held for joined in steps if (held := joined & (_STATE | _OFFSETS))]
 

@@ -1,22 +1,12 @@
-"""The contract of sinks: receivers of outputs outside Headrace, such as folders and databases.
+"""Sinks: receivers of outputs outside Headrace, such as folders, databases and daily tables.
 
-A ``Sink`` is plain frozen data that a job declares and that travels in its plan. What an epoch
-sends to it goes two steps:
-
-1. ``prepare``, in the slots: rows become bytes, which are written durably into the job's
-   storage, where no reader of the receiver looks. The manifest of the epoch names these files.
-2. ``commit``, in the driver, once that manifest is committed: the ``Receiver`` makes all files of
-   the epoch visible. It is called again, by this driver or the next, until it has returned
-   once; epoch N returns before N + 1 is committed. So it must be idempotent under
-   (job, lineage, epoch, operator), and it must tell whether an epoch is in the receiver by
-   what is in the receiver.
-
-``prepare`` is where rows are refused: a committed epoch cannot be taken back, so what
-``commit`` cannot do it must be able to do later.
+``Sink`` is data in the job's plan; ``Receiver`` is the driver's side, which takes each committed
+epoch once. ``DailyTable`` is the sink of ``Graph.output_table``: a partition for each day.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,30 +16,38 @@ from typing import Self
 import pyarrow as pa
 
 from headrace.clock import Clock
-from headrace.errors import InternalError, UnavailableError
+from headrace.durations import Duration, duration_ms, duration_text
+from headrace.errors import InternalError, InvalidInputError, UnavailableError
 from headrace.files import Bytes, Files
+from headrace.graph.aggregates import unknown_column
 
 NO_TIME = -(1 << 62)
 """The watermark of those who do not know any; that of the end of the inputs is as far ahead."""
 
 
 class ReceiverAwayError(UnavailableError):
-    """The receiver of a sink does not answer. The committed epoch waits: a running job goes on."""
+    """The receiver of a sink does not answer. The committed epoch waits, and the job retries."""
 
     code = "HR208"
-    move = "bring the receiver back; what is committed is handed on then"
+    move = "bring the receiver back; committed rows are passed on then"
 
 
 @dataclass(frozen=True)
 class SinkSite:
-    """Who sends to a receiver, and what it needs.
+    """The sender of a receiver, and its environment.
 
     Args:
         job: its name.
-        operator: the ``send_to``; with the job it names the sender for good.
+        operator: the ``send_to``; with the job, it permanently identifies the sender.
         schema: of the rows.
         clock: time and names.
         files: the file system.
+        generation: of the sending driver; each has a higher one than all before it. A driver can
+            freeze in ``commit`` and wake when the next one has committed later epochs. A receiver
+            that stores the highest generation seen, in the step that makes rows visible, can
+            refuse the older driver. 0: a command sends, not a driver.
+        origin: identifies the job as long as it exists; generations are comparable within one
+            origin.
     """
 
     job: str
@@ -57,15 +55,17 @@ class SinkSite:
     schema: pa.Schema
     clock: Clock
     files: Files
+    generation: int = 0
+    origin: str = ""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A file that ``prepare`` made, verified; it stays as it is until the commit has returned.
+    """A verified file that ``prepare`` made; it does not change until the commit has returned.
 
     Args:
-        path: where it lies.
-        rows: how many it holds.
+        path: of the file.
+        rows: how many it contains.
     """
 
     path: Path
@@ -74,13 +74,13 @@ class Prepared:
 
 @dataclass(frozen=True)
 class SinkEpoch:
-    """All that one epoch sends to one sink; at least one file, but for sinks that follow time.
+    """What one epoch sends to one sink: at least one file, unless the sink follows time.
 
     Args:
-        lineage: of the epoch: together with job and operator it says which epochs are comparable.
-        epoch: its number; within a lineage they only grow.
-        files: in a fixed order, in which the rows of one key are in theirs.
-        watermark: of what reaches the sink, after the epoch, ms; told where the sink follows time.
+        lineage: of the epoch; epochs of the same job, operator and lineage are comparable.
+        epoch: its number; within a lineage, numbers only grow.
+        files: in a fixed order, which keeps the rows of one key in order.
+        watermark: of the sink's input after the epoch, ms; for sinks that follow time.
     """
 
     lineage: str
@@ -90,7 +90,7 @@ class SinkEpoch:
 
     @property
     def rows(self) -> int:
-        """How many rows they hold together."""
+        """The number of rows in all files."""
         return sum(file.rows for file in self.files)
 
 
@@ -99,79 +99,80 @@ class Receiver(ABC):
 
     @abstractmethod
     def commit(self, epoch: SinkEpoch) -> None:
-        """Make an epoch visible, whole and once, however often this is called.
+        """Make an epoch visible, completely and once, however often this is called.
 
         Raises:
+            NotOwnerError: a driver of a newer generation sends now; nothing was changed.
             ReceiverAwayError: it does not answer; nothing of the epoch, or all of it, is there.
-                The driver tells so, and calls again.
-            InvalidInputError: it refuses the rows; the user has to put it in order, and the
-                next driver calls again.
+                The driver reports this, and calls again.
+            InvalidInputError: it refuses the rows; the user must fix it, and the next driver calls
+                again.
         """
 
     def held(self, files: Sequence[Prepared]) -> pa.Table:
-        """Return the rows that it has of the keys of prepared ones; of sinks that ``tells_rows``.
+        """Return its rows of the keys in prepared files; for sinks with ``tells_rows``.
 
-        Asked while the job sends nothing, for a merge function to choose between these and rows
-        over old data.
+        Called while the job sends nothing, for a merge function that chooses between these and the
+        rows of a backfill.
 
         Raises:
             ReceiverAwayError: it does not answer.
-            InvalidInputError: what it has cannot be told.
+            InvalidInputError: its rows cannot be returned.
         """
         raise InternalError("the receiver does not tell what it has")
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
-        """Let go of what is open; a commit after it opens anew."""
+        """Close what is open; a later commit opens it again."""
 
 
 class Sink(ABC):
     """A receiver that ``send_to`` takes; subclass it for others.
 
-    Its parts travel to the slots in the job's plan, so a password belongs into the environment.
+    Its parts travel to the slots in the job's plan, so keep passwords in the environment.
     """
 
     @property
     @abstractmethod
     def label(self) -> str:
-        """A short name, which the operator's is derived from."""
+        """A short name; the operator's name is derived from it."""
 
     @property
     @abstractmethod
     def identity(self) -> str:
-        """Where rows go and how, in words: it must not change under a job that has state."""
+        """Where rows go and how, as text; it must not change while a job has state."""
 
     @property
     @abstractmethod
     def promise(self) -> str:
-        """What readers of the receiver can rely on; ``explain`` shows it."""
+        """The guarantee for readers of the receiver; ``explain`` shows it."""
 
     @property
     @abstractmethod
     def suffix(self) -> str:
-        """What the names of prepared files end with, such as ``parquet``."""
+        """The end of the names of prepared files, such as ``parquet``."""
 
     @property
     def follows_time(self) -> bool:
-        """Say whether the receiver is told of every epoch and its watermark, also without rows."""
+        """Return whether the receiver gets every epoch and its watermark, also without rows."""
         return False
 
     @property
     def replaces_by(self) -> tuple[str, ...]:
-        """Columns by which a row takes the place of an earlier one; none: each is a new row."""
+        """Columns by which a row replaces an earlier one; none: each is a new row."""
         return ()
 
     @property
     def tells_rows(self) -> bool:
-        """Say whether its receiver can tell what it has of some keys, see ``Receiver.held``."""
+        """Return whether its receiver can return the rows of given keys; see ``Receiver.held``."""
         return False
 
     def beneath(self) -> Self:
-        """Return the sink as it takes results over old data, after those of the live job.
+        """Return the sink for the results of a backfill, after those of the live job.
 
-        What it holds of a key stays. The same sink where each row is a new one.
+        Its existing row of a key stays. The same sink if each row is a new one.
 
         Raises:
-            InvalidInputError: it cannot tell.
+            InvalidInputError: it cannot keep existing rows.
         """
         return self
 
@@ -179,36 +180,194 @@ class Sink(ABC):
         """Return the sink with what planning has found of its rows.
 
         Args:
-            time: the column that holds their event time, where one does.
-            behind_ms: how far that column is behind the event time that rows count by: it may be
-                the start of a window.
+            time: the column that contains their event time, if there is one.
+            behind_ms: how far that column is behind the rows' event time, because it can be the
+                start of a window.
         """
         del time, behind_ms
         return self
 
     def mistakes(self) -> list[str]:
-        """Return what cannot be, one sentence each; asked when the graph is built."""
+        """Return the mistakes, one sentence each; called when the graph is built."""
         return []
 
     def column_mistakes(self, schema: pa.Schema) -> list[str]:
-        """Return what of these columns it cannot take; asked when the graph is planned."""
+        """Return the mistakes: columns that it cannot take. Called when the graph is planned."""
         return []
 
     @abstractmethod
     def prepare(self, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> list[Bytes]:
         """Return the content of one file with all rows of a slot's epoch, in their order.
 
-        Runs in the slots; it touches nothing outside.
+        Runs in the slots; it must not touch anything outside.
 
         Raises:
-            InvalidInputError: a row cannot be received; nothing of the epoch counts.
+            InvalidInputError: a row cannot be sent; nothing of the epoch counts.
         """
 
     @abstractmethod
     def open(self, site: SinkSite) -> Receiver:
-        """Return the driver's side, once it is sure that the receiver can take the rows.
+        """Return the driver's side, after checking that the receiver can take the rows.
 
         Raises:
-            InvalidInputError: it is not as it must be; tells what was found and expected.
+            InvalidInputError: it cannot take the rows; says what was found and expected.
             ReceiverAwayError: it does not answer.
         """
+
+
+ADD = "add"
+LATE = (ADD, "drop", "dead_letter", "fail")
+FORMS = ("parquet", "delta")
+PARTITION = "ds"
+LATE_ROW = "__late"
+"""A column beside those of the table, on the way to ``prepare``: which rows are late."""
+DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True)
+class DailyTable(Sink):
+    """A table with a partition for each day; made by ``Graph.output_table``.
+
+    Args:
+        name: of the table, and of its folder.
+        time: the column whose day in UTC counts; ``None``: the event time's.
+        sort_by: columns that rows of a file are sorted by; empty: the time.
+        late: what becomes of a row whose day was complete when it came.
+        grace: how far the watermark must be past a day for the day to be complete.
+        retention: how many days are kept, from the newest on; ``None``: all.
+        form: ``parquet`` or ``delta``.
+        behind_ms: how far the column is behind the event time of rows, set when planned.
+    """
+
+    name: str
+    time: str | None = None
+    sort_by: tuple[str, ...] = ()
+    late: str = ADD
+    grace: Duration = "0s"
+    retention: Duration | None = None
+    form: str = "parquet"
+    behind_ms: int = 0
+
+    @property
+    def label(self) -> str:
+        """The table's name."""
+        return self.name
+
+    @property
+    def identity(self) -> str:
+        """The table and its form."""
+        return f"table {self.name} of the warehouse, {self.form} by day"
+
+    @property
+    def promise(self) -> str:
+        """The guarantee for readers."""
+        late = {
+            ADD: "are added to it",
+            "drop": "are dropped",
+            "dead_letter": "become dead letters",
+            "fail": "fail the job",
+        }[self.late]
+        after = "" if not self.grace_ms else f" and {duration_text(self.grace_ms)}"
+        if self.form == "delta":
+            return (
+                "exactly-once: an epoch is one version; a day is complete, with a file _SUCCESS, "
+                f"when the watermark has passed its end{after}; rows after that {late}"
+            )
+        return (
+            f"exactly-once: an epoch is there whole or not at all, and once; read {self.name}/*/"
+            f"*.parquet; a day is complete, with a file _SUCCESS, when the watermark has passed its"
+            f" end{after}; rows after that {late}"
+        )
+
+    @property
+    def suffix(self) -> str:
+        """What names of prepared files end with."""
+        return "days"
+
+    @property
+    def follows_time(self) -> bool:
+        """Days become complete by the watermark, with rows or without."""
+        return True
+
+    @property
+    def grace_ms(self) -> int:
+        """The grace, ms."""
+        return duration_ms(self.grace, "grace", least=0)
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The columns that rows of a day are sorted by."""
+        return self.sort_by or ((self.time,) if self.time else ())
+
+    def ends_ms(self, day: int) -> int:
+        """Return the watermark at which a day, counted from 1970, is complete."""
+        return (day + 1) * DAY_MS + self.grace_ms + self.behind_ms
+
+    def bound(self, time: str | None, behind_ms: int) -> Self:
+        """Take the event-time column where the user named none."""
+        if self.time is not None:
+            return self
+        return dataclasses.replace(self, time=time, behind_ms=behind_ms)
+
+    def mistakes(self) -> list[str]:
+        """Return the mistakes."""
+        wrong = []
+        if self.late not in LATE:
+            wrong.append(f"late is {self.late!r}; expected one of {', '.join(LATE)}")
+        if self.form not in FORMS:
+            wrong.append(f"format is {self.form!r}; expected one of {', '.join(FORMS)}")
+        for name, least in (("grace", 0), ("retention", DAY_MS)):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            try:
+                duration_ms(value, name, least=least)
+            except InvalidInputError as error:
+                wrong.append(error.message)
+        return wrong
+
+    def column_mistakes(self, schema: pa.Schema) -> list[str]:
+        """Return what is wrong with the columns that it goes by."""
+        if self.time is None:
+            return ["its rows have no event-time column here; give g.output_table(..., time=...)"]
+        wrong = [
+            f"table {self.name!r}: {unknown_column(column, schema.names)}"
+            for column in dict.fromkeys((self.time, *self.sort_by))
+            if column not in schema.names
+        ]
+        if wrong:
+            return wrong
+        kind = schema.field(self.time).type
+        if not (pa.types.is_timestamp(kind) or kind == pa.int64()):
+            wrong.append(
+                f"column {self.time!r} is {kind}; expected a timestamp, or int64 milliseconds"
+            )
+        taken = [name for name in schema.names if name.lower() == PARTITION]  # as SQL sees names
+        wrong += [
+            f"column {name!r} has the name of the partition by day; rename it with map"
+            for name in taken
+        ]
+        if self.form == "delta":
+            wrong += _no_delta(schema)
+        nested = [name for name in self.sort_by if pa.types.is_nested(schema.field(name).type)]
+        if nested:
+            wrong.append(f"columns {nested} are lists or structs, which have no order to sort by")
+        return wrong
+
+    def prepare(self, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> list[Bytes]:
+        """Refuse: it was not deployed."""
+        raise InternalError(f"table {self.name!r} is not bound to a warehouse")
+
+    def open(self, site: SinkSite) -> Receiver:
+        """Refuse: it was not deployed."""
+        raise InternalError(f"table {self.name!r} is not bound to a warehouse")
+
+
+def _no_delta(schema: pa.Schema) -> list[str]:
+    """Return the columns that Delta has no type for."""
+    tests = (pa.types.is_unsigned_integer, pa.types.is_duration, pa.types.is_float16)
+    return [
+        f"column {field.name!r} is {field.type}, which Delta has no type for; cast it with map"
+        for field in schema
+        if any(test(field.type) for test in tests)
+    ]

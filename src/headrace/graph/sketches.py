@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow as pa
 
 from headrace.errors import InvalidInputError
-from headrace.graph.aggregates import Aggregate, Partial, check_column, column_type
+from headrace.graph.aggregates import Aggregate, PartialRow, check_column, column_type
 from headrace.graph.types import polars_type
 
 EMPTY = b""
@@ -74,7 +74,7 @@ class Sketch(Aggregate):
         self._input_type(column_type(schema, self.column))
         return {"sketch": pa.binary()}
 
-    def identity(self) -> Partial:
+    def identity(self) -> PartialRow:
         """Return the sketch of nothing."""
         return (EMPTY,)
 
@@ -133,16 +133,16 @@ class Sketch(Aggregate):
             self._show_all, return_dtype=kind, is_elementwise=True
         )
 
-    def lift_values(self, values: tuple[Any, ...]) -> Partial:
+    def lift_values(self, values: tuple[Any, ...]) -> PartialRow:
         """Return the sketch of one value."""
         assert self.type is not None
         return (self._made(pl.Series([values[0]], strict=False)),)
 
-    def combine_values(self, first: Partial, second: Partial) -> Partial:
+    def combine_values(self, first: PartialRow, second: PartialRow) -> PartialRow:
         """Return two sketches as one."""
         return (self._join(pl.Series([first[0], second[0]], dtype=pl.Binary)),)
 
-    def result_value(self, partial: Partial) -> Any:
+    def result_value(self, partial: PartialRow) -> Any:
         """Return what is shown of a sketch."""
         return self._shown(partial[0])
 

@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar, overload
 
+from headrace.durations import Duration, duration_ms
 from headrace.errors import InvalidInputError
-from headrace.graph.durations import Duration, duration_ms
 from headrace.graph.operators import StoreSpec
-from headrace.graph.remote import Remote
+from headrace.graph.shared_stores import Remote
 
 V = TypeVar("V")
 D = TypeVar("D")
 
 
 class Store(Protocol[V]):
-    """Keyed values of one type, as ``context.store`` gives them: what type checkers know of it.
+    """Keyed values of one type, as ``context.store`` returns them, for type checkers.
 
     Example:
         >>> import headrace as hr
@@ -32,13 +32,13 @@ class Store(Protocol[V]):
     def get(self, key: Any, default: D) -> V | D: ...
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """Return the value of a key, or ``default`` where there is none."""
+        """Return the value of a key, or ``default`` if there is none."""
 
     def put(self, key: Any, value: V) -> None:
-        """Set the value of a key; one of another type than declared fails the epoch."""
+        """Set the value of a key; a value of another type than declared fails the epoch."""
 
     def delete(self, key: Any) -> None:
-        """Delete a key; deleting what is not there is fine."""
+        """Delete a key; a missing key is not an error."""
 
     def __contains__(self, key: object) -> bool:
         """Say whether a key has a value."""
@@ -63,24 +63,24 @@ def store(
     """Declare a keyed store for ``process``.
 
     Args:
-        name: unique within the job; its state is kept by it.
+        name: unique within the job; its state is stored under it.
         value: type of the values: a builtin, msgspec struct, dataclass or container.
         kind: ``rocksdb`` for state of any size, ``memory`` for small hot state, ``remote`` for
-            values on a Redis server that others share: at-least-once, for the server takes no
+            values on a Redis server that others share: at-least-once, because the server takes no
             part in the commit of an epoch. Needs ``pip install 'headrace[remote]'``.
-        ttl: time to live: an entry that was not written for so long, by the wall clock of
-            the epochs, is not seen any more and is removed. It may be changed later, but not
-            added to a store that has state, or taken away. Default: entries stay.
-        changelog: ``False``: changes are not logged, and the store begins empty again whenever
-            the process or the host that holds it is lost. For what can be done without.
-        url: of kind ``remote``: where the server is; default: the setting ``remote.url``.
-        remote: of kind ``remote``: how it is asked; see ``hr.Remote``.
-        prefix_bloom: of kind ``rocksdb``: keep filters over the first part of keys that are
-            tuples, too: half the time for ``scan(prefix=...)`` where there is nothing. It may be
-            changed later.
+        ttl: time to live: an entry that was not written for this long, by the wall clock of the
+            epochs, is no longer visible and is removed. You can change it later, but not add it to
+            a store with state, or remove it. Default: entries stay.
+        changelog: ``False``: changes are not logged, and the store starts empty after its process
+            or host is lost. Use it for state that you can lose.
+        url: for kind ``remote``: address of the server; default: the setting ``remote.url``.
+        remote: for kind ``remote``: how to access it; see ``hr.Remote``.
+        prefix_bloom: for kind ``rocksdb``: also keep filters over the first part of keys that are
+            tuples, which halves the time of ``scan(prefix=...)`` without results. You can change
+            it later.
 
     Raises:
-        InvalidInputError: a duration that is none, or a prefix filter of another kind of store.
+        InvalidInputError: an invalid duration, or a prefix filter for another kind of store.
     """
     if prefix_bloom and kind != "rocksdb":
         raise InvalidInputError(

@@ -3,10 +3,13 @@
 Read ``stages`` for the data, ``planner`` for how it is made.
 """
 
+from headrace.graph.operator_base import StreamInfo
 from headrace.plan.compatibility import changes
-from headrace.plan.diagram import mermaid
-from headrace.plan.explain import explain
+from headrace.plan.explain import explain, mermaid
 from headrace.plan.planner import plan
-from headrace.plan.stages import JobPlan, Stage, StreamInfo
+from headrace.plan.stages import (
+    JobPlan,
+    Stage,
+)
 
 __all__ = ["JobPlan", "Stage", "StreamInfo", "changes", "explain", "mermaid", "plan"]

@@ -1,4 +1,8 @@
-"""Compares the fingerprint that state was made under with that of a changed graph."""
+"""What must not change under old state: one stable JSON text an operator, and how two compare.
+
+Functions, filters and other stateless steps are left out: changing them is allowed. Of joins the
+fingerprint holds what is kept of both sides, so their layouts are here.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,55 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.plan.fingerprint import GRACE, JOB, OPERATOR, PATTERN, SINK
+from headrace.graph.operator_base import GRACE, Flow, key_mark
+from headrace.graph.operators import (
+    Input,
+)
+from headrace.plan.stages import Stage
 
-_RESET = "or begin anew: headrace jobs reset JOB"
+JOB = "job"
+PATTERN = "pattern"
+STREAM = "stream"
+SINK = "sink"
+FEED = "internal stream of"
+SENT = "what is sent by"
+OPERATOR = "operator"
+
+
+def fingerprint(
+    stages: tuple[Stage, ...],
+    flows: Mapping[str, Flow],
+    key_groups: int,
+) -> dict[str, str]:
+    """Return the fingerprint of a plan, by operator; ``job`` is that of the whole."""
+    found: dict[str, dict[str, Any]] = {JOB: {"kind": "job", "key groups": key_groups}}
+    for stage in stages:
+        for binding in stage.inputs:
+            found[binding.operator] = {
+                "kind": "input",
+                STREAM: binding.stream,
+                "partitions": binding.partitions,
+            }
+            if binding.pattern:
+                found[binding.operator][PATTERN] = binding.pattern
+        for feed in stage.feeds:
+            found[feed.operator] = {"kind": FEED, "stage": stage.name, "width": feed.partitions}
+        for sent in stage.sends:
+            if sent.stream:  # of the sending part, whose rows so far no new reader would have
+                found[sent.stream] = {"kind": SENT, OPERATOR: sent.operator}
+        for sink in stage.sinks:
+            found[sink.operator] = {"kind": SINK, "to": sink.sink.identity}
+        for operator in stage.operators:
+            if not isinstance(operator, Input):
+                flow = flows[operator.inputs[0]]
+                own = operator.fingerprint(stage, flow)
+                if own is not None:
+                    place = {"stage": stage.name, "key": key_mark(flow, flow.keys)}
+                    found[operator.name] = own | place
+    return {name: json.dumps(parts, sort_keys=True) for name, parts in found.items()}
+
+
+_RESET = "or start over: headrace jobs reset JOB"
 
 
 def changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:

@@ -12,27 +12,26 @@ from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
-from headrace.graph.joins import JoinStreams
+from headrace.graph.operator_base import StreamInfo
 from headrace.graph.operators import (
     DEAD_LETTER,
+    InOrder,
     Input,
     JobGraph,
     Operator,
     PartitionBy,
     Process,
-    RunningAggregate,
-    WindowAggregate,
 )
-from headrace.graph.ordering import InOrder
-from headrace.plan.stages import OFFSET, ORIGIN, OutputBinding, StreamInfo
+from headrace.plan.stages import (
+    OFFSET,
+    ORIGIN,
+    OutputBinding,
+)
 
-DEAD = "__dead"
+DEAD_LETTERS = "__dead"
 """Stands for an operator's name in the binding of the stream of dead letters."""
 
 PARTITION_BITS = 16
-
-_OF_MANY = (RunningAggregate, WindowAggregate, JoinStreams)
-"""Their rows are not made of one record."""
 
 ORIGINS = [pa.field(ORIGIN, pa.int32()), pa.field(OFFSET, pa.int64())]
 
@@ -77,7 +76,7 @@ def traced_operators(operators: Mapping[str, Operator]) -> set[str]:
             traced |= {operator.name} if is_source else set(operator.inputs)
         if isinstance(operator, Process) and operator.calls and operator.name not in keyed:
             traced |= set(operator.inputs)  # calls are known by the offset of their record
-        if operator.name in traced and not isinstance(operator, _OF_MANY):
+        if operator.name in traced and not operator.is_of_many:
             traced |= set(operator.inputs)
     return traced
 
@@ -104,4 +103,4 @@ def dead_binding(
     if info is not None and not info.schema.equals(DEAD_SCHEMA):
         mistakes.append(f"{head}, which holds other columns: set job.dead_letters to another")
     partitions = 1 if info is None else info.partitions
-    return OutputBinding(DEAD, stream, partitions, DEAD_SCHEMA, (), "at")
+    return OutputBinding(DEAD_LETTERS, stream, partitions, DEAD_SCHEMA, (), "at")

@@ -1,64 +1,38 @@
-"""Prints a plan for people: levels, stages, tasks, operators, stores, what is sent.
+"""A plan for people and programs: as text, as a Mermaid flowchart, and as plain objects.
 
-``diagram`` draws the same as a flowchart.
+``explain`` prints levels, stages, tasks, operators, stores and what is sent; ``mermaid`` draws
+streams, stages as boxes and exchanges as thick edges; ``plan_object`` gives the same for JSON.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from typing import Any
 
-from headrace.graph.durations import duration_text
-from headrace.graph.frames import FrameSource
-from headrace.graph.joins import JoinStreams
+from headrace.durations import duration_text
+from headrace.graph.operator_base import listed
 from headrace.graph.operators import (
     DEAD_LETTER,
     FAIL,
-    Deduplicate,
-    Explode,
-    Filter,
-    FilterMessages,
-    FlatMapMessages,
-    Generate,
     Input,
-    JoinTable,
-    MapBatches,
-    MapMessages,
-    Merge,
     Operator,
-    PartitionBy,
-    Port,
-    Process,
-    RunningAggregate,
-    Select,
     SendTo,
     SendToSink,
-    Split,
-    StoreSpec,
-    Union,
-    WindowAggregate,
 )
-from headrace.graph.ordering import InOrder
-from headrace.graph.processors import words_of
-from headrace.graph.remote import shown_url
-from headrace.graph.several import ProcessSeveral, Source
-from headrace.graph.signatures import name_of
-from headrace.graph.states import MonoidTotal
-from headrace.graph.table_operators import (
-    Changes,
-    JoinKept,
-    JoinTables,
-    KeepTable,
-    kept_stores,
-)
-from headrace.plan.asynchronous import calls_text
-from headrace.plan.dead_letters import DEAD
-from headrace.plan.joins import describe_join, kept_rows
-from headrace.plan.kept import kept_row, late_rows
-from headrace.plan.parts import split
-from headrace.plan.reading import describe_kept
+from headrace.graph.semantics import Semantics
+from headrace.plan.dead_letters import DEAD_LETTERS
+from headrace.plan.parts import split_parts
 from headrace.plan.semantics import commit_rows, promise
-from headrace.plan.stages import HIDDEN, ORIGIN, TIME, Exchange, InputBinding, JobPlan, Stage
+from headrace.plan.stages import (
+    HIDDEN,
+    ORIGIN,
+    TIME,
+    Exchange,
+    InputBinding,
+    JobPlan,
+    SinkBinding,
+    Stage,
+)
 
 _WIDTH = 96
 
@@ -76,7 +50,7 @@ def explain(plan: JobPlan, width: int = _WIDTH) -> str:
         f"{counted(len(plan.stages), 'stage')}, {counted(tasks, 'task')}, "
         f"{counted(plan.key_groups, 'key group')}"
     ]
-    parts = split(plan)
+    parts = split_parts(plan)
     if len(parts) > 1:
         lines[0] += f", {counted(len(parts), 'part')} with epochs of their own"
     lines += commit_rows(plan)
@@ -118,19 +92,17 @@ def _stage_lines(stage: Stage) -> Iterator[str]:
             out = outputs[operator.name]
             by = f" by ({', '.join(out.keys)})" if out.keys else " by task"
             rows = [f"output {out.stream}: {counted(out.partitions, 'partition')}{by}"]
-            rows.append(f"columns {_listed(out.schema.names)}")
+            rows.append(f"columns {listed(out.schema.names)}")
             rows += promise(out.semantics)
         elif operator.name in sinks:
             columns = sinks[operator.name].schema.names
-            rows = [*describe(operator), f"columns {_listed(columns)}"]
+            rows = [*operator.describe(), f"columns {listed(columns)}"]
             rows += promise(sinks[operator.name].semantics)
         else:
-            rows = describe(operator)
-        if isinstance(operator, RunningAggregate | WindowAggregate):
-            rows.append(kept_row(operator, stage.schemas[operator.inputs[0]]))
-        rows += kept_rows(stage, operator)
+            rows = operator.describe()
+        rows += operator.state_rows(stage)
         if operator.on_error == DEAD_LETTER:
-            rows.append(f"on error: dead letter to {outputs[DEAD].stream}")
+            rows.append(f"on error: dead letter to {outputs[DEAD_LETTERS].stream}")
         elif operator.on_error != FAIL:
             rows.append(f"on error: {operator.on_error}")
         yield f"    {operator.name}"
@@ -144,7 +116,7 @@ def _stage_lines(stage: Stage) -> Iterator[str]:
 
 def _input_rows(binding: InputBinding) -> list[str]:
     total = len(binding.schema)
-    read = f"columns {_listed(binding.columns)}"
+    read = f"columns {listed(binding.columns)}"
     if len(binding.columns) < total:
         read += f" ({len(binding.columns)} of {total})"
     rows = [f"input {binding.stream}: {counted(binding.partitions, 'partition')}", read]
@@ -174,9 +146,9 @@ def _event_time(binding: InputBinding) -> Iterator[str]:
 
 def _exchange_rows(stage: Stage, exchange: Exchange) -> list[str]:
     users = [name for name in exchange.schema.names if name not in HIDDEN]
-    rows = [f"sends {_listed(users)}"]
+    rows = [f"sends {listed(users)}"]
     if exchange.combined is not None:
-        names = _listed([name for name, _ in exchange.combined.reader.aggregates])
+        names = listed([name for name, _ in exchange.combined.reader.aggregates])
         rows.append(f"or partial results of {names}, where keys repeat")
     if exchange.stream:
         rows.append(_through(exchange))
@@ -186,7 +158,7 @@ def _exchange_rows(stage: Stage, exchange: Exchange) -> list[str]:
         rows[0] += "; origin, for dead letters or order"
     dropped = [name for name in stage.schemas[exchange.upstream].names if name not in users]
     if dropped:
-        rows.append(f"drops {_listed(dropped)}")
+        rows.append(f"drops {listed(dropped)}")
     return rows
 
 
@@ -195,145 +167,9 @@ def _through(exchange: Exchange) -> str:
     return f"through internal stream {exchange.stream}, {width}"
 
 
-def _beside(operator: Explode) -> list[str]:
-    return [f"with {_listed(operator.text[1:])}"] if operator.text[1:] else []
-
-
-def describe(operator: Operator) -> list[str]:
-    """Return what an operator does, one row for each part."""
-    match operator:
-        case Explode():
-            return [f"a row for each element of {operator.text[0]}", *_beside(operator)]
-        case Select():
-            return [f"map to {_listed(operator.text)}"]
-        case Filter():
-            return [f"filter {operator.text}"]
-        case Generate():
-            used = "" if operator.uses is None else f", uses {_listed(operator.uses)}"
-            return [f"partial results by key with {name_of(operator.function)}{used}"]
-        case MapMessages() | FlatMapMessages() | FilterMessages() | MapBatches():
-            kinds = {MapMessages: "map", FlatMapMessages: "flat_map", MapBatches: "map_batches"}
-            used = "" if operator.uses is None else f", uses {_listed(operator.uses)}"
-            kind = kinds.get(type(operator), "filter")
-            return [f"{kind} with {name_of(operator.function)}{used}"]
-        case Split():
-            asked = [f"{branch.name}: {branch.text}" for branch in operator.branches]
-            return ["split, each row to the first that is true", *asked]
-        case PartitionBy():
-            return [f"partition by {_listed(operator.keys) or 'nothing: all are together'}"]
-        case Port():
-            kind = "branch" if operator.returns is None else "side"
-            return [f"{kind} {operator.port} of {operator.inputs[0]}"]
-        case JoinStreams():
-            return describe_join(operator)
-        case Union():
-            return [f"union of {_listed(operator.inputs)}"]
-        case Deduplicate():
-            return _deduplicate(operator)
-        case InOrder():
-            return _in_order(operator)
-        case Merge():
-            return [f"merge of {_listed(operator.inputs)}"]
-        case WindowAggregate(window=window):
-            grace = f", grace {duration_text(window.grace_ms)}" if window.grace_ms else ""
-            head = f"{window.text()}{grace}"
-            return [head, *late_rows(window), *_aggregates(operator), _store(operator.store)]
-        case RunningAggregate():
-            return [_totals(operator), *_aggregates(operator), _store(operator.store)]
-        case ProcessSeveral():
-            own = ", ".join(map(_source, operator.sources))
-            head = f"process of {own} with {name_of(operator.factory)}"
-            return [head, *map(_store, operator.stores), *_tables(operator)]
-        case Process():
-            used = "" if operator.uses is None else f", uses {_listed(operator.uses)}"
-            head = f"{words_of(operator.factory)} {name_of(operator.factory)}{used}"
-            calls = [] if operator.calls is None else [calls_text(operator.calls)]
-            return [head, *calls, *map(_store, operator.stores), *_tables(operator)]
-        case JoinTable():
-            return _join(operator)
-        case KeepTable() | Changes() | JoinKept() | JoinTables():
-            return [*describe_kept(operator), *map(_store, kept_stores(operator))]
-        case Input(frame=FrameSource()):
-            return ["of a Spark DataFrame", f"through internal stream {operator.stream}"]
-        case Input(priority=int(priority)) if priority:
-            return [f"{operator.stream}, priority {priority}"]
-        case Input() | SendTo():
-            return [operator.stream]
-        case SendToSink() if operator.sink is not None:
-            return [f"sink {operator.sink.identity}", operator.sink.promise]
-    return [type(operator).__name__]
-
-
-def _in_order(operator: InOrder) -> list[str]:
-    late = ["late rows go to side late"] if operator.late == "side_output" else []
-    head = "rows by event time, each kept until the watermark has passed it"
-    return [head, *late, _store(replace(operator.store, ttl_ms=None))]
-
-
-def _totals(operator: RunningAggregate) -> str:
-    if operator.every_ms is not None:
-        return f"totals every {duration_text(operator.every_ms)}"
-    if any(isinstance(aggregate, MonoidTotal) for _, aggregate in operator.aggregates):
-        return "totals, added to once an epoch"
-    return "totals after each message"
-
-
-def _source(source: Source) -> str:
-    return source.name + ("" if source.uses is None else f" ({_listed(source.uses)})")
-
-
-def _tables(operator: Process) -> list[str]:
-    return [
-        f"broadcast store {t.name} of {t.origin} by ({', '.join(t.key)})" for t in operator.tables
-    ]
-
-
-def _deduplicate(operator: Deduplicate) -> list[str]:
-    head = f"first row of each ({', '.join(operator.columns)})"
-    spec = operator.store
-    if operator.within_ms is not None:
-        head += f" within {duration_text(operator.within_ms)} of event time"
-        spec = replace(spec, ttl_ms=None)
-    elif spec.ttl_ms is None:
-        head += ", ids kept for good"
-    return [head, _store(spec)]
-
-
-def _join(operator: JoinTable) -> list[str]:
-    table, columns = operator.table, operator.columns
-    pairs = (f"{mine} = {key}" for mine, key in zip(operator.on, table.key, strict=True))
-    added = "all columns" if columns is None else _listed([new for new, _ in columns])
-    return [
-        f"{operator.how} join with broadcast store {table.name} on {', '.join(pairs)}",
-        f"table of {table.origin}, adds {added}",
-    ]
-
-
-def _aggregates(operator: RunningAggregate | WindowAggregate) -> list[str]:
-    return [f"{name} = {aggregate.describe()}" for name, aggregate in operator.aggregates]
-
-
-def _store(spec: StoreSpec) -> str:
-    if spec.remote is not None:
-        where = "the setting remote.url" if spec.remote.url is None else shown_url(spec.remote.url)
-        return (
-            f"store {spec.name} (remote, {spec.remote.access}, at {where}): at-least-once; sent "
-            "before the epoch is committed, and again if it is run again; no changelog"
-        )
-    kept = "" if spec.ttl_ms is None else f", {duration_text(spec.ttl_ms)} to live"
-    if not spec.changelog:
-        kept += ", no changelog): not durable; empty again when its process or host is lost"
-        return f"store {spec.name} ({spec.kind}{kept}"
-    return f"store {spec.name} ({spec.kind}{kept})"
-
-
 def counted(number: int, noun: str) -> str:
     """Return a number and its noun, in the plural where it is not one."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _listed(names: object) -> str:
-    return ", ".join(names) if isinstance(names, list | tuple) else str(names)
 
 
 def _wrapped(row: str, width: int) -> Iterator[str]:
@@ -347,3 +183,160 @@ def _wrapped(row: str, width: int) -> Iterator[str]:
             line = f"{indent}  "
         line += f"{word} "
     yield line.rstrip()
+
+
+def mermaid(plan: JobPlan) -> str:
+    """Return the text of a flowchart; GitHub and mermaid.live draw it."""
+    drawing = _Drawing(plan)
+    lines = ["flowchart TB", *drawing.streams()]
+    for stage in plan.stages:
+        lines += drawing.stage(stage)
+    for stage in plan.stages:
+        lines += drawing.edges(stage)
+    return "\n".join(lines) + "\n"
+
+
+class _Drawing:
+    def __init__(self, plan: JobPlan) -> None:
+        self._plan = plan
+        inputs = [binding.stream for stage in plan.stages for binding in stage.inputs]
+        outputs = [binding.stream for stage in plan.stages for binding in stage.outputs]
+        outputs += [_sink(binding) for binding in plan.sinks]
+        names = dict.fromkeys([*inputs, *outputs])
+        self._streams = {name: f"stream{number}" for number, name in enumerate(names)}
+        ends = {b.stream: b.semantics for b in plan.outputs}
+        ends |= {_sink(binding): binding.semantics for binding in plan.sinks}
+        self._semantics = {n: s for n, s in ends.items() if s != Semantics.EXACTLY_ONCE}
+        inner = [o.name for stage in plan.stages for o in stage.operators if not _is_end(o)]
+        self._nodes = {name: f"op{number}" for number, name in enumerate(inner)}
+
+    def streams(self) -> list[str]:
+        lines = []
+        for name, node in self._streams.items():
+            own = self._semantics.get(name)
+            label = _text(name) if own is None else f"{_text(name)}<br/>{own.words}"
+            lines.append(f'  {node}[("{label}")]')
+        return lines
+
+    def stage(self, stage: Stage) -> list[str]:
+        inner = [operator for operator in stage.operators if not _is_end(operator)]
+        by = f" by {', '.join(stage.receives[0].keys)}" if stage.keyed else ""
+        title = f"stage {stage.index}: {counted(stage.tasks, 'task')}{by}"
+        lines = [f'  subgraph stage{stage.index}["{_text(title)}"]']
+        for operator in inner:
+            label = "<br/>".join(_text(row) for row in [operator.name, *operator.describe()])
+            lines.append(f'    {self._nodes[operator.name]}["{label}"]')
+        if not inner:
+            lines.append(f'    pass{stage.index}(["passes on"])')
+        return [*lines, "  end"]
+
+    def edges(self, stage: Stage) -> list[str]:
+        feeds = {binding.operator: binding.stream for binding in stage.inputs}
+        outputs = {binding.operator: binding.stream for binding in stage.outputs}
+        outputs |= {binding.operator: _sink(binding) for binding in stage.sinks}
+        received = {exchange.operator: exchange for exchange in stage.receives}
+        lines = []
+        for operator in stage.operators:
+            if operator.on_error == DEAD_LETTER:
+                source = self._nodes.get(operator.name) or self._streams[feeds[operator.name]]
+                lines.append(f"  {source} -. refused .-> {self._streams[outputs[DEAD_LETTERS]]}")
+            target = self._nodes.get(operator.name) or self._streams.get(
+                outputs.get(operator.name, "")
+            )
+            if target is None:
+                continue
+            for before in operator.inputs:
+                if before in received:
+                    exchange = received[before]
+                    sent = ", ".join(n for n in exchange.schema.names if n not in HIDDEN)
+                    sent += f" through {exchange.stream}" if exchange.stream else ""
+                    source = self._source(exchange.source_stage, exchange.upstream)
+                    lines.append(f'  {source} == "{_text(sent)}" ==> {target}')
+                else:
+                    source = self._nodes.get(before) or self._streams[feeds[before]]
+                    lines.append(f"  {source} --> {target}")
+        if not stage.operators:
+            lines += [
+                f"  {self._source(exchange.source_stage, exchange.upstream)} ==> pass{stage.index}"
+                for exchange in stage.receives
+            ]
+        return lines
+
+    def _source(self, index: int, operator: str) -> str:
+        """The node whose rows a ``partition_by`` takes."""
+        if operator in self._nodes:
+            return self._nodes[operator]
+        stage = self._plan.stages[index]
+        feeds = {binding.operator: binding.stream for binding in stage.inputs}
+        return self._streams[feeds[operator]] if operator in feeds else f"pass{index}"
+
+
+def _is_end(operator: Operator) -> bool:
+    return isinstance(operator, Input | SendTo | SendToSink)
+
+
+def _sink(binding: SinkBinding) -> str:
+    return binding.sink.identity
+
+
+def _text(text: str) -> str:
+    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
+
+
+def plan_object(plan: JobPlan) -> dict[str, Any]:
+    """Return a plan ready for JSON: its stages in order of parts and their levels."""
+    return {
+        "job": plan.graph.name,
+        "key_groups": plan.key_groups,
+        "stages": [
+            {"part": part.job, **_stage(stage)}
+            for part in split_parts(plan)
+            for stage in part.stages
+        ],
+    }
+
+
+def _stage(stage: Stage) -> dict[str, Any]:
+    return {
+        "stage": stage.index,
+        "name": stage.name,
+        "level": stage.level,
+        "tasks": stage.tasks,
+        "keys": list(stage.receives[0].keys) if stage.keyed else None,
+        "inputs": [
+            {
+                "operator": one.operator,
+                "stream": one.stream,
+                "partitions": one.partitions,
+                "columns": list(one.columns),
+                "time": one.time,
+                "lateness_ms": one.lateness_ms,
+                "bootstrap": one.bootstrap,
+                "priority": one.priority,
+                "source": one.source,
+            }
+            for one in stage.inputs
+        ],
+        "operators": [{"name": one.name, "does": one.describe()} for one in stage.operators],
+        "stores": [
+            {"name": one.name, "kind": one.kind, "ttl_ms": one.ttl_ms, "changelog": one.changelog}
+            for one in stage.stores
+        ],
+        "sends": [
+            {
+                "by": one.operator,
+                "to": one.target_stage,
+                "through": one.stream or None,
+                "columns": [name for name in one.schema.names if name not in HIDDEN],
+            }
+            for one in stage.sends
+        ],
+        "outputs": [
+            {"operator": one.operator, "stream": one.stream, "partitions": one.partitions}
+            for one in stage.outputs
+        ],
+        "sinks": [
+            {"operator": one.operator, "identity": one.sink.identity, "promise": one.sink.promise}
+            for one in stage.sinks
+        ],
+    }

@@ -9,24 +9,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from headrace.graph.operator_base import StreamInfo
 from headrace.graph.operators import BUS, JobGraph, Operator, PartitionBy
-from headrace.plan.fingerprint import JOB
-from headrace.plan.stages import Exchange, JobPlan, Stage, StreamInfo
+from headrace.plan.compatibility import JOB
+from headrace.plan.stages import (
+    Exchange,
+    JobPlan,
+    Stage,
+)
 from headrace.records.schema import normalise_schema
 
 STREAM_SUFFIX = ".exchange"
 MAX_NAME = 200
 
 
-def feed_stream(job: str, operator: str) -> str:
+def internal_stream_name(job: str, operator: str) -> str:
     """Return the name of the internal stream of a ``partition_by``."""
     return f"{job}.{operator}{STREAM_SUFFIX}"
 
 
-def feed_streams(graph: JobGraph) -> dict[str, str]:
+def internal_stream_names(graph: JobGraph) -> dict[str, str]:
     """Return the internal stream of each ``partition_by`` that has one."""
     return {
-        operator.name: feed_stream(graph.name, operator.name)
+        operator.name: internal_stream_name(graph.name, operator.name)
         for operator in graph.operators
         if isinstance(operator, PartitionBy) and operator.via == BUS
     }
@@ -48,7 +53,7 @@ def through_bus(
         tasks: of the receiving stage: the partitions of a new stream.
         origins: streams of the job's inputs, by number.
     """
-    stream = feed_stream(job, exchange.operator)
+    stream = internal_stream_name(job, exchange.operator)
     found = streams.get(stream)
     return replace(
         exchange,
@@ -69,7 +74,7 @@ def check_parts(
     for feed in feeds:
         if len(feed.stream) > MAX_NAME:
             report(operators[feed.operator], "its internal stream has too long a name; give name=")
-    if grouped(stages) is None:
+    if group_stages(stages) is None:
         report(
             operators[feeds[0].operator],
             'with via="bus" what comes before it has epochs of its own, but meets what comes after '
@@ -77,20 +82,20 @@ def check_parts(
         )
 
 
-def split(plan: JobPlan) -> tuple[JobPlan, ...]:
+def split_parts(plan: JobPlan) -> tuple[JobPlan, ...]:
     """Return the parts of a plan, each after those that feed it; one part is the plan itself.
 
     Args:
         plan: without a ring of parts, which ``plan`` refuses.
     """
-    groups = grouped(plan.stages)
+    groups = group_stages(plan.stages)
     assert groups is not None
     if len(groups) == 1:
         return (plan,)
     return tuple(_part(plan, stages, number) for number, stages in enumerate(groups))
 
 
-def grouped(stages: Sequence[Stage]) -> list[list[Stage]] | None:
+def group_stages(stages: Sequence[Stage]) -> list[list[Stage]] | None:
     """Return the stages that share epochs, senders first; ``None`` where parts form a ring."""
     part = {stage.index: stage.index for stage in stages}
 

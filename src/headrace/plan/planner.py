@@ -26,27 +26,17 @@ from functools import cached_property
 import pyarrow as pa
 
 from headrace.errors import GraphError, InvalidInputError
-from headrace.graph.joins import JoinStreams
+from headrace.graph.operator_base import Flow, StreamInfo
 from headrace.graph.operators import (
     BUS,
-    Deduplicate,
     Input,
     JobGraph,
     Operator,
     PartitionBy,
-    Process,
-    RunningAggregate,
     SendTo,
     SendToSink,
-    StoreSpec,
-    WindowAggregate,
 )
-from headrace.graph.ordering import InOrder
-from headrace.graph.table_operators import JoinKept, KeepTable, kept_stores
-from headrace.plan.asynchronous import check_calls, with_threads
-from headrace.plan.combining import combining
-from headrace.plan.counts import wanted_tasks
-from headrace.plan.cutting import Cut, cut
+from headrace.plan.compatibility import fingerprint
 from headrace.plan.dead_letters import (
     ORIGINS,
     dead_binding,
@@ -54,14 +44,22 @@ from headrace.plan.dead_letters import (
     has_dead_letters,
     traced_operators,
 )
-from headrace.plan.fingerprint import fingerprint
-from headrace.plan.flows import Flow
+from headrace.plan.flows import TableFile
 from headrace.plan.inference import Inference
-from headrace.plan.lags import lags
 from headrace.plan.parts import check_parts, through_bus
-from headrace.plan.pruning import prune
-from headrace.plan.reading import read_first, timeless
-from headrace.plan.semantics import Wanted, with_semantics
+from headrace.plan.passes import (
+    StageCut,
+    bootstrap_inputs,
+    check_calls,
+    cut_stages,
+    prune,
+    untimed_exchanges,
+    wanted_tasks,
+    watermark_lags,
+    with_combiner,
+    with_threads,
+)
+from headrace.plan.semantics import RequestedSemantics, with_semantics
 from headrace.plan.stages import (
     TIME,
     WATERMARK,
@@ -72,9 +70,7 @@ from headrace.plan.stages import (
     OutputBinding,
     SinkBinding,
     Stage,
-    StreamInfo,
 )
-from headrace.plan.tables import TableFile, tables_of
 
 KEY_GROUPS = 512
 _HIDDEN = [pa.field(TIME, pa.int64()), pa.field(WATERMARK, pa.int64())]
@@ -89,7 +85,7 @@ def plan(
     files: Mapping[str, TableFile] | None = None,
     dead_letters: str | None = None,
     limits: CallLimits | None = None,
-    semantics: Wanted | None = None,
+    semantics: RequestedSemantics | None = None,
 ) -> JobPlan:
     """Return the plan of a graph against the streams that exist.
 
@@ -117,7 +113,7 @@ def plan(
     inference = Inference(graph, streams, files or {})
     inference.run()
     check_calls(inference.operators, inference.report)
-    found = cut(inference.operators, inference.report)
+    found = cut_stages(inference.operators, inference.report)
     counts: dict[int, int] = {}
     if found is not None:
         counts = wanted_tasks(inference.operators, found, key_groups, inference.report)
@@ -129,7 +125,7 @@ def plan(
     operators, schemas = prune(inference.operators, inference.flows)
     timed, without = _timed_stages(operators, inference.flows, found)
     flows, job = inference.flows, graph.name
-    draft = _Draft(operators, schemas, flows, found, job, streams, timed, without, dead)
+    draft = _PlanBuilder(operators, schemas, flows, found, job, streams, timed, without, dead)
     stages = draft.stages(min(tasks or draft.widest_input(), key_groups), counts)
     check_parts(stages, operators, inference.report)
     if inference.mistakes:
@@ -137,36 +133,18 @@ def plan(
     marks = fingerprint(stages, inference.flows, key_groups)
     tables = inference.tables.held(operators.values(), schemas)
     made = JobPlan(graph, stages, key_groups, marks, tables, limits or CallLimits())
-    return with_semantics(made, semantics or Wanted())
+    return with_semantics(made, semantics or RequestedSemantics())
 
 
 def _timed_stages(
-    operators: Mapping[str, Operator], flows: Mapping[str, Flow], found: Cut
+    operators: Mapping[str, Operator], flows: Mapping[str, Flow], found: StageCut
 ) -> tuple[set[int], set[str]]:
     """The stages whose rows carry event time and watermark: they or later ones need them.
 
     And the repartitions whose rows need none, whatever their stages do.
     """
-    asking = set()
-    for operator in operators.values():
-        is_timed = isinstance(operator, WindowAggregate) and operator.window.is_timed
-        if isinstance(operator, RunningAggregate):
-            is_timed = operator.every_ms is not None
-        elif isinstance(operator, Deduplicate):
-            is_timed = operator.within_ms is not None
-        elif isinstance(operator, KeepTable):
-            is_timed = operator.history_ms is not None
-        elif isinstance(operator, JoinKept):
-            is_timed = operator.waiting is not None
-        elif isinstance(operator, JoinStreams | InOrder):
-            is_timed = True
-        elif isinstance(operator, SendToSink) and operator.sink is not None:
-            is_timed = operator.sink.follows_time and not flows[operator.name].untimed
-        elif isinstance(operator, Process):
-            is_timed = not any(flows[name].untimed for name in operator.inputs)
-        if is_timed:
-            asking.add(operator.name)
-    without = timeless(operators, asking)
+    asking = {name for name, operator in operators.items() if operator.is_timed(flows)}
+    without = untimed_exchanges(operators, asking)
     timed = {found.stage_of[name] for name in asking}
     before = -1
     while before < len(timed):
@@ -178,7 +156,7 @@ def _timed_stages(
     return timed, without
 
 
-def _check_times(inference: Inference, found: Cut) -> None:
+def _check_times(inference: Inference, found: StageCut) -> None:
     """Refuse a stage that needs event time where one of its inputs has none."""
     timed, _ = _timed_stages(inference.operators, inference.flows, found)
     for operator in inference.operators.values():
@@ -190,13 +168,13 @@ def _check_times(inference: Inference, found: Cut) -> None:
 
 
 @dataclass(frozen=True)
-class _Draft:
+class _PlanBuilder:
     """All that is known before stages are made."""
 
     operators: dict[str, Operator]
     schemas: dict[str, pa.Schema]
     flows: dict[str, Flow]
-    cut: Cut
+    cut: StageCut
     job: str
     streams: Mapping[str, StreamInfo]
     timed: set[int]
@@ -205,7 +183,7 @@ class _Draft:
 
     @cached_property
     def first(self) -> set[str]:
-        return read_first(self.operators)
+        return bootstrap_inputs(self.operators)
 
     @cached_property
     def traced(self) -> set[str]:
@@ -238,7 +216,7 @@ class _Draft:
             inputs = [o for o in self.of_stage(index) if isinstance(o, Input)]
             own = counts.get(index, keyed_tasks)
             tasks.append(max((self.partitions(o) for o in inputs), default=own))
-            delays.append(lags(self.operators, self.cut, index))
+            delays.append(watermark_lags(self.operators, self.cut, index))
         exchanges = [
             self._exchange(operator, delays, tasks[self.cut.stage_of[operator.name]])
             for operator in self.operators.values()
@@ -284,9 +262,9 @@ class _Draft:
                 for o in members
                 if isinstance(o, SendToSink) and o.sink is not None
             ),
-            stores=_stores(members),
+            stores=tuple(spec for o in members for spec in o.state_stores),
             delays={name: delay for name, delay in delays.items() if name in known},
-            tables=tuple(dict.fromkeys(t.name for o in members for t in tables_of(o))),
+            tables=tuple(dict.fromkeys(t.name for o in members for t in o.broadcast_stores)),
             origins=tuple(self.origins.values()),
             keys={name: self.flows[name].keys for name in names} if receives else {},
         )
@@ -338,7 +316,7 @@ class _Draft:
         )
         if operator.via != BUS:
             is_traced = operator.name in self.traced
-            return made if is_traced else combining(made, self.operators)
+            return made if is_traced else with_combiner(made, self.operators)
         return through_bus(made, self.job, self.streams, tasks, tuple(self.origins.values()))
 
     def _output_partitions(self, tasks: list[int]) -> dict[str, int]:
@@ -368,15 +346,3 @@ class _Draft:
             )
         width = widths[operator.stream]
         return OutputBinding(operator.name, operator.stream, width, flow.schema, keys, flow.time)
-
-
-def _stores(members: list[Operator]) -> tuple[StoreSpec, ...]:
-    stores: list[StoreSpec] = []
-    for operator in members:
-        if isinstance(operator, RunningAggregate | WindowAggregate | Deduplicate | InOrder):
-            stores.append(operator.store)
-        elif isinstance(operator, KeepTable | JoinKept):
-            stores += kept_stores(operator)
-        elif isinstance(operator, Process | JoinStreams):
-            stores += operator.stores
-    return tuple(stores)

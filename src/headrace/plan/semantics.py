@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from headrace.errors import GraphError
 from headrace.graph.operators import SendTo, SendToSink
-from headrace.graph.semantics import Act, Semantics, acts, refusal
-from headrace.plan.dead_letters import DEAD
+from headrace.graph.semantics import CommitAction, Semantics, commit_actions, refusal
+from headrace.plan.dead_letters import DEAD_LETTERS
 from headrace.plan.stages import JobPlan, OutputBinding, SinkBinding, Stage
 
 _SINK_LEAST = (
@@ -23,14 +23,14 @@ _PROMISES = {
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RequestedSemantics:
     """What the settings say for jobs and outputs whose code does not; ``None``: as the state."""
 
     state: str = Semantics.EXACTLY_ONCE
     output: str | None = None
 
 
-def with_semantics(plan: JobPlan, wanted: Wanted) -> JobPlan:
+def with_semantics(plan: JobPlan, wanted: RequestedSemantics) -> JobPlan:
     """Return a plan whose outputs, and whose state, have the semantics asked for.
 
     An output goes by what was said of it, then of its job, then by the settings, then by the
@@ -64,17 +64,17 @@ def with_semantics(plan: JobPlan, wanted: Wanted) -> JobPlan:
     return made
 
 
-def commit_acts(plan: JobPlan) -> tuple[Act, ...]:
+def plan_commit_actions(plan: JobPlan) -> tuple[CommitAction, ...]:
     """Return what a commit of a job does after its results are durable, in order."""
     used = {binding.semantics for binding in plan.sent}
     if any(exchange.stream for stage in plan.stages for exchange in stage.sends):
         used.add(Semantics.EXACTLY_ONCE)  # internal streams
-    return acts(plan.state_semantics, used)
+    return commit_actions(plan.state_semantics, frozenset(used))
 
 
 def commit_rows(plan: JobPlan) -> list[str]:
     """Return what ``explain`` says of the steps of a commit, where they are not all one."""
-    order = commit_acts(plan)
+    order = plan_commit_actions(plan)
     if len(order) == 1:
         return []
     told = ["results in files"]
@@ -100,7 +100,7 @@ def _stage(stage: Stage, state: Semantics, default: Semantics) -> Stage:
 
     def output(binding: OutputBinding) -> OutputBinding:
         # Dead letters are told of the records that the state passed over, as often as these.
-        own = state if binding.operator == DEAD else said[binding.operator] or default
+        own = state if binding.operator == DEAD_LETTERS else said[binding.operator] or default
         return replace(binding, semantics=own)
 
     def sink(binding: SinkBinding) -> SinkBinding:

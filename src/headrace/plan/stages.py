@@ -10,12 +10,14 @@ was made of, present on the way to an operator that makes dead letters.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
+from headrace.graph.operator_base import TableBinding
 from headrace.graph.operators import (
     Confidence,
     EventTime,
@@ -31,7 +33,7 @@ from headrace.graph.sinks import Sink
 TIME, WATERMARK = "__time", "__watermark"
 ORIGIN, OFFSET = "__origin", "__offset"
 HIDDEN = (TIME, WATERMARK, ORIGIN, OFFSET)
-TOGETHER = "__all"
+UNKEYED = "__all"
 """The key column of state of messages that are not partitioned; 0 in every row."""
 
 GROUP, MARK, SOURCE = "__group", "__mark", "__source"
@@ -39,47 +41,6 @@ GROUP, MARK, SOURCE = "__group", "__mark", "__source"
 its own, which have nothing else, the watermark that the sending stage has reached (int64 ms);
 and where rows have origins, the name of the stream, for its number may become another.
 """
-
-
-@dataclass(frozen=True)
-class StreamInfo:
-    """What the planner needs to know of a stream that exists on the bus.
-
-    ``written`` is how many of the partitions new rows go to; 0: all. ``version`` is the number of
-    the schema, ``added`` are the columns that were added since it was created, with their defaults.
-    ``compact`` says that only the last record of each key is kept. ``source`` is what stands for
-    it, in words; empty: nothing does.
-    """
-
-    schema: pa.Schema
-    partitions: int
-    time: str | None = None
-    key: tuple[str, ...] = ()
-    written: int = 0
-    version: int = 0
-    added: tuple[tuple[str, Any], ...] = ()
-    compact: bool = False
-    source: str = ""
-
-
-@dataclass(frozen=True)
-class TableBinding:
-    """A broadcast store bound to its stream, or to a file in the job's storage.
-
-    ``schema`` holds the columns that operators use, the key's among them. ``values`` are all
-    columns of the source but the key and the event time: a row in which they are null deletes.
-    ``origin`` says where the rows come from, in words.
-    """
-
-    name: str
-    key: tuple[str, ...]
-    schema: pa.Schema
-    values: tuple[str, ...]
-    stream: str | None = None
-    partitions: int = 0
-    file: str = ""
-    digest: str = ""
-    origin: str = ""
 
 
 @dataclass(frozen=True)
@@ -277,19 +238,19 @@ class Stage:
         feeds = list(dict.fromkeys(b.pattern or b.operator for b in self.inputs))
         return "+".join(feeds + [exchange.operator for exchange in self.receives])
 
-    @property
+    @cached_property
     def feeds(self) -> tuple[Exchange, ...]:
         """What it receives through internal streams."""
         return tuple(exchange for exchange in self.receives if exchange.stream)
 
-    @property
+    @cached_property
     def clocked(self) -> tuple[Exchange, ...]:
         """What it receives in files that its watermark follows: all, if none fills only tables."""
         files = tuple(exchange for exchange in self.receives if not exchange.stream)
         timed = tuple(exchange for exchange in files if not exchange.timeless)
         return timed if timed or self.feeds else files
 
-    @property
+    @cached_property
     def reads(self) -> tuple[InputBinding, ...]:
         """All that it reads from the bus by offset: inputs and internal streams."""
         return (*self.inputs, *(exchange.binding for exchange in self.feeds))
@@ -352,27 +313,27 @@ class JobPlan:
         """The name that the part is kept under: that of the job, or ``job@part``."""
         return f"{self.graph.name}{PART}{self.part}" if self.part else self.graph.name
 
-    @property
+    @cached_property
     def reads(self) -> tuple[InputBinding, ...]:
         """All that its stages read from the bus by offset."""
         return tuple(binding for stage in self.stages for binding in stage.reads)
 
-    @property
+    @cached_property
     def feeds(self) -> tuple[Exchange, ...]:
         """What its stages receive through internal streams."""
         return tuple(exchange for stage in self.stages for exchange in stage.feeds)
 
-    @property
+    @cached_property
     def sinks(self) -> tuple[SinkBinding, ...]:
         """Every sink of the job."""
         return tuple(binding for stage in self.stages for binding in stage.sinks)
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[OutputBinding, ...]:
         """Every stream that the job sends to, that of dead letters included."""
         return tuple(binding for stage in self.stages for binding in stage.outputs)
 
-    @property
+    @cached_property
     def sent(self) -> tuple[OutputBinding | SinkBinding, ...]:
         """Every stream and sink that the job sends to."""
         return (*self.outputs, *self.sinks)
@@ -388,3 +349,38 @@ class JobPlan:
         return tuple(
             tuple(stage for stage in self.stages if stage.level == level) for level in range(count)
         )
+
+
+def with_task_counts(plan: JobPlan, counts: Mapping[str, int]) -> JobPlan:
+    """Return a plan whose keyed stages have other numbers of tasks.
+
+    Outputs keep the partitions that they were planned with, and source stages their tasks.
+
+    Args:
+        plan: of the job.
+        counts: by the name of the stage; a stage that is not named stays as it is.
+    """
+    stages = tuple(
+        replace(stage, tasks=counts.get(stage.name, stage.tasks)) if stage.keyed else stage
+        for stage in plan.stages
+    )
+    return plan if stages == plan.stages else replace(plan, stages=stages)
+
+
+def with_partitions(plan: JobPlan, counts: Mapping[str, int]) -> JobPlan:
+    """Return a plan whose source stages read partitions that were added to their streams.
+
+    Args:
+        plan: of the job.
+        counts: partitions of each input stream by now.
+    """
+
+    def widened(stage: Stage) -> Stage:
+        inputs = tuple(
+            replace(binding, partitions=max(binding.partitions, counts[binding.stream]))
+            for binding in stage.inputs
+        )
+        return replace(stage, inputs=inputs, tasks=max(b.partitions for b in inputs))
+
+    stages = tuple(stage if stage.keyed else widened(stage) for stage in plan.stages)
+    return plan if stages == plan.stages else replace(plan, stages=stages)

@@ -1,4 +1,7 @@
-"""How columns of stored rows may change: which types are wider, and what older rows have."""
+"""How columns of stored rows may change, and the columns that different streams have in common.
+
+Says which types are wider, what older rows have in a new column, and casts batches.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,9 @@ def with_defaults(
     for name, default in defaults.items():
         if name in schema.names and name not in batch.schema.names:
             field = schema.field(name)
-            batch = batch.append_column(field, repeated(name, field.type, default, batch.num_rows))
+            batch = batch.append_column(
+                field, default_column(name, field.type, default, batch.num_rows)
+            )
     return batch
 
 
@@ -95,14 +100,14 @@ def default_values(schema: pa.Schema, defaults: Mapping[str, Any]) -> dict[str, 
     }
 
 
-def repeated(column: str, kind: pa.DataType, default: Any, rows: int) -> pa.Array:
+def default_column(column: str, kind: pa.DataType, default: Any, rows: int) -> pa.Array:
     """Return a column of a default; shape (rows,)."""
     if default is None:
         return pa.nulls(rows, kind)
     return pa.repeat(default_scalar(column, kind, default), rows)
 
 
-def recast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def cast_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return a column in a wider type, or in one of before it was made wider.
 
     Raises:
@@ -118,7 +123,7 @@ def recast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return made
 
 
-def as_planned(batch: pa.RecordBatch, schema: pa.Schema, stream: str) -> pa.RecordBatch:
+def cast_to_plan(batch: pa.RecordBatch, schema: pa.Schema, stream: str) -> pa.RecordBatch:
     """Return columns in the types that a job was planned with, should they be wider by now.
 
     Args:
@@ -135,7 +140,7 @@ def as_planned(batch: pa.RecordBatch, schema: pa.Schema, stream: str) -> pa.Reco
         if planned.type.equals(field.type):
             continue
         try:
-            column = recast(batch.column(index), planned.type)
+            column = cast_column(batch.column(index), planned.type)
         except pa.ArrowInvalid as error:
             raise InvalidInputError(
                 f"column {field.name!r} of stream {stream!r} was made wider since this job was "
@@ -145,3 +150,73 @@ def as_planned(batch: pa.RecordBatch, schema: pa.Schema, stream: str) -> pa.Reco
             ) from error
         batch = batch.set_column(index, planned, column)
     return batch
+
+
+_NUMBERS = (pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64())
+_DIGITS = 38
+
+
+def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return the narrowest type that holds every value of two types; ``None``: there is none."""
+    if one.equals(other):
+        return one
+    if is_wider(one, other):
+        return other
+    if is_wider(other, one):
+        return one
+    if pa.types.is_list(one) and pa.types.is_list(other):
+        value = common_type(one.value_type, other.value_type)
+        return None if value is None else pa.list_(value)
+    if pa.types.is_decimal(one) and pa.types.is_decimal(other):
+        scale = max(one.scale, other.scale)
+        digits = scale + max(one.precision - one.scale, other.precision - other.scale)
+        return pa.decimal128(digits, scale) if digits <= _DIGITS else None
+    wide = [kind for kind in _NUMBERS if is_wider(one, kind) and is_wider(other, kind)]
+    return wide[0] if wide else None
+
+
+def unify_schemas(schemas: Mapping[str, pa.Schema]) -> tuple[pa.Schema, list[str]]:
+    """Return the columns of several streams as one, and what keeps them apart.
+
+    Columns are told by name and come in the order in which they first appear.
+
+    Args:
+        schemas: by what the stream is called, for the sentences.
+    """
+    kinds: dict[str, pa.DataType] = {}
+    first: dict[str, str] = {}
+    wrong = []
+    for stream, schema in schemas.items():
+        for column in schema:
+            known = kinds.setdefault(column.name, column.type)
+            common = common_type(known, column.type)
+            if common is None:
+                wrong.append(
+                    f"column {column.name!r} is {known} in {first[column.name]!r}, but "
+                    f"{column.type} in {stream!r}, and no type holds both without loss: cast or "
+                    "rename one with map first"
+                )
+            else:
+                kinds[column.name] = common
+            first.setdefault(column.name, stream)
+    return pa.schema(list(kinds.items())), wrong
+
+
+def cast_to_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows with the columns of a schema: wider types where it has them, missing ones null.
+
+    Args:
+        batch: its columns have types that ``schema`` holds; others are left out.
+        schema: of the result.
+    """
+    if batch.schema.equals(schema):
+        return batch
+    arrays = []
+    for field in schema:
+        at = batch.schema.get_field_index(field.name)
+        if at < 0:
+            arrays.append(pa.nulls(batch.num_rows, field.type))
+        else:
+            column = batch.column(at)
+            arrays.append(column if column.type.equals(field.type) else column.cast(field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

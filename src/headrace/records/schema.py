@@ -1,21 +1,22 @@
-"""The column types that Headrace stores, and the one normaliser towards them.
+"""The column types that Headrace stores, their names, and the one normaliser towards them.
 
-Polars, Spark and Arrow disagree on large strings, dictionaries, views and time zones.
-Batches are normalised once where they enter; inside, a type has one form.
+A ``TableLayout`` names the columns of a table that a task keeps: its keys, its values, and what
+is stored beside them.
 """
 
 from __future__ import annotations
 
 import base64
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.durations import MAX_EVENT_TIME_MS, MIN_EVENT_TIME_MS
 from headrace.errors import InvalidInputError
-
-MAX_EVENT_TIME_MS = 253_402_300_800_000  # the year 10000
 
 
 def normalise_type(kind: pa.DataType) -> pa.DataType:
@@ -105,7 +106,7 @@ def event_times(column: pa.Array, origin: str) -> npt.NDArray[np.int64]:
         origin: stream and partition, for the error.
 
     Raises:
-        InvalidInputError: a null, another type, or a time outside the years 1970 to 9999.
+        InvalidInputError: a null, another type, or a time outside the years 1 to 9999.
     """
     kind = column.type
     if not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind)):
@@ -116,10 +117,11 @@ def event_times(column: pa.Array, origin: str) -> npt.NDArray[np.int64]:
         at = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
         raise InvalidInputError(f"event time of {origin} is null in row {at} of the batch")
     times: npt.NDArray[np.int64] = as_milliseconds(column).to_numpy()
-    if len(times) and (times.min() < 0 or times.max() >= MAX_EVENT_TIME_MS):
-        at = int(np.flatnonzero((times < 0) | (times >= MAX_EVENT_TIME_MS))[0])
+    if len(times) and (times.min() < MIN_EVENT_TIME_MS or times.max() >= MAX_EVENT_TIME_MS):
+        at = int(np.flatnonzero((times < MIN_EVENT_TIME_MS) | (times >= MAX_EVENT_TIME_MS))[0])
         raise InvalidInputError(
-            f"event time of {origin} is {int(times[at])} ms in row {at}, outside 1970 to 9999"
+            f"event time of {origin} is {int(times[at])} ms in row {at}, outside the years 1 to "
+            "9999"
         )
     return times.astype(np.int64, copy=False)
 
@@ -142,3 +144,132 @@ def schema_to_text(schema: pa.Schema) -> str:
 def schema_from_text(text: str) -> pa.Schema:
     """Read what ``schema_to_text`` wrote."""
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
+
+TYPE_NAMES = {
+    "bool": pa.bool_(),
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "uint8": pa.uint8(),
+    "uint16": pa.uint16(),
+    "uint32": pa.uint32(),
+    "uint64": pa.uint64(),
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "duration": pa.duration("us"),
+}
+
+
+def type_text(kind: pa.DataType) -> str:
+    """Return a stored type in the words that ``--schema`` takes."""
+    if pa.types.is_list(kind):
+        return f"list<{type_text(kind.value_type)}>"
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    return next((name for name, known in TYPE_NAMES.items() if known == kind), str(kind))
+
+
+def schema_text(schema: pa.Schema) -> str:
+    """Return a schema in the words that ``--schema`` takes."""
+    return ",".join(f"{field.name}:{type_text(field.type)}" for field in schema)
+
+
+HASH, CLUSTER, WRITTEN, DELETED = "__hash", "__cluster", "__written", "__deleted"
+_OWN = frozenset((HASH, CLUSTER, WRITTEN, DELETED))
+
+
+@dataclass(frozen=True)
+class TableLayout:
+    """What a table's rows are made of.
+
+    Args:
+        keys: the columns that name a row, at least one; nulls are values of their own.
+        values: the columns beside them, of any type that can be stored.
+        cluster: whether rows are ordered by an integer before their hash, as windows are by
+            their end; it is part of the key.
+        ttl_ms: how long after it was written a row is there; for ever when ``None``.
+        by_event: whether rows are written at event times of their own, and gone by the watermark
+            instead of the wall clock.
+        repeats: whether several rows may have one key; none is laid over another, or deleted.
+
+    Raises:
+        InvalidInputError: no key, a name twice, or a type that cannot be stored.
+    """
+
+    keys: pa.Schema
+    values: pa.Schema
+    cluster: bool = False
+    ttl_ms: int | None = None
+    by_event: bool = False
+    repeats: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the names, and bring the types to their stored form."""
+        names = [*self.keys.names, *self.values.names]
+        doubled = sorted({name for name in names if names.count(name) > 1 or name in _OWN})
+        if doubled or not self.keys.names:
+            raise InvalidInputError(
+                f"a table cannot have keys {self.keys.names} and values {self.values.names}: "
+                + (f"columns {doubled} are there twice" if doubled else "it needs a key")
+                + "; rename or add columns"
+            )
+        if self.ttl_ms is not None and self.ttl_ms <= 0:
+            raise InvalidInputError(f"a table's ttl_ms is {self.ttl_ms}; give at least 1, or None")
+        object.__setattr__(self, "keys", normalise_schema(self.keys))
+        object.__setattr__(self, "values", normalise_schema(self.values))
+
+    @property
+    def first_key(self) -> int:
+        """The place of the first key column in a run."""
+        return 1 + self.cluster + (self.ttl_ms is not None)
+
+    @property
+    def first_value(self) -> int:
+        """The place of the first value column in a run."""
+        return self.first_key + len(self.keys)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of a run without deletions; its metadata tells the layout."""
+        fields = [pa.field(HASH, pa.uint64())]
+        if self.cluster:
+            fields.append(pa.field(CLUSTER, pa.int64()))
+        if self.ttl_ms is not None:
+            fields.append(pa.field(WRITTEN, pa.int64()))
+        told = {"keys": str(len(self.keys)), "ttl_ms": str(self.ttl_ms or 0)}
+        if self.by_event:
+            told["clock"] = "event"
+        if self.repeats:
+            told["rows"] = "repeat"
+        return pa.schema([*fields, *self.keys, *self.values], metadata=told)
+
+    @cached_property
+    def schema_with_deletes(self) -> pa.Schema:
+        """The columns of a run with deletions."""
+        return self.schema.append(pa.field(DELETED, pa.bool_()))
+
+    @classmethod
+    def of(cls, schema: pa.Schema) -> TableLayout:
+        """Return the layout of a run from its schema.
+
+        Raises:
+            InvalidInputError: it is no run's schema.
+        """
+        told = schema.metadata or {}
+        if b"keys" not in told or schema.names[:1] != [HASH]:
+            raise InvalidInputError(f"columns {schema.names} are no run of a table")
+        own = [name for name in schema.names if name in _OWN]
+        begin, keys = len(own) - (DELETED in own), int(told[b"keys"])
+        fields = [field for field in schema if field.name not in _OWN]
+        ttl_ms = int(told[b"ttl_ms"]) or None
+        assert begin == 1 + (CLUSTER in own) + (ttl_ms is not None)
+        by_event = told.get(b"clock") == b"event"
+        values = pa.schema(fields[keys:])
+        repeats = told.get(b"rows") == b"repeat"
+        return cls(pa.schema(fields[:keys]), values, CLUSTER in own, ttl_ms, by_event, repeats)

@@ -21,7 +21,7 @@ FORMAT = 1
 ROW_GROUP = -1
 
 
-class Unit(msgspec.Struct, frozen=True, array_like=True):
+class FileSplit(msgspec.Struct, frozen=True, array_like=True):
     """Rows of a file: a row group by its number, or the bytes from ``begin`` to ``end``.
 
     ``line`` is how many lines are before them; ``ROW_GROUP``: it is Parquet.
@@ -42,7 +42,7 @@ class SourceFile(msgspec.Struct, frozen=True, array_like=True):
     header: str = ""
 
 
-class Source(msgspec.Struct, frozen=True):
+class BoundedSource(msgspec.Struct, frozen=True):
     """What stands for one stream.
 
     ``said`` is what the settings say, in words: another saying is another source. ``columns``,
@@ -61,7 +61,7 @@ class Source(msgspec.Struct, frozen=True):
     ends: tuple[int, ...] = ()
     form: str = ""
     files: tuple[SourceFile, ...] = ()
-    partitions: tuple[tuple[Unit, ...], ...] = ()
+    partitions: tuple[tuple[FileSplit, ...], ...] = ()
     begin_ms: int | None = None
     end_ms: int | None = None
     is_filled: bool = False
@@ -80,20 +80,20 @@ class Source(msgspec.Struct, frozen=True):
         return StreamSpec(name, count, schema, self.time, self.key, compact=self.compact)
 
 
-def what_of(spec: StreamSpec) -> dict[str, Any]:
+def stream_of(spec: StreamSpec) -> dict[str, Any]:
     """Return what a source has of the stream that it stands for."""
     columns = schema_to_text(spec.schema)
     return {"columns": columns, "time": spec.time, "key": spec.key, "compact": spec.compact}
 
 
-class Listing(msgspec.Struct, frozen=True):
+class SourceListing(msgspec.Struct, frozen=True):
     """The sources of a job, by the streams that they stand for."""
 
     format: int
-    sources: dict[str, Source]
+    sources: dict[str, BoundedSource]
 
 
-def load_listing(storage: Path) -> dict[str, Source] | None:
+def load_listing(storage: Path) -> dict[str, BoundedSource] | None:
     """Return the sources that a job's run began with; ``None``: it has none.
 
     Raises:
@@ -101,14 +101,16 @@ def load_listing(storage: Path) -> dict[str, Source] | None:
     """
     path = storage / NAME
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Listing).sources
+        return msgspec.json.decode(path.read_bytes(), type=SourceListing).sources
     except (FileNotFoundError, NotADirectoryError):  # who looks for the storage itself tells of it
         return None
     except msgspec.DecodeError as error:
         raise CorruptDataError(f"{path} cannot be read: {error}", file=str(path)) from error
 
 
-def save_listing(storage: Path, sources: dict[str, Source], files: Files, unique: str) -> None:
+def save_listing(
+    storage: Path, sources: dict[str, BoundedSource], files: Files, unique: str
+) -> None:
     """Keep the sources of a run, durably and in one step."""
-    storage.mkdir(parents=True, exist_ok=True)
-    files.replace(storage / NAME, msgspec.json.encode(Listing(FORMAT, sources)), unique)
+    files.make_missing(storage, 0o700)
+    files.replace(storage / NAME, msgspec.json.encode(SourceListing(FORMAT, sources)), unique)

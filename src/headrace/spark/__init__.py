@@ -1,8 +1,8 @@
 """Spark's place: sessions, placed slots, the streaming query and the run of a job.
 
-The only package that imports ``pyspark``, and only once it is used. Read ``run`` first. For people
-with Spark pipelines: ``session`` and ``register`` make streams known to Spark, ``stateful`` runs
-state of Headrace's over a DataFrame.
+The only package that imports ``pyspark``, and only when it is used. Read ``run`` first. For Spark
+pipelines: ``session`` and ``register`` make streams known to Spark, ``stateful`` runs stateful
+code over a DataFrame.
 """
 
 from __future__ import annotations
@@ -11,22 +11,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.spark.keyed_frames import stateful, stop
-    from headrace.spark.notebook import register, session
+    from headrace.spark.dataframes import register, session, stateful, stop
 
 __all__ = ["register", "session", "stateful", "stop"]
 
-_HOMES = {
-    "register": "notebook",
-    "session": "notebook",
-    "stateful": "keyed_frames",
-    "stop": "keyed_frames",
-}
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'headrace.spark' has no attribute {name!r}; it has {__all__}")
-    value = getattr(importlib.import_module(f"headrace.spark.{_HOMES[name]}"), name)
+    value = getattr(importlib.import_module("headrace.spark.dataframes"), name)
     globals()[name] = value
     return value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,34 +11,26 @@ from pyspark.sql import SparkSession
 from headrace.bus.address import open_bus
 from headrace.bus.bus import Bus
 from headrace.bus.options import BusOptions
-from headrace.clock import SystemClock
+from headrace.clock import Clock
 from headrace.config import Settings
-from headrace.config.durability import Durability
-from headrace.coordinator.backup.places import places
+from headrace.config.sections import Durability
 from headrace.coordinator.coordinator import Coordinator
-from headrace.coordinator.deploy import Deployment
-from headrace.coordinator.joined import JoinedParts
-from headrace.coordinator.loop import Control, drive
-from headrace.coordinator.patience import Patience
+from headrace.coordinator.deployment import Deployment
+from headrace.coordinator.driver_loop import JobControl, RetryPolicy, run_epochs
+from headrace.coordinator.epoch_clock import driver_clock
+from headrace.coordinator.epoch_records import EpochSummary
+from headrace.coordinator.job_group import JobGroup
+from headrace.coordinator.job_run import JobRun, OnEpoch, RunListeners, RunResult, disk_errors_named
+from headrace.coordinator.job_storage import DriverLock, job_storages
+from headrace.coordinator.leadership import hold_leader_lock, keep_own_job
 from headrace.coordinator.recovery import Recovery
-from headrace.coordinator.running.course import (
-    Course,
-    Listeners,
-    OnEpoch,
-    RunResult,
-    refusals,
-)
-from headrace.coordinator.running.tenure import keeping, locked
-from headrace.coordinator.running.workers import worker_settings
-from headrace.coordinator.storage import DriverLock
-from headrace.coordinator.summary import EpochSummary
-from headrace.errors import InvalidInputError, PartsError
+from headrace.coordinator.worker_host import worker_settings
+from headrace.errors import InvalidInputError
 from headrace.files import Files
-from headrace.graph.jobs import Job
+from headrace.graph.builder import Job
 from headrace.graph.operators import JobGraph
-from headrace.sources.frames import with_frames
-from headrace.spark.feeding import FrameFeeds, frame_inputs
-from headrace.spark.query import drive_query
+from headrace.sources.bounded_bus import with_dataframes
+from headrace.spark.dataframe_inputs import DataFrameFeeds, dataframe_inputs
 from headrace.spark.runner import SparkRunner
 from headrace.spark.sessions import build_session
 
@@ -50,13 +42,14 @@ def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
     settings: Settings,
     *,
     bus: Bus | None = None,
-    control: Control | None = None,
+    control: JobControl | None = None,
     on_start: Callable[[Coordinator], None] | None = None,
-    on_parts: Callable[[JoinedParts], None] | None = None,
+    on_parts: Callable[[JobGroup], None] | None = None,
     on_epoch: Callable[[EpochSummary], None] | None = None,
     on_notice: Callable[[str], None] | None = None,
     on_recovery: Callable[[Recovery | None], None] | None = None,
     takes_over: bool = False,
+    clock: Clock | None = None,
 ) -> RunResult:
     """Run a job until it ends, is told to stop, or fails.
 
@@ -68,40 +61,50 @@ def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
         settings: of the run.
         bus: the one at ``settings.bus_dir`` when left out.
         control: to stop or finish it from another thread.
-        on_start: as of ``Listeners``, like the others.
+        on_start: as of ``RunListeners``, like the others.
         on_parts: the same.
         on_epoch: the same.
         on_notice: the same.
         on_recovery: the same.
         takes_over: fence a driver that runs the job, instead of being refused.
+        clock: of the driver; that of this host when left out.
 
     Raises:
         NotOwnerError: another driver runs the job.
-        InvalidInputError: the job, its settings or its data are at fault.
-        HeadraceError: of other kinds, by what to do next.
+        InvalidInputError: the job, its settings or its data are invalid.
+        HeadraceError: errors of other kinds.
     """
-    control = control or Control()
-    bus = bus or open_bus(settings.bus_dir, BusOptions.of(settings.bus))
-    listeners = Listeners(on_start, on_parts, on_epoch, on_notice, on_recovery)
-    clock, files = SystemClock(), Files()
-    course = Course(bus, settings, control, clock, files, listeners, takes_over)
-    root = places(settings, job.name).storage
-    lock = locked(DriverLock, root, job.name, clock, files, listeners.notice, takes_over=takes_over)
-    with refusals(), lock:
-        graph = with_frames(job.build(), bus, settings)
-        if not frame_inputs(graph):
+    control = control or JobControl()
+    clock = clock or driver_clock(settings)
+    bus = bus or open_bus(settings.bus_dir, BusOptions.of(settings.bus), clock=clock)
+    listeners = RunListeners(on_start, on_parts, on_epoch, on_notice, on_recovery)
+    files = Files()
+    course = JobRun(bus, settings, control, clock, files, listeners, takes_over)
+    root = job_storages(settings, job.name).storage
+    lock = hold_leader_lock(
+        DriverLock, root, job.name, clock, files, listeners.notice, takes_over=takes_over
+    )
+    if settings.spark.loop == "query":
+        listeners.notice(
+            "spark.loop=query has no effect: the driver's own loop drives epochs; leave it out, "
+            "for a later release refuses it"
+        )
+    with disk_errors_named(), lock:
+        graph = with_dataframes(job.build(), bus, settings)
+        if not dataframe_inputs(graph):
             deployed = course.deployed(job)
-            _check_loop(deployed, settings)
             session = _session(settings, job.name, root, slots_only=True)
-            with keeping(settings, job.name, control, clock, files):
+            with keep_own_job(settings, job.name, control, clock, files):
                 return course.run(deployed, SparkEngine(session, course))
         _check_durability(graph, settings)
         session = _session(settings, job.name, root)
-        feeds = FrameFeeds(session, graph, bus, settings, root)
+        feeds = DataFrameFeeds(session, graph, bus, settings, root)
         feeds.make()
         deployed = course.deployed(job, feeds.fill)
-        _check_loop(deployed, settings)
-        with keeping(settings, job.name, control, clock, files), feeds.running(control, deployed):
+        with (
+            keep_own_job(settings, job.name, control, clock, files),
+            feeds.running(control, deployed),
+        ):
             return course.run(deployed, SparkEngine(session, course))
 
 
@@ -121,7 +124,7 @@ class SparkEngine:
     """
 
     session: SparkSession
-    course: Course
+    course: JobRun
 
     def runner(self, one: Deployment, share: tuple[int, int]) -> SparkRunner:
         """Return the runner of a part."""
@@ -136,13 +139,10 @@ class SparkEngine:
             tell=self.course.listeners.notice,
         )
 
-    def drive(self, part: Coordinator, on_epoch: OnEpoch, patience: Patience) -> None:
-        """Advance a started part by the loop that the settings name."""
+    def drive(self, part: Coordinator, on_epoch: OnEpoch, retry: RetryPolicy) -> None:
+        """Advance a started part until it ends or is stopped."""
         course, settings = self.course, self.course.settings
-        if settings.spark.loop == "query":
-            drive_query(self.session, part, course.control, on_epoch, settings, patience)
-            return
-        drive(
+        run_epochs(
             part,
             course.bus,
             course.clock,
@@ -150,13 +150,13 @@ class SparkEngine:
             on_epoch,
             interval_ms=settings.epoch.interval_ms,
             tick_ms=settings.epoch.tick_ms,
-            patience=patience,
+            retry=retry,
         )
 
 
 def _check_durability(graph: JobGraph, settings: Settings) -> None:
     """Refuse DataFrames where a host that is lost takes along what was read of them."""
-    found = [one.name for one in frame_inputs(graph)]
+    found = [one.name for one in dataframe_inputs(graph)]
     if Durability.parse(settings.state.durability).is_backup:
         raise InvalidInputError(
             f"inputs {found} of job {graph.name!r} are Spark DataFrames, and state.durability is "
@@ -164,14 +164,4 @@ def _check_durability(graph: JobGraph, settings: Settings) -> None:
             "disk alone, so after a lost host rows would be lost or count twice; use "
             "state.durability=epoch",
             job=graph.name,
-        )
-
-
-def _check_loop(deployed: Sequence[Deployment], settings: Settings) -> None:
-    if len(deployed) > 1 and settings.spark.loop == "query":
-        job = deployed[0].plan.job
-        raise PartsError(
-            f'job {job!r} has {len(deployed)} parts, joined by via="bus", and spark.loop is query, '
-            "which drives one; use spark.loop=direct",
-            job=job,
         )

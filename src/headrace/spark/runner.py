@@ -1,11 +1,16 @@
-"""Runs the slots of a level as one Spark job, and learns where slots are."""
+"""Runs the slots of a level as one Spark job, and drops it when one of its executors is gone.
+
+Spark itself would run the slots of a lost executor elsewhere, where their stores are not; and it
+would wait for a frozen one. Either way the epoch has to be placed anew, the sooner the better.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from py4j.protocol import Py4JError
@@ -13,19 +18,186 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from headrace.clock import Clock, Deadline, SystemClock
+from headrace.coordinator.driver_loop import DroppedError
 from headrace.coordinator.epoch import MisplacedError
+from headrace.coordinator.membership import FailureDetector
 from headrace.coordinator.placement import Slot
-from headrace.coordinator.running.dropping import DroppedError
-from headrace.coordinator.running.workers import WorkerSettings
+from headrace.coordinator.worker_host import WorkerSettings
 from headrace.errors import HeadraceError, UnavailableError
-from headrace.spark.located import Executor, SlotRDD, in_driver
-from headrace.spark.newcomers import Newcomers
-from headrace.spark.numbering import Numbering
-from headrace.spark.signs import PROPERTY as SIGNS_PROPERTY
-from headrace.spark.signs import described
-from headrace.spark.slot_watch import LevelDroppedError, SlotWatch
-from headrace.spark.worker import ORDERS_PROPERTY, slot_main
-from headrace.task.orders import SlotOrder, SlotReport, decode_report, encode
+from headrace.runtime.orders import SlotOrder, SlotReport, decode_report, encode
+from headrace.spark.slot_rdd import (
+    Executor,
+    ExecutorWarmup,
+    SlotNumbers,
+    SlotRDD,
+    executors,
+    group_progress,
+    runs_in_driver,
+)
+from headrace.spark.worker import (
+    HEARTBEAT_PROPERTY,
+    ORDERS_PROPERTY,
+    heartbeat_property,
+    read_heartbeats,
+    remove_heartbeats,
+    slot_main,
+)
+
+WATCH_S = 0.2
+
+
+class LevelDroppedError(MisplacedError):
+    """Executors of a level are gone, or gave no sign of life: the epoch is placed anew."""
+
+
+class SlotWatch:
+    """The executors of a part that answer, as far as its own levels tell.
+
+    Args:
+        context: of the session.
+        group: the Spark job group of the part.
+        silence_s: how long a slot may give no sign of life; ``None``: for ever.
+        clock: the time.
+        tell: called, from any thread, with a line when something changes.
+    """
+
+    def __init__(
+        self,
+        context: SparkContext,
+        group: str,
+        silence_s: float | None,
+        clock: Clock,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._context, self._group, self._clock, self._tell = context, group, clock, tell
+        no_use = silence_s is None or runs_in_driver(str(context.master))
+        self._silence = None if no_use or silence_s is None else FailureDetector(silence_s)
+        self._dropped, self._waited_s = "", 0.0
+
+    @property
+    def every_s(self) -> float | None:
+        """How often slots that take long give a sign; ``None``: they need not."""
+        return None if self._silence is None else self._silence.every_s
+
+    def executors(self) -> list[Executor]:
+        """Return the executors that are alive and have not fallen silent."""
+        found = executors(self._context)
+        if self._silence is None or not self._silence.aside:
+            return found
+        for name in self._silence.review({one.identity: one.ended for one in found}):
+            limit = self._silence.limit_s
+            self._tell(f"executor {name} answers again; slots are given {limit:g} s from now on")
+        return [one for one in found if one.identity not in self._silence.aside]
+
+    def renewed(self, slots: Collection[int]) -> None:
+        """Note that slots get new processes."""
+        if self._silence is not None:
+            self._silence.renewed(slots)
+
+    @contextlib.contextmanager
+    def over(
+        self, rdd: SlotRDD, slots: Sequence[int], prefix: Path, places: Mapping[int, Executor]
+    ) -> Iterator[None]:
+        """Watch while a block runs slots.
+
+        Args:
+            rdd: that is run.
+            slots: the numbers of those that are.
+            prefix: where their signs are.
+            places: the executor that each was placed on.
+
+        Raises:
+            LevelDroppedError: the block failed, for the level was dropped.
+        """
+        if runs_in_driver(str(self._context.master)):
+            yield
+            return
+        self._dropped, self._waited_s = "", 0.0
+        if self._silence is not None:
+            self._silence.begin(self._clock.monotonic())
+        over = threading.Event()
+        level = _Level(rdd, slots, prefix, {slot: places[slot].identity for slot in slots})
+        thread = threading.Thread(
+            target=self._watch, args=(level, over), name="headrace-watch", daemon=True
+        )
+        thread.start()
+        try:
+            yield
+        except (Exception, KeyboardInterrupt) as error:
+            if self._dropped:
+                dropped = LevelDroppedError(self._dropped)
+                dropped.waited_s = self._waited_s
+                raise dropped from error
+            raise
+        finally:
+            over.set()
+            thread.join()
+        if self._silence is not None:
+            self._silence.answered(level.places)
+
+    def _watch(self, level: _Level, over: threading.Event) -> None:
+        looked = self._clock.monotonic()
+        while not over.wait(WATCH_S):
+            try:
+                alive = executors(self._context)
+                self._drop(level, self._lost(level, alive), 0.0)
+                now = self._clock.monotonic()
+                if self._silence is not None and now - looked >= self._silence.every_s:
+                    looked = now
+                    words = self._silent(self._silence, level, alive, now)
+                    self._drop(level, words, self._silence.base_s)
+            except Py4JError:  # the session ends; so does the level
+                return
+            if self._dropped:
+                return
+
+    def _drop(self, level: _Level, words: str, waited_s: float) -> None:
+        if not words:
+            return
+        self._dropped, self._waited_s = words, waited_s
+        remove_heartbeats(level.prefix, level.slots)
+        self._context.cancelJobGroup(self._group)
+
+    def _lost(self, level: _Level, alive: Sequence[Executor]) -> str:
+        gone = set(level.places.values()) - {one.identity for one in alive}
+        if not gone:
+            return ""
+        done = {level.rdd.slot_of(one) for one in group_progress(self._context, self._group).done}
+        slots = [n for n, name in level.places.items() if name in gone and n not in done]
+        return f"executors {sorted(gone)} are gone, with slots {slots}" if slots else ""
+
+    def _silent(
+        self, silence: FailureDetector, level: _Level, alive: Sequence[Executor], now: float
+    ) -> str:
+        running = group_progress(self._context, self._group).running
+        slots = {level.rdd.slot_of(partition): name for partition, name in running.items()}
+        free = {one.identity for one in alive} - set(slots.values()) - set(silence.aside)
+        found = silence.look(now, slots, read_heartbeats(level.prefix, list(slots)), len(free))
+        if not found:
+            return ""
+        silence.give_up({one.identity: one.ended for one in alive if one.identity in found})
+        words = _words(found, slots, alive)
+        self._tell(f"{words}; the epoch is planned again without it")
+        return words
+
+
+@dataclass(frozen=True)
+class _Level:
+    rdd: SlotRDD
+    slots: Sequence[int]
+    prefix: Path
+    places: dict[int, str]
+
+
+def _words(found: dict[str, float], slots: dict[int, str], alive: Sequence[Executor]) -> str:
+    hosts = {one.identity: one.host for one in alive}
+    said = [
+        f"slots {sorted(slot for slot, on in slots.items() if on == name)} of executor {name} on "
+        f"{hosts.get(name, 'a host that has gone')} have given no sign of life for {silent:.1f} s"
+        for name, silent in sorted(found.items())
+    ]
+    return "; ".join(said)
+
 
 JOB_GROUP = "headrace"
 NO_ORDERS = f"{0:012d}-{0:08d}-00"
@@ -72,13 +244,13 @@ class SparkRunner:
         self._context, self._settings, self._orders = context, settings, orders
         self._wanted, self._clock = slots, clock or SystemClock()
         self._watch = SlotWatch(context, self._group, silence_s, self._clock, tell)
-        self._newcomers = Newcomers(self._described, self._as_newcomer)
+        self._newcomers = ExecutorWarmup(self._described, self._warm_up)
         self._cancelled = threading.Event()
         self._failure: HeadraceError | None = None
         self._rdd: SlotRDD | None = None
         self._known: list[Executor] = []
         self._looked_s = 0.0
-        self._numbering = Numbering(share[0] * MOST_SLOTS)
+        self._numbering = SlotNumbers(share[0] * MOST_SLOTS)
 
     def slots(self) -> list[Slot]:
         """Ask every slot where it is; placed anew when the executors have changed."""
@@ -142,7 +314,7 @@ class SparkRunner:
 
     @property
     def _is_local(self) -> bool:
-        return in_driver(str(self._context.master))
+        return runs_in_driver(str(self._context.master))
 
     def has_changed(self) -> bool:
         """Say whether executors have gone or come; looks now and then only."""
@@ -205,9 +377,9 @@ class SparkRunner:
         assert self._rdd is not None
         self._check_stop()
         signs, every_s = Path(prefix or self._orders / NO_ORDERS), self._watch.every_s
-        said = None if every_s is None else described(signs, every_s)
+        said = None if every_s is None else heartbeat_property(signs, every_s)
         self._context.setLocalProperty(ORDERS_PROPERTY, prefix)  # type: ignore[arg-type]
-        self._context.setLocalProperty(SIGNS_PROPERTY, said)  # type: ignore[arg-type]
+        self._context.setLocalProperty(HEARTBEAT_PROPERTY, said)  # type: ignore[arg-type]
         self._context.setJobGroup(self._group, "headrace epoch", interruptOnCancel=False)
         try:
             with self._watch.over(self._rdd, slots, signs, self._numbering.placed):
@@ -219,9 +391,9 @@ class SparkRunner:
                 "Spark's log file has the whole story"
             ) from error
 
-    def _as_newcomer(self) -> None:
+    def _warm_up(self) -> None:
         """Let Spark jobs of this thread ask slots where they are, with a group of their own."""
-        for name in (ORDERS_PROPERTY, SIGNS_PROPERTY):
+        for name in (ORDERS_PROPERTY, HEARTBEAT_PROPERTY):
             self._context.setLocalProperty(name, None)  # type: ignore[arg-type]
         self._context.setJobGroup(f"{self._group} new", "headrace newcomers")
 
@@ -229,7 +401,7 @@ class SparkRunner:
         if self._failure is not None:
             raise self._failure from cause
         if self._cancelled.is_set():
-            raise DroppedError("the epoch was dropped: the job was told to stop") from cause
+            raise DroppedError("the epoch was dropped: the job was asked to stop") from cause
 
     def fail(self, error: HeadraceError) -> None:
         """Have Spark drop the level that is running, which then raises this error."""

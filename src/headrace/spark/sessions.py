@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import sys
 import threading
@@ -22,6 +23,8 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from headrace.errors import InvalidInputError, UnavailableError
+from headrace.files import write_private
+from headrace.redaction import KEY_PATTERN, is_secret, secrets_of
 
 SINGLE_THREAD = {
     "POLARS_MAX_THREADS": "1",
@@ -49,6 +52,7 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
     "spark.executor.memory": "1g",
+    "spark.redaction.regex": f"(?i){KEY_PATTERN}",
     "spark.speculation": "false",
     "spark.dynamicAllocation.enabled": "false",
     "spark.locality.wait": "5s",
@@ -74,6 +78,7 @@ SLOTS_ONLY_OPTIONS = f"{EXECUTOR_OPTIONS} -XX:TieredStopAtLevel=1"
 costs, and without it a lost executor is back in two thirds of the time."""
 
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
+_SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
 
 _MASTER = re.compile(
     r"local(\[(\d+|\*)(,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|yarn|(spark|k8s|sc)://.+"
@@ -132,7 +137,7 @@ def build_session(
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     for name, value in SINGLE_THREAD.items():
         os.environ.setdefault(name, value)
-    log_file.parent.mkdir(parents=True, exist_ok=True)
+    log_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     builder = SparkSession.builder.master(_with_retries(master)).appName(app)
     settings = {
         **SETTINGS,
@@ -143,16 +148,49 @@ def build_session(
     }
     if _SUBMITTED in os.environ:  # spark-submit has them, and the user's over them
         settings = dict(extra or {})
+    is_new = SparkContext._gateway is None  # noqa: SLF001 - else the JVM is there, and asked by py4j
+    private = {n: v for n, v in settings.items() if is_new and (is_secret(n) or secrets_of(n, v))}
     for name, value in settings.items():
-        builder = builder.config(name, value)
+        if name not in private:
+            builder = builder.config(name, value)
     try:
-        with _output_to(log_file), _held_interrupts():
+        with _output_to(log_file), _held_interrupts(), _off_the_command(private, log_file.parent):
             return builder.getOrCreate()
     except PySparkRuntimeError as error:  # the JVM ended before it could be talked to
         raise UnavailableError(
             f"Spark did not start with master {master!r}; {log_file} has what Java said, and "
             "headrace doctor looks whether Java is as it must be"
         ) from error
+
+
+def properties_text(conf: Mapping[str, str]) -> str:
+    """Return settings of Spark as its properties files have them."""
+    lines = (
+        name + " " + value.replace("\\", "\\\\").replace("\n", "\\n")
+        for name, value in sorted(conf.items())
+    )
+    return "\n".join(lines) + "\n"
+
+
+@contextmanager
+def _off_the_command(private: Mapping[str, str], folder: Path) -> Iterator[None]:
+    """Give the JVM that starts meanwhile settings by a file: any user of the host sees its call."""
+    if not private:
+        yield
+        return
+    path = folder / f"spark-{os.getpid()}.properties"
+    before = os.environ.get(_SUBMIT_ARGS)
+    write_private(path, properties_text(private).encode(), "new")
+    rest = "pyspark-shell" if before is None else before
+    os.environ[_SUBMIT_ARGS] = f"--extra-properties-file {shlex.quote(str(path))} {rest}"
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        if before is None:
+            del os.environ[_SUBMIT_ARGS]
+        else:
+            os.environ[_SUBMIT_ARGS] = before
 
 
 def end_session() -> None:
@@ -165,7 +203,7 @@ def end_session() -> None:
 def java_options(log_file: Path) -> str:
     """Return what has a driver's JVM write to a file; its folder exists from then on."""
     log4j = log_file.with_suffix(".log4j2.properties")
-    log4j.parent.mkdir(parents=True, exist_ok=True)
+    log4j.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     log4j.write_text(_LOG4J.format(path=log_file))
     return f"-Dlog4j2.configurationFile={log4j.as_uri()} -XX:+UseSerialGC"
 

@@ -1,24 +1,88 @@
-"""What runs in a Python worker of Spark: finds its order by file, runs it, answers.
+"""What runs in a Python worker of Spark: finds its order by file, runs it, answers; heartbeats.
 
-Spark's closure holds only this function and a small description of the job; which epoch
-is meant comes with the Spark job's local properties. What a process keeps (plans, open
-stores, built tasks) is in one object for each process and job.
+Spark's closure holds only ``slot_main`` and a small description of the job; which epoch is meant
+comes with the Spark job's local properties. What a process keeps (plans, open stores, built tasks)
+is in one object for each process and job. A slot that takes long writes heartbeats, files beside
+the orders, which the driver reads; a short level costs nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Collection, Iterable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from headrace.coordinator.collector import collect_beside
-from headrace.coordinator.running.workers import WorkerSettings, open_worker
-from headrace.spark.signs import PROPERTY as SIGNS_PROPERTY
-from headrace.spark.signs import living
-from headrace.task.orders import SlotReport, decode_order, encode
+from headrace.coordinator.worker_host import (
+    WorkerSettings,
+    collect_garbage_in_background,
+    open_worker,
+)
+from headrace.runtime.orders import SlotReport, decode_order, encode
+
+HEARTBEAT_PROPERTY = "headrace.signs"
+
+
+def heartbeat_property(prefix: Path, every_s: float) -> str:
+    """Return what a Spark job tells its slots: how often, and where."""
+    return f"{every_s:g} {prefix}"
+
+
+def _path(prefix: str, slot: int) -> Path:
+    return Path(f"{prefix}-{slot:04d}.sign")
+
+
+@contextlib.contextmanager
+def heartbeats(said: str | None, slot: int, *, is_new: bool) -> Iterator[None]:
+    """Give signs of life while a block runs, in a thread of its own.
+
+    Args:
+        said: by the Spark job, as ``heartbeat_property``; none: nobody listens.
+        slot: number of the slot.
+        is_new: the process has only begun, and has libraries to load: say so at once.
+    """
+    if not said:
+        yield
+        return
+    every, _, prefix = said.partition(" ")
+    path, over = _path(prefix, slot), threading.Event()
+
+    def beat() -> None:
+        count = 0
+        while not over.wait(0 if is_new and not count else float(every)):
+            count += 1
+            with contextlib.suppress(OSError):  # no sign is a sign, too
+                path.write_text(f"{count}")
+
+    thread = threading.Thread(target=beat, name="headrace-signs", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(float(every))
+        path.unlink(missing_ok=True)
+
+
+def read_heartbeats(prefix: Path, slots: Collection[int]) -> dict[int, str]:
+    """Return what slots have last said; those that have said nothing are left out."""
+    found = {}
+    for slot in slots:
+        with contextlib.suppress(OSError):
+            found[slot] = _path(str(prefix), slot).read_text()
+    return found
+
+
+def remove_heartbeats(prefix: Path, slots: Collection[int]) -> None:
+    """Remove what slots that never answered have left."""
+    for slot in slots:
+        with contextlib.suppress(OSError):
+            _path(str(prefix), slot).unlink(missing_ok=True)
+
 
 ORDERS_PROPERTY = "headrace.orders"
 
@@ -37,8 +101,8 @@ def slot_main(slots: Iterable[WorkerSettings]) -> Iterator[bytes]:
     for settings in slots:
         context = TaskContext.get()
         prefix = context.getLocalProperty(ORDERS_PROPERTY) if context is not None else None
-        signs = context.getLocalProperty(SIGNS_PROPERTY) if context is not None else None
-        with living(signs, settings.slot, is_new=not _hosts):
+        signs = context.getLocalProperty(HEARTBEAT_PROPERTY) if context is not None else None
+        with heartbeats(signs, settings.slot, is_new=not _hosts):
             report, is_over = _report(settings, prefix)
         yield report
         if is_over:  # its input is not read to its end, so Spark throws the worker away
@@ -49,15 +113,15 @@ def slot_main(slots: Iterable[WorkerSettings]) -> Iterator[bytes]:
 
 def _report(settings: WorkerSettings, prefix: str | None) -> tuple[bytes, bool]:
     """Return the report of the slot, and whether its process is to end."""
-    from headrace.task.slot import run_slot
-    from headrace.task.slot_host import release
+    from headrace.runtime.slot import run_slot
+    from headrace.runtime.slot_host import release_all
 
     if prefix:
         order = decode_order(Path(f"{prefix}-{settings.slot:04d}.json").read_bytes())
         return encode(run_slot(order, _host(settings))), order.renew
     host = _host(settings)
-    release(host)
-    collect_beside(host.state_dir, host.files, host.clock, settings.keep_unused_s)
+    release_all(host)
+    collect_garbage_in_background(host.state_dir, host.files, host.clock, settings.keep_unused_s)
     return encode(SlotReport(settings.slot, "", host.host, os.getpid())), False
 
 
@@ -79,10 +143,10 @@ def _spare_the_collector() -> None:
 def _host(settings: WorkerSettings) -> Any:
     key = (os.getpid(), settings.storage)
     if key not in _hosts:
-        from headrace.task.slot_host import release
+        from headrace.runtime.slot_host import release_all
 
         for kept in _hosts.values():
-            release(kept)
+            release_all(kept)
         _hosts.clear()
         _hosts[key] = open_worker(settings)
     return _hosts[key]

@@ -1,7 +1,7 @@
 """A child process that is one slot: ``python -m headrace.standalone.child``.
 
 When its parent has gone it ends at once, in the middle of an order too: nothing that it made then
-is named by a manifest.
+is named by a manifest. ``SlotExecutor`` is a slot in whichever thread or process it runs.
 """
 
 from __future__ import annotations
@@ -13,12 +13,54 @@ import socket
 import sys
 import threading
 from dataclasses import asdict
+from pathlib import Path
 
 import msgspec
 
-from headrace.coordinator.running.workers import WorkerSettings
-from headrace.standalone.answering import Answering
-from headrace.standalone.frames import Alive, Do, Done, Wire
+from headrace.coordinator.worker_host import (
+    WorkerSettings,
+    collect_garbage_in_background,
+    open_worker,
+)
+from headrace.runtime.orders import SlotOrder, SlotReport
+from headrace.runtime.slot import run_slot
+from headrace.runtime.slot_host import SlotHost, release_all
+from headrace.standalone.wire import Alive, Connection, Do, Done
+
+
+class SlotExecutor:
+    """A slot, which gets ready when it is first asked; for one thread.
+
+    Args:
+        settings: of the slot.
+    """
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._host: SlotHost | None = None
+
+    def answer(self, order: SlotOrder | None) -> SlotReport:
+        """Run an order; without one let go of everything, and say where the slot is."""
+        if self._host is None:
+            self._host = open_worker(self._settings, Path(self._settings.state_dir))
+        host = self._host
+        if order is None:
+            release_all(host)
+            collect_garbage_in_background(
+                host.state_dir, host.files, host.clock, self._settings.keep_unused_s
+            )
+            return SlotReport(self._settings.slot, "", host.host, os.getpid())
+        report = run_slot(order, host)
+        if order.renew:
+            self.close()
+        return report
+
+    def close(self) -> None:
+        """Let go of everything; the next order finds a slot that is new."""
+        host, self._host = self._host, None
+        if host is not None:
+            release_all(host)
+
 
 CHILD = "headrace.standalone.child"
 
@@ -34,7 +76,7 @@ def main(descriptor: int, said: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     settings = msgspec.json.decode(said, type=WorkerSettings)
-    wire = Wire(socket.socket(fileno=descriptor))
+    wire = Connection(socket.socket(fileno=descriptor))
     asked: queue.SimpleQueue[Do] = queue.SimpleQueue()
 
     def listen() -> None:
@@ -45,7 +87,7 @@ def main(descriptor: int, said: str) -> None:
                 wire.mention(Alive())
         os._exit(0)
 
-    slot = Answering(settings)
+    slot = SlotExecutor(settings)
     threading.Thread(target=listen, name="headrace-orders", daemon=True).start()
     while True:
         message = asked.get()

@@ -1,29 +1,37 @@
-"""The driver's side of a shared job: takes processes in, asks their slots, and notices who goes.
+"""The driver's side of a shared job: processes join, run its slots, and are noticed to leave.
 
-``members.json`` in the job's storage says who is in, for ``jobs describe`` and for the driver
-that comes next; ``standalone.json``, for its owner alone, how to join.
+``members.json`` in the job's storage says who is in, for ``jobs describe`` and for the driver that
+comes next; ``standalone.json``, for its owner alone, how to join. ``Membership`` is a pure table: a
+process is in, leaving, or out, and ``version`` changes whenever slots come or go, so tasks that
+were placed by an older one are placed anew. A new driver waits a moment for the processes of the
+one before it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
 from headrace.clock import Clock
-from headrace.coordinator.running.members import MEMBERS, MemberInfo
-from headrace.errors import HeadraceError, InvalidInputError
-from headrace.files import Files
-from headrace.standalone.frames import (
+from headrace.config import Settings
+from headrace.coordinator.leader_lease import MEMBERS_FILE, MemberInfo
+from headrace.errors import HeadraceError, InternalError, InvalidInputError, UnavailableError
+from headrace.files import Files, write_private
+from headrace.runtime.orders import SlotOrder, SlotReport
+from headrace.standalone.slots import LocalSlots, settle
+from headrace.standalone.wire import (
     Alive,
+    Connection,
     Do,
     Done,
     Hello,
@@ -31,12 +39,197 @@ from headrace.standalone.frames import (
     Over,
     Refused,
     Welcome,
-    Wire,
+    make_certificate,
 )
-from headrace.standalone.membership import Member, Membership
-from headrace.standalone.places import ADDRESS, Address, write_private
-from headrace.standalone.slots import LocalSlots, settle
-from headrace.task.orders import SlotOrder, SlotReport
+
+ADDRESS = "standalone.json"
+_LOCK = "process.lock"
+_MOST = 1000
+
+
+class DriverAddress(msgspec.Struct, frozen=True):
+    """Where the driver of a job can be joined, and what proves that one may.
+
+    ``identity`` is key and certificate of its connections; empty on a host without openssl, where
+    only processes of that host can join.
+    """
+
+    host: str
+    port: int
+    token: str
+    process: int
+    identity: str = ""
+
+
+def read_address(storage: Path) -> DriverAddress | None:
+    """Return where a job can be joined; ``None``: nowhere."""
+    with suppress(OSError, msgspec.DecodeError):
+        return msgspec.json.decode((storage / ADDRESS).read_bytes(), type=DriverAddress)
+    return None
+
+
+class StateDirLock:
+    """A state directory that no other process of the job uses as long as this one lives.
+
+    The first process of a home has the directory of the settings, the others one each below it,
+    ``_process/2`` and so on. A process that is started again takes the first that is free, and so
+    finds the stores of one that has gone.
+
+    Args:
+        settings: of the job.
+        job: its name.
+    """
+
+    def __init__(self, settings: Settings, job: str) -> None:
+        base = settings.state_dir
+        for number in range(1, _MOST):
+            path = base if number == 1 else base / "_process" / str(number)
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor = os.open(path / f"{job}.{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(descriptor)
+                continue
+            self._descriptor = descriptor
+            state = settings.state.model_copy(update={"dir": path})
+            self.settings = settings.model_copy(update={"state": state})
+            return
+        raise UnavailableError(f"{_MOST} processes of job {job!r} use {base}; expected fewer")
+
+    def release(self) -> None:
+        """Let another process have it; doing so twice is fine."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+SETTLE_S = 1.0
+"""So long does a new driver wait for those who were in with the one before."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A process that runs slots: its number, the identity of its state directory, who it is."""
+
+    number: int
+    host: str
+    machine: str
+    process: int
+    slots: int
+    is_leaving: bool = False
+
+
+@dataclass
+class Membership:
+    """The processes of a job.
+
+    Args:
+        silence_s: after so long without a sign of life a process is lost.
+    """
+
+    silence_s: float
+    members: dict[int, Member] = field(default_factory=dict)
+    version: int = 0
+    _heard: dict[int, float] = field(default_factory=dict)
+    _awaited: dict[str, float] = field(default_factory=dict)
+    _waited: dict[int, float] = field(default_factory=dict)
+    _next: int = 0
+
+    def join(self, host: str, machine: str, process: int, slots: int, now: float) -> Member:
+        """Take a process in; another one with its state directory is out by that."""
+        for other in [one for one in self.members.values() if one.host == host]:
+            self._remove(other.number)
+        member = Member(self._next, host, machine, process, slots)
+        self._next += 1
+        self.members[member.number] = member
+        self._heard[member.number] = now
+        self._awaited.pop(host, None)
+        self.version += 1
+        return member
+
+    def heard(self, number: int, now: float) -> None:
+        """Note a sign of life."""
+        if number in self.members:
+            self._heard[number] = now
+
+    def leave(self, number: int) -> None:
+        """Note that a process would like to go: it is given nothing more to do."""
+        member = self.members.get(number)
+        if member is not None and not member.is_leaving:
+            self.members[number] = replace(member, is_leaving=True)
+            self.version += 1
+
+    def lose(self, number: int, now: float) -> None:
+        """Note that a process has gone."""
+        member = self.members.get(number)
+        if member is None:
+            return
+        silent_s = now - self._heard[number]
+        if member.is_leaving:
+            self._waited[number] = float("inf")
+        elif silent_s >= self.silence_s:
+            self._waited[number] = silent_s
+        self._remove(number)
+
+    def waited_s(self, numbers: Iterable[int]) -> float:
+        """Return how long those of these that have gone, or would like to, have been waited for.
+
+        For one that has asked to leave nobody need wait.
+        """
+        able = {member.number for member in self.able()}
+        left = {number for number, one in self.members.items() if one.is_leaving}
+        found = [
+            float("inf") if number in left else self._waited.get(number, 0.0)
+            for number in numbers
+            if number not in able
+        ]
+        return min(found, default=0.0)
+
+    def _remove(self, number: int) -> None:
+        del self.members[number], self._heard[number]
+        self.version += 1
+
+    def expect(self, hosts: Iterable[str], now: float) -> None:
+        """Wait for hosts that were in with the driver before, and may just be coming over."""
+        here = {member.host for member in self.members.values()}
+        self._awaited.update(dict.fromkeys(set(hosts) - here, now + SETTLE_S))
+
+    def silent(self, now: float) -> list[Member]:
+        """Return the processes that have given no sign of life for too long."""
+        return [
+            member
+            for number, member in self.members.items()
+            if now - self._heard[number] >= self.silence_s
+        ]
+
+    def awaited(self, now: float) -> set[str]:
+        """Return the hosts that are still waited for."""
+        return {host for host, until in self._awaited.items() if now < until}
+
+    def able(self) -> list[Member]:
+        """Return the processes that slots can be used of, in the order in which they came."""
+        return [member for member in self.members.values() if not member.is_leaving]
+
+    def unneeded(self, used: Iterable[int]) -> list[Member]:
+        """Return the processes that are leaving and whose slots nobody uses any more."""
+        busy = set(used)
+        return [one for one in self.members.values() if one.is_leaving and one.number not in busy]
+
+    def validate(self) -> None:
+        """Check what must always hold.
+
+        Raises:
+            InternalError: it does not.
+        """
+        hosts = [member.host for member in self.members.values()]
+        if len(set(hosts)) != len(hosts):
+            raise InternalError(f"two processes with one state directory: {sorted(hosts)}")
+        if set(hosts) & set(self._awaited):
+            raise InternalError("a host that is here is waited for")
+        if self.members.keys() != self._heard.keys():
+            raise InternalError("signs of life are kept of others than members")
+
 
 BACKLOG = 64
 """So many may be about to prove that they know the token."""
@@ -54,12 +247,12 @@ class _Remote:
     """A process that has joined: its connection, and what was asked of it."""
 
     member: Member
-    wire: Wire
+    wire: Connection
     calls: dict[int, Future[SlotReport]] = field(default_factory=dict)
     count: int = 0
 
 
-class Group:
+class ProcessGroup:
     """All processes of a job, this one first.
 
     Args:
@@ -88,7 +281,7 @@ class Group:
             host, os.uname().nodename, os.getpid(), count, clock.monotonic()
         )
         self._used: dict[str, set[int]] = {}
-        self._doors: list[Door] = []
+        self._doors: list[JoinListener] = []
         self._closed = False
 
     def open(self, storage: Path, address: str, files: Files, tell: Callable[[str], None]) -> None:
@@ -100,7 +293,7 @@ class Group:
             files: the file system.
             tell: called with a line when a process joins, leaves or is lost.
         """
-        self._doors.append(Door(self, storage, address, files, self._clock, tell))
+        self._doors.append(JoinListener(self, storage, address, files, self._clock, tell))
 
     @property
     def version(self) -> int:
@@ -166,7 +359,7 @@ class Group:
             if remote is not None:
                 remote.wire.mention(Over())
 
-    def serve(self, wire: Wire, hello: Hello) -> Member | None:
+    def serve(self, wire: Connection, hello: Hello) -> Member | None:
         """Take a process in and listen to it until it goes; return it, as it was at last."""
         with self._lock:
             if self._closed:  # it looks again, and finds who drives next
@@ -181,7 +374,7 @@ class Group:
             remote = self._remotes[member.number] = _Remote(member, wire)
             self._lock.notify_all()
         for door in self._doors:
-            door.tell_joined(member)
+            door.send_members(member)
         with suppress(OSError):
             wire.send(Welcome(os.getpid()))
         with suppress(HeadraceError):
@@ -239,7 +432,7 @@ class Group:
             remote.wire.close()
 
 
-class Door:
+class JoinListener:
     """Where processes join: a socket, and the word of where it is.
 
     Args:
@@ -253,7 +446,7 @@ class Door:
 
     def __init__(
         self,
-        group: Group,
+        group: ProcessGroup,
         storage: Path,
         address: str,
         files: Files,
@@ -266,8 +459,13 @@ class Door:
         self._token = secrets.token_urlsafe(32)
         self._listener = _listening(address)
         host, port = self._listener.getsockname()[:2]
-        self._address = Address(host, port, self._token, os.getpid())
-        write_private(storage / ADDRESS, msgspec.json.encode(self._address), clock)
+        try:
+            self._identity = make_certificate(host)
+        except InvalidInputError:
+            self._listener.close()
+            raise
+        self._address = DriverAddress(host, port, self._token, os.getpid(), self._identity)
+        write_private(storage / ADDRESS, msgspec.json.encode(self._address), clock.new_id())
         self._note()
         for role in (self._accept, self._beat):
             threading.Thread(target=role, name="headrace-group", daemon=True).start()
@@ -288,8 +486,8 @@ class Door:
 
     def _meet(self, connection: socket.socket) -> None:
         try:
-            wire = Wire(connection)
-            is_proven = wire.prove(self._token, is_driver=True)
+            wire = Connection(connection)
+            is_proven = wire.prove(self._token, is_driver=True, identity=self._identity)
         except OSError:  # it has gone already
             connection.close()
             return
@@ -302,7 +500,7 @@ class Door:
             self._take_in(wire)
         wire.close()
 
-    def _take_in(self, wire: Wire) -> None:
+    def _take_in(self, wire: Connection) -> None:
         hello = wire.receive()
         if not isinstance(hello, Hello):
             return
@@ -320,7 +518,7 @@ class Door:
         went = "has left" if last.is_leaving else "is lost"
         self._tell(f"process {last.process} on {last.machine} {went}; its tasks go to others")
 
-    def tell_joined(self, member: Member) -> None:
+    def send_members(self, member: Member) -> None:
         """Note that a process is in."""
         self._note()
         slots = "1 slot" if member.slots == 1 else f"{member.slots} slots"
@@ -336,7 +534,7 @@ class Door:
                 if not (self._over.is_set() and one.number == own)
             ]
             self._files.replace(
-                self._storage / MEMBERS, msgspec.json.encode(found), self._clock.new_id()
+                self._storage / MEMBERS_FILE, msgspec.json.encode(found), self._clock.new_id()
             )
 
     def _beat(self) -> None:
@@ -352,7 +550,7 @@ class Door:
         self._note()
         with suppress(OSError, msgspec.DecodeError):
             path = self._storage / ADDRESS
-            if msgspec.json.decode(path.read_bytes(), type=Address) == self._address:
+            if msgspec.json.decode(path.read_bytes(), type=DriverAddress) == self._address:
                 path.unlink()
 
 

@@ -13,28 +13,28 @@ from typing import Literal
 from headrace.bus.address import open_bus
 from headrace.bus.bus import Bus
 from headrace.bus.options import BusOptions
-from headrace.clock import SystemClock
 from headrace.config import Settings, load_settings
-from headrace.config.durability import Durability
-from headrace.coordinator.backup.places import newest_of, places
-from headrace.coordinator.commit_log import FileCommitLog
-from headrace.coordinator.history import load_state
-from headrace.coordinator.identity import host_identity
-from headrace.coordinator.joined import JoinedParts
-from headrace.coordinator.loop import Control
+from headrace.config.sections import Durability
+from headrace.coordinator.commit_log import FileCommitLog, load_state
+from headrace.coordinator.driver_loop import JobControl, stop_on_signals
+from headrace.coordinator.epoch_clock import driver_clock
+from headrace.coordinator.epoch_records import EpochSummary
+from headrace.coordinator.job_group import JobGroup
+from headrace.coordinator.job_run import RunListeners, RunResult, disk_errors_named
+from headrace.coordinator.job_storage import (
+    DriverLock,
+    check_job_name,
+    job_storages,
+    newest_storage,
+)
 from headrace.coordinator.manifest import JobState
-from headrace.coordinator.running.course import Listeners, RunResult, refusals
-from headrace.coordinator.running.interrupts import interrupts
-from headrace.coordinator.storage import DriverLock, check_job_name
-from headrace.coordinator.summary import EpochSummary
+from headrace.coordinator.worker_host import host_identity
 from headrace.errors import HeadraceError, InvalidInputError
 from headrace.files import Files
-from headrace.graph.jobs import Job
-from headrace.standalone.driving import Driving
-from headrace.standalone.group import Group
-from headrace.standalone.membership import Membership
-from headrace.standalone.places import OwnStateDir
-from headrace.standalone.sharing import Sharing
+from headrace.graph.builder import Job
+from headrace.standalone.engine import DriverContext
+from headrace.standalone.group import Membership, ProcessGroup, StateDirLock
+from headrace.standalone.shared_job import SharedJobProcess
 from headrace.standalone.slots import Kind, LocalSlots
 
 Status = Literal[
@@ -43,20 +43,20 @@ Status = Literal[
 
 
 class Running:
-    """A job that runs in this process, in threads of its own; ``headrace.start`` makes it.
+    """A job that runs in this process, in its own threads; ``headrace.start`` returns it.
 
-    As a context manager it stops the job at the end of the block. Methods can be called from any
-    thread.
+    As a context manager, it stops the job at the end of the block. You can call its methods from
+    any thread.
 
     Args:
         job: made by ``headrace.job``.
         settings: of the run.
         join: share the job with other processes.
-        bus: the one at ``settings.bus_dir`` when left out; closed by whoever opened it.
-        control: what stops and finishes it.
-        listeners: who is told of what.
-        on_role: called, from a thread of the run, with whether this process drives the shared job,
-            whenever that changes.
+        bus: by default the one at ``settings.bus_dir``; closed by its opener.
+        control: stops and finishes it.
+        listeners: called about epochs and notices.
+        on_role: called from a thread of the run whenever this process starts or stops driving the
+            shared job.
     """
 
     def __init__(
@@ -66,15 +66,15 @@ class Running:
         *,
         join: bool = False,
         bus: Bus | None = None,
-        control: Control | None = None,
-        listeners: Listeners | None = None,
+        control: JobControl | None = None,
+        listeners: RunListeners | None = None,
         on_role: Callable[[bool], None] | None = None,
     ) -> None:
         self.job, self.settings = check_job_name(job.name), settings
         self._job, self._join, self._on_role, self._bus = job, join, on_role, bus
-        self._clock, self._files = SystemClock(), Files()
-        self._control, self._listeners = control or Control(), listeners or Listeners()
-        self._parts: JoinedParts | None = None
+        self._clock, self._files = driver_clock(settings), Files()
+        self._control, self._listeners = control or JobControl(), listeners or RunListeners()
+        self._parts: JobGroup | None = None
         self._result: RunResult | None = None
         self._error: BaseException | None = None
         self._is_following = False
@@ -83,7 +83,7 @@ class Running:
 
     def _live(self) -> None:
         try:
-            with refusals():
+            with disk_errors_named():
                 self._result = self._shared() if self._join else self._alone()
         except BaseException as error:  # noqa: BLE001 - whoever waits gets it
             self._error = error
@@ -92,13 +92,13 @@ class Running:
 
     def _alone(self) -> RunResult:
         settings = self.settings
-        root = places(settings, self.job).storage
+        root = job_storages(settings, self.job).storage
         with ExitStack() as held:
             held.enter_context(DriverLock(root, self.job))
             local, count = self._slots(settings, held)
             host = host_identity(settings.state_dir, self._clock, self._files)
             members = Membership(float("inf"))
-            group = Group(local, count, host, self.job, members, self._clock)
+            group = ProcessGroup(local, count, host, self.job, members, self._clock)
             driving = self._driving(settings, held)
             return driving.run(driving.engine(group), is_alone=True)
 
@@ -111,11 +111,11 @@ class Running:
                 job=self.job,
             )
         with ExitStack() as held:
-            own = OwnStateDir(self.settings, self.job)
+            own = StateDirLock(self.settings, self.job)
             held.callback(own.release)
             local, count = self._slots(own.settings, held)
             driving = self._driving(own.settings, held)
-            return Sharing(driving, local, count, self._take_role).live()
+            return SharedJobProcess(driving, local, count, self._take_role).live()
 
     def _slots(self, settings: Settings, held: ExitStack) -> tuple[LocalSlots, int]:
         count = settings.job.slots or 1
@@ -125,16 +125,16 @@ class Running:
         held.callback(local.close)
         return local, count
 
-    def _driving(self, settings: Settings, held: ExitStack) -> Driving:
+    def _driving(self, settings: Settings, held: ExitStack) -> DriverContext:
         bus = self._bus
         if bus is None:
-            opened = open_bus(settings.bus_dir, BusOptions.of(settings.bus))
+            opened = open_bus(settings.bus_dir, BusOptions.of(settings.bus), clock=self._clock)
             bus = held.enter_context(opened)
         listeners = replace(self._listeners, on_parts=self._begun)
         control, clock, files = self._control, self._clock, self._files
-        return Driving(self._job, settings, bus, control, listeners, clock, files)
+        return DriverContext(self._job, settings, bus, control, listeners, clock, files)
 
-    def _begun(self, parts: JoinedParts) -> None:
+    def _begun(self, parts: JobGroup) -> None:
         self._parts, self._is_following = parts, False
         if self._listeners.on_parts is not None:
             self._listeners.on_parts(parts)
@@ -148,7 +148,7 @@ class Running:
 
     @property
     def status(self) -> Status:
-        """What the job is doing in this process; ``following``: it runs slots for another one."""
+        """What the job does in this process; ``following``: it runs slots for another process."""
         if self._over.is_set():
             if self._result is None:
                 return "failed"
@@ -168,7 +168,7 @@ class Running:
             return self._result.state
         if self._parts is not None:
             return self._parts.state
-        root = newest_of(self.settings, self.job)
+        root = newest_storage(self.settings, self.job)
         if not (root / "manifests").is_dir():
             return None
         with suppress(HeadraceError):  # the driver has just begun, or prunes
@@ -176,20 +176,20 @@ class Running:
         return None
 
     def pause(self) -> None:
-        """Begin no further epoch until ``resume``; only what this process drives is paused."""
+        """Begin no more epochs until ``resume``; pauses only what this process drives."""
         self._control.paused.set()
 
     def resume(self) -> None:
-        """Go on after ``pause``."""
+        """Continue after ``pause``."""
         self._control.paused.clear()
 
     def finish(self) -> None:
-        """Read the inputs to the ends that they have now, close all windows, and end for good."""
+        """Read the inputs to their current ends, close all windows, and end for good."""
         self._control.paused.clear()
         self._control.finish.set()
 
     def stop(self, timeout: float | None = None) -> RunResult:
-        """End the epoch under way and the run; nothing is lost. Doing so twice is fine.
+        """End the current epoch and the run; nothing is lost. You can call it twice.
 
         Raises:
             HeadraceError: as of ``wait``.
@@ -202,14 +202,14 @@ class Running:
         """Return once the run is over.
 
         Args:
-            timeout: seconds; ``None``: as long as it takes.
+            timeout: seconds; ``None``: no limit.
 
         Raises:
             HeadraceError: what the run failed with.
-            TimeoutError: it is not over by then; it goes on.
+            TimeoutError: it is not over by then; it continues.
         """
         if not self._over.wait(timeout):
-            raise TimeoutError(f"job {self.job!r} is not over after {timeout} s; it goes on")
+            raise TimeoutError(f"job {self.job!r} is not over after {timeout} s; it continues")
         if self._error is not None:
             raise self._error
         assert self._result is not None
@@ -242,23 +242,23 @@ def start(
     on_epoch: Callable[[EpochSummary], None] | None = None,
     on_notice: Callable[[str], None] | None = None,
 ) -> Running:
-    """Begin to run a job in this process, without Spark, and return at once.
+    """Start to run a job in this process, without Spark, and return at once.
 
     Args:
         job: made by ``headrace.job``.
-        settings: by key, such as ``{"job.bounded": True}``, over those of the environment; or all
-            of them.
+        settings: by key, such as ``{"job.bounded": True}``, which override the environment; or a
+            ``Settings`` object.
         home: folder of bus, jobs and state; as the setting.
-        join: share the job with other processes that do so: one drives, all run its tasks.
+        join: share the job with other processes: one drives, all run its tasks.
         on_epoch: called after each epoch that this process drives, from a thread of the run.
-        on_notice: called, from any thread, with a line when something is wrong although the job
-            goes on, or when processes come and go.
+        on_notice: called from any thread with a line when something is wrong although the job
+            continues, or when processes join and leave.
 
     Raises:
-        InvalidInputError: a setting or the job's name is at fault. What is wrong with the job
-            itself is raised by ``wait`` and ``stop``.
+        InvalidInputError: a setting or the job's name is invalid. Errors of the job itself are
+            raised by ``wait`` and ``stop``.
     """
-    listeners = Listeners(on_epoch=on_epoch, on_notice=on_notice)
+    listeners = RunListeners(on_epoch=on_epoch, on_notice=on_notice)
     return Running(_checked(job), _read(settings, home), join=join, listeners=listeners)
 
 
@@ -271,13 +271,13 @@ def run(
     on_epoch: Callable[[EpochSummary], None] | None = None,
     on_notice: Callable[[str], None] | None = None,
 ) -> RunResult:
-    """Run a job in this process, without Spark, until it ends, is told to stop, or fails.
+    """Run a job in this process, without Spark, until it ends, is stopped, or fails.
 
-    From the main thread the first SIGINT or SIGTERM ends the epoch under way and returns, with
+    In the main thread, the first SIGINT or SIGTERM ends the current epoch and returns, with
     ``interrupted``; nothing is lost.
 
     Args:
-        job: as of ``start``, like the others.
+        job: as for ``start``, like the others.
         settings: the same.
         home: the same.
         join: the same.
@@ -286,12 +286,12 @@ def run(
 
     Raises:
         NotOwnerError: another driver runs the job.
-        InvalidInputError: the job, its settings or its data are at fault.
-        HeadraceError: of other kinds, by what to do next.
+        InvalidInputError: the job, its settings or its data are invalid.
+        HeadraceError: errors of other kinds.
     """
-    control = Control()
-    listeners = Listeners(on_epoch=on_epoch, on_notice=on_notice)
-    with interrupts(control):
+    control = JobControl()
+    listeners = RunListeners(on_epoch=on_epoch, on_notice=on_notice)
+    with stop_on_signals(control):
         return Running(
             _checked(job), _read(settings, home), join=join, control=control, listeners=listeners
         ).wait()

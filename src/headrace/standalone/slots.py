@@ -1,7 +1,8 @@
 """The slots of this process: threads in it, or child processes of their own.
 
 A slot is known by part and number. It keeps its stores from order to order, in one thread, as a
-Python worker of Spark does.
+Python worker of Spark does. A ``Watchdog`` notices a child that is frozen: it says nothing, and no
+part of it runs.
 """
 
 from __future__ import annotations
@@ -15,17 +16,71 @@ import threading
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from typing import Literal, Protocol
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
 
 from headrace.config import Settings
-from headrace.coordinator.backup.places import places
-from headrace.coordinator.running.workers import WorkerSettings, worker_settings
+from headrace.coordinator.job_storage import job_storages
+from headrace.coordinator.worker_host import WorkerSettings, worker_settings
 from headrace.errors import UnavailableError
-from headrace.standalone.answering import Answering
-from headrace.standalone.child import CHILD, encode_settings
-from headrace.standalone.frames import Alive, Do, Done, Wire
-from headrace.standalone.pulse import BEAT_S, Pulse
-from headrace.task.orders import SlotOrder, SlotReport
+from headrace.runtime.orders import SlotOrder, SlotReport
+from headrace.standalone.child import CHILD, SlotExecutor, encode_settings
+from headrace.standalone.wire import Alive, Connection, Do, Done
+
+WATCHDOG_BEAT_S = 0.5
+
+
+class ProcessActivity(NamedTuple):
+    """What the kernel says of a process: a letter for its state, and ticks that it has run."""
+
+    state: str
+    ticks: int
+
+
+def process_activity(process: int) -> ProcessActivity | None:
+    """Return what a process is doing; ``None``: the system does not tell, or it has gone."""
+    try:
+        words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return ProcessActivity(words[0], int(words[11]) + int(words[12]))
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+class Watchdog:
+    """What is known of whether a process goes on.
+
+    One that does not answer may be busy in native code that lets no other thread run. So it
+    counts as frozen only where it has not run either, waits for no processor, and nobody has
+    stopped it to look at it with a debugger. Time is counted in beats: while the process that
+    counts is itself frozen, none goes by.
+
+    Args:
+        process: its number.
+        silence_s: after so long it is frozen.
+    """
+
+    def __init__(self, process: int, silence_s: float) -> None:
+        self._process, self._silence_s = process, silence_s
+        self._heard = True
+        self._silent_s, self._ticks = 0.0, -1
+
+    def heard(self) -> None:
+        """Note a sign of life; from any thread."""
+        self._heard = True
+
+    def beat(self, after_s: float = WATCHDOG_BEAT_S) -> bool:
+        """Look once more, so long after the last time; return whether it is frozen."""
+        if self._heard:
+            self._heard, self._silent_s = False, 0.0
+            return False
+        seen = process_activity(self._process)
+        if seen is None or seen.state in "RtZ" or seen.ticks != self._ticks:
+            self._ticks = -1 if seen is None else seen.ticks
+            self._silent_s = 0.0
+            return False
+        self._silent_s += after_s
+        return self._silent_s >= self._silence_s
+
 
 Kind = Literal["threads", "processes"]
 END_S = 5.0
@@ -63,7 +118,9 @@ class LocalSlots:
         with self._lock:
             key = (job, slot)
             if key not in self._slots:
-                made = worker_settings(job, places(self._settings, job).storage, self._settings)
+                made = worker_settings(
+                    job, job_storages(self._settings, job).storage, self._settings
+                )
                 wanted = replace(made, slot=slot)
                 self._slots[key] = (
                     _ThreadSlot(wanted)
@@ -101,7 +158,7 @@ class _ThreadSlot:
         return future
 
     def _serve(self) -> None:
-        slot = Answering(self._settings)
+        slot = SlotExecutor(self._settings)
         while (asked := self._asked.get()) is not None:
             order, future = asked
             try:
@@ -128,7 +185,7 @@ class _ProcessSlot:
         self._lock = threading.Lock()
         self._calls: dict[int, Future[SlotReport]] = {}
         self._number = 0
-        self._wire: Wire | None = None
+        self._wire: Connection | None = None
         self._child: subprocess.Popen[bytes] | None = None
 
     def ask(self, order: SlotOrder | None) -> Future[SlotReport]:
@@ -156,25 +213,33 @@ class _ProcessSlot:
             start_new_session=True,  # no Ctrl-C of the terminal reaches it before it ignores them
         )
         theirs.close()
-        self._wire = Wire(ours)
-        pulse, over = Pulse(self._child.pid, self._silence_s), threading.Event()
+        self._wire = Connection(ours)
+        pulse, over = Watchdog(self._child.pid, self._silence_s), threading.Event()
         name = f"headrace-slot-{self._settings.slot}"
         known = self._wire, self._child, pulse, over
         for target in (self._read, self._watch):
             threading.Thread(target=target, args=known, name=name, daemon=True).start()
 
     def _watch(
-        self, wire: Wire, child: subprocess.Popen[bytes], pulse: Pulse, over: threading.Event
+        self,
+        wire: Connection,
+        child: subprocess.Popen[bytes],
+        pulse: Watchdog,
+        over: threading.Event,
     ) -> None:
         """Kill a child that is frozen; whoever reads finds its end."""
-        while not over.wait(BEAT_S):
+        while not over.wait(WATCHDOG_BEAT_S):
             wire.mention(Alive())
             if pulse.beat():
                 child.kill()
                 return
 
     def _read(
-        self, wire: Wire, child: subprocess.Popen[bytes], pulse: Pulse, over: threading.Event
+        self,
+        wire: Connection,
+        child: subprocess.Popen[bytes],
+        pulse: Watchdog,
+        over: threading.Event,
     ) -> None:
         while (done := wire.receive()) is not None:
             pulse.heard()

@@ -1,20 +1,195 @@
-"""The committed data of one task, behind one small contract.
+"""The contracts of a store's committed data: position, owner, backend, and chain of segments.
 
-A backend never sees an epoch that is not committed, so it has no transactions and no
-rollback: it moves from one position to a later one, data and position in one step, or is
-cleared and filled again. ``memory`` and ``rocksdb`` implement it; ``headrace.testing``
-ships the contract as a test suite.
+A position names one manifest. Two stores with equal positions hold equal data; a store whose
+position is not on the chain of manifests is thrown away, never repaired. A backend never sees an
+epoch that is not committed, so it has no transactions and no rollback: it moves from one position
+to a later one, data and position in one step, or is cleared and filled again. ``memory`` and
+``rocksdb`` implement it; ``headrace.testing`` ships the contract as a test suite. The coordinator's
+manifests implement ``SegmentSource``. A task's local directory has one owner at a time, across
+processes and within one.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
+import msgspec
 import pyarrow as pa
 
-from headrace.state.ownership import Owner
-from headrace.state.position import Position
+from headrace.errors import NotOwnerError, UnavailableError
+
+OWNER_PREFIX = "owner-"
+_held: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
+
+
+class StoreHeldError(UnavailableError):
+    """Another process, which may be dying, has the store open. Try again in a moment."""
+
+    code = "HR203"
+    move = "try again in a moment; headrace jobs ls shows who runs the job"
+
+
+class DirectoryOwner(NamedTuple):
+    """For whom a directory is opened: the job, by the lineage it began with, and a generation."""
+
+    origin: str
+    generation: int
+
+    @property
+    def mark(self) -> str:
+        """The name of the file that tells of it."""
+        return f"{OWNER_PREFIX}{self.generation:08d}-{self.origin}"
+
+
+class DirectoryLock:
+    """A flock on ``LOCK`` in a directory; it ends with the process, however that ends.
+
+    An owner leaves a mark with its generation, also where the directory is held by another:
+    who is older and still alive finds it before its next write, and lets go.
+
+    Args:
+        directory: made when missing, for its user only.
+        owner: for whom; none for what has no driver.
+
+    Raises:
+        StoreHeldError: another owner holds it; a dying worker lets go soon, so try again.
+        NotOwnerError: a newer generation has taken it.
+    """
+
+    def __init__(self, directory: Path, owner: DirectoryOwner | None = None) -> None:
+        self._directory, self._owner = directory, owner
+        self._descriptor = _locked(directory, owner)
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+        _held.add(self)
+        try:
+            self.own(owner)
+        except BaseException:
+            self.release()
+            raise
+
+    def own(self, owner: DirectoryOwner | None) -> None:
+        """Go on for an owner, and make sure that no newer one has taken the directory.
+
+        Raises:
+            NotOwnerError: one has; let go, and write nothing more.
+        """
+        if owner is None:
+            return
+        newest = 0
+        others = []
+        for name in os.listdir(self._directory):
+            if not name.startswith(OWNER_PREFIX):
+                continue
+            number, _, origin = name.removeprefix(OWNER_PREFIX).partition("-")
+            if origin == owner.origin:
+                newest = max(newest, int(number))
+            if name != owner.mark:
+                others.append(name)
+        if newest > owner.generation:
+            raise NotOwnerError(
+                f"state directory {self._directory} was taken by generation {newest} of its job; "
+                f"this is generation {owner.generation} and stops",
+                directory=str(self._directory),
+            )
+        if newest < owner.generation:
+            (self._directory / owner.mark).touch()
+        for name in others:
+            (self._directory / name).unlink(missing_ok=True)
+
+    def release(self) -> None:
+        """Let go; doing it twice is fine."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _locked(directory: Path, owner: DirectoryOwner | None) -> int:
+    """Return a descriptor of the lock file that is in the directory now, locked."""
+    while True:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = directory / "LOCK"
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:  # collected since it was made
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+            os.close(descriptor)
+            if owner is not None:
+                (directory / owner.mark).touch()
+            raise StoreHeldError(
+                f"state directory {directory} is held by process {holder or 'unknown'}; "
+                "one task has one owner: try again when it has ended",
+                directory=str(directory),
+            ) from error
+        with contextlib.suppress(FileNotFoundError):
+            if os.fstat(descriptor).st_ino == os.stat(path).st_ino:
+                return descriptor
+        os.close(descriptor)  # the directory was collected meanwhile
+
+
+def _forget_in_child() -> None:
+    # A child shares the parent's locks by its copies of the descriptors: closing these
+    # leaves the parent's lock in place, keeping them would hold it beyond the parent's end.
+    for lock in list(_held):
+        with contextlib.suppress(OSError):
+            lock.release()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+class Position(NamedTuple):
+    """One committed manifest: its lineage, its epoch, and the digest of its bytes."""
+
+    lineage: str
+    epoch: int
+    digest: str
+
+
+class Target(NamedTuple):
+    """The position to reach.
+
+    ``attempt`` is the attempt whose changes of this task were committed in that epoch, or
+    ``None`` when the task changed nothing in it. A worker that still holds the changes of
+    that very attempt applies them from memory. ``shape`` changes whenever a merge took
+    effect: the same state then lies in other files. ``owner`` is for whom stores are opened.
+    """
+
+    position: Position
+    attempt: str | None = None
+    shape: int = 0
+    owner: DirectoryOwner | None = None
+
+
+_encode = msgspec.json.encode
+_decoder = msgspec.json.Decoder(tuple[str, Position])
+
+
+def encode_position(scope: str, position: Position) -> bytes:
+    """Return the bytes that a store keeps beside its data."""
+    return _encode((scope, position))
+
+
+def decode_position(data: bytes) -> tuple[str, Position]:
+    """Return the scope and the position of what ``encode_position`` wrote.
+
+    Raises:
+        msgspec.DecodeError: the bytes are something else.
+    """
+    return _decoder.decode(data)
+
 
 Changes = tuple[Sequence[bytes], Sequence[bytes | None]]
 """Keys and their values, of equal length; a value of ``None`` deletes. Keys do not repeat."""
@@ -40,7 +215,7 @@ class Backend(ABC):
         """Say whether local data was found unreadable; only ``clear`` helps."""
         return False
 
-    def own(self, owner: Owner | None) -> None:  # noqa: B027 - what is not on disk needs none
+    def own(self, owner: DirectoryOwner | None) -> None:  # noqa: B027 - what is not on disk needs none
         """Go on for an owner; called before anything else of an epoch.
 
         Raises:
@@ -109,3 +284,89 @@ class Backend(ABC):
     @abstractmethod
     def close(self) -> None:
         """Flush, release files and locks; closing twice is fine, other use is an error."""
+
+
+class ChainStep(NamedTuple):
+    """What one committed epoch changed, or several: the position after them, and the files.
+
+    ``paths`` are the changelog segments of the winning attempts that hold changes of the
+    asked task, or of the tasks that owned its key groups then; there may be several. A merged
+    segment stands for the epochs from ``first_epoch`` on.
+    """
+
+    position: Position
+    paths: tuple[Path, ...]
+    first_epoch: int = -1
+
+    def is_within(self, position: Position) -> bool:
+        """Say whether a position may be one of those that a merged segment stands for."""
+        begins = 0 <= self.first_epoch <= position.epoch < self.position.epoch
+        return begins and position.lineage == self.position.lineage
+
+
+Checksums = Mapping[Path, int]
+"""What the manifest says of files, by path; a file that differs is refused as damaged."""
+
+
+@dataclass(frozen=True)
+class SegmentChain:
+    """How to come from a position to the newest committed state.
+
+    Args:
+        start: the position that ``steps`` build on. Equal to the one asked for: go on from
+            there. Otherwise the store is thrown away first: ``None`` begins from an empty
+            store, another position is the one of ``snapshot``.
+        snapshot: files to load first, one after the other; several after a change of task
+            count, and then of any kind and lineage.
+        groups: key groups that each of these counts for, where it is not all of the task's: the
+            same file may hold more that is out of date. Empty: all count for all.
+        steps: later epochs in order; those that changed nothing for the task may be left out.
+            The first may be a merged segment that the position is within: it counts only if
+            its footer lists the position.
+        checksums: of the files named, as far as they are known.
+    """
+
+    start: Position | None
+    snapshot: tuple[Path, ...] = ()
+    steps: tuple[ChainStep, ...] = ()
+    checksums: Checksums = field(default_factory=dict)
+    groups: tuple[tuple[int, int] | None, ...] = ()
+
+    def snapshots(self, own: tuple[int, int]) -> Iterator[tuple[Path, tuple[int, int]]]:
+        """Yield the files to load first, with the key groups to take of each.
+
+        Args:
+            own: the task's key groups, the first and the one after the last.
+        """
+        ranges = self.groups or (None,) * len(self.snapshot)
+        for path, groups in zip(self.snapshot, ranges, strict=True):
+            low, high = groups or own
+            if max(low, own[0]) < min(high, own[1]):
+                yield path, (max(low, own[0]), min(high, own[1]))
+
+
+class SegmentSource(Protocol):
+    """The committed segments of a job, up to one manifest."""
+
+    def chain(
+        self, stage: str, task: int, groups: tuple[int, int], after: Position | None
+    ) -> SegmentChain:
+        """Return how a task's store gets to the manifest that this source stands for.
+
+        Args:
+            stage: name of the stage.
+            task: number of the task.
+            groups: its first key group and the one after its last.
+            after: what the store holds, ``None`` for nothing; not on the chain of manifests
+                (another lineage, an unknown digest) is the same as nothing.
+        """
+        ...
+
+
+class CatchUpStats(NamedTuple):
+    """What one ``catch_up`` cost."""
+
+    bytes_read: int = 0
+    segments: int = 0
+    from_memory: bool = False
+    entries: int = 0

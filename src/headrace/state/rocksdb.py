@@ -1,9 +1,12 @@
 """A backend in RocksDB: keyed state of any size, one database for each task.
 
-Layout of a task's directory: ``LOCK`` names its owner, ``db-N`` is the database, ``DAMAGED``
-says that the database was found unreadable and must be built again. Each clear begins the
-next N: whatever still refers to the old one, such as a traceback, cannot block the new one.
-What is in the database is in ``families``. It opens at first use, in the process that uses it.
+Layout of a task's directory: ``LOCK`` names its owner, ``db-N`` is the database, ``DAMAGED`` says
+that it was found unreadable and must be built again. Each clear begins the next N: whatever still
+refers to the old one, such as a traceback, cannot block the new one. A store is a column family,
+flushed as one, so its data and its position reach the disk together. The write-ahead log is off:
+what a crash loses is applied again from committed segments. A flush that is asked for may leave
+some families ahead of others; the database then holds the oldest of their positions
+(docs/decisions/0003-state.md). The tuning, with the reason beside each choice, is at the top.
 """
 
 from __future__ import annotations
@@ -13,12 +16,31 @@ import shutil
 import weakref
 from collections import deque
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
-from rocksdict import DbClosedError, SstFileWriter
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    ChecksumType,
+    DataBlockIndexType,
+    DbClosedError,
+    DBCompressionType,
+    IngestExternalFileOptions,
+    Options,
+    Rdict,
+    RdictIter,
+    ReadOptions,
+    SliceTransform,
+    SstFileWriter,
+    WriteBatch,
+    WriteBufferManager,
+    WriteOptions,
+)
 
 from headrace.errors import (
     ClosedError,
@@ -29,16 +51,322 @@ from headrace.errors import (
     UnavailableError,
 )
 from headrace.files import DiskFullError
-from headrace.state.backend import Backend, Changes, Columns
-from headrace.state.families import Families
-from headrace.state.options import DEFAULT_SETTINGS, RocksDBSettings
-from headrace.state.ownership import DirectoryLock, Owner
-from headrace.state.position import Position, decode_position, encode_position
+from headrace.state.backend import (
+    Backend,
+    Changes,
+    Columns,
+    DirectoryLock,
+    DirectoryOwner,
+    Position,
+    decode_position,
+    encode_position,
+)
+
+
+@dataclass(frozen=True)
+class RocksDBSettings:
+    """Memory of all RocksDB stores of one process together, and sizes within each.
+
+    Args:
+        cache_bytes: blocks, indexes and filters that were read; the write buffers count
+            towards it, so this is about what RocksDB uses in all.
+        write_buffer_bytes: entries not yet written to files, over all stores of the process.
+        memtable_bytes: the same for one store; a crash replays at most about this much.
+        block_bytes: unit of reading and compression; small, because access is by key.
+    """
+
+    cache_bytes: int = 128 << 20
+    write_buffer_bytes: int = 96 << 20
+    memtable_bytes: int = 32 << 20
+    block_bytes: int = 4096
+
+    @classmethod
+    def within(cls, cache_bytes: int, write_buffer_bytes: int) -> RocksDBSettings:
+        """Return settings of so much memory; a store flushes at a third of the buffers."""
+        memtable_bytes = min(cls.memtable_bytes, write_buffer_bytes // 3)
+        return cls(cache_bytes, write_buffer_bytes, memtable_bytes)
+
+
+DEFAULT_SETTINGS = RocksDBSettings()
+
+ARENA_BLOCK_BYTES = 128 << 10
+"""A family holds at least so much, for its position; a process has many."""
+
+LOG_BYTES = 1 << 20
+"""Of what RocksDB notes about its work; each new file begins with up to 160 kB of options."""
+
+PREFIX_BYTES = 11
+"""The key group, and an integer or the first letters of a text."""
+
+
+@dataclass(frozen=True)
+class _Shared:
+    pid: int
+    cache: Cache
+    buffers: WriteBufferManager
+
+
+_shared: dict[RocksDBSettings, _Shared] = {}
+
+
+def _shared_of(settings: RocksDBSettings) -> _Shared:
+    found = _shared.get(settings)
+    if found is None or found.pid != os.getpid():
+        cache = Cache(settings.cache_bytes)
+        buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
+            settings.write_buffer_bytes, False, cache
+        )
+        found = _shared[settings] = _Shared(os.getpid(), cache, buffers)
+    return found
+
+
+def database_options(settings: RocksDBSettings) -> Options:
+    """Return the options of one task's database."""
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    options.set_atomic_flush(True)
+    options.set_write_buffer_manager(_shared_of(settings).buffers)
+    options.set_paranoid_checks(True)
+    options.set_max_background_jobs(2)  # a slot is one core; compaction must not starve it
+    options.set_max_open_files(256)  # a host holds many tasks
+    options.set_max_log_file_size(LOG_BYTES)  # else one file grows as long as a process lives
+    options.set_keep_log_file_num(1)
+    options.set_max_manifest_file_size(1 << 20)
+    return options
+
+
+def family_options(settings: RocksDBSettings, by_prefix: bool = False) -> Options:
+    """Return the options of one store's column family; the cache is shared in the process.
+
+    Args:
+        settings: memory and sizes.
+        by_prefix: whether filters also hold the first bytes of keys, so that a scan by the
+            first part of a key leaves out the files and memtables that lack it.
+    """
+    tables = BlockBasedOptions()
+    tables.set_block_cache(_shared_of(settings).cache)
+    tables.set_block_size(settings.block_bytes)
+    tables.set_bloom_filter(10, False)  # 1 % false reads of files that lack a key
+    tables.set_format_version(5)
+    tables.set_checksum_type(ChecksumType.xxh3())
+    tables.set_data_block_index_type(DataBlockIndexType.binary_and_hash())  # point reads
+    tables.set_cache_index_and_filter_blocks(True)  # else they escape the memory bound
+    tables.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    options = Options(raw_mode=True)
+    options.set_block_based_table_factory(tables)
+    options.set_write_buffer_size(settings.memtable_bytes)
+    options.set_arena_block_size(ARENA_BLOCK_BYTES)
+    options.set_memtable_prefix_bloom_ratio(0.1)  # most reads are of keys that are elsewhere
+    options.set_memtable_whole_key_filtering(True)
+    options.set_compression_type(DBCompressionType.lz4())
+    if by_prefix:
+        options.set_prefix_extractor(SliceTransform.create_max_len_prefix(PREFIX_BYTES))
+    return options
+
+
+def write_options() -> WriteOptions:
+    """Return the options of every write: no write-ahead log."""
+    options = WriteOptions()
+    options.disable_wal = True  # type: ignore[method-assign, assignment]  # a property
+    return options
+
+
+def ingest_options() -> IngestExternalFileOptions:
+    """Return the options for taking in files that were written beside the database."""
+    options = IngestExternalFileOptions()
+    options.set_move_files(True)
+    return options
+
+
+def scan_options() -> ReadOptions:
+    """Return the options of scans: all keys in order, whether or not there is a prefix filter."""
+    options = ReadOptions()
+    options.set_total_order_seek(True)
+    return options
+
+
+def prefix_scan_options() -> ReadOptions:
+    """Return the options of scans that end with the first bytes of their first key."""
+    options = ReadOptions()
+    options.set_prefix_same_as_start(True)
+    return options
+
+
+_POSITION_KEY = b"\0"
+_FIRST_KEY = b"\0\0"  # full keys begin with two bytes of key group
+
+
+class ColumnFamilies:
+    """An open database. All methods raise what rocksdict raises, which is plain ``Exception``.
+
+    Args:
+        path: of the database; a directory that is there.
+        stores: their names.
+        settings: memory and sizes.
+        by_prefix: stores that also have a filter over the first bytes of keys.
+
+    Raises:
+        CorruptDataError: the database has families of other stores.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        stores: Sequence[str],
+        settings: RocksDBSettings,
+        by_prefix: Collection[str] = (),
+    ) -> None:
+        options = database_options(settings)
+        if (path / "CURRENT").exists():
+            found = set(Rdict.list_cf(str(path), options)) - {"default"}
+            if found != {_family(store) for store in stores}:
+                raise CorruptDataError(f"{path} has column families {sorted(found)}")
+        self._options = {store: family_options(settings, store in by_prefix) for store in stores}
+        self._by_prefix = frozenset(by_prefix)
+        self._scan_options, self._prefix_options = scan_options(), prefix_scan_options()
+        self._write_options = write_options()
+        self._database = Rdict(
+            str(path),
+            options,
+            column_families={_family(store): self._options[store] for store in stores},
+        )
+        self._families = {s: self._database.get_column_family(_family(s)) for s in stores}
+        self._handles = {s: self._database.get_column_family_handle(_family(s)) for s in stores}
+
+    def positions(self) -> list[bytes | None]:
+        """Return what each family says that it holds."""
+        return [family.get(_POSITION_KEY) for family in self._families.values()]
+
+    def write(self, changes: Mapping[str, Changes], position: bytes | None) -> None:
+        """Write changes, and the position into every family, in one batch."""
+        batch = WriteBatch(raw_mode=True)
+        for store, handle in self._handles.items():
+            batch.set_default_column_family(handle)
+            keys, values = changes.get(store, ((), ()))
+            _add_to(batch, keys, values)
+            if position is None:
+                batch.delete(_POSITION_KEY)
+            else:
+                batch.put(_POSITION_KEY, position)
+        self._database.write(batch, self._write_options)
+
+    def sorted_file(self, store: str, path: Path) -> SstFileWriter:
+        """Return an open file, for keys that rise, that ``ingest`` can take."""
+        writer = SstFileWriter(self._options[store])
+        writer.open(str(path))
+        return writer
+
+    def ingest(self, store: str, paths: Sequence[Path]) -> None:
+        """Take files into a family that holds none of their keys."""
+        self._families[store].ingest_external_file([str(path) for path in paths], ingest_options())
+
+    def get_many(self, store: str, keys: list[bytes]) -> list[bytes | None]:
+        """Return the value of each key."""
+        return self._families[store].get(keys)  # type: ignore[return-value, arg-type]  # given a list
+
+    def scan(self, store: str, low: bytes, high: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Yield entries as they are now: ``low <= key < high``; ``None`` has no upper end."""
+        family = self._families[store]
+        if store in self._by_prefix and shares_prefix(low, high):
+            cursor = family.iter(self._prefix_options)
+            cursor.seek(max(low, _FIRST_KEY))
+            return _until(high, cursor)
+        # Not with the bounds of rocksdict's ReadOptions: scans with them were seen to end at
+        # other keys (0.3.29).
+        items: Any = family.items(from_key=max(low, _FIRST_KEY), read_opt=self._scan_options)
+        return _before(high, items, family, self._scan_options, low)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing at all, not even a position."""
+        for family in self._families.values():
+            cursor = family.iter(self._scan_options)
+            cursor.seek_to_first()
+            if cursor.valid():
+                return False
+        return True
+
+    def store_bytes(self) -> dict[str, int]:
+        """Return RocksDB's estimate of live data of each store, with what is still in memory."""
+        return {store: _live_bytes(family) for store, family in self._families.items()}
+
+    def flush(self, *, wait: bool) -> None:
+        """Write what is in memory to files, family by family."""
+        for family in self._families.values():
+            family.flush(wait)
+
+    def close(self) -> None:
+        """Close the database; each family keeps it open for itself, also where one fails."""
+        self._handles.clear()
+        with ExitStack() as last:
+            for opened in (self._database, *self._families.values()):
+                last.callback(opened.close)
+
+
+def _family(store: str) -> str:
+    return f"store:{store}"
+
+
+def shares_prefix(low: bytes, high: bytes | None) -> bool:
+    """Whether all keys from ``low`` to before ``high`` begin with the bytes that filters hold."""
+    prefix = low[:PREFIX_BYTES]
+    return (
+        high is not None
+        and len(prefix) == PREFIX_BYTES
+        and high <= prefix[:-1] + bytes([min(prefix[-1] + 1, 255)])
+    )
+
+
+def _until(high: bytes | None, cursor: RdictIter) -> Iterator[tuple[bytes, bytes]]:
+    while cursor.valid():
+        key = cursor.key()
+        if high is not None and key >= high:
+            return
+        yield key, cursor.value()
+        cursor.next()
+    cursor.status()
+
+
+def _before(
+    high: bytes | None, items: Any, family: Rdict, options: ReadOptions, low: bytes
+) -> Iterator[tuple[bytes, bytes]]:
+    last = low
+    for last, value in items:
+        if high is not None and last >= high:
+            return
+        yield last, value
+    # rocksdict's items end at damage as they do at the last entry.
+    cursor = family.iter(options)
+    cursor.seek(last)
+    if cursor.valid() and cursor.key() == last:
+        cursor.next()
+    if not cursor.valid():
+        cursor.status()
+
+
+def _live_bytes(family: Rdict) -> int:
+    files = family.property_int_value("rocksdb.estimate-live-data-size") or 0
+    memory = family.property_int_value("rocksdb.cur-size-all-mem-tables") or 0
+    empty = family.property_int_value("rocksdb.estimate-num-keys") == 0
+    return 0 if empty else files + memory
+
+
+def _add_to(batch: WriteBatch, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+    if None in values:
+        for key, value in zip(keys, values, strict=True):
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+    else:
+        deque(map(batch.put, keys, values), maxlen=0)
+
 
 MAX_STORES = 200
 LOADED_FILE_BYTES = 64 << 20
 
-_abandoned: list[Families] = []
+_abandoned: list[ColumnFamilies] = []
 
 
 class RocksDBBackend(Backend):
@@ -72,14 +400,14 @@ class RocksDBBackend(Backend):
         self._scope = msgspec.json.encode([scope, list(stores)]).decode()
         self._settings, self._by_prefix = settings, by_prefix
         self._lock: DirectoryLock | None = None
-        self._owner: Owner | None = None
-        self._database: Families | None = None
+        self._owner: DirectoryOwner | None = None
+        self._database: ColumnFamilies | None = None
         self._position: Position | None = None
         self._pid = 0
         self._damaged = self._closed = False
         self._scans: weakref.WeakSet[Generator[tuple[bytes, bytes]]] = weakref.WeakSet()
 
-    def own(self, owner: Owner | None) -> None:
+    def own(self, owner: DirectoryOwner | None) -> None:
         """Go on for an owner, and see whether a newer one has come for the directory."""
         self._owner = owner
         if self._lock is not None and self._pid == os.getpid():
@@ -221,7 +549,7 @@ class RocksDBBackend(Backend):
                 if self._lock is not None:
                     self._lock.release()
 
-    def _open(self) -> Families:
+    def _open(self) -> ColumnFamilies:
         if self._closed:
             raise self._is_closed()
         if self._database is not None and self._pid == os.getpid():
@@ -247,7 +575,7 @@ class RocksDBBackend(Backend):
     def _open_database(self) -> None:
         path = self._directory / f"db-{max(self._numbers(), default=1)}"
         try:
-            self._database = Families(path, self._stores, self._settings, self._by_prefix)
+            self._database = ColumnFamilies(path, self._stores, self._settings, self._by_prefix)
             kept = self._database.positions()
         except CorruptDataError:
             raise
@@ -326,7 +654,7 @@ def _translated(action: str, path: Path, error: Exception) -> HeadraceError:
     if "Corruption" in text or "No such file" in text:
         return CorruptDataError(f"{where}; it is built again from committed segments")
     if "No space left" in text or "quota" in text.lower():
-        return DiskFullError(f"{where}; make room, then it goes on")
+        return DiskFullError(f"{where}; free space, then it continues")
     if "IO error" in text or "Busy" in text or "space" in text.lower():
         return UnavailableError(f"{where}; check the disk, then try again")
     return InternalError(where)

@@ -16,13 +16,13 @@ from headrace.errors import ClosedError, InternalError
 from headrace.files import Bytes, Files
 from headrace.records.frame import encode_frame
 from headrace.state.backend import Changes
-from headrace.state.columnar.sections import PieceWriter
 from headrace.state.segment import (
     FORMAT,
     MAGIC,
     SCHEMA,
     SIZE,
     TRAILER,
+    BlockWriter,
     Footer,
     Section,
     SegmentHeader,
@@ -47,7 +47,7 @@ class SegmentWriter:
         self._files = files
         self._path = path
         self._header = header
-        self._pending: list[tuple[str, int, str, Iterable[Changes] | PieceWriter]] = []
+        self._pending: list[tuple[str, int, str, Iterable[Changes] | BlockWriter]] = []
         self._sections: list[Section] = []
         self._checksum = 0
         self._closed = False
@@ -100,7 +100,7 @@ class SegmentWriter:
         """
         if self._closed:
             raise ClosedError(f"segment {self._path} is written; begin another")
-        run = PieceWriter(schema, key_groups, batches, f"store {store} of {stage}/{task}")
+        run = BlockWriter(schema, key_groups, batches, f"store {store} of {stage}/{task}")
         self._pending.append((stage, task, store, run))
 
     def close(self) -> SegmentInfo:
@@ -115,7 +115,7 @@ class SegmentWriter:
         position = 0
         for stage, task, store, batches in self._pending:
             section = _SectionWriter(stage, task, store, position)
-            if isinstance(batches, PieceWriter):
+            if isinstance(batches, BlockWriter):
                 yield from section.pieces(batches)
             else:
                 yield from section.chunks(batches)
@@ -136,9 +136,9 @@ class _SectionWriter:
         self._groups: list[int] = []
         self._starts: list[int] = []
         self._digest = xxh3_64()
-        self._table: PieceWriter | None = None
+        self._table: BlockWriter | None = None
 
-    def pieces(self, run: PieceWriter) -> Iterator[Bytes]:
+    def pieces(self, run: BlockWriter) -> Iterator[Bytes]:
         self._table = run
         for frame in run.frames():
             yield from self._written(frame)

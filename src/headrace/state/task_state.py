@@ -1,41 +1,181 @@
 """All keyed state of one task: its stores, their epochs, and the one way they move on.
 
-An epoch of a task is ``catch_up``, ``begin``, user code, ``seal``. What was sealed is
-written as a segment by the slot, and applied here only when a later ``catch_up`` learns
-that it was committed. So a store on disk is never ahead of the manifest.
+An epoch of a task is ``catch_up``, ``begin``, user code, ``seal``. What was sealed is written as a
+segment by the slot, and applied here only when a later ``catch_up`` learns that it was committed.
+So a store on disk is never ahead of the manifest. Of tables nothing is applied and nothing copied:
+to catch up is to know which runs of the named files count. ``TaskStateCache`` keeps the open states
+of a worker process between epochs; what is not found there is opened and caught up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
+from weakref import WeakValueDictionary
 
 from headrace.errors import (
     ClosedError,
+    CorruptDataError,
     InternalError,
     InvalidInputError,
     NotOwnerError,
 )
 from headrace.files import Files
 from headrace.graph.operators import COLUMNAR, StoreSpec
-from headrace.records.layout import TableLayout
-from headrace.state.backend import Backend, Changes
-from headrace.state.chain import CatchUpStats, SegmentSource
-from headrace.state.columnar.table import ColumnarTable, TableChanges
-from headrace.state.expiry import ExpiringStore
-from headrace.state.follower import Counts, Follower, TaskName
+from headrace.records.schema import TableLayout
+from headrace.state.backend import (
+    Backend,
+    CatchUpStats,
+    Changes,
+    DirectoryOwner,
+    Position,
+    SegmentSource,
+    Target,
+)
+from headrace.state.columnar_table import ColumnarTable, TableChanges
 from headrace.state.memory import MemoryBackend
-from headrace.state.object_cache import CacheBudget, ObjectCache
-from headrace.state.objects import ObjectStore
-from headrace.state.ownership import Owner
-from headrace.state.position import Position, Target
-from headrace.state.recovery import Progress
+from headrace.state.object_store import DEFAULT_CACHE_BYTES, CacheBudget, ObjectCache, ObjectStore
+from headrace.state.restore import RestoreCounts, RestoreListener, StateRestorer, TaskName
 from headrace.state.rocksdb import RocksDBBackend
-from headrace.state.store import KeyValueStore
-from headrace.state.table_stores import TableStores
+from headrace.state.segment import SegmentReader, open_runs
+from headrace.state.sorted_run import SortedRun
+from headrace.state.store import NEVER_EXPIRED, KeyValueStore, TtlStore
+
+Groups = tuple[int, int]
+
+
+_opened: WeakValueDictionary[tuple[Path, int | None], SegmentReader] = WeakValueDictionary()
+"""The files that tables of this process are laid over: one serves all tasks of a slot."""
+
+
+class _ChainFile(NamedTuple):
+    """A file of the chain, and the key groups of it that count."""
+
+    path: Path
+    groups: Groups
+
+
+class TableStores:
+    """All columnar stores of a task.
+
+    Args:
+        name: which task.
+        layouts: of each store.
+        files: where segments are read.
+    """
+
+    def __init__(self, name: TaskName, layouts: Mapping[str, TableLayout], files: Files) -> None:
+        self._name, self._files = name, files
+        self.tables = {store: ColumnarTable(layout) for store, layout in layouts.items()}
+        self._opened: dict[_ChainFile, dict[str, list[SortedRun]]] = {}
+        self._shape: int | None = None
+        self._written: tuple[Path, int | None] | None = None
+        self.position: Position | None = None
+
+    def is_at(self, target: Target) -> bool:
+        """Say whether the tables show what is asked for, from the files that hold it now."""
+        return self.position == target.position and self._shape == target.shape
+
+    def begin(self, wall_ms: int, watermark: int | None = None) -> None:
+        """Begin an epoch.
+
+        Args:
+            wall_ms: its wall clock.
+            watermark: of the stage before it, for tables that go by event time.
+        """
+        self._written = None
+        for table in self.tables.values():
+            table.begin(watermark if table.layout.by_event else wall_ms)
+
+    def seal(self) -> dict[str, TableChanges]:
+        """Return the changes of those tables that have any."""
+        sealed = {store: table.seal() for store, table in self.tables.items()}
+        return {store: changes for store, changes in sealed.items() if changes is not None}
+
+    def written(self, path: Path, checksum: int | None) -> None:
+        """Learn which file holds the sealed changes."""
+        self._written = (path, checksum)
+
+    def go_on(self, target: Target, counts: RestoreCounts) -> bool:
+        """Lay what was sealed, and has been committed since, over the other runs.
+
+        Returns:
+            False when that cannot be: then follow the committed files.
+        """
+        if self._written is None or self._shape != target.shape or self.position is None:
+            return False
+        path, checksum = self._written
+        self._open(_ChainFile(path, self._name.groups), checksum, counts)
+        self._attach(target)
+        return True
+
+    def follow(self, target: Target, source: SegmentSource, counts: RestoreCounts) -> None:
+        """Open the committed files that are not open yet, and let go of those that are gone.
+
+        Raises:
+            CorruptDataError: one is missing or damaged; names it.
+        """
+        name = self._name
+        chain = source.chain(name.stage, name.task, name.groups, None)
+        named = [_ChainFile(*found) for found in chain.snapshots(name.groups)]
+        named += [_ChainFile(path, name.groups) for step in chain.steps for path in step.paths]
+        before, self._opened = self._opened, {}
+        for file in named:
+            if file in before:
+                self._opened[file] = before[file]
+            else:
+                counts.opens(file.path)
+                self._open(file, chain.checksums.get(file.path), counts)
+        self._attach(target)
+
+    def _open(self, file: _ChainFile, checksum: int | None, counts: RestoreCounts) -> None:
+        reader = _opened.get((file.path, checksum))
+        if reader is None:
+            reader = SegmentReader(self._files, file.path, checksum)
+            _opened[file.path, checksum] = reader
+        # A job that began from another one's savepoint has files of that one, by their checksums.
+        if checksum is None and reader.header.job != self._name.job:
+            raise CorruptDataError(
+                f"segment {file.path} is of job {reader.header.job!r}, expected {self._name.job!r}",
+                file=str(file.path),
+            )
+        self._opened[file] = {
+            store: open_runs(reader, store, table.layout, file.groups)
+            for store, table in self.tables.items()
+        }
+        counts.files.add(file.path)
+
+    def _attach(self, target: Target) -> None:
+        for store, table in self.tables.items():
+            table.attach([run for runs in self._opened.values() for run in runs[store]])
+        self.position, self._shape = target.position, target.shape
+        self._written = None
+
+    def discard(self) -> None:
+        """Forget the changes of the epoch."""
+        for table in self.tables.values():
+            table.discard()
+
+    @property
+    def overlay_bytes(self) -> int:
+        """How much memory the changes of the epoch take."""
+        return sum(table.overlay_bytes for table in self.tables.values())
+
+    @property
+    def store_bytes(self) -> dict[str, int]:
+        """About how many bytes the live rows of each table take."""
+        return {store: table.live_bytes for store, table in self.tables.items()}
+
+    def close(self) -> None:
+        """Let go of all files."""
+        self.discard()
+        self._opened = {}
+        for table in self.tables.values():
+            table.attach(())
 
 
 class BackendFactory(Protocol):
@@ -87,7 +227,7 @@ class TaskState:
     ) -> None:
         self._cache = CacheBudget() if cache is None else cache
         self.name = name
-        self._follower = Follower(name, files)
+        self._follower = StateRestorer(name, files)
         self._backends: dict[str, tuple[Backend, tuple[str, ...]]] = {}
         self._stores: dict[str, KeyValueStore] = {}
         self._objects: dict[str, ObjectStore] = {}
@@ -125,10 +265,10 @@ class TaskState:
                 self._stores[store] = (
                     KeyValueStore(backend, store)
                     if ttl_ms is None
-                    else ExpiringStore(backend, store, ttl_ms, self.name.groups)
+                    else TtlStore(backend, store, ttl_ms, self.name.groups)
                 )
 
-    def own(self, owner: Owner | None) -> None:
+    def own(self, owner: DirectoryOwner | None) -> None:
         """Say for whom the stores are opened, before anything else is asked of them.
 
         Raises:
@@ -179,7 +319,7 @@ class TaskState:
         return self._cache.limit > 0 and self._ttls[name] is None and not in_memory
 
     def catch_up(
-        self, target: Target, source: SegmentSource, log: Progress | None = None
+        self, target: Target, source: SegmentSource, log: RestoreListener | None = None
     ) -> CatchUpStats:
         """Bring all stores to a committed position, whatever they hold now.
 
@@ -210,7 +350,7 @@ class TaskState:
         sealed, self._attempt = self._attempt, None
         for store in self._stores.values():
             store.discard()
-        counts = Counts(log=log)
+        counts = RestoreCounts(log=log)
         if not self._is_open:
             counts.opens(self._directory)
             self._is_open = True
@@ -240,7 +380,7 @@ class TaskState:
         return counts.stats()
 
     def _catch_up_tables(
-        self, sealed: _Attempt | None, target: Target, source: SegmentSource, counts: Counts
+        self, sealed: _Attempt | None, target: Target, source: SegmentSource, counts: RestoreCounts
     ) -> None:
         tables = self._tables
         if not tables.tables:
@@ -267,7 +407,12 @@ class TaskState:
             )
 
     def begin(
-        self, epoch: int, attempt: str, wall_ms: int = 0, watermark: int | None = None
+        self,
+        epoch: int,
+        attempt: str,
+        wall_ms: int = 0,
+        watermark: int | None = None,
+        swept_ms: int = NEVER_EXPIRED,
     ) -> None:
         """Begin an attempt at an epoch, on top of the position reached by ``catch_up``.
 
@@ -276,13 +421,14 @@ class TaskState:
             attempt: a name that no other attempt ever has.
             wall_ms: the epoch's wall clock, the same at each attempt.
             watermark: of the stage at the end of the epoch before.
+            swept_ms: what the property of that name was at the end of the task's last epoch.
         """
         self._check_open()
         if self._attempt is not None:
             raise InternalError("an attempt is under way or sealed; catch up or discard first")
         self._attempt = _Attempt(attempt, epoch, self.position)
         for store in self._stores.values():
-            store.begin(wall_ms)
+            store.begin(wall_ms, swept_ms)
         for objects in self._objects.values():
             objects.begin()
         self._tables.begin(wall_ms, watermark)
@@ -306,6 +452,12 @@ class TaskState:
         unlogged = self._unlogged
         logged = {name: mark if name in unlogged else c for name, c in attempt.changes.items()}
         return {**logged, **self._tables.seal()}
+
+    @property
+    def swept_ms(self) -> int:
+        """The wall clock up to which expired entries were looked for; to be committed."""
+        stores = (store for store in self._stores.values() if isinstance(store, TtlStore))
+        return min((store.swept_ms for store in stores), default=NEVER_EXPIRED)
 
     def written(self, path: Path, checksum: int | None) -> None:
         """Learn which file holds what was sealed: tables go on from there once it is committed."""
@@ -397,3 +549,84 @@ def _was_committed(sealed: _Attempt, target: Target, held: Position | None) -> b
 
 def _changed_nothing(sealed: _Attempt, stores: Iterable[str]) -> bool:
     return sealed.changes is not None and sealed.changes.keys().isdisjoint(stores)
+
+
+MAX_OPEN = 256
+
+Key = tuple[str, str, int]
+"""Job, stage, task."""
+
+
+class TaskStateCache:
+    """Open task states by job, stage and task; for one thread.
+
+    Args:
+        limit: states kept open; beyond, the one longest unused is closed.
+        cache_bytes: what their stores may keep of values between epochs, together.
+        backends: how each kind of store is opened.
+    """
+
+    def __init__(
+        self,
+        limit: int = MAX_OPEN,
+        *,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
+        backends: Mapping[str, BackendFactory] = BACKENDS,
+    ) -> None:
+        self.backends = backends
+        self._limit = limit
+        self.cache = CacheBudget(cache_bytes)
+        self._open: dict[Key, TaskState] = {}
+        self._left_behind: list[TaskState] = []
+        self._pid = os.getpid()
+
+    def get(
+        self, key: Key, opened: Callable[[], TaskState], groups: tuple[int, int] | None = None
+    ) -> TaskState:
+        """Return the state of a task, opening it when it is not here.
+
+        Args:
+            key: job, stage, task.
+            opened: makes the state; called when there is none, or it owns other key groups.
+            groups: those that it must own; ``None``: whichever.
+        """
+        self._check_process()
+        held = self._open.get(key)
+        if held is not None and groups not in (None, held.name.groups):
+            self.close(key)
+        found = self._open.pop(key, None)
+        if found is None:
+            while len(self._open) >= self._limit:
+                self.close(next(iter(self._open)))
+            found = opened()
+        self._open[key] = found
+        return found
+
+    def reserve(self, count: int) -> None:
+        """Keep at least so many open from now on: what one epoch needs at the same time."""
+        self._limit = max(self._limit, count)
+
+    def close(self, key: Key) -> None:
+        """Close one state; it may be closed already."""
+        self._check_process()
+        found = self._open.pop(key, None)
+        if found is not None:
+            found.close()
+
+    def close_all(self) -> None:
+        """Close all states, for a clean end of the process."""
+        self._check_process()
+        for key in list(self._open):
+            self.close(key)
+
+    def __len__(self) -> int:
+        """Return how many states are open."""
+        self._check_process()
+        return len(self._open)
+
+    def _check_process(self) -> None:
+        # After a fork the states belong to the parent: they are left alone, not closed.
+        if self._pid != os.getpid():
+            self._left_behind += self._open.values()
+            self._open = {}
+            self._pid = os.getpid()

@@ -1,33 +1,49 @@
-"""For tests of jobs and of parts: the test driver, a manual clock, contract suites.
+"""For tests of jobs and components: the test driver, a manual clock, crashes, contract suites.
 
-Begin with ``TestDriver``, which runs a whole job in one thread; ``crash`` and its like are items
-of what it plays. The contract suites are in modules of their own, because they need pytest.
+Start with ``TestDriver``, which runs a whole job in one thread. ``crash`` and similar functions
+make items of its scripts; ``crash_at`` and ``call_at`` act at a fault point in a block. The
+contract suites are in separate modules, because they need pytest.
 """
 
-from headrace.testing.clock import ManualClock
-from headrace.testing.driver import DriverCrash, TestDriver
+from headrace.faults import FAULT_POINTS
+from headrace.testing.driver import TestDriver
 from headrace.testing.script import (
+    DriverCrash,
     Item,
+    ManualClock,
+    SlotCrash,
     advance_clock,
+    call_at,
     crash,
+    crash_at,
+    each_at,
     epoch,
     finish,
     idle,
+    jump_clock,
+    points_passed,
     restart,
     rows,
     settled,
 )
 
 __all__ = [
+    "FAULT_POINTS",
     "DriverCrash",
     "Item",
     "ManualClock",
+    "SlotCrash",
     "TestDriver",
     "advance_clock",
+    "call_at",
     "crash",
+    "crash_at",
+    "each_at",
     "epoch",
     "finish",
     "idle",
+    "jump_clock",
+    "points_passed",
     "restart",
     "rows",
     "settled",

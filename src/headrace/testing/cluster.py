@@ -25,7 +25,7 @@ import msgspec
 
 from headrace.clock import Deadline, SystemClock
 from headrace.errors import InvalidInputError
-from headrace.testing.processes import command, end_group, kill, wait_until, with_variable
+from headrace.testing.servers import command, end_group, kill, wait_until, with_variable
 
 FAMILY, PLACE = "HEADRACE_CLUSTER", "HEADRACE_PLACE"
 MASTER = "master"

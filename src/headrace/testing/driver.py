@@ -1,17 +1,12 @@
-"""Runs a whole job in one thread without Spark: for users' tests and for our own.
-
-The code is the one that runs in production, from the coordinator to the stores; only the
-runner, the clock and fsync are replaced.
-"""
+"""Runs a whole job in one thread without Spark: for users' tests and for our own."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import pyarrow as pa
 
@@ -19,7 +14,8 @@ from headrace.bus.address import open_bus
 from headrace.bus.bus import Bus
 from headrace.bus.options import BusOptions, Fsync
 from headrace.bus.spec import StreamSpec
-from headrace.closing import Closing
+from headrace.clock import ClockDeviation, SteadyClock
+from headrace.closeable import Closeable
 from headrace.config import (
     EpochSettings,
     JobSettings,
@@ -29,62 +25,150 @@ from headrace.config import (
     StateSettings,
 )
 from headrace.config.inputs import read_inputs
-from headrace.coordinator.backup.copier import Copier, CopyStatus
-from headrace.coordinator.backup.places import places
-from headrace.coordinator.bounded import sourced_bus, tell_parts
+from headrace.coordinator.backup import BackupCopier, BackupStatus
+from headrace.coordinator.bounded_runs import bounded_bus, share_bounded_inputs
 from headrace.coordinator.coordinator import Coordinator
-from headrace.coordinator.deploy import Deployment, deploy
-from headrace.coordinator.hosting import open_host
-from headrace.coordinator.parts import part_folders
-from headrace.coordinator.recording.archive import ArchiveReader
-from headrace.coordinator.recording.form import Recording
-from headrace.coordinator.summary import EpochSummary
-from headrace.errors import InvalidInputError
-from headrace.faults import injected
+from headrace.coordinator.deployment import Deployment, deploy
+from headrace.coordinator.epoch import MisplacedError
+from headrace.coordinator.epoch_clock import accept_clock
+from headrace.coordinator.epoch_records import EpochSummary
+from headrace.coordinator.job_parts import part_folders
+from headrace.coordinator.job_storage import job_storages
+from headrace.coordinator.operations.recording_archive import ArchiveReader, Recording
+from headrace.coordinator.placement import Slot
+from headrace.coordinator.worker_host import open_host
+from headrace.errors import InvalidInputError, UnavailableError
 from headrace.files import Files
-from headrace.graph.jobs import Job
+from headrace.graph.builder import Job
 from headrace.graph.operators import Input
 from headrace.records.evolution import default_values
 from headrace.records.schema import normalise_schema
-from headrace.sources.sourced import plain, saved
-from headrace.task.background import Background, InlineBackground
-from headrace.task.slot_host import SlotHost
-from headrace.testing.clock import ManualClock
-from headrace.testing.local_runner import LocalRunner, SlotCrash
-from headrace.testing.looking import Looking
-from headrace.testing.replaying import Replay
-from headrace.testing.script import Item, play
+from headrace.runtime.background import Background, InlineBackground
+from headrace.runtime.orders import SlotOrder, SlotReport
+from headrace.runtime.slot import run_slot
+from headrace.runtime.slot_host import SlotHost, release_all
+from headrace.sources.bounded_bus import saved_inputs, underlying_bus
+from headrace.testing.committed_view import CommittedView
+from headrace.testing.replay import Replay
+from headrace.testing.script import DriverCrash, Item, ManualClock, SlotCrash, call_at, play
 
 
-class DriverCrash(BaseException):
-    """Raised by a fault hook: the driver dies here."""
+class LocalRunner:
+    """Slots as objects.
+
+    Args:
+        open_slot: makes the process of a slot, by number.
+        slots: how many there are.
+        tries: how often a slot is run again when its process dies.
+    """
+
+    def __init__(self, open_slot: Callable[[int], SlotHost], slots: int, tries: int = 4) -> None:
+        self._open, self._count, self._tries = open_slot, slots, tries
+        self._hosts: dict[int, SlotHost] = {}
+        self.history: list[SlotOrder] = []
+        self.down: set[int] = set()
+        self._known: list[int] = []
+        self.doubled: Literal["first", "last"] | None = None
+
+    def host(self, slot: int) -> SlotHost:
+        """Return the process of a slot, starting it when it is dead."""
+        if slot not in self._hosts:
+            self._hosts[slot] = self._open(slot)
+        return self._hosts[slot]
+
+    def slots(self) -> list[Slot]:
+        """Return every slot with the identity of its host; each lets go of its stores."""
+        hosts = {number: self.host(number) for number in self._answering()}
+        for host in hosts.values():
+            release_all(host)
+        self._known = list(hosts)
+        return [Slot(number, host.host, host.state_dir.name) for number, host in hosts.items()]
+
+    def _answering(self) -> list[int]:
+        return [number for number in range(self._count) if number not in self.down]
+
+    def has_changed(self) -> bool:
+        """Say whether slots have gone or come back."""
+        return self._answering() != self._known
+
+    def run(self, orders: list[SlotOrder]) -> list[SlotReport]:
+        """Run the orders one by one; a slot whose process dies is run again.
+
+        Slots in
+        ``down`` do not answer: their host is lost. With ``doubled`` two attempts of each order
+        answer, and that report is returned.
+        """
+        if self.has_changed():
+            raise MisplacedError(f"slots have changed: {len(self._known)} were known")
+        if self.doubled is None:
+            return [self.run_one(order) for order in orders]
+        both = [(self.run_one(order), self.run_one(order)) for order in orders]
+        return [pair[0 if self.doubled == "first" else 1] for pair in both]
+
+    def run_one(self, order: SlotOrder) -> SlotReport:
+        """Run one order until an attempt answers."""
+        self.history.append(order)
+        for _ in range(self._tries):
+            try:
+                report = run_slot(order, self.host(order.slot))
+            except SlotCrash:
+                self.kill(order.slot)
+                continue
+            if order.renew:
+                self.kill(order.slot)
+            return report
+        raise UnavailableError(f"slot {order.slot} died {self._tries} times", slot=order.slot)
+
+    def kill(self, slot: int) -> None:
+        """End a slot's process: its memory goes, its disk stays."""
+        host = self._hosts.pop(slot, None)
+        if host is not None:
+            for kept in host.runtimes.values():
+                kept.task.abandon_calls()
+            host.loop.close()
+            host.registry.close_all()
+            host.standbys.close()
+
+    def kill_all(self, slots: Sequence[int] | None = None) -> None:
+        """End several processes, all when none are named."""
+        for slot in list(self._hosts) if slots is None else slots:
+            self.kill(slot)
 
 
-class TestDriver(Looking, Closing):
-    """A job with its bus, its state and its clock, all in reach of a test.
+class TestDriver(CommittedView, Closeable):
+    """A job with its bus, its state and its clock, for tests.
 
-    Use as a context manager, or call ``close``. Streams that the job reads are made with
-    ``create`` before the first ``feed``; the job starts at the first ``advance``.
+    Use it as a context manager, or call ``close``. Make the job's input streams with ``create``
+    before the first ``feed``; the job starts at the first ``advance``.
 
     Args:
         job: made by ``headrace.job``.
         tasks: of each keyed stage.
-        slots: how many processes the tasks are spread over.
+        slots: number of processes that run the tasks.
         key_groups: of the job.
         max_rows, max_bytes: of an epoch.
         overlay_bytes: of one task's changes in an epoch.
-        hosts: state directories that the slots are dealt to.
+        hosts: number of state directories that the slots are divided among.
         seed: of names.
-        home: where files go; a temporary folder when left out.
+        home: folder for files; by default a temporary one.
         memory_bus: keep streams in memory instead of files.
-        background: makes what a slot's process merges files in; at once when left out.
-        durability: as the setting ``state.durability``; of ``backup`` copies are made by
-            ``copy`` only, when the test wants one.
+        background: makes the compaction of a slot's process; by default it runs at once.
+        durability: as the setting ``state.durability``; with ``backup``, copies are only made by
+            ``copy``.
         standby_copies: copies of each task's RocksDB stores on other hosts.
-        job_settings: further settings of the section ``job``, such as ``call_timeout_s``.
-        inputs: what stands for streams, as the tables ``[inputs.NAME]`` of the settings say it.
-        placement: settings of the section ``placement``; a lost host is not waited for unless they
-            say so.
+        job_settings: other settings of the section ``job``, such as ``call_timeout_s``.
+        inputs: what replaces streams, as the tables ``[inputs.NAME]`` of the settings.
+        placement: settings of the section ``placement``; by default the job does not wait for a
+            lost host.
+
+    Attributes:
+        hosts: number of hosts; ``slots`` likewise.
+        job: the job; after a crash of the driver, you can set another version, which starts with
+            the next ``start``.
+        clock: of everything.
+        bus: the streams.
+        home: folder of files.
+        settings: of the run; changes take effect at the next ``start``.
     """
 
     __test__ = False
@@ -112,11 +196,12 @@ class TestDriver(Looking, Closing):
         placement: Mapping[str, Any] | None = None,
         inputs: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        self._job, self._slots, self._hosts = job, slots, hosts
+        self.job, self.slots, self.hosts = job, slots, hosts
         self._background = background
         self._own_home = home is None
         self.home = Path(tempfile.mkdtemp(prefix="headrace-")) if home is None else home
         self.clock = ManualClock(seed=seed)
+        self._steady = SteadyClock(self.clock)
         self.settings = Settings(
             home=self.home,
             inputs=read_inputs(inputs or {}),
@@ -140,24 +225,24 @@ class TestDriver(Looking, Closing):
         self.runners = {job.name: self.runner}
         self._parts: list[Coordinator] = []
         self._turn = 0
-        self.copier: Copier | None = None
+        self.copier: BackupCopier | None = None
         self._replay: Replay | None = None
 
     def _open_bus(self) -> Bus:
         address = "memory:" if self._memory_bus else str(self.settings.bus_dir)
-        return open_bus(address, BusOptions(fsync=Fsync.NEVER), clock=self.clock)
+        return open_bus(address, BusOptions(fsync=Fsync.NEVER), clock=self._steady)
 
     def _new_runner(self, part: str) -> LocalRunner:
-        return LocalRunner(lambda slot: self._open_slot(part, slot), self._slots)
+        return LocalRunner(lambda slot: self._open_slot(part, slot), self.slots)
 
     def _open_slot(self, part: str, slot: int) -> SlotHost:
         return open_host(
-            storage=places(self.settings, part).storage,
-            bus=saved(plain(self.bus), places(self.settings, part).storage),
-            state_dir=self.state_dir(slot % self._hosts),
+            storage=job_storages(self.settings, part).storage,
+            bus=saved_inputs(underlying_bus(self.bus), job_storages(self.settings, part).storage),
+            state_dir=self.state_dir(slot % self.hosts),
             clock=self.clock,
             files=self._files,
-            copy=places(self.settings, self._job.name).copy,
+            copy=job_storages(self.settings, self.job.name).copy,
             cache_bytes=self.settings.state.cache_bytes,
             background=self._background(),
             background_of_standbys=self._background(),
@@ -166,7 +251,7 @@ class TestDriver(Looking, Closing):
     @property
     def storage(self) -> Path:
         """The job's folder."""
-        return places(self.settings, self._job.name).storage
+        return job_storages(self.settings, self.job.name).storage
 
     def state_dir(self, host: int) -> Path:
         """The folder of a host's stores."""
@@ -194,9 +279,10 @@ class TestDriver(Looking, Closing):
         rows: Iterable[Mapping[str, Any]] | pa.Table,
         partition: int | None = None,
     ) -> None:
-        """Append records; by key where the stream has one and no partition is named.
+        """Append records; by key if the stream has one and no partition is given.
 
-        A column that a row leaves out is null; one that was added to the stream has its default.
+        A column that a row leaves out is null; a column that was added to the stream has its
+        default.
 
         Raises:
             InvalidInputError: a column that the stream does not have, or a value that does
@@ -211,19 +297,19 @@ class TestDriver(Looking, Closing):
 
     @classmethod
     def replay(cls, job: Job, path: Path | str, **options: Any) -> Self:
-        """Return a driver that stands before an epoch that was recorded, with what it read.
+        """Return a driver before a recorded epoch, with the rows that it read.
 
         ``advance`` runs that epoch and no other, and raises what it raised. Nothing leaves the
         test: streams are in memory, and sinks get nothing.
 
         Args:
-            job: as it is now; may have changed in ways that its state can follow.
+            job: its current code, which can differ in ways that its state can follow.
             path: written by ``headrace jobs replay JOB --epoch N``.
             **options: of a driver, such as ``slots``.
 
         Raises:
             CorruptDataError: the file is damaged.
-            InvalidInputError: there is no such file, or it is of another job.
+            InvalidInputError: there is no such file, or it belongs to another job.
         """
         with ArchiveReader(Path(path)) as archive:
             replay = Replay(archive, job, Path(path))
@@ -239,28 +325,28 @@ class TestDriver(Looking, Closing):
 
     @property
     def recording(self) -> Recording | None:
-        """What is replayed: which epoch, and the error that it ended with; ``None``: nothing."""
+        """What is replayed: the epoch, and its error; ``None``: nothing."""
         return None if self._replay is None else self._replay.recording
 
     def start(self) -> Coordinator:
         """Start a driver of all parts; a new one takes over from the one before.
 
         Returns:
-            The coordinator of the first part, which most jobs have only.
+            The coordinator of the first part; most jobs have only one.
         """
         if self._replay is None:
-            graph = self._job.build()
-            self.bus = sourced_bus(graph, self.bus, self.settings, self._files, self.clock)
+            graph = self.job.build()
+            self.bus = bounded_bus(graph, self.bus, self.settings, self._files, self.clock)
         deployed = self._deployed()
         storages = (one.storage.root for one in deployed)
-        tell_parts(self.bus, storages, self._files, self.clock)
+        share_bounded_inputs(self.bus, storages, self._files, self.clock)
         self.copier = deployed[0].copier
         self._let_go()
         started = []
         try:
             for one in deployed:
                 runner = self.runners.setdefault(one.plan.job, self._new_runner(one.plan.job))
-                started.append(one.coordinator(runner, self.bus, self.clock, self.settings))
+                started.append(one.coordinator(runner, self.bus, self._steady, self.settings))
                 if self._replay is not None:
                     self._replay.prepare(started[-1])
                 started[-1].start()
@@ -272,7 +358,7 @@ class TestDriver(Looking, Closing):
         return started[0]
 
     def _deployed(self) -> Sequence[Deployment]:
-        parts = (self._job.build(), self.bus, self.settings, self.clock, self._files)
+        parts = (self.job.build(), self.bus, self.settings, self.clock, self._files)
         return deploy(*parts) if self._replay is None else self._replay.deployed(*parts)
 
     def _let_go(self) -> None:
@@ -282,25 +368,25 @@ class TestDriver(Looking, Closing):
 
     @property
     def coordinator(self) -> Coordinator:
-        """The driver of the first part, started when there is none."""
+        """The driver of the first part, started if there is none."""
         return self.parts[0]
 
     @property
     def parts(self) -> list[Coordinator]:
-        """The drivers of all parts of the job, senders first, started when there are none.
+        """The drivers of all parts of the job, senders first, started if there are none.
 
-        There is one, but for jobs with ``partition_by(..., via="bus")``.
+        There is one, except for jobs with ``partition_by(..., via="bus")``.
         """
         if not self._parts:
             self.start()
         return self._parts
 
     def advance(self, *, part: int | None = None, force: bool = False) -> EpochSummary | None:
-        """Run one epoch of one part, each in turn; ``None`` when there is nothing to do.
+        """Run one epoch of one part, the parts in turn; ``None`` if there is nothing to do.
 
         Args:
-            part: only of this one, by its number in ``parts``.
-            force: run every task even when nothing is due.
+            part: only this part, by its number in ``parts``.
+            force: run every task even if nothing is due.
         """
         parts = self.parts
         if self._replay is not None and self._replay.is_over(parts[0].state.epoch):
@@ -319,7 +405,7 @@ class TestDriver(Looking, Closing):
         """Run epochs until nothing is left to do; returns how many.
 
         Raises:
-            InvalidInputError: after ``limit`` epochs there still is something to do.
+            InvalidInputError: after ``limit`` epochs there is still something to do.
         """
         for epochs in range(limit):
             if self.advance() is None:
@@ -327,15 +413,15 @@ class TestDriver(Looking, Closing):
         raise InvalidInputError(f"still not idle after {limit} epochs")
 
     def play(self, stream: str, script: Iterable[Mapping[str, Any] | Item]) -> None:
-        """Feed rows, with crashes and other things that happen as items among them.
+        """Feed rows, with crashes and other events as items between them.
 
-        Items are made by functions of ``headrace.testing``: ``crash``, ``restart``,
-        ``advance_clock``, ``idle``, ``epoch``, ``settled``, ``finish``, and ``rows`` for those of
-        another stream or of one partition. Rows wait for the next item; at the end epochs run
-        until there is nothing to do.
+        Make items with functions of ``headrace.testing``: ``crash``, ``restart``,
+        ``advance_clock``, ``jump_clock``, ``idle``, ``epoch``, ``settled``, ``finish``, and
+        ``rows`` for rows of another stream or of one partition. Rows wait for the next item; at
+        the end, epochs run until there is nothing to do.
 
         Args:
-            stream: that rows without ``rows`` go to.
+            stream: the stream of rows without ``rows``.
             script: rows and items, in the order in which they happen.
 
         Raises:
@@ -344,28 +430,28 @@ class TestDriver(Looking, Closing):
         play(self, stream, script)
 
     def idle_ms(self, stream: str) -> int:
-        """Return after how long without rows a partition of a stream is idle, ms.
+        """Return the idle timeout of a stream's partitions, ms.
 
         Raises:
             InvalidInputError: no input that reads it has ``idle=``.
         """
-        inputs = [o for o in self._job.build().operators if isinstance(o, Input)]
+        inputs = [o for o in self.job.build().operators if isinstance(o, Input)]
         found = [o.idle_ms for o in inputs if o.stream == stream and o.idle_ms is not None]
         if not found:
             raise InvalidInputError(
-                f"stream {stream!r} is never idle: no input of job {self._job.name!r} reads it "
+                f"stream {stream!r} is never idle: no input of job {self.job.name!r} reads it "
                 'with idle=, such as g.input("events", time="at", idle="1m")'
             )
         return max(found)
 
     def finish(self) -> int:
-        """End the inputs here: run to their ends, close all windows; returns the epochs."""
+        """End the inputs here: run to their ends, close all windows; return how many epochs."""
         for coordinator in self.parts:
             coordinator.end_at_present()
         return self.run()
 
     def crash(self, *, lose_hosts: Sequence[int] = ()) -> None:
-        """End every process without warning; with the disks of some hosts, if wanted."""
+        """End every process without warning, with or without the disks of some hosts."""
         self._let_go()  # as the end of a process ends its connections
         for runner in self.runners.values():
             runner.kill_all()
@@ -375,54 +461,57 @@ class TestDriver(Looking, Closing):
         for host in lose_hosts:
             shutil.rmtree(self.state_dir(host), ignore_errors=True)
 
+    @property
+    def clock_doubt(self) -> ClockDeviation | None:
+        """Why the driver does not believe the clock, after ``clock.jump``; ``None``: it does."""
+        return self._steady.doubt
+
+    def accept_clock(self) -> None:
+        """Let the driver believe the clock as it is, as ``headrace jobs accept-clock`` does."""
+        accept_clock(self._steady, self.storage, self._files)
+
     def lose_host(self, host: int) -> None:
-        """Let a host be gone: its processes end, and its slots answer no more."""
-        slots = [slot for slot in range(self._slots) if slot % self._hosts == host]
+        """Lose a host: its processes end, and its slots no longer answer."""
+        slots = [slot for slot in range(self.slots) if slot % self.hosts == host]
         for runner in self.runners.values():
             runner.kill_all(slots)
             runner.down.update(slots)
 
     def bring_back(self, host: int) -> None:
-        """Let a lost host be there again, with what its disk holds."""
-        slots = {slot for slot in range(self._slots) if slot % self._hosts == host}
+        """Bring a lost host back, with the contents of its disk."""
+        slots = {slot for slot in range(self.slots) if slot % self.hosts == host}
         for runner in self.runners.values():
             runner.down -= slots
 
     def advance_with_crash(
         self, point: str, nth: int = 1, step: Callable[[], object] | None = None
     ) -> bool:
-        """Run one epoch, or another step, in which the process dies at a pass of a fault point.
+        """Run one epoch, or another step, in which the process dies at a fault point.
 
-        Points that begin with ``slot.`` kill the slot's process, which is run again as Spark
-        would; all others kill the driver, and with it everything.
+        Points that start with ``slot.`` kill the slot's process, which runs again as with Spark;
+        all others kill the driver, and with it everything.
 
         Args:
             point: its name.
-            nth: at which pass.
-            step: what to do; an epoch when left out.
+            nth: at which pass of the point.
+            step: what to run; by default an epoch.
 
         Returns:
-            Whether the point was passed n times, so that something really died.
+            Whether the point was passed n times, so that the process really died.
         """
-        seen = 0
 
-        def hook(name: str) -> None:
-            nonlocal seen
-            if name == point:
-                seen += 1
-                if seen == nth:
-                    raise SlotCrash(point) if name.startswith("slot.") else DriverCrash(point)
+        def die() -> None:
+            raise SlotCrash(point) if point.startswith("slot.") else DriverCrash(point)
 
-        with ExitStack() as stack:
-            stack.enter_context(injected(hook, (point,)))
+        with call_at(point, die, nth) as passes:
             try:
                 (step or self.advance)()
             except DriverCrash:
                 self.crash()
-        return seen >= nth
+        return len(passes) >= nth
 
-    def copy(self) -> CopyStatus:
-        """Copy the newest epoch to job_dir now; only with a durability of ``backup``.
+    def copy(self) -> BackupStatus:
+        """Copy the latest epoch to job_dir now; only with the durability ``backup``.
 
         Raises:
             InvalidInputError: there is no copy with another durability.
@@ -433,7 +522,7 @@ class TestDriver(Looking, Closing):
         return self.copier.status
 
     def _folders(self) -> list[Path]:
-        return [self.storage, *part_folders(self.settings, self._job.name)]
+        return [self.storage, *part_folders(self.settings, self.job.name)]
 
     def close(self) -> None:
         """End everything and remove the temporary folder."""

@@ -16,15 +16,14 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import ClosedError, InvalidInputError
-from headrace.state.backend import Backend
-from headrace.state.position import Position
+from headrace.state.backend import Backend, Position
 
 FIRST, SECOND = Position("line", 1, "d1"), Position("line", 2, "d2")
 STORES = ("a", "b")
 
 
 class StoreContract(ABC):
-    """The contract of ``headrace.state.Backend``; pytest runs it through a subclass.
+    """The contract of ``headrace.state.backend.Backend``; pytest runs it through a subclass.
 
     ``is_durable`` says whether entries survive ``close`` and a new ``open``.
     """

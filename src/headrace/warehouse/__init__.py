@@ -1,7 +1,7 @@
 """The warehouse: tables with a partition for each day, committed by epochs, read by anyone.
 
-``g.output_table`` fills them. ``Table`` tells a reader which files hold the committed rows; plain
-readers take ``warehouse/NAME/*/*.parquet``. Which steps a commit has is in ``receiver``.
+``g.output_table`` writes them. ``Table`` returns the files with the committed rows; other readers
+use ``warehouse/NAME/*/*.parquet``. The steps of a commit are in ``receiver``.
 """
 
 from headrace.warehouse.table import DayInfo, Table, named_table, readable_tables, table_names

@@ -1,24 +1,24 @@
-"""A table bound to its warehouse: how rows become files, and who takes them."""
+"""A table bound to its warehouse: how rows become files, who commits them, compaction by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import pyarrow as pa
 
+from headrace.clock import Clock, Deadline
 from headrace.config.settings import Settings
 from headrace.errors import InvalidInputError
-from headrace.files import Bytes
-from headrace.graph.daily import DailyTable
+from headrace.files import Bytes, Files
 from headrace.graph.operators import JobGraph, Operator, SendToSink
-from headrace.graph.sinks import Receiver, SinkSite
-from headrace.warehouse.compaction import Aims
-from headrace.warehouse.delta import DeltaReceiver
-from headrace.warehouse.packet import encode
+from headrace.graph.sinks import DailyTable, Receiver, ReceiverAwayError, SinkSite
+from headrace.warehouse import delta
+from headrace.warehouse.day_files import FileSizeTargets, encode_packet
+from headrace.warehouse.delta import DELTA_LOG, DeltaReceiver
 from headrace.warehouse.receiver import TableReceiver
-from headrace.warehouse.snapshot import Place
+from headrace.warehouse.snapshot import TableLocation, existing_snapshot
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,18 @@ class TableSink(DailyTable):
     """
 
     folder: str = ""
-    aims: Aims = field(default_factory=Aims)
+    aims: FileSizeTargets = field(default_factory=FileSizeTargets)
 
     def prepare(self, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> list[Bytes]:
         """Return the files of all days, one after the other."""
         assert self.time is not None
-        return encode(batches, schema, self.time, self.order)
+        return encode_packet(batches, schema, self.time, self.order)
 
     def open(self, site: SinkSite) -> Receiver:
         """Take the table, which is made when it is missing."""
         if self.form == "delta":
             return DeltaReceiver(Path(self.folder), self, site)
-        return TableReceiver(Place(Path(self.folder)), self, self.aims, site)
+        return TableReceiver(TableLocation(Path(self.folder)), self, self.aims, site)
 
 
 def with_warehouse(graph: JobGraph, settings: Settings) -> JobGraph:
@@ -65,12 +65,65 @@ def with_warehouse(graph: JobGraph, settings: Settings) -> JobGraph:
         seen.add(table.name)
         own = {one.name: getattr(table, one.name) for one in fields(DailyTable)}
         folder = str(settings.warehouse_dir / table.name)
-        return replace(operator, sink=TableSink(**own, folder=folder, aims=aims_of(settings)))
+        return replace(
+            operator, sink=TableSink(**own, folder=folder, aims=size_targets_of(settings))
+        )
 
     return replace(graph, operators=tuple(map(bound, graph.operators)))
 
 
-def aims_of(settings: Settings) -> Aims:
+def size_targets_of(settings: Settings) -> FileSizeTargets:
     """Return how large files are to be by the settings."""
     found = settings.warehouse
-    return Aims(found.file_bytes, found.merge_files, int(found.keep_s * 1000))
+    return FileSizeTargets(found.file_bytes, found.merge_files, int(found.keep_s * 1000))
+
+
+WAIT_S = 30.0
+_PAUSE_S = 0.05
+
+
+def compact_table(
+    folder: Path, aims: FileSizeTargets, files: Files, clock: Clock
+) -> tuple[int, int]:
+    """Merge the small files of all days of a table, however few they are.
+
+    A running job waits for a step of it, or each step for an epoch, up to half a minute.
+
+    Args:
+        folder: of the table.
+        aims: of its files.
+        files: the file system.
+        clock: time and names.
+
+    Returns:
+        How many files there were before, and are since.
+
+    Raises:
+        InvalidInputError: there is no such table, or its file system cannot exchange folders.
+        ReceiverAwayError: the job writes to it all the time.
+    """
+    deadline = Deadline(clock, WAIT_S)
+
+    def begin_again() -> None:
+        nonlocal deadline
+        deadline = Deadline(clock, WAIT_S)
+
+    while True:
+        try:
+            if (folder / DELTA_LOG).is_dir():
+                return delta.compact(folder, aims.keep_ms, files)
+            return _compact(folder, aims, files, clock, begin_again)
+        except ReceiverAwayError:
+            if deadline.expired:
+                raise
+            clock.sleep(_PAUSE_S)
+
+
+def _compact(
+    folder: Path, aims: FileSizeTargets, files: Files, clock: Clock, on_step: Callable[[], None]
+) -> tuple[int, int]:
+    place = TableLocation(folder)
+    held = existing_snapshot(place)
+    table = DailyTable(folder.name, held.time, held.order)
+    site = SinkSite(held.job, held.operator, held.schema, clock, files)
+    return TableReceiver(place, table, aims, site).compact(on_step)

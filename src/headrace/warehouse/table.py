@@ -1,9 +1,12 @@
-"""``Table``: what a reader may know of a table, and the files that hold its committed rows."""
+"""``Table``: what a reader may know of a table, and the files that hold its committed rows.
+
+SQL on DuckDB and on Spark share how they name columns and report missing tables.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -12,25 +15,46 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.errors import HeadraceError, InvalidInputError
-from headrace.graph.daily import PARTITION
-from headrace.graph.sinks import NO_TIME
-from headrace.warehouse.compaction import filled
-from headrace.warehouse.days import read_days
-from headrace.warehouse.delta_log import DELTA_LOG, snapshot_of
-from headrace.warehouse.snapshot import Place, existing, folder_of
+from headrace.graph.sinks import NO_TIME, PARTITION
+from headrace.warehouse.day_files import filled
+from headrace.warehouse.delta import DELTA_LOG, snapshot_of
+from headrace.warehouse.snapshot import TableLocation, existing_snapshot, folder_of, read_days
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """Number names of columns that come again, for a row has each once."""
+    taken: list[str] = []
+    for name in names:
+        free, number = name, 0
+        while free in taken or (number and free in names):
+            number += 1
+            free = f"{name}_{number}"
+        taken.append(free)
+    return taken
+
+
+def missing_tables(told: str, failed: Mapping[str, HeadraceError]) -> str:
+    """Return why a query was refused, with the tables that it could not have.
+
+    Args:
+        told: by the engine.
+        failed: tables that cannot be read.
+    """
+    missing = [error.message for name, error in failed.items() if name.lower() in told.lower()]
+    return "; ".join([told, *missing])
 
 
 @dataclass(frozen=True)
 class DayInfo:
-    """What is known of a day of a table.
+    """A day of a table.
 
     Args:
         day: such as ``2013-01-31``.
-        rows: how many it has.
-        files: how many files they are in.
-        bytes: how long these are.
+        rows: how many it contains.
+        files: number of files.
+        bytes: size of these files.
         is_complete: whether the watermark has passed it.
-        late_rows: how many came when the watermark of their own partition had.
+        late_rows: rows that were read when the watermark of their own partition had passed it.
     """
 
     day: str
@@ -42,26 +66,28 @@ class DayInfo:
 
 
 class Table:
-    """A table of the warehouse, as one snapshot has it: whole epochs, each row once.
+    """One snapshot of a table of the warehouse: complete epochs, each row once.
 
-    The files stay for the setting ``warehouse.keep_s`` after others took their place; ``refresh``
-    turns to the newest snapshot.
+    The files stay for the setting ``warehouse.keep_s`` after others replaced them; ``refresh``
+    reads the latest snapshot.
 
     Args:
         folder: of the table, ``warehouse/NAME`` below the setting ``home``.
 
     Raises:
-        InvalidInputError: no job has made it.
+        InvalidInputError: no job has created it.
     """
 
     def __init__(self, folder: str | PathLike[str]) -> None:
-        self._place = Place(Path(folder))
+        self._place = TableLocation(Path(folder))
         self.is_delta = (Path(folder) / DELTA_LOG).is_dir()
         self.refresh()
 
     def refresh(self) -> None:
-        """Turn to the newest snapshot."""
-        self._snapshot = snapshot_of(self._place.root) if self.is_delta else existing(self._place)
+        """Read the latest snapshot."""
+        self._snapshot = (
+            snapshot_of(self._place.root) if self.is_delta else existing_snapshot(self._place)
+        )
 
     @property
     def name(self) -> str:
@@ -75,12 +101,12 @@ class Table:
 
     @property
     def time(self) -> str:
-        """The column that days are of."""
+        """The column that determines the day."""
         return self._snapshot.time
 
     @property
     def schema(self) -> pa.Schema:
-        """Its columns, without that of the partition."""
+        """Its columns, without the partition column."""
         return self._snapshot.schema
 
     @property
@@ -90,7 +116,7 @@ class Table:
 
     @property
     def watermark(self) -> int | None:
-        """How far event time had come at the last change, ms; ``None``: not known, or ended."""
+        """The watermark at the last change, ms; ``None``: unknown, or ended."""
         found = self._snapshot.watermark
         return found if NO_TIME < found < -NO_TIME else None
 
@@ -112,7 +138,7 @@ class Table:
             days: one, or several as ``2013-01-01..2013-01-31``; ``None``: all.
 
         Raises:
-            InvalidInputError: ``days`` is no range.
+            InvalidInputError: ``days`` is not a range.
         """
         wanted = list(self._snapshot.days)
         if days is not None:
@@ -138,7 +164,7 @@ class Table:
                     yield from table.to_batches()
 
     def to_arrow(self, days: str | None = None) -> pa.Table:
-        """Return the rows of days as one Arrow table, with the column of the partition.
+        """Return the rows of days as one Arrow table, with the partition column.
 
         Args:
             days: as for ``files``.
@@ -162,15 +188,15 @@ def table_names(warehouse: str | PathLike[str]) -> list[str]:
         path.name
         for path in root.iterdir()
         if not path.name.startswith(".")
-        and (Place(path).snapshot.exists() or (path / DELTA_LOG).is_dir())
+        and (TableLocation(path).snapshot.exists() or (path / DELTA_LOG).is_dir())
     )
 
 
 def named_table(warehouse: str | PathLike[str], name: str) -> Table:
-    """Return a table of a warehouse.
+    """Return a table of a warehouse by its name.
 
     Raises:
-        InvalidInputError: there is none of that name.
+        InvalidInputError: there is no table of that name.
     """
     names = table_names(warehouse)
     if name in names:
@@ -183,9 +209,9 @@ def named_table(warehouse: str | PathLike[str], name: str) -> Table:
 def readable_tables(
     warehouse: str | PathLike[str],
 ) -> tuple[list[Table], dict[str, HeadraceError]]:
-    """Return the tables in a folder that can be read, and of the others why they cannot.
+    """Return the readable tables in a folder, and why the others cannot be read.
 
-    One that is damaged, or that others made, must not keep the rest from readers.
+    A damaged table, or one that others made, does not prevent reading the others.
     """
     found, failed = [], {}
     for name in table_names(warehouse):

@@ -9,14 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.bench.stores.cases import BY_NAME, CASES, FULL, QUICK, WORKLOADS, Case
-from headrace.bench.stores.command import chosen
-from headrace.bench.stores.figures import draw
-from headrace.bench.stores.jobs import create_streams, feed, fill, make_job
-from headrace.bench.stores.latency import distribution
-from headrace.bench.stores.report import lines, markdown, ratios, rows_of
-from headrace.bench.stores.usage import snapshot
-from headrace.bench.workload import random_ids
+from headrace.bench.readwrite import random_ids
+from headrace.bench.store_jobs import (
+    BY_NAME,
+    CASES,
+    FULL,
+    QUICK,
+    WORKLOADS,
+    Case,
+    create_streams,
+    feed,
+    fill,
+    make_job,
+)
+from headrace.bench.store_latency import distribution
+from headrace.bench.store_rates import snapshot
+from headrace.bench.stores import chosen, draw, lines, markdown, ratios, rows_of
 from headrace.errors import InvalidInputError
 from headrace.testing import TestDriver
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.bench.workload import (
+from headrace.bench.readwrite import (
     PARTITIONS,
     counted,
     counting_job,
@@ -17,7 +17,7 @@ from headrace.bench.workload import (
     random_ids,
     write_parquet,
 )
-from headrace.testing.driver import TestDriver
+from headrace.testing import TestDriver
 
 
 def test_ids_are_uniform_in_range_and_the_same_each_time() -> None:
@@ -28,11 +28,13 @@ def test_ids_are_uniform_in_range_and_the_same_each_time() -> None:
 
 @pytest.mark.parametrize("path", ["message", "batch"])
 @pytest.mark.parametrize("store", ["rocksdb", "memory"])
-def test_all_messages_are_counted(path: str, store: str) -> None:
-    """The check reads what was committed, whatever path and store made it."""
-    job = counting_job(path, store)
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("key", ["int", "string"])
+def test_all_messages_are_counted(path: str, store: str, whole: bool, key: str) -> None:
+    """The check reads what was committed, whatever path, store and messages made it."""
+    job = counting_job(path, store, whole=whole, key=key)
     with TestDriver(job, key_groups=512) as driver:
-        stream = create_stream(driver.bus)
+        stream = create_stream(driver.bus, key)
         for seed in (1, 2):
             feed(stream, random_ids(1_001, 300, seed))
             driver.run()

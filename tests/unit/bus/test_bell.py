@@ -4,18 +4,18 @@ import threading
 
 import pytest
 
-from headrace.bus.bell import Bell, FolderWatch
+from headrace.bus.log_stream import AppendNotifier, FolderWatcher
 
 
 @pytest.fixture
 def watch():
-    watch = FolderWatch()
+    watch = FolderWatcher()
     yield watch
     watch.close()
 
 
 def test_an_index_file_that_begins_or_grows_rings(tmp_path, watch):
-    bell = Bell()
+    bell = AppendNotifier()
     assert watch.add(tmp_path, bell)
     for content in ("a", "b"):
         seen = bell.count
@@ -26,7 +26,7 @@ def test_an_index_file_that_begins_or_grows_rings(tmp_path, watch):
 
 
 def test_each_stream_has_its_own_bell(tmp_path, watch):
-    bells = {name: Bell() for name in ("a", "b")}
+    bells = {name: AppendNotifier() for name in ("a", "b")}
     for name, bell in bells.items():
         (tmp_path / name).mkdir()
         assert watch.add(tmp_path / name, bell)
@@ -38,11 +38,11 @@ def test_each_stream_has_its_own_bell(tmp_path, watch):
 
 
 def test_a_folder_that_cannot_be_watched_is_told(tmp_path, watch):
-    assert not watch.add(tmp_path / "missing", Bell())
+    assert not watch.add(tmp_path / "missing", AppendNotifier())
 
 
 def test_closing_wakes_all_who_wait(tmp_path):
-    watch, bell = FolderWatch(), Bell()
+    watch, bell = FolderWatcher(), AppendNotifier()
     watch.add(tmp_path, bell)
     waiter = threading.Thread(target=bell.wait, args=(0, 60))
     waiter.start()

@@ -8,8 +8,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from headrace.bus import BusOptions, FileBus, Fsync, MemoryBus, Producer, StreamSpec, open_bus
-from headrace.bus.entries import APPEND, ENTRY, SEQUENCED, Entry
+from headrace.bus import (
+    BusOptions,
+    Fence,
+    FileBus,
+    Fsync,
+    MemoryBus,
+    Producer,
+    StreamSpec,
+    open_bus,
+)
+from headrace.bus.index_table import APPEND, ENTRY, SEQUENCED, Entry
 from headrace.errors import InvalidInputError, UnavailableError
 from headrace.faults import injected
 from headrace.files import Files
@@ -61,6 +70,17 @@ def test_a_small_file_is_copied_into_the_segment(tmp_path):
         assert len(segments(tmp_path)) == 1
 
 
+def test_of_a_large_file_only_the_ranges_that_are_named_are_appended(tmp_path):
+    """The rest is of other partitions."""
+    source = tmp_path / "out"
+    first, second = (b"".join(map(bytes, encode_frame(rows(n, 2000)))) for n in (0, 2000))
+    Files().write_new(source, [first, second, first])
+    with FileBus(tmp_path, BusOptions(adopt_bytes=4096)) as bus:
+        stream = bus.create(SPEC)
+        stream.append_file(0, source, [(len(first), len(first) + len(second))])
+        assert list(range(2000, 4000)) == ids_of(stream)
+
+
 def test_a_file_of_another_disk_is_adopted_by_a_copy(tmp_path, monkeypatch):
     source = frame_file(tmp_path / "out", 2000)
     link = os.link
@@ -101,7 +121,7 @@ def test_segments_and_index_files_roll_under_an_open_reader(tmp_path):
         assert len(segments(tmp_path)) == 7
     with FileBus(tmp_path) as again:
         assert list(range(20)) == ids_of(again.stream("s"))
-    assert len(list((tmp_path / "streams/s/p-00000").glob("index-*.log"))) == 7
+    assert len(list((tmp_path / "streams/s/p-00000").glob("index-*.log"))) == 5
 
 
 class WatchedFiles(Files):
@@ -154,6 +174,14 @@ def test_always_answers_a_duplicate_only_when_it_is_durable(tmp_path, files):
     assert "sync log" in files.events
 
 
+def test_what_was_removed_before_it_was_synced_does_not_keep_a_bus_from_closing(tmp_path):
+    options = BusOptions(fsync=Fsync.INTERVAL, fsync_interval_ms=3_600_000)
+    with FileBus(tmp_path, options) as bus, FileBus(tmp_path) as other:
+        bus.create(SPEC).append(0, rows(1))
+        other.remove("s")
+        assert bus.names() == []
+
+
 def test_interval_syncs_from_a_thread(tmp_path, files):
     options = BusOptions(fsync=Fsync.INTERVAL, fsync_interval_ms=20)
     with FileBus(tmp_path, options, files=files) as bus:
@@ -203,6 +231,15 @@ def test_a_full_disk_refuses_and_appends_go_on_when_there_is_room(tmp_path, file
         assert ids_of(stream) == [0, 2]
     with FileBus(tmp_path) as again:
         assert ids_of(again.stream("s")) == [0, 2]
+
+
+def test_of_many_generations_of_a_job_the_newest_is_known(tmp_path):
+    """Those before it go, but for a few."""
+    with FileBus(tmp_path) as bus:
+        for generation in range(1, 21):
+            bus.fence(Fence("job", generation))
+            assert bus.fenced("job") == generation
+    assert 1 < len(list(tmp_path.glob("*/job/*"))) < 10
 
 
 def test_few_files_stay_open_for_many_partitions(tmp_path):

@@ -9,11 +9,13 @@ import pyarrow as pa
 import pytest
 
 from headrace.bus import BusOptions, FileBus, Fsync, Stream, StreamSpec
-from headrace.bus.entries import ENTRY, ENTRY_BYTES
+from headrace.bus.index_table import ENTRY, ENTRY_BYTES
 from headrace.errors import CorruptDataError
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 OPTIONS = BusOptions(fsync=Fsync.NEVER)
+BEFORE = 2
+"""Entries that an index file has before those of appends."""
 
 
 def rows(first: int, count: int) -> pa.RecordBatch:
@@ -180,13 +182,48 @@ def test_an_index_that_shrinks_under_a_reader_is_found(partition):
         stream = bus.stream("s")
         assert stream.ends() == [6]
         cut(partition.index, 2 * ENTRY_BYTES)
-        with pytest.raises(CorruptDataError, match=r"has shrunk: found 256 bytes, .* 512"):
+        with pytest.raises(CorruptDataError, match=r"has shrunk: found 256 bytes, .* 640"):
+            stream.ends()
+
+
+def test_an_index_that_another_takes_the_place_of_is_found_by_a_reader(partition, tmp_path):
+    """As when the folder of a partition is put back from where less had been appended."""
+    with FileBus(tmp_path / "other", OPTIONS) as bus:
+        bus.create(StreamSpec("s", 1, SCHEMA)).append(0, rows(0, 2))
+    with FileBus(partition.root, OPTIONS) as bus:
+        stream = bus.stream("s")
+        assert stream.ends() == [6]
+        shutil.copy(tmp_path / "other/streams/s/p-00000/index-000000.log", partition.folder)
+        with pytest.raises(CorruptDataError, match=r"has lost index entries: .* at 6 or later"):
+            stream.ends()
+
+
+@pytest.mark.parametrize("left", [1, 3])
+def test_an_index_file_that_does_not_end_where_the_next_begins_is_found_by_a_reader(
+    partition, left
+):
+    """The next one counts two appends; the reader finds fewer, or more, before it."""
+    whole = partition.index.read_bytes()
+    cut(partition.index, (BEFORE + 2) * ENTRY_BYTES)
+    with open(partition.index, "ab") as file:
+        file.write(b"torn")
+    assert partition.append_and_read() == [0, 1, 2, 3, 100, 101]
+    following = partition.folder / "index-000001.log"
+    counted = following.read_bytes()
+    following.unlink()
+    cut(partition.index, BEFORE * ENTRY_BYTES)
+    with FileBus(partition.root, OPTIONS) as reader:
+        stream = reader.stream("s")
+        assert stream.ends() == [0]
+        partition.index.write_bytes(whole[: (BEFORE + left) * ENTRY_BYTES])
+        following.write_bytes(counted)
+        with pytest.raises(CorruptDataError, match=r"index-000001\.log does not follow"):
             stream.ends()
 
 
 def test_an_index_entry_that_is_gone_leaves_a_gap_that_is_found(partition):
     data = partition.index.read_bytes()
-    partition.index.write_bytes(data[: 2 * ENTRY_BYTES] + data[3 * ENTRY_BYTES :])
+    partition.index.write_bytes(data[: 3 * ENTRY_BYTES] + data[4 * ENTRY_BYTES :])
     with pytest.raises(CorruptDataError, match="found an append at offset 4, expected 2"):
         partition.read()
 
@@ -203,15 +240,19 @@ def test_an_index_of_another_partition_is_found(tmp_path):
         bus.stream("s").ends()
 
 
-def test_segments_beyond_the_index_are_never_swept(tmp_path):
-    """A lost index must not make the data behind it look like rubbish."""
+@pytest.mark.parametrize("left", [0, 1])
+def test_segments_beyond_the_index_are_never_swept(tmp_path, left):
+    """An index that is lost, or its end, must not make the data behind it look like rubbish."""
     options = BusOptions(fsync=Fsync.NEVER, segment_bytes=1)
     with FileBus(tmp_path, options) as bus:
         stream = bus.create(StreamSpec("s", 1, SCHEMA))
         for first in (0, 1, 2):
             stream.append(0, rows(first, 1))
     folder = tmp_path / "streams" / "s" / "p-00000"
-    (folder / "index-000000.log").unlink()
+    if left:
+        cut(folder / "index-000000.log", (BEFORE + left) * ENTRY_BYTES)
+    else:
+        (folder / "index-000000.log").unlink()
     with FileBus(tmp_path, options) as bus, pytest.raises(CorruptDataError, match="has lost index"):
         bus.stream("s").append(0, rows(9, 1))
     assert len(list(folder.glob("*.seg"))) == 3

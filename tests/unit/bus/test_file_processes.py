@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -139,6 +140,30 @@ def test_a_lock_that_is_held_too_long_is_reported(root):
         os.close(descriptor)
         stream.append(0, pa.record_batch([[1]], ["id"]))
     assert ids_in(root) == [1]
+
+
+def test_a_process_that_is_stopped_with_the_lock_delays_others_for_a_while(root):
+    """When it is continued, its append comes behind theirs, and it appends on."""
+    program = """
+    import signal
+    times = [1]
+    def freeze(point):
+        if times:
+            times.pop()
+            os.kill(os.getpid(), signal.SIGSTOP)
+    with injected(freeze, ("bus.frame_written",)):
+        assert stream.append(0, rows(1)).first_offset == 2
+    assert stream.append(0, rows(2)).first_offset == 3
+    """
+    stopped = start(root, program)
+    assert os.WIFSTOPPED(os.waitpid(stopped.pid, os.WUNTRACED)[1])
+    with FileBus(root, BusOptions(seal_after_s=0.01)) as bus:
+        for number in (10, 11):
+            bus.stream("s").append(0, pa.record_batch([[number]], ["id"]))
+        os.kill(stopped.pid, signal.SIGCONT)
+        assert stopped.wait(30) == 0
+        bus.stream("s").append(0, pa.record_batch([[12]], ["id"]))
+    assert ids_in(root) == [10, 11, 1, 2, 12]
 
 
 def test_racing_creators_agree_on_one_stream(tmp_path):

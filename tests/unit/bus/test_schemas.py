@@ -12,7 +12,7 @@ import pytest
 
 from headrace.bus import BusOptions, FileBus, Fsync, Stream, StreamSpec
 from headrace.bus.log_stream import LogStream
-from headrace.bus.settings import StreamSettings
+from headrace.bus.stream_stores import StreamSettings
 from headrace.errors import InvalidInputError
 from headrace.records.evolution import with_defaults
 from headrace.records.frame import iterate_frames
@@ -71,7 +71,7 @@ def test_a_read_that_has_begun_takes_wider_values_that_fit(pair: Pair) -> None:
     one.evolve(NOTED)
     append(one, NOTED, {"id": 2, "n": 2, "note": "x"})
     log = other._log(0)
-    entry = log.view().entry(1)
+    entry = list(log.view().between(0))[1]
     data, origin = log.data(entry)
     (frame,) = iterate_frames(data, entry.position, entry.position + entry.length, origin)
 
@@ -80,7 +80,7 @@ def test_a_read_that_has_begun_takes_wider_values_that_fit(pair: Pair) -> None:
     assert found.schema == CREATED
 
     append(one, NOTED, {"id": 3, "n": 2**40, "note": "x"})
-    entry = log.view().entry(2)
+    entry = list(log.view().between(0))[2]
     data, origin = log.data(entry)
     (frame,) = iterate_frames(data, entry.position, entry.position + entry.length, origin)
     with pytest.raises(InvalidInputError, match="was made wider, to int64, and has values that"):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.bus.compacting.seen_keys import SeenKeys
+from headrace.bus.compaction import SeenKeys
 
 
 def expected(batches: list[list[object]]) -> list[list[bool]]:

@@ -10,14 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.homes import write_visits
 
 import headrace as hr
 from headrace.bus import StreamSpec
-from headrace.files import Files
-from headrace.graph.sinks import Prepared, SinkEpoch, SinkSite
-from headrace.testing.clock import ManualClock
-from headrace.testing.driver import TestDriver
-from headrace.warehouse.sink import TableSink
+from headrace.testing import TestDriver
 
 JOB = """
 import headrace as hr
@@ -42,20 +39,6 @@ def spending(g: hr.Graph) -> None:
     )
 
 
-def _fill_table(folder: Path, clock: ManualClock) -> None:
-    """A table of the warehouse with two rows of one day."""
-    schema = pa.schema([("at", pa.timestamp("us", "UTC")), ("user", pa.string())])
-    sink = TableSink("visits", "at", folder=str(folder))
-    files = Files(sync=False)
-    rows = [{"at": 1_000_000, "user": "ann"}, {"at": 2_000_000, "user": None}]
-    packet = folder.with_name("packet")
-    batch = pa.RecordBatch.from_pylist(rows, schema)
-    files.write_new(packet, sink.prepare([batch], schema))
-    receiver = sink.open(SinkSite("shop", "to_visits", schema, clock, files))
-    receiver.commit(SinkEpoch("lineage", 1, (Prepared(packet, 2),)))
-    packet.unlink()
-
-
 @pytest.fixture(scope="module")
 def shop_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home with a job that has run two epochs, and a dead letter."""
@@ -68,7 +51,7 @@ def shop_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
         driver.run()
         schema = pa.schema([("user", pa.string())])
         driver.bus.create(StreamSpec("latest", 1, schema, key=("user",), compact=True))
-        _fill_table(driver.settings.warehouse_dir / "visits", driver.clock)
+        write_visits(driver.settings.warehouse_dir / "visits", driver.clock)
     (folder / "shop_job.py").write_text(JOB)
     (folder / "orders.jsonl").write_text('{"user": "cat", "n": 3}\n')
     return folder

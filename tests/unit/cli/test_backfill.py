@@ -10,19 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.cli.commands import done, headrace, refused
+from tests.support.changes import check_unused, is_half_merged, merge_run, with_inputs
+from tests.support.cli import done, headrace, range_sets, rate_sets, refused
+from tests.support.homes import load_settings
 
 import headrace as hr
-from headrace.cli.backfill import range_sets, rate_sets
-from headrace.cli.jobs.merging import merge_into
-from headrace.clock import SystemClock
-from headrace.config import load_settings
-from headrace.config.inputs import read_inputs
-from headrace.coordinator.reprocessing.pairs import check_unused
-from headrace.coordinator.reprocessing.unmerged import is_half_merged
 from headrace.errors import InvalidInputError
-from headrace.faults import injected
-from headrace.testing.driver import TestDriver
+from headrace.testing import TestDriver, crash_at
 
 
 @hr.job("shop")
@@ -44,8 +38,8 @@ def sets(
     end: str | None = "2013-02-01",
     inputs: Mapping[str, Mapping[str, str]] | None = None,
 ) -> list[str]:
-    settings = driver.settings.model_copy(update={"inputs": read_inputs(inputs or {})})
-    return range_sets(settings, shop, driver.bus, "2013-01-01", end)
+    with_inputs(driver, **(inputs or {}))
+    return range_sets(driver.settings, shop, driver.bus, "2013-01-01", end)
 
 
 def test_inputs_with_event_times_get_the_range_and_others_are_read_whole(
@@ -71,10 +65,6 @@ def test_what_the_settings_say_of_an_input_stays(driver: TestDriver) -> None:
 def test_a_rate_is_a_bound_of_an_epoch_a_second() -> None:
     assert rate_sets(5000) == ["epoch.max_rows=5000", "epoch.interval_ms=1000"]
     assert rate_sets(None) == []
-
-
-class Died(BaseException):
-    """The process that merges ends here."""
 
 
 MODULE = """
@@ -113,17 +103,9 @@ def merged_in_part(sums: hr.Job, home: Path) -> Iterator[TestDriver]:
         with TestDriver(beside, tasks=2, home=home, memory_bus=False) as run:
             run.finish()
 
-        def die(point: str) -> None:
-            if point == "merge.appended":
-                raise Died
-
-        with injected(die), pytest.raises(Died):
-            merge_into(*merge_words(sums, home))
+        with crash_at("merge.appended"):
+            merge_run(sums, home)
         yield live
-
-
-def merge_words(sums: hr.Job, home: Path) -> Any:
-    return ("sums", "sums-backfill", sums, (), 10.0, home, SystemClock())
 
 
 def test_a_merge_that_was_killed_is_completed_and_no_other_run_begins(tmp_path: Path) -> None:
@@ -147,10 +129,6 @@ def test_a_merge_that_was_killed_is_completed_and_no_other_run_begins(tmp_path: 
 def test_a_run_that_is_merged_in_part_is_neither_run_anew_nor_set_back(tmp_path: Path) -> None:
     """However that is asked for: the note of the merge would be of a run that is gone."""
 
-    def die(point: str) -> None:
-        if point == "merge.appended":
-            raise Died
-
     with TestDriver(sums_job(None), home=tmp_path, memory_bus=False) as live:
         live.create("in", {"user": pa.string(), "n": pa.int64(), "at": pa.int64()}, time="at")
         live.feed("in", [{"user": "ann", "n": 1, "at": 0}])
@@ -162,16 +140,15 @@ def test_a_run_that_is_merged_in_part_is_neither_run_anew_nor_set_back(tmp_path:
     again = ("run", target, "--as", name, "--apart", "backfill", "--bounded", alone, *home)
     assert headrace("backfill", target, "--from", "1970-01-01", alone, *home).code == 0
     assert headrace(*again).code == 0
-    words = ("sums", name, sums_job(larger), (), 10.0, tmp_path, SystemClock())
-    with injected(die), pytest.raises(Died):
-        merge_into(*words)
+    with crash_at("merge.appended"):
+        merge_run(sums_job(larger), tmp_path)
     for command in (
         again,
         ("jobs", "reset", name, *home),
         ("jobs", "rewind", name, "--to=-1", *home),
     ):
         assert "a merge of the last run of 'sums-backfill' was begun" in refused(*command)
-    assert merge_into(*words).merged[0].there == 1
+    assert merge_run(sums_job(larger), tmp_path).merged[0].there == 1
     done("jobs", "reset", name, *home)
 
 
@@ -192,16 +169,12 @@ def test_a_merge_that_was_begun_is_completed_by_its_rule(tmp_path: Path, is_kill
         with TestDriver(beside, tasks=2, home=tmp_path, memory_bus=False) as run:
             run.finish()
 
-        def die(point: str) -> None:
-            if point == "merge.appended":
-                raise Died
-
         def bring(code: hr.Job | None, *key: str) -> None:
-            merge_into("sums", "sums-backfill", code, key, 10.0, tmp_path, SystemClock())
+            merge_run(code, tmp_path, "sums", key)
 
         note = tmp_path / "jobs" / "sums-backfill" / "merging"
         if is_killed:
-            with injected(die), pytest.raises(Died):
+            with crash_at("merge.appended"):
                 bring(sums)
             begun = note.read_bytes()
             with pytest.raises(InvalidInputError, match=r"begun with a merge function \(--by\)"):
@@ -237,14 +210,13 @@ def test_a_merge_that_is_refused_is_as_if_it_was_never_asked_for(tmp_path: Path)
         beside = dataclasses.replace(sums, name="sums-backfill", apart="backfill")
         with TestDriver(beside, tasks=2, home=tmp_path, memory_bus=False) as run:
             run.finish()
-        words = ((), 10.0, tmp_path, SystemClock())
         note = tmp_path / "jobs" / "sums-backfill" / "merging"
         for by, key in ((sums, ()), (None, ("users",))):
             with pytest.raises(InvalidInputError, match=r"merge raised Val|is not in both"):
-                merge_into("sums", "sums-backfill", by, key, *words[1:])
+                merge_run(by, tmp_path, "sums", key)
             assert [len(live.output(stream)) for stream in ("out", "tops")] == [1, 1]
             assert not note.exists()
-        assert merge_into("sums", "sums-backfill", None, *words).merged[0].kept == 1
+        assert merge_run(None, tmp_path, "sums").merged[0].kept == 1
 
 
 def test_a_backfill_whose_merge_is_refused_says_how_its_results_are_merged_later(
@@ -265,7 +237,7 @@ def test_a_backfill_whose_merge_is_refused_says_how_its_results_are_merged_later
     assert ran.code == 1
     assert "merge raised KeyError: 'm', for output 'out'" in ran.err
     again = ("jobs", "merge", "sums", "sums-backfill", "--by", f"{module}:sums", *more)
-    told = f"to merge them when that is mended: headrace {' '.join(map(str, again))}\n"
+    told = f"to merge them when that is fixed: headrace {' '.join(map(str, again))}\n"
     assert f"the results of sums-backfill stay; {told}" in ran.err
     module.write_text(MODULE)
     merged = ("jobs", "merge", "sums", "sums-backfill", "--by", f"{tmp_path}/sums_mended.py:sums")
@@ -288,7 +260,7 @@ def test_no_run_over_old_data_begins_while_its_results_are_merged(tmp_path: Path
     words = ("--from", "1970-01-01", "--standalone", "--home", tmp_path)
     run = ("backfill", f"{module}:sums", *words)
     assert headrace(*run).code == 0
-    merge_into("sums", "sums-backfill", sums_job(asks), (), 10.0, tmp_path, SystemClock())
+    merge_run(sums_job(asks), tmp_path)
     assert "job 'sums-backfill' is already driven by process" in told[0]
 
 
@@ -303,13 +275,12 @@ def test_a_merge_that_was_applied_in_part_stays_noted_when_it_is_refused_later(
     wrong: list[int] = []
     sums = sums_job(picky)
     with merged_in_part(sums, tmp_path) as live:
-        words = merge_words(sums, tmp_path)
         wrong.append(1)
         with pytest.raises(InvalidInputError, match="merge raised ValueError"):
-            merge_into(*words)
-        assert is_half_merged(live.settings, "sums-backfill", SystemClock())
+            merge_run(sums, tmp_path)
+        assert is_half_merged(live, "sums-backfill")
         wrong.clear()
-        merge_into(*words)
+        merge_run(sums, tmp_path)
         assert {row["user"]: row["n"] for row in live.output("out")} == dict.fromkeys("abcdefg", 2)
 
 
@@ -330,4 +301,4 @@ def test_a_new_backfill_takes_no_rows_of_others_for_its_own(tmp_path: Path) -> N
         assert "job 'v2' is new, and its output 'out.v2' holds rows of another one" in said
         assert live.output("out.v2")
         done("bus", "trim", "out.v2", "--before", "latest", "--home", tmp_path)
-        check_unused(live.settings, "v2", ["out.v2"], live.bus)
+        check_unused(live, "v2", ["out.v2"])

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.unit.cli.commands import headrace
+from tests.support.cli import headrace
+from tests.support.homes import load_settings
 
 import headrace as hr
-from headrace.config.settings import JobSettings
-from headrace.testing.driver import TestDriver
+from headrace.testing import TestDriver
 
 USERS = "abcdefghijkl"
 TARGET = f"tests.unit.cli.{Path(__file__).stem}:names"
@@ -29,7 +29,7 @@ def names(g: hr.Graph) -> None:
 def live(tmp_path: Path) -> Iterator[TestDriver]:
     """A job of three tasks that began after the first row of each user."""
     settings = {"tasks": 3, "home": tmp_path, "memory_bus": False, "start": "latest"}
-    settings["key_groups"] = JobSettings().key_groups  # as the backfill will have
+    settings["key_groups"] = load_settings(None, [], {}).job.key_groups  # as the backfill will have
     with TestDriver(names, **settings) as made:  # type: ignore[arg-type]
         made.create("in", {"user": pa.string(), "n": pa.int64(), "at": pa.int64()}, time="at")
         made.feed("in", [{"user": user, "n": 1, "at": 0} for user in USERS])

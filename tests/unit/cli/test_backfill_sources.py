@@ -9,13 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.cli.commands import done, headrace
+from tests.support.changes import JobState, part_reader
+from tests.support.cli import done, headrace
 
 import headrace as hr
-from headrace.bus.spec import StreamSpec
-from headrace.coordinator.inspection.part_readers import part_readers
-from headrace.coordinator.manifest import JobState
-from headrace.testing.driver import TestDriver
+from headrace.bus import StreamSpec
+from headrace.testing import TestDriver
 
 BEGIN = dt.datetime(2013, 1, 1, tzinfo=dt.UTC)
 COLUMNS = {"at": pa.timestamp("us", "UTC"), "user": pa.string(), "n": pa.int64()}
@@ -59,7 +58,7 @@ def totals(driver: TestDriver, stream: str = "out") -> dict[tuple[str, int], int
 
 
 def state(driver: TestDriver, job: str) -> JobState:
-    (reader,) = part_readers(driver.settings, job, driver.clock)
+    reader = part_reader(driver, job)
     return reader.state()
 
 

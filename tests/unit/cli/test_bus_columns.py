@@ -9,10 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.cli.commands import done, refused
+from tests.support.cli import add_columns, done, parse_columns, refused
 
 from headrace.bus import FileBus, StreamSpec
-from headrace.cli.bus.columns import evolve, evolved
 
 
 def append(name: str, rows: list[dict[str, Any]]) -> None:
@@ -114,9 +113,9 @@ def test_columns_that_two_add_at_once_are_all_there(tmp_path: Path) -> None:
         def change(known: pa.Schema) -> tuple[pa.Schema, dict[str, Any]]:
             seen.append(known.names)
             if len(seen) == 1:
-                other.evolve(evolved(known, ["a:int64"], ())[0])
-            return evolved(known, ["b:int64=7"], ())
+                other.evolve(parse_columns(known, ["a:int64"], ())[0])
+            return parse_columns(known, ["b:int64=7"], ())
 
-        evolve(two.stream("s"), change)
+        add_columns(two.stream("s"), change)
         assert seen == [["id"], ["id", "a"]]
         assert other.settings.columns[1].default == 7

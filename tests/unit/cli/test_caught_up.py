@@ -6,11 +6,10 @@ import dataclasses
 from types import SimpleNamespace
 from typing import cast
 
-from headrace.cli.running.pursuit import Pursuit
-from headrace.cli.running.scaling import Scaling
-from headrace.coordinator.joined import JoinedParts
-from headrace.coordinator.loop import Control
-from headrace.coordinator.summary import EpochSummary
+from headrace.cli.run.runner import CatchUpMonitor, Scaling
+from headrace.coordinator.driver_loop import JobControl
+from headrace.coordinator.epoch_records import EpochSummary
+from headrace.coordinator.job_group import JobGroup
 
 
 class TwoParts:
@@ -30,9 +29,9 @@ def done(job: str, lag: int) -> EpochSummary:
 
 
 def test_a_run_of_parts_has_caught_up_when_the_last_one_has() -> None:
-    parts, control = TwoParts(), Control()
+    parts, control = TwoParts(), JobControl()
     scaling = Scaling(ends=True)
-    scaling.begin(cast("JoinedParts", parts), control)
+    scaling.begin(cast("JobGroup", parts), control)
 
     parts.behind = {"first": 0, "second": 5}
     scaling.observe(done("first", 0), control, 0.0)
@@ -46,8 +45,8 @@ def test_a_run_of_parts_has_caught_up_when_the_last_one_has() -> None:
 
 def told_at_each_second(scaling: Scaling, comes: int, reads: int, seconds: int) -> dict[int, str]:
     """What is told, by the second, of a job that is 1,000 rows behind when it begins."""
-    control, lag = Control(), 1_000
-    scaling.begin(cast("JoinedParts", OnePart()), control)
+    control, lag = JobControl(), 1_000
+    scaling.begin(cast("JobGroup", OnePart()), control)
     found = {}
     for second in range(seconds):
         lag = max(0, lag + comes - reads)
@@ -73,7 +72,7 @@ def test_a_rate_below_what_comes_in_is_told_with_both_and_what_to_do() -> None:
     assert told[30] == (
         "the job never catches up at this pace: it reads 10 rows a second (at most 10, by "
         "--rate), and 25 a second come in; 1,465 lie before it. Stop it, and give the same "
-        "command with a --rate above 25 that leaves it room, or none: it goes on from where it is"
+        "command with a --rate above 25 that leaves it room, or none; it continues from where it is"
     )
 
 
@@ -91,7 +90,7 @@ def test_a_job_that_comes_closer_or_is_not_to_end_is_told_nothing() -> None:
 
 
 def test_of_a_job_in_parts_no_rate_is_made_up() -> None:
-    pursuit = Pursuit(rate=10)
+    pursuit = CatchUpMonitor(rate=10)
     assert pursuit.note(0.0, 10, [5, 5]) is None
     told = pursuit.note(31.0, 310, [5, 50])
     assert told is not None

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.cli.commands import done, headrace, refused
+from tests.support.cli import done, headrace, health, refused
 
-from headrace.cli import health
-from headrace.testing.clock import ManualClock
+from headrace.testing import ManualClock
 
 HEALTHY = {"python", "packages", "ports", "memory", "limits", "home", "settings", "bus", "jobs"}
 
@@ -34,7 +33,7 @@ def test_explain_tells_value_and_source(tmp_path: Path) -> None:
     file = tmp_path / "job.toml"
     file.write_text("[epoch]\nmax_rows = 7\n")
     told = done("config", "explain", "epoch.max_rows", "--config", file)
-    assert "epoch.max_rows: input rows of an epoch" in told
+    assert "epoch.max_rows: most input rows of an epoch" in told
     assert "default  8000000" in told
     assert f"source   {file}:2" in told
     found = json.loads(done("config", "explain", "epoch.max_rows", "--json"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.cli.commands import done, headrace, refused
+from tests.support.cli import done, headrace, refused
 
 import headrace as hr
 from headrace.testing import TestDriver

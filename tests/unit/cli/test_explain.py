@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.cli.commands import done, refused
+from tests.support.cli import done, refused
 
 JOBS = """
 import headrace as hr

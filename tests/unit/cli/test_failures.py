@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.unit.cli.commands import done, refused
+from tests.support.cli import done, exit_code, record, refused
 
-from headrace.cli.failures import exit_code, record
 from headrace.errors import (
     ClosedError,
     CorruptDataError,

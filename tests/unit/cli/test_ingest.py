@@ -10,16 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
-from tests.unit.cli.commands import done, headrace, refused
+from tests.support.cli import done, headrace, refused
 
 import headrace as hr
-from headrace.bus.spec import StreamSpec
-from headrace.cli.ingest.schema_text import schema_from_words
-from headrace.sources.column_reader import ColumnReader
-from headrace.sources.row_types import RowReader
-from headrace.testing.driver import TestDriver
+from headrace.testing import TestDriver
 
 SCHEMA = "id:int64,at:timestamp,name:string,ok:bool,x:float64"
 
@@ -123,34 +117,6 @@ def test_what_cannot_be_guessed_is_told() -> None:
     assert "no stream 'n'" in refused("bus", "append", "n", "-", stdin="{}\n")
 
 
-JSON_VALUES = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-(2**65), 2**65),
-    st.floats(allow_nan=False, allow_infinity=False),
-    st.sampled_from(["", "x", "2013-01-31T05:15:00", "2013-01-31T05:15:00.123456+02:00", "1"]),
-    st.lists(st.integers(0, 3), max_size=2),
-)
-
-
-@example([{"at": ""}])
-@given(
-    st.lists(
-        st.dictionaries(st.sampled_from(["id", "at", "name", "ok", "x"]), JSON_VALUES),
-        min_size=1,
-        max_size=4,
-    )
-)
-def test_columns_at_once_are_what_rows_are(rows: list[dict[str, Any]]) -> None:
-    """What the quick way takes, the careful way takes as well, and makes the same of it."""
-    spec = StreamSpec("s", 1, schema_from_words(SCHEMA))
-    lines = [json.dumps(row).encode() for row in rows]
-    quick = ColumnReader(spec).from_json(lines)
-    if quick is not None:
-        reader = RowReader(spec)
-        assert quick.equals(reader.batch([reader.from_json(line) for line in lines]))
-
-
 def test_tail_filters_by_a_condition(stream: str) -> None:
     text = "".join(json.dumps({"id": n, "at": n * 1000, "x": n / 2}) + "\n" for n in range(3000))
     done("bus", "append", stream, "-", stdin=text)
@@ -220,3 +186,23 @@ def test_describe_tells_who_reads(home: Path) -> None:
         text = done("bus", "describe", "orders")
         assert "rows         3" in text
         assert "shop" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("o.jsonl", '{"id":1,"at":-14182940000}\n{"id":2,"at":"1969-07-20T20:17:41.5Z"}\n'),
+        ("o.csv", "id,at\n1,-14182940000\n2,1969-07-20T20:17:41.5Z\n"),
+    ],
+)
+def test_times_before_1970_are_read_and_shown(
+    stream: str, tmp_path: Path, name: str, text: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    done("bus", "append", stream, tmp_path / name)
+    shown = [row["at"] for row in tailed(stream)]
+    assert shown == ["1969-07-20T20:17:40Z", "1969-07-20T20:17:41.500000Z"]
+    listed = done("bus", "describe", stream)
+    assert "1969-07-20 20:17:40" in listed
+    assert "1969-07-20 20:17:41.500" in listed
+    assert [row["id"] for row in tailed(stream, "--from", "1969-07-20T20:17:41")] == [2]

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.cli.commands import done, headrace, refused
-
-from headrace.testing.processes import end_group
+from tests.support.cli import done, headrace, refused
+from tests.support.processes import end_group
 
 ROOT = Path(__file__).parents[3]
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,14 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.cli.commands import done, headrace, refused
+from tests.support.changes import lock_holder, locked, storages
+from tests.support.cli import done, headrace, refused
+from tests.support.watching import view
 
 import headrace as hr
-from headrace.clock import SystemClock
-from headrace.coordinator.changes.removal import storages_of
-from headrace.coordinator.drivers import driver_of
-from headrace.coordinator.storage import DriverLock
-from headrace.testing.driver import TestDriver
+from headrace.testing import TestDriver
 
 
 @hr.job("shop")
@@ -59,7 +55,7 @@ def jobs(driver: TestDriver, *words: object) -> Any:
 def again(driver: TestDriver, job: Any = shop) -> None:
     """Go on with another driver, as the next ``headrace run`` would."""
     driver.crash()
-    driver._job = job
+    driver.job = job
     driver.run()
 
 
@@ -117,7 +113,7 @@ def test_a_damaged_job_is_told_and_can_be_deleted(driver: TestDriver) -> None:
 
 def test_a_running_job_is_told_and_not_touched(driver: TestDriver) -> None:
     driver.crash()
-    with DriverLock(driver.storage, "shop"):
+    with locked(driver, real_clock=True):
         found = jobs(driver, "ls")
         assert found["status"] == "running"
         assert found["process"] is not None
@@ -225,39 +221,23 @@ def test_delete_asks_first_and_leaves_the_streams(driver: TestDriver) -> None:
     driver.crash()
     assert "add --yes" in refused("jobs", "delete", "shop", "--home", driver.home)
     jobs(driver, "delete", "shop", "--yes")
-    assert storages_of(driver.settings, "shop") == []
+    assert storages(driver) == []
     assert list(driver.settings.jobs_dir.iterdir()) == []
     assert "there are no jobs yet" in refused("jobs", "delete", "shop", "-y", "--home", driver.home)
     again(driver)
     assert driver.coordinator.state.counts["in"] == 5
 
 
-HOLD = """
-import signal, sys
-from pathlib import Path
-from headrace.coordinator.storage import DriverLock
-
-with DriverLock(Path(sys.argv[1]), "shop"):
-    print("held", flush=True)
-    signal.sigwait([signal.SIGTERM])
-"""
-
-
 def test_stop_waits_until_the_driver_is_gone(driver: TestDriver) -> None:
     """The process stands for a driver: it has the lock, and lets go of it on SIGTERM."""
     epoch = driver.coordinator.state.epoch
     driver.crash()
-    code = "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n" + HOLD
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(driver.storage)], stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
+    with lock_holder(driver) as process:
         told = jobs(driver, "stop", "shop")
         stopped = {"job": "shop", "process": process.pid, "epoch": epoch}
         assert told == {**stopped, "by": "signal", "goes_on_in": []}
         assert process.wait(10) == 0
-    assert driver_of(driver.storage, driver.storage, "shop", SystemClock()) is None
+    assert view(driver).driver is None
     told = refused("jobs", "stop", "shop", "--home", driver.home)
     assert "job 'shop' does not run; its status is stopped" in told
 
@@ -294,7 +274,7 @@ def test_a_job_that_commits_to_this_host_is_rescaled_there(copying: TestDriver) 
 
 def test_a_running_job_that_commits_to_this_host_is_asked(copying: TestDriver) -> None:
     """Its driver is not fenced by who finds nobody at the copy."""
-    with DriverLock(copying.storage, "shop"):
+    with locked(copying, real_clock=True):
         words = ("jobs", "rescale", "shop", "--tasks", 3, "--wait", 0, "--home", copying.home)
         assert "the driver did not take the request" in refused(*words, code=3)
     copying.feed("orders", orders("bob"))

@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.cli.commands import done
+from tests.support.changes import CONFIRMED_FILE
+from tests.support.cli import done
 
 import headrace as hr
-from headrace.coordinator.receivers import DONE
-from headrace.testing.driver import TestDriver
+from headrace.testing import TestDriver
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_what_a_sink_has_not_confirmed_waits(driver: TestDriver, point: str) -> 
     driver.feed("orders", [{"n": 20}, {"n": 30}])
     assert driver.advance_with_crash(point)
 
-    assert driver.storage.joinpath(DONE).exists()  # of the epoch before
+    assert driver.storage.joinpath(CONFIRMED_FILE).exists()  # of the epoch before
     assert sinks(driver) == {"orders.to_all": (1, 1, 2), "large": (0, 1, 2)}
 
     driver.run()

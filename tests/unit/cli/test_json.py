@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.unit.cli.commands import ALL, headrace
+from tests.support.cli import ALL, headrace
 
 ON_SPARK = {
     *("backfill", "run", "demo", "bench readwrite", "bench idle", "bench tasks", "bench stores"),
@@ -40,6 +40,7 @@ CASES: dict[str, list[str]] = {
     "jobs why": ["shop"],
     "jobs history": ["shop"],
     "jobs hot-keys": ["shop"],
+    "jobs accept-clock": ["shop"],
     "alerts ls": ["shop"],
     "alerts test": [],
     "jobs replay": ["shop", "--epoch", "1"],
@@ -66,6 +67,9 @@ REFUSED = {
     for name in ("jobs stop", "jobs top", "jobs pause", "jobs resume", "jobs restart")
 }
 """What cannot be done to a job that does not run."""
+
+REFUSED["jobs accept-streams"] = ["shop"]
+"""What it reads is what it has read."""
 
 REFUSED |= {name: ["shop", "shop"] for name in ("jobs compare", "jobs swap", "jobs merge")}
 

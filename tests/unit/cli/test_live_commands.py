@@ -15,16 +15,15 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from tests.unit.cli.commands import done, refused
+from tests.support.cli import done, refused
+from tests.support.faults import answer_posts, loopback_is_far, no_route
+from tests.support.limits import limit
+from tests.support.processes import Deadline, SystemClock, wait_until
+from tests.support.watching import API_FILE, ApiAddress, Client, UnreachableError
 
 import headrace as hr
-from headrace.bus.address import open_bus
-from headrace.bus.spec import StreamSpec
-from headrace.clock import Deadline, SystemClock
-from headrace.control import client
-from headrace.control.place import PLACE, Place
-from headrace.standalone.running import Running
-from headrace.testing.processes import wait_until
+from headrace import Running
+from headrace.bus import StreamSpec, open_bus
 
 SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64())])
 WATCHED = ("status", "live", "process", "host", "events", "hot_keys", "alerts")
@@ -63,7 +62,7 @@ class Shop:
 
     @property
     def word(self) -> Path:
-        return self.home / "jobs" / "shop" / PLACE
+        return self.home / "jobs" / "shop" / API_FILE
 
     def __call__(self, *words: object) -> Any:
         return json.loads(done("jobs", *words, "--json", "--home", self.home))
@@ -157,10 +156,10 @@ def test_a_driver_that_takes_requests_and_answers_none_is_not_waited_for(
     live: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one that is frozen: the kernel takes the connection, and nobody reads."""
-    monkeypatch.setattr(client, "ASKED_S", 0.2)
+    limit(monkeypatch, asked_s=0.2)
     word = live.word.read_bytes()
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        place = Place(f"http://127.0.0.1:{listener.getsockname()[1]}", "t", os.getpid())
+        place = ApiAddress(f"http://127.0.0.1:{listener.getsockname()[1]}", "t", os.getpid())
         live.word.write_bytes(msgspec.json.encode(place))
         try:
             assert [live(*words)["live"] for words in READS] == [False] * len(READS)
@@ -183,7 +182,7 @@ def test_what_no_driver_of_this_version_says_is_not_believed(live: Shop) -> None
                     connection.close()
 
         threading.Thread(target=answer, daemon=True).start()
-        place = Place(f"http://127.0.0.1:{listener.getsockname()[1]}", "t", os.getpid())
+        place = ApiAddress(f"http://127.0.0.1:{listener.getsockname()[1]}", "t", os.getpid())
         live.word.write_bytes(msgspec.json.encode(place))
         try:
             assert live("describe", "shop")["live"] is False
@@ -195,7 +194,7 @@ def test_what_no_driver_of_this_version_says_is_not_believed(live: Shop) -> None
 def test_a_word_that_a_killed_driver_left_is_passed_over(home: Shop) -> None:
     with home.start() as running:
         home.feed(running)
-    place = Place("http://127.0.0.1:9", "t", 2**22 + 1)  # above all process numbers
+    place = ApiAddress("http://127.0.0.1:9", "t", 2**22 + 1)  # above all process numbers
     home.word.write_bytes(msgspec.json.encode(place))
     told = home("describe", "shop")
     assert (told["live"], told["status"], told["process"]) == (False, "stopped", None)
@@ -209,11 +208,11 @@ def test_a_driver_of_another_host_is_asked_where_it_can_be_reached(
     home: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is one by its word alone; its API is bound to all addresses of this host."""
-    monkeypatch.setattr(client, "_is_loopback", lambda address: False)
+    loopback_is_far(monkeypatch)
     with home.start(control__host="0.0.0.0") as running:
         home.feed(running)
         wait_until(home.word.exists, Deadline(SystemClock(), 30), "the word of the driver")
-        place = msgspec.json.decode(home.word.read_bytes(), type=Place)
+        place = msgspec.json.decode(home.word.read_bytes(), type=ApiAddress)
         assert place.url.startswith(f"http://{os.uname().nodename}:")
         assert home("describe", "shop")["live"] is True
 
@@ -237,11 +236,11 @@ def test_a_name_that_means_this_host_is_not_another_one(
         monkeypatch.setattr(
             socket, "getaddrinfo", lambda host, *rest, **named: own("127.0.0.1", *rest, **named)
         )
-        place = Place(f"http://far.test:{port}", "secret", 2**22 + 1, "elsewhere")
+        place = ApiAddress(f"http://far.test:{port}", "secret", 2**22 + 1, "elsewhere")
         home.word.parent.mkdir(parents=True)
         home.word.write_bytes(msgspec.json.encode(place))
-        found = client.Client(home.word.parent, "shop")
-        with pytest.raises(client.UnreachableError, match=r"far\.test is this host"):
+        found = Client(home.word.parent, "shop")
+        with pytest.raises(UnreachableError, match=r"far\.test is this host"):
             found.get("/v1/job")
         connection, _ = listener.accept()
         with connection:
@@ -254,9 +253,9 @@ def test_stop_goes_by_the_driver_that_got_the_signal(
     """The word of a driver that died elsewhere stays, and says nothing of who drives now."""
     with home.start(control__enabled=False) as running:
         home.feed(running)
-        place = Place("http://192.0.2.1:9", "t", 2**22 + 1, "elsewhere")
+        place = ApiAddress("http://192.0.2.1:9", "t", 2**22 + 1, "elsewhere")
         home.word.write_bytes(msgspec.json.encode(place))
-        monkeypatch.setattr(client.Client, "post", _unreachable)
+        no_route(monkeypatch)
 
         def kill(process: int, number: int) -> None:
             if number == signal.SIGTERM:
@@ -269,10 +268,6 @@ def test_stop_goes_by_the_driver_that_got_the_signal(
         monkeypatch.setattr(os, "kill", kill)
         told = home("stop", "shop", "--wait", 30)
         assert (told["by"], told["process"]) == ("signal", os.getpid())
-
-
-def _unreachable(asked: client.Client, path: str, **body: object) -> Any:
-    raise client.UnreachableError("no route", job=asked.job)
 
 
 def test_stop_ends_a_job_by_its_api_alone(home: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,7 +313,7 @@ def test_stop_of_a_driver_whose_api_is_gone_is_a_signal(
     with ExitStack() as held:
         running = held.enter_context(home.start(control__enabled=False))
         home.feed(running)
-        place = Place("http://127.0.0.1:9", "t", os.getpid())
+        place = ApiAddress("http://127.0.0.1:9", "t", os.getpid())
         home.word.write_bytes(msgspec.json.encode(place))
         sent: list[int] = []
 
@@ -342,11 +337,11 @@ def test_a_stop_that_is_not_answered_is_asked_for_all_the_same(
     """A driver that is frozen does it when it wakes; a signal on top of it would end it at once."""
     sent: list[int] = []
     monkeypatch.setattr(os, "kill", _without_signals(os.kill, sent))
-    monkeypatch.setattr("headrace.cli.jobs.stopping.ANSWER_S", 0.2)
+    limit(monkeypatch, answer_s=0.2)
     with home.start() as running, closing(socket.create_server(("127.0.0.1", 0))) as listener:
         home.feed(running)
         word = home.word.read_bytes()
-        place = Place(f"http://127.0.0.1:{listener.getsockname()[1]}", "t", os.getpid())
+        place = ApiAddress(f"http://127.0.0.1:{listener.getsockname()[1]}", "t", os.getpid())
         home.word.write_bytes(msgspec.json.encode(place))
         told = refused("jobs", "stop", "shop", "--wait", "0.1", "--home", home.home, code=3)
         home.word.write_bytes(word)
@@ -362,7 +357,7 @@ def test_a_second_stop_ends_it_at_once(home: Shop, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(os, "kill", _without_signals(os.kill, sent))
     with home.start() as running:
         home.feed(running)
-        monkeypatch.setattr(client.Client, "post", lambda *_: {"was": "stopping"})
+        answer_posts(monkeypatch, {"status": "stopping", "was": "stopping"})
         told = refused("jobs", "stop", "shop", "--wait", "0.1", "--home", home.home, code=3)
         assert "was asked to stop and still runs" in told
         assert sent == [signal.SIGTERM]

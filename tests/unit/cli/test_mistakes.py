@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.unit.cli.commands import ALL, headrace
+from tests.support.cli import ALL, headrace
 
 SOURCE = Path(__file__).parents[3] / "src"
 MISTAKES = [
@@ -43,6 +43,7 @@ MISTAKES = [
     ("jobs history shp", "no committed epoch of job 'shp'"),
     ("jobs history shop --since soon", "--since 'soon' cannot be read; expected a time such as"),
     ("jobs hot-keys shp", "no committed epoch of job 'shp'"),
+    ("jobs accept-clock shp", "no committed epoch of job 'shp'"),
     ("alerts ls shp", "no committed epoch of job 'shp'"),
     ("alerts test --rule late", "no rule 'late' in alerts.rules; found none"),
     ("alerts test --set alerts.webhook=pager", "setting alerts.webhook from --set"),
@@ -122,6 +123,7 @@ MISTAKES = [
     ("jobs reset shop --offset orders/0=x", "expected INPUT/PARTITION=N, such as orders/0=1000"),
     ("jobs rewind shop --to 99", "epoch 99 of job 'shop' is not committed"),
     ("jobs rewind shop --to monday", "expected an epoch, -5, or a time such as"),
+    ("jobs accept-streams shop", "job 'shop' has read no other streams than those that there are"),
     ("jobs delete shop", "would be deleted with all of its state; add --yes"),
     ("jobs rescale shop --tasks 9999", "found 9999 tasks, expected 1 to 64"),
     ("jobs rescale shop --tasks 3 --stage none", "has no keyed stage 'none'"),

@@ -8,16 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.cli.commands import done, headrace
+from tests.support.cli import done, headrace
+from tests.support.homes import load_settings
+from tests.support.watching import ALERTS_FILE, FOLDER, driver_watch, show_watched
 
 import headrace as hr
-from headrace.clock import SystemClock
-from headrace.config import load_settings
-from headrace.control.alerts.book import BOOK
-from headrace.control.samples import FOLDER
-from headrace.control.watch import DriverWatch
-from headrace.coordinator.joined import JoinedParts
-from headrace.coordinator.loop import Control
 from headrace.testing import TestDriver
 
 RULES = '[{"name": "late", "kind": "lag", "above": 1}]'
@@ -37,12 +32,12 @@ def home(tmp_path: Path) -> Path:
         driver.create("orders", {"user": pa.string(), "at": pa.int64()}, time="at")
         changed = [f"home={tmp_path}", f"alerts.rules={RULES}", "control.enabled=false"]
         settings = load_settings(overrides=changed, environ={})
-        watch = DriverWatch("shop", settings, Control(), driver.bus, SystemClock(), told.append)
+        watch = driver_watch(driver, settings, told)
         rows = [{"user": "ann" if n % 4 else "bob", "at": 1_000_000 + n} for n in range(8)]
         driver.feed("orders", rows)
         summary = driver.advance()
         assert summary is not None
-        watch.ready(JoinedParts(driver.parts))
+        show_watched(watch, driver)
         watch.observe(summary)
         driver.feed("orders", [{"user": "cat", "at": 1_000_100}] * 2)
         watch.close()
@@ -73,8 +68,10 @@ def test_a_job_without_known_keys_says_why(home: Path) -> None:
 
 def test_rules_and_what_they_told_are_shown(home: Path) -> None:
     found = asked(home, "alerts", "ls", "shop")
-    (rule,) = found["rules"]
-    assert (rule["rule"], rule["kind"], rule["value"]) == ("late", "lag", 2)
+    rules = {rule["rule"]: rule for rule in found["rules"]}
+    assert set(rules) == {"clock", "late"}, "that of the clock is there for every job"
+    rule = rules["late"]
+    assert (rule["kind"], rule["value"]) == ("lag", 2)
     assert rule["fired_ms"] is not None
     assert [event["state"] for event in found["events"]] == ["firing"]
     assert found["waiting"] == []
@@ -84,15 +81,15 @@ def test_rules_and_what_they_told_are_shown(home: Path) -> None:
 
 
 def test_a_job_without_rules_says_how_to_have_some(home: Path) -> None:
-    (home / "jobs" / "shop" / BOOK).unlink()
+    (home / "jobs" / "shop" / ALERTS_FILE).unlink()
     assert "set alerts.rules, and run it" in done("alerts", "ls", "shop", "--home", home)
 
 
 def test_a_damaged_file_of_alerts_is_told(home: Path) -> None:
-    (home / "jobs" / "shop" / BOOK).write_text("{")
+    (home / "jobs" / "shop" / ALERTS_FILE).write_text("{")
     ran = headrace("alerts", "ls", "shop", "--home", home)
     assert (ran.code > 1, ran.out) == (True, "")
-    assert "remove it, and its rules begin anew" in ran.err
+    assert "remove it, and its rules start over" in ran.err
     assert "shop" in done("jobs", "describe", "shop", "--home", home)
 
 
@@ -101,7 +98,8 @@ def test_describe_tells_what_fires_and_which_keys_are_heavy(home: Path) -> None:
     assert "late fires since" in text
     assert "by_user: user=ann 75.0%, user=bob 25.0%" in text
     found = asked(home, "jobs", "describe", "shop")
-    assert [rule["rule"] for rule in found["alerts"]] == ["late"]
+    firing = {rule["rule"]: rule["fired_ms"] is not None for rule in found["alerts"]}
+    assert firing == {"clock": False, "late": True}
     assert [key["key"] for key in found["hot_keys"][0]["keys"]] == [["ann"], ["bob"]]
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.cli.commands import done, refused
+from tests.support.cli import done, refused
 
 import headrace as hr
-from headrace.task.messages.calls import UserFunctionError
+from headrace.errors import UserFunctionError
 from headrace.testing import TestDriver
 
 

@@ -12,11 +12,10 @@ import pytest
 from rich.console import Console
 from tests.unit.cli.test_run_text import SUMMARY, state_at
 
-from headrace.cli.running.progress import Progress
-from headrace.cli.running.reporters import JsonReporter, QuietReporter, Reporter, TerminalReporter
-from headrace.cli.running.run_text import epoch_json, epoch_line
+from headrace.cli.run.progress import Progress, epoch_json, epoch_line
+from headrace.cli.run.reporters import JsonReporter, QuietReporter, Reporter, TerminalReporter
 from headrace.clock import SystemClock
-from headrace.coordinator.backup.copier import CopyLag
+from headrace.coordinator.backup import BackupLag
 from headrace.coordinator.recovery import Recovery
 from headrace.testing import ManualClock
 
@@ -25,7 +24,10 @@ HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 
 @pytest.fixture
 def screen() -> Console:
-    return Console(file=io.StringIO(), force_terminal=True, width=140, highlight=False)
+    kind = {"TERM": "xterm"}  # whatever terminal the tests are run in
+    return Console(
+        file=io.StringIO(), force_terminal=True, width=140, highlight=False, _environ=kind
+    )
 
 
 def shown(screen: Console) -> str:
@@ -162,8 +164,8 @@ def test_a_recovery_and_a_notice_are_shown_everywhere(
 
 
 def test_a_copy_that_is_behind_is_told() -> None:
-    copy = CopyLag(3, 12.5, 2, "no answer")
+    copy = BackupLag(3, 12.5, 2, "no answer")
     assert "copy 3 epochs, 12 s behind" in epoch_line(replace(SUMMARY, copy=copy))
-    assert "copy" not in epoch_line(replace(SUMMARY, copy=CopyLag(1, 0.2, 0, "")))
+    assert "copy" not in epoch_line(replace(SUMMARY, copy=BackupLag(1, 0.2, 0, "")))
     told = epoch_json(replace(SUMMARY, copy=copy), Progress("r", {}, {}, state_at(0), 0.0), {}, 1.0)
     assert told["copy"]["lag_epochs"] == 3

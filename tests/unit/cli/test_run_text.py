@@ -9,16 +9,15 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from headrace.cli.running.live import Screen, live_table
-from headrace.cli.running.progress import Progress
-from headrace.cli.running.run_text import end_json, end_line, epoch_json, epoch_line
-from headrace.cli.words import count_text, rate_text, seconds_text, size_text, time_text
+from headrace.cli.output import count_text, rate_text, seconds_text, size_text, time_text
+from headrace.cli.run.progress import Progress, end_json, end_line, epoch_json, epoch_line
+from headrace.cli.run.reporters import TerminalSize, live_table
+from headrace.coordinator.epoch_records import EpochSummary
 from headrace.coordinator.manifest import InputPosition, JobState
-from headrace.coordinator.summary import EpochSummary
-from headrace.task.orders import END_WATERMARK, NO_WATERMARK
+from headrace.runtime.orders import END_WATERMARK, NO_WATERMARK
 
 NOON = 1_357_041_600_000
-WIDE, NARROW = Screen(110, 24), Screen(80, 24)
+WIDE, NARROW = TerminalSize(110, 24), TerminalSize(80, 24)
 SUMMARY = EpochSummary(
     epoch=7,
     rows=1500,
@@ -57,7 +56,7 @@ def progress() -> Progress:
     return begun
 
 
-def shown(progress: Progress, ends: dict[str, list[int]], screen: Screen) -> list[str]:
+def shown(progress: Progress, ends: dict[str, list[int]], screen: TerminalSize) -> list[str]:
     console = Console(file=io.StringIO(), width=screen.width)
     console.print(live_table(progress, ends, 103.0, screen))
     assert isinstance(console.file, io.StringIO)
@@ -190,7 +189,7 @@ def test_of_more_inputs_than_lines_those_behind_are_shown() -> None:
     names = [f"errors.{number}" for number in range(900)]
     ends = {name: [1_234_567] for name in names} | {"errors.500": [1_234_600]}
 
-    _, _, *lines = shown(many(names), ends, Screen(110, 8))
+    _, _, *lines = shown(many(names), ends, TerminalSize(110, 8))
 
     assert [line.split()[0] for line in lines] == [
         "errors.0", "errors.1", "errors.2", "errors.500", "896",
@@ -221,7 +220,7 @@ def test_the_end_is_a_line_and_an_object(progress: Progress) -> None:
     told = "radar: 1,500 rows in 1 epoch, 12 s (3,000 rows/s while busy), 1,400 out, 2 late; "
 
     assert end_line(progress, 12.0, interrupted=True) == (
-        f"{told}stopped after epoch 7, nothing is lost: run it again to go on"
+        f"{told}stopped after epoch 7, nothing is lost: run it again to continue"
     )
     progress.state = msgspec.structs.replace(progress.state, ended=True)
     assert end_line(progress, 12.0, interrupted=False) == f"{told}ended in epoch 7"
@@ -274,4 +273,10 @@ def test_rates_and_counts_read_well() -> None:
 def test_times_read_well() -> None:
     found = [time_text(time) for time in (NOON, NOON + 5, None, -1, 10**17)]
 
-    assert found == ["2013-01-01 12:00:00", "2013-01-01 12:00:00.005", "-", "-", "-"]
+    assert found == [
+        "2013-01-01 12:00:00",
+        "2013-01-01 12:00:00.005",
+        "-",
+        "1969-12-31 23:59:59.999",
+        "-",
+    ]

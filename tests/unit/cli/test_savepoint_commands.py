@@ -10,12 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.cli.commands import done, headrace, refused
+from tests.support.changes import MANIFEST, begin_by_word
+from tests.support.cli import done, headrace, refused
 
 import headrace as hr
-from headrace.cli.running.beginning import begin_from
-from headrace.coordinator.savepoints.form import MANIFEST
-from headrace.testing.driver import TestDriver
+from headrace.testing import TestDriver
 
 
 @hr.job("shop")
@@ -46,8 +45,8 @@ def told(driver: TestDriver, *words: object) -> Any:
 
 def begin(driver: TestDriver, word: str, job: str, function: Any = shop) -> str:
     driver.crash()
-    driver._job = dataclasses.replace(function, name=job)
-    return begin_from(word, "shop", driver._job, driver.settings, driver.bus, driver.clock)
+    driver.job = dataclasses.replace(function, name=job)
+    return begin_by_word(driver, word, "shop")
 
 
 def test_a_stopped_job_is_saved_listed_and_begun_from(driver: TestDriver) -> None:
@@ -120,7 +119,7 @@ def test_begin_refuses_what_does_not_fit(driver: TestDriver) -> None:
     told(driver, "savepoint", "shop", "--name", "first")
     with pytest.raises(hr.InvalidInputError, match=r"no savepoint 'second': .* has first"):
         begin(driver, "second", "new")
-    with pytest.raises(hr.InvalidInputError, match="leave --from-savepoint out to go on"):
+    with pytest.raises(hr.InvalidInputError, match="leave --from-savepoint out to continue"):
         begin(driver, "first", "shop")
     with pytest.raises(hr.InvalidInputError, match="key was user"):
         begin(driver, "first", "new", by_shop)

@@ -10,21 +10,24 @@ import msgspec
 import pyarrow as pa
 import pytest
 import typer
-from tests.unit.cli.commands import done, headrace
+from tests.support.cli import done, headrace
 
 import headrace as hr
-from headrace.cli.running.in_place import InPlace
-from headrace.cli.running.run import run_target
-from headrace.cli.running.scaling import Scaling, executor_sets
-from headrace.cli.running.ways import Way
+from headrace.cli.run.backfill import BlockingBackfill
+from headrace.cli.run.commands import run_target
+from headrace.cli.run.runner import JobRunner, Scaling, executor_sets
 from headrace.clock import SystemClock
 from headrace.config import Settings, load_settings
-from headrace.coordinator.inspection.part_readers import part_readers
+from headrace.coordinator.inspection.job_reader import part_readers
 from headrace.coordinator.manifest import JobState
-from headrace.coordinator.reprocessing.scaled_out import ScaledOut, counts_before, held
+from headrace.coordinator.rescale import (
+    TemporaryScaleOut,
+    counts_before_scale_out,
+    current_scale_out,
+)
 from headrace.errors import InvalidInputError
 from headrace.faults import injected
-from headrace.testing.driver import TestDriver
+from headrace.testing import TestDriver
 
 USERS = "abcdefgh"
 BEGIN = "1970-01-01"
@@ -130,12 +133,12 @@ class Runs:
             self.after.append(sets)
             return
         settings = load_settings(None, [f"home={self._live.home}", "epoch.max_rows=3", *sets])
-        run_target(self._live.target, settings, Way(standalone=True), scaling=scaling)
+        run_target(self._live.target, settings, JobRunner(standalone=True), scaling=scaling)
         self.out = self._live.counts()
 
 
-def in_place(live: Live, tasks: int | None) -> InPlace:
-    return InPlace("sums", BEGIN, tasks, (), (), None, (), False, live.home)
+def in_place(live: Live, tasks: int | None) -> BlockingBackfill:
+    return BlockingBackfill("sums", BEGIN, tasks, (), (), None, (), False, live.home)
 
 
 def test_a_job_reads_all_again_with_more_tasks_and_has_as_many_as_before_then(
@@ -148,13 +151,13 @@ def test_a_job_reads_all_again_with_more_tasks_and_has_as_many_as_before_then(
     assert go.after == [()]
     told = capsys.readouterr()
     assert "stage in.by_user: 6 to 2 tasks" in told.out
-    assert told.err.endswith("sums has caught up, and goes on as before\n")
+    assert told.err.endswith("sums has caught up, and continues as before\n")
     assert "interrupt" not in told.out
     assert "Ctrl-C" not in told.err
     rows = live.driver.output("out")
     assert sorted(row["user"] for row in rows) == sorted(USERS * 2)
     assert live.sums("out") == dict.fromkeys(USERS, 1)
-    assert held(live.settings, "sums") is None
+    assert current_scale_out(live.settings, "sums") is None
 
 
 @pytest.mark.parametrize("point", ["epoch.published", "rescale.published", "rescale.committed"])
@@ -165,7 +168,7 @@ def test_a_backfill_in_place_that_was_killed_goes_on_and_scales_in(
         in_place(live, 6).run(Runs(live))
     run = live.state().run
     in_place(live, 6).run(Runs(live))
-    assert "was broken off, and goes on" in capsys.readouterr().err
+    assert "was interrupted, and continues" in capsys.readouterr().err
     assert (live.state().run, live.counts()) == (run, {"in.by_user": 3})
     rows = live.driver.output("out")
     assert sorted(row["user"] for row in rows) == sorted(USERS * 2)
@@ -188,8 +191,8 @@ def test_who_stops_it_is_told_how_it_goes_on(
 
     with pytest.raises(typer.Exit):
         in_place(live, 6).run(interrupted)
-    assert "sums has not caught up: the same command goes on" in capsys.readouterr().err
-    assert held(live.settings, "sums") is not None
+    assert "sums has not caught up: the same command continues" in capsys.readouterr().err
+    assert current_scale_out(live.settings, "sums") is not None
 
 
 def test_a_job_that_was_rescaled_has_as_many_again_after_it_was_cut_by_its_code(live: Live) -> None:
@@ -234,25 +237,29 @@ def part(counts: dict[str, int], rescaled_at: int = 1) -> JobState:
 
 
 def test_tasks_that_somebody_gave_a_job_meanwhile_stay() -> None:
-    note = ScaledOut(BEGIN, 2, 8, {"by-user": 3}, {"by-user": 3})
-    assert counts_before(note, part({"by-user": 8})) == {"by-user": 3}
-    assert counts_before(note, part({"by-user": 5})) == {"by-user": 5}
-    assert counts_before(None, part({"by-user": 8})) == {"by-user": 8}
+    note = TemporaryScaleOut(BEGIN, 2, 8, {"by-user": 3}, {"by-user": 3})
+    assert counts_before_scale_out(note, part({"by-user": 8})) == {"by-user": 3}
+    assert counts_before_scale_out(note, part({"by-user": 5})) == {"by-user": 5}
+    assert counts_before_scale_out(None, part({"by-user": 8})) == {"by-user": 8}
 
 
 def test_a_job_of_which_one_stage_is_scaled_out_is_known_by_both() -> None:
     """Killed between two rescales, and whatever the code cut the others to after the reset."""
-    note = ScaledOut(BEGIN, 2, 8, {"a": 3, "b": 4}, {"a": 3, "b": 4})
-    assert counts_before(note, part({"a": 8, "b": 4})) == {"a": 3, "b": 4}
-    assert counts_before(note, part({"a": 8}), part({"b": 2}, -1)) == {"a": 3, "b": 4}
-    assert counts_before(note, part({"a": 8}), part({"b": 2})) == {"a": 3, "b": 2}
-    assert counts_before(note, part({"a": 2, "b": 2, "new": 5}, -1)) == {"a": 3, "b": 4, "new": 5}
+    note = TemporaryScaleOut(BEGIN, 2, 8, {"a": 3, "b": 4}, {"a": 3, "b": 4})
+    assert counts_before_scale_out(note, part({"a": 8, "b": 4})) == {"a": 3, "b": 4}
+    assert counts_before_scale_out(note, part({"a": 8}), part({"b": 2}, -1)) == {"a": 3, "b": 4}
+    assert counts_before_scale_out(note, part({"a": 8}), part({"b": 2})) == {"a": 3, "b": 2}
+    assert counts_before_scale_out(note, part({"a": 2, "b": 2, "new": 5}, -1)) == {
+        "a": 3,
+        "b": 4,
+        "new": 5,
+    }
 
 
 def test_executors_are_settings_of_the_application_of_the_backfill() -> None:
     settings = load_settings(None, ["spark.master=spark://host:7077"], {})
-    assert executor_sets(settings, Way(), None, None) == []
-    made = load_settings(None, [*executor_sets(settings, Way(), 3, 2)], {})
+    assert executor_sets(settings, JobRunner(), None, None) == []
+    made = load_settings(None, [*executor_sets(settings, JobRunner(), 3, 2)], {})
     assert made.spark.conf == {
         "spark.executor.cores": "2",
         "spark.executor.instances": "3",
@@ -260,15 +267,15 @@ def test_executors_are_settings_of_the_application_of_the_backfill() -> None:
         "spark.dynamicAllocation.enabled": "false",
     }
     assert made.job.slots == 6
-    assert executor_sets(settings, Way(), None, 2) == ["spark.conf.spark.executor.cores=2"]
+    assert executor_sets(settings, JobRunner(), None, 2) == ["spark.conf.spark.executor.cores=2"]
     own = load_settings(None, ["spark.master=yarn", "spark.conf.spark.executor.cores=4"], {})
-    assert "spark.conf.spark.cores.max=8" in executor_sets(own, Way(), 2, None)
+    assert "spark.conf.spark.cores.max=8" in executor_sets(own, JobRunner(), 2, None)
 
 
 @pytest.mark.parametrize("master", ["local", "local[2]", "local[*]"])
 def test_a_master_without_executors_gets_none(master: str) -> None:
     settings = load_settings(None, [f"spark.master={master}"], {})
     with pytest.raises(InvalidInputError, match="has no executors"):
-        executor_sets(settings, Way(), 2, None)
+        executor_sets(settings, JobRunner(), 2, None)
     with pytest.raises(InvalidInputError, match="--standalone has no executors"):
-        executor_sets(settings, Way(standalone=True), None, 2)
+        executor_sets(settings, JobRunner(standalone=True), None, 2)

@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from headrace.cli import screen
-from headrace.cli.screen import show_table, show_wrapped
+from headrace.cli import output
+from headrace.cli.output import show_table, show_wrapped
 
 TITLES = ("stream", "rows", "last event", "key")
 ROWS = [
@@ -66,6 +66,6 @@ def test_a_text_goes_on_below_its_begin(
     def narrow(highlight: bool) -> Console:
         return Console(force_terminal=True, width=24, color_system=None, highlight=highlight)
 
-    monkeypatch.setattr(screen, "Console", narrow)
+    monkeypatch.setattr(output, "Console", narrow)
     show_wrapped("now: ", "one two three [four] five")
     assert capsys.readouterr().out == "now: one two three\n     [four] five\n"

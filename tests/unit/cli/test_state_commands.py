@@ -13,10 +13,10 @@ import msgspec
 import polars as pl
 import pyarrow as pa
 import pytest
-from tests.unit.cli.commands import done, refused
+from tests.support.cli import done, refused
 
 import headrace as hr
-from headrace.testing.driver import TestDriver
+from headrace.testing import TestDriver
 
 
 class Spent(msgspec.Struct):
@@ -217,7 +217,7 @@ def test_scan(driver: TestDriver) -> None:
 
 
 def test_a_limited_scan_says_that_there_may_be_more(driver: TestDriver) -> None:
-    from tests.unit.cli.commands import headrace
+    from tests.support.cli import headrace
 
     ran = headrace("state", "scan", "shop", "items", "--limit", "2", "--home", driver.home)
     assert ran.code == 0

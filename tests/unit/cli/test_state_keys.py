@@ -8,7 +8,7 @@ import re
 import pyarrow as pa
 import pytest
 
-from headrace.cli.state.keys import free_key, typed_key
+from headrace.cli.row_filters import free_key, typed_key
 from headrace.errors import InvalidInputError
 
 UTC = datetime.UTC

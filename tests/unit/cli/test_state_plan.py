@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.cli.commands import done, refused
+from tests.support.cli import done, refused
 
 import headrace as hr
 from headrace.testing import TestDriver

@@ -9,16 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.cli.commands import done
+from tests.support.cli import app, done
+from tests.support.processes import until
+from tests.support.watching import Client
 from typer.main import get_command
 
 import headrace as hr
-from headrace.cli.main import app
-from headrace.clock import Deadline, SystemClock
-from headrace.control.client import Client
-from headrace.faults import injected
-from headrace.testing.driver import TestDriver
-from headrace.testing.processes import wait_until
+from headrace.testing import TestDriver, each_at
 
 USERS = "abcdefgh"
 NAME = "sums-backfill"
@@ -36,8 +33,8 @@ class Asked:
     def __init__(self, home: Path) -> None:
         self._root, self.is_done = home / "jobs" / NAME, False
 
-    def __call__(self, point: str) -> None:
-        if point == "epoch.published" and not self.is_done:
+    def __call__(self) -> None:
+        if not self.is_done:
             Client(self._root, NAME).post("/v1/pause")
             self.is_done = True
 
@@ -58,11 +55,10 @@ def test_it_is_paused_tells_how_far_it_is_and_goes_on(
             target=lambda: get_command(app).main(words, standalone_mode=False), daemon=True
         )
         asked = Asked(tmp_path)
-        with injected(asked):
+        with each_at("epoch.published", asked):
             backfill.start()
-            soon = Deadline(SystemClock(), 30)
-            wait_until(lambda: asked.is_done, soon, "the first epoch")
-            wait_until(lambda: top(tmp_path)["lag"] == 5, soon, "it to be told of")
+            until(lambda: asked.is_done, "the first epoch", 30)
+            until(lambda: top(tmp_path)["lag"] == 5, "it to be told of", 30)
             assert (top(tmp_path)["status"], top(tmp_path)["eta_s"]) == ("paused", None)
             assert "5 rows behind" in done("jobs", "top", NAME, "--once", "--home", tmp_path)
             (shown,) = json.loads(f"[{done('jobs', 'ls', '--json', '--home', tmp_path)}]")

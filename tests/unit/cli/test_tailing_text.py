@@ -10,13 +10,12 @@ import pyarrow as pa
 from rich.console import Console
 
 from headrace.bus.spec import StreamSpec
-from headrace.cli.bus.tailing import Tailed
-from headrace.cli.bus.tailing_text import TableRows, cell
+from headrace.cli.bus.tail import TableRows, TailedRow, cell
 
 SPEC = StreamSpec("s", 1, pa.schema([("id", pa.int64()), ("note", pa.string())]))
 
 
-def printed(*rows: Tailed) -> list[str]:
+def printed(*rows: TailedRow) -> list[str]:
     console = Console(file=io.StringIO(), width=40, highlight=False)
     TableRows(SPEC, console).show(rows)
     assert isinstance(console.file, io.StringIO)
@@ -26,8 +25,8 @@ def printed(*rows: Tailed) -> list[str]:
 def test_rows_are_a_table() -> None:
     """Values are shown as they are, also where they look like markup."""
     rows = [
-        Tailed(0, 7, None, {"id": 1, "note": "[red]"}),
-        Tailed(1, 12, None, {"id": 22, "note": "b"}),
+        TailedRow(0, 7, None, {"id": 1, "note": "[red]"}),
+        TailedRow(1, 12, None, {"id": 22, "note": "b"}),
     ]
 
     assert printed(*rows) == ["at    id  note", "0/7    1  [red]", "1/12  22  b"]
@@ -35,7 +34,7 @@ def test_rows_are_a_table() -> None:
 
 
 def test_rows_that_do_not_fit_are_lines() -> None:
-    assert printed(Tailed(0, 7, None, {"id": 1, "note": "x" * 40}))[0] == "0/7  id=1"
+    assert printed(TailedRow(0, 7, None, {"id": 1, "note": "x" * 40}))[0] == "0/7  id=1"
 
 
 def test_values_read_well() -> None:

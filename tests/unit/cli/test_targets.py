@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.cli import load_job
 
-from headrace.cli.targets import find_job
 from headrace.errors import InvalidInputError
 
 Write = Callable[[str, str], Path]
@@ -51,14 +51,14 @@ def one(name: str, function: str) -> str:
 def test_a_job_is_found_by_module_or_file(write: Write, target: str) -> None:
     write("jobs_a.py", one("delay-radar", "radar"))
 
-    assert find_job(target).name == "delay-radar"
+    assert load_job(target).name == "delay-radar"
 
 
 def test_a_file_elsewhere_finds_the_modules_beside_it(write: Write, tmp_path: Path) -> None:
     write("far/beside_b.py", "NAME = 'far'\n")
     write("far/jobs_b.py", "import beside_b\n" + one("far", "radar"))
 
-    assert find_job("far/jobs_b.py").name == "far"
+    assert load_job("far/jobs_b.py").name == "far"
     assert str(tmp_path / "far") in sys.path
 
 
@@ -68,7 +68,7 @@ def test_a_file_of_a_package_is_imported_as_its_module(write: Write) -> None:
     write("pack_c/names.py", "NAME = 'packed'\n")
     write("pack_c/inner/jobs.py", "from ..names import NAME\n" + one("packed", "radar"))
 
-    job = find_job("pack_c/inner/jobs.py")
+    job = load_job("pack_c/inner/jobs.py")
 
     assert (job.name, job.function.__module__) == ("packed", "pack_c.inner.jobs")
 
@@ -104,6 +104,6 @@ def test_what_is_missing_is_told(write: Write, target: str, told: str) -> None:
     write("json.py", one("first", "radar"))
 
     with pytest.raises(InvalidInputError) as caught:
-        find_job(target)
+        load_job(target)
 
     assert told in caught.value.message

@@ -11,11 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.cli.commands import done, refused
+from tests.support.changes import with_own_outputs
+from tests.support.cli import done, refused
 
 import headrace as hr
-from headrace.cli.running.beginning import with_own_outputs
-from headrace.testing.driver import TestDriver
+from headrace.testing import TestDriver
 
 
 @hr.job("shop")
@@ -59,7 +59,7 @@ def go_on(driver: TestDriver, job: Any, name: str, apart: str | None = None) -> 
     """Let the driver run another version, to what there is now."""
     driver.crash()
     named = dataclasses.replace(job, name=name)
-    driver._job = with_own_outputs(named, apart, driver.settings, driver.clock)
+    driver.job = with_own_outputs(driver, named, apart)
     driver.run()
 
 
@@ -130,7 +130,7 @@ def test_a_version_that_is_not_wanted_is_dropped_with_its_outputs(driver: TestDr
     driver.bus.alias("spending", "totals.v2")
     driver.crash()
     drop = ("jobs", "delete", "shop-2", "--yes", "--outputs", "--home", driver.home)
-    assert "alias 'spending' stands for 'totals.v2'" in refused(*drop)
+    assert "alias 'spending' points to 'totals.v2'" in refused(*drop)
     driver.bus.unalias("spending")
     assert "deleted; its outputs totals.v2 too" in done(*drop)
     assert sorted(driver.bus.names()) == ["orders", "totals"]

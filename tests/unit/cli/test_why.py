@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.cli.commands import done, refused
+from tests.support.cli import done, refused
 
 import headrace as hr
-from headrace.testing.driver import TestDriver
+from headrace.testing import TestDriver
 
 COLUMNS = {"id": pa.int64(), "at": pa.int64()}
 

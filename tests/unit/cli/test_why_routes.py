@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from tests.unit.cli.commands import done
+from tests.support.cli import done
 
 import headrace as hr
-from headrace.testing.driver import TestDriver
+from headrace.testing import TestDriver
 
 
 def sort(message: Any) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.config import load_settings
-from headrace.config.alerts import AlertRule
+from headrace.config.sections import AlertRule
 from headrace.errors import InvalidInputError
 
 

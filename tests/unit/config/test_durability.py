@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.config import load_settings
-from headrace.config.durability import Durability
+from headrace.config.sections import Durability
 from headrace.errors import InvalidInputError
 
 

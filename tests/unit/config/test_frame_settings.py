@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from headrace.config import load_settings
-from headrace.config.frames import FrameSettings
+from headrace.config.inputs import FrameSettings
 from headrace.errors import InvalidInputError
-from headrace.spark.submission.spark_command import settings_toml
+from headrace.spark.submission import settings_toml
 
 FILE = """
 [inputs.flights]

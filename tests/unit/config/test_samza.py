@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.config import Settings, load_settings, setting_keys
-from headrace.config.samza import ALIASES, ELSEWHERE, place_of, read_properties, setting_of
+from headrace.config.samza import ALIASES, REPLACED, read_properties, replacement_of, setting_of
 from headrace.errors import InvalidInputError
 
 PAGE = Path(__file__).parents[3] / "docs" / "guide" / "samza.md"
@@ -18,7 +18,7 @@ def test_every_alias_is_a_setting_and_on_the_page() -> None:
     for alias in ALIASES:
         assert alias.setting in setting_keys()
         assert f"| `{alias.property}` | `{alias.setting}` |" in page
-    for found in ELSEWHERE:
+    for found in REPLACED:
         assert f"| `{found.property}` | {found.instead} |" in page
 
 
@@ -36,9 +36,9 @@ def test_a_name_means_a_setting(name: str, setting: str | None) -> None:
 
 
 def test_what_is_elsewhere_is_told() -> None:
-    assert place_of("task.checkpoint.factory") == "leave it out: every epoch is a checkpoint"
-    assert place_of("task.checkpoint") is None
-    assert "ttl" in (place_of("stores.s.rocksdb.ttl.ms") or "")
+    assert replacement_of("task.checkpoint.factory") == "leave it out: every epoch is a checkpoint"
+    assert replacement_of("task.checkpoint") is None
+    assert "ttl" in (replacement_of("stores.s.rocksdb.ttl.ms") or "")
 
 
 def test_a_properties_file_is_taken_as_it_is(tmp_path: Path) -> None:

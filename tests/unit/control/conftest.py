@@ -10,15 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.control.shops import FILES, shop
+from tests.support.watching import API_FILE, Client, JobStatus, api_server, new_board, show_parts
+from tests.unit.control.shops import shop
 
-from headrace.clock import SystemClock
-from headrace.control.board import Board
-from headrace.control.client import Client
-from headrace.control.place import PLACE
-from headrace.control.server import ControlServer
-from headrace.coordinator.joined import JoinedParts
-from headrace.coordinator.loop import Control
 from headrace.testing import TestDriver
 
 
@@ -32,24 +26,24 @@ def driver() -> Iterator[TestDriver]:
 
 
 @pytest.fixture
-def board(driver: TestDriver) -> Board:
-    made = Board("shop", driver.settings, Control(), SystemClock())
+def board(driver: TestDriver) -> JobStatus:
+    made = new_board("shop", driver.settings)
     for n in range(2):
         driver.feed("orders", [{"user": "ann", "n": n, "at": 1_000 + n}])
         summary = driver.advance()
         assert summary is not None
-        made.ready(JoinedParts(driver.parts))
+        show_parts(made, driver)
         made.observe(summary)
     return made
 
 
 @pytest.fixture
-def client(driver: TestDriver, board: Board) -> Iterator[Client]:
-    server = ControlServer(board, driver.storage, "127.0.0.1", 0, FILES, SystemClock())
+def client(driver: TestDriver, board: JobStatus) -> Iterator[Client]:
+    server = api_server(board, driver.storage)
     server.start()
     yield Client(driver.storage, "shop")
     server.stop()
-    assert not (driver.storage / PLACE).exists()
+    assert not (driver.storage / API_FILE).exists()
 
 
 class Hook(BaseHTTPRequestHandler):

@@ -6,8 +6,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.support.homes import Files
+
 import headrace as hr
-from headrace.files import Files
 from headrace.testing import TestDriver
 
 FILES = Files(sync=False)

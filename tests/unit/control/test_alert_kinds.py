@@ -10,14 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.control.shops import FILES
+from tests.support.homes import load_settings
+from tests.support.watching import alert_watch, new_board, show_parts
 
 import headrace as hr
-from headrace.config import load_settings
-from headrace.control.alerts.watch import AlertWatch
-from headrace.control.board import Board
-from headrace.coordinator.joined import JoinedParts
-from headrace.coordinator.loop import Control
 from headrace.testing import TestDriver
 
 DAY_MS = 86_400_000
@@ -72,16 +68,9 @@ def test_every_kind_is_told_to_the_log_the_webhook_and_the_stream(
 ) -> None:
     sets = [f"alerts.webhook={server.url}", "alerts.stream=alerts"]
     settings = load_settings(overrides=[f"alerts.rules={json.dumps(RULES)}", *sets], environ={})
-    board, told = Board("shop", settings, Control(), driver.clock), list[str]()
-    board.ready(JoinedParts(driver.parts))
-    watch = AlertWatch(
-        board,
-        driver.bus,
-        storage=driver.storage,
-        files=FILES,
-        clock=driver.clock,
-        tell=told.append,
-    )
+    board, told = new_board("shop", settings, driver.clock), list[str]()
+    show_parts(board, driver)
+    watch = alert_watch(driver, board, told)
 
     def at_all_places() -> list[set[tuple[str, str]]]:
         begins = [one.partition(":")[0].split() for one in told]
@@ -104,7 +93,7 @@ def test_every_kind_is_told_to_the_log_the_webhook_and_the_stream(
     moment = driver.clock.now_ms() / 1000
     for path in (driver.storage / "generations").iterdir():
         os.utime(path, (moment, moment))
-    board.ready(JoinedParts(driver.parts))
+    show_parts(board, driver)
     watch.look()
     assert at_all_places() == [BEGIN] * 3
 

@@ -18,21 +18,28 @@ from hypothesis import strategies as st
 import headrace as hr
 from headrace.bus.memory import MemoryBus
 from headrace.config import Settings, load_settings
-from headrace.config.alerts import AlertRule
-from headrace.control.alerts.book import BOOK, AlertEvent, load_book
-from headrace.control.alerts.course import FIRST_PAUSE_MS, MOST_TRIES, AlertCourse
-from headrace.control.alerts.places import (
-    Place,
-    RefusedError,
-    StreamPlace,
-    Webhook,
-    places_of,
+from headrace.config.sections import AlertRule
+from headrace.control.alert_rules import (
+    ALERTS_FILE,
+    AlertEvent,
+    RuleState,
+    evaluate_rule,
+    load_alerts,
 )
-from headrace.control.alerts.rules import RuleState, stepped
-from headrace.control.alerts.watch import AlertWatch
-from headrace.control.board import Board
-from headrace.coordinator.joined import JoinedParts
-from headrace.coordinator.loop import Control
+from headrace.control.alerts import (
+    FIRST_PAUSE_MS,
+    MAX_TRIES,
+    AlertEngine,
+    AlertReceiver,
+    AlertWatch,
+    RefusedError,
+    StreamReceiver,
+    WebhookReceiver,
+    alert_receivers,
+)
+from headrace.control.job_status import JobStatus
+from headrace.coordinator.driver_loop import JobControl
+from headrace.coordinator.job_group import JobGroup
 from headrace.errors import InvalidInputError, UnavailableError
 from headrace.files import Files
 from headrace.testing import ManualClock, TestDriver
@@ -63,9 +70,9 @@ def always(value: int | None, rule: AlertRule) -> int | None:
 
 
 def course(
-    storage: Path, clock: ManualClock, told: list[str], *rules: AlertRule, **places: Place
-) -> AlertCourse:
-    return AlertCourse(
+    storage: Path, clock: ManualClock, told: list[str], *rules: AlertRule, **places: AlertReceiver
+) -> AlertEngine:
+    return AlertEngine(
         "shop", rules, places, storage=storage, files=FILES, clock=clock, tell=told.append
     )
 
@@ -130,14 +137,14 @@ def test_what_people_are_told(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_goes_back_only_begins_the_wait_anew() -> None:
-    state, turn = stepped(LATE, RuleState(since_ms=900_000), 11, 500_000)
+    state, turn = evaluate_rule(LATE, RuleState(since_ms=900_000), 11, 500_000)
     assert (state.since_ms, turn) == (500_000, None)
 
 
 def test_starts_are_counted_over_the_time_of_the_rule() -> None:
-    state, turn = stepped(LOOP, RuleState(), 4, 1000)
+    state, turn = evaluate_rule(LOOP, RuleState(), 4, 1000)
     assert (state.fired_ms, turn) == (1000, "firing")
-    assert stepped(LOOP, state, 3, 2000)[1] == "over"
+    assert evaluate_rule(LOOP, state, 3, 2000)[1] == "over"
 
 
 def test_a_rule_that_is_gone_or_another_is_over(tmp_path: Path) -> None:
@@ -150,7 +157,7 @@ def test_a_rule_that_is_gone_or_another_is_over(tmp_path: Path) -> None:
         ("late", "firing"),
         ("late", "over"),
     ]
-    assert list(load_book(tmp_path, clock).rules) == ["late"]
+    assert list(load_alerts(tmp_path, clock).rules) == ["late"]
 
 
 def test_a_place_that_is_away_gets_it_later_in_order_and_holds_up_no_other(tmp_path: Path) -> None:
@@ -175,23 +182,23 @@ def test_it_is_given_up_after_some_tries_and_that_is_told(tmp_path: Path) -> Non
     clock, away, told = ManualClock(), Kept(), list[str]()
     away.is_away = True
     alerts = course(tmp_path, clock, told, AlertRule(name="late", kind="lag", above=1), away=away)
-    for _ in range(MOST_TRIES):
+    for _ in range(MAX_TRIES):
         alerts.look(lambda _: 2)
         clock.advance(1_000_000)
     assert told[-1] == (
-        f"alerts: late (firing) is not delivered: the place is away, after {MOST_TRIES} tries"
+        f"alerts: late (firing) is not delivered: the place is away, after {MAX_TRIES} tries"
     )
     assert alerts.book.waiting == []
 
 
 def test_a_damaged_file_is_told_and_rules_begin_anew(tmp_path: Path) -> None:
     clock, told, place = ManualClock(), list[str](), Kept()
-    (tmp_path / BOOK).write_bytes(b'{"lineage":')
+    (tmp_path / ALERTS_FILE).write_bytes(b'{"lineage":')
     alerts = course(tmp_path, clock, told, AlertRule(name="late", kind="lag", above=1), kept=place)
     alerts.look(lambda _: 2)
     assert "cannot be read" in told[0]
     assert len(place.events) == 1
-    assert load_book(tmp_path, clock).rules["late"].is_firing
+    assert load_alerts(tmp_path, clock).rules["late"].is_firing
 
 
 def test_a_webhook_gets_json_and_is_tried_again(server: Any, tmp_path: Path) -> None:
@@ -202,7 +209,7 @@ def test_a_webhook_gets_json_and_is_tried_again(server: Any, tmp_path: Path) -> 
         clock,
         told,
         AlertRule(name="late", kind="lag", above=1),
-        webhook=Webhook(server.url),
+        webhook=WebhookReceiver(server.url),
     )
     alerts.look(lambda _: 2)
     assert server.got == []
@@ -226,7 +233,7 @@ def test_a_webhook_gets_json_and_is_tried_again(server: Any, tmp_path: Path) -> 
 def test_a_webhook_that_is_not_there_is_unavailable(server: Any) -> None:
     event = AlertEvent("i", 1, "shop", "late", "lag", "firing", "t", 1, 1, 1, 1)
     with pytest.raises(UnavailableError, match="does not answer"):
-        Webhook("http://127.0.0.1:9/x").deliver(event, "")
+        WebhookReceiver("http://127.0.0.1:9/x").deliver(event, "")
 
 
 @pytest.mark.parametrize("answer", [b"SSH-2.0-sshd\r\n", b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000])
@@ -241,7 +248,7 @@ def test_a_webhook_that_is_no_web_server_is_unavailable(answer: bytes) -> None:
         thread = threading.Thread(target=other.handle_request)
         thread.start()
         with pytest.raises(UnavailableError, match="not answer as a web server does"):
-            Webhook(f"http://127.0.0.1:{other.server_address[1]}/x").deliver(event, "")
+            WebhookReceiver(f"http://127.0.0.1:{other.server_address[1]}/x").deliver(event, "")
         thread.join()
 
 
@@ -251,7 +258,7 @@ def test_a_webhook_that_sends_elsewhere_is_refused_for_the_event_would_be_left_b
     server.answers = [302]
     event = AlertEvent("i", 1, "shop", "late", "lag", "firing", "t", 1, 1, 1, 1)
     with pytest.raises(RefusedError, match="answers 302 Found"):
-        Webhook(server.url).deliver(event, "")
+        WebhookReceiver(server.url).deliver(event, "")
 
 
 @pytest.mark.parametrize(
@@ -259,17 +266,17 @@ def test_a_webhook_that_sends_elsewhere_is_refused_for_the_event_would_be_left_b
 )
 def test_a_webhook_that_is_no_url_is_refused_at_the_start_and_not_shown(held: str) -> None:
     with pytest.raises(InvalidInputError, match=r"alerts\.webhook is no URL") as caught:
-        Webhook("http://${HOOK}", {"HOOK": held})
+        WebhookReceiver("http://${HOOK}", {"HOOK": held})
     assert "cret" not in str(caught.value)
 
 
 def test_a_stream_has_each_event_once_although_a_driver_died_after_it(tmp_path: Path) -> None:
     bus, clock = MemoryBus(), ManualClock()
     rule = AlertRule(name="late", kind="lag", above=1)
-    first = course(tmp_path, clock, [], rule, stream=StreamPlace("alerts", bus))
+    first = course(tmp_path, clock, [], rule, stream=StreamReceiver("alerts", bus))
     first.look(lambda _: 2)
     event = first.book.events[0]
-    StreamPlace("alerts", bus).deliver(event, first.book.lineage)
+    StreamReceiver("alerts", bus).deliver(event, first.book.lineage)
     clock.advance(5000)
     first.look(lambda _: 0)
     rows = bus.stream("alerts").read(0, 0)
@@ -281,21 +288,21 @@ def test_a_stream_has_each_event_once_although_a_driver_died_after_it(tmp_path: 
 def test_places_are_those_of_the_settings(server: Any) -> None:
     rule = json.dumps([{"name": "late", "kind": "lag", "above": 1, "to": ["webhook"]}])
     settings = load_settings(overrides=[f"alerts.rules={rule}"], environ={})
-    with pytest.raises(InvalidInputError, match=r"tells the webhook, and alerts\.webhook is not"):
-        places_of(settings, MemoryBus(), print)
+    with pytest.raises(InvalidInputError, match=r"notifies the webhook, and alerts\.webhook"):
+        alert_receivers(settings, MemoryBus(), print)
     with pytest.raises(InvalidInputError, match="'al erts' cannot name a stream"):
-        places_of(
+        alert_receivers(
             load_settings(overrides=["alerts.stream=al erts"], environ={}), MemoryBus(), print
         )
     more = [f"alerts.webhook={server.url}", "alerts.stream=alerts"]
     settings = load_settings(overrides=[f"alerts.rules={rule}", *more], environ={})
-    assert list(places_of(settings, MemoryBus(), print)) == ["log", "webhook", "stream"]
+    assert list(alert_receivers(settings, MemoryBus(), print)) == ["log", "webhook", "stream"]
 
 
 def test_what_is_secret_of_a_webhook_comes_from_the_environment() -> None:
     with pytest.raises(InvalidInputError, match=r"names \$\{HOOK\}, which is not in the env"):
-        Webhook("https://hooks.example/${HOOK}", {})
-    assert Webhook("https://hooks.example/${HOOK}", {"HOOK": "x"}).shown == (
+        WebhookReceiver("https://hooks.example/${HOOK}", {})
+    assert WebhookReceiver("https://hooks.example/${HOOK}", {"HOOK": "x"}).shown == (
         "webhook of hooks.example"
     )
 
@@ -319,7 +326,7 @@ def test_a_driver_looks_at_its_own_job(tmp_path: Path) -> None:
     loop = AlertRule(name="loop", kind="restart_loop", above=1, for_ms=86_400_000)
     with TestDriver(shop, home=tmp_path) as driver:
         driver.create("orders", {"user": pa.string()})
-        board = Board("shop", settings_of(late, QUIET, loop), Control(), driver.clock)
+        board = JobStatus("shop", settings_of(late, QUIET, loop), JobControl(), driver.clock)
         watch = AlertWatch(
             board,
             driver.bus,
@@ -332,7 +339,7 @@ def test_a_driver_looks_at_its_own_job(tmp_path: Path) -> None:
         summary = driver.advance()
         assert summary is not None
         watch.look()  # before it has begun nothing is known but that nothing left it
-        board.ready(JoinedParts(driver.parts))
+        board.ready(JobGroup(driver.parts))
         board.observe(summary)
         driver.feed("orders", [{"user": "bob"}] * 2)
         watch.look()
@@ -360,8 +367,8 @@ def test_a_place_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
     with TestDriver(shop, home=tmp_path) as driver:
         driver.create("orders", {"user": pa.string()})
         settings = settings_of(AlertRule(name="late", kind="lag", above=0))
-        board = Board("shop", settings, Control(), driver.clock)
-        board.ready(JoinedParts(driver.parts))
+        board = JobStatus("shop", settings, JobControl(), driver.clock)
+        board.ready(JobGroup(driver.parts))
         driver.feed("orders", [{"user": "ann"}])
         let_go, began = threading.Event(), threading.Event()
 
@@ -376,7 +383,7 @@ def test_a_place_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
         watch._places = {"log": Hanging()}
         watch.start()
         assert began.wait(60)
-        (waiting,) = load_book(driver.storage, driver.clock).waiting
+        (waiting,) = load_alerts(driver.storage, driver.clock).waiting
         assert waiting.event.state == "firing"
         watch.stop()
         let_go.set()
@@ -386,7 +393,7 @@ def test_a_place_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
 
 def test_a_look_that_fails_is_told_and_the_next_one_comes(tmp_path: Path) -> None:
     told: list[str] = []
-    board = Board("shop", settings_of(LATE), Control(), ManualClock())
+    board = JobStatus("shop", settings_of(LATE), JobControl(), ManualClock())
     watch = AlertWatch(
         board,
         MemoryBus(),
@@ -403,10 +410,10 @@ def test_a_look_that_fails_is_told_and_the_next_one_comes(tmp_path: Path) -> Non
 
 
 def test_a_watch_without_rules_has_no_thread(tmp_path: Path) -> None:
-    board = Board("shop", Settings(), Control(), ManualClock())
+    board = JobStatus("shop", Settings(), JobControl(), ManualClock())
     watch = AlertWatch(
         board, MemoryBus(), storage=tmp_path, files=FILES, clock=ManualClock(), tell=print
     )
     watch.start()
     watch.stop()
-    assert not (tmp_path / BOOK).exists()
+    assert not (tmp_path / ALERTS_FILE).exists()

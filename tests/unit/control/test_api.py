@@ -15,26 +15,32 @@ import msgspec
 import pyarrow as pa
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.unit.control.shops import FILES, served
+from tests.support.homes import Settings
+from tests.support.processes import SystemClock
+from tests.support.runs import drive_part
+from tests.support.watching import (
+    API_FILE,
+    ApiAddress,
+    Client,
+    JobDescription,
+    JobDiagnosis,
+    JobHistory,
+    JobStatus,
+    Rescale,
+    api_server,
+    asked,
+    asking,
+    described,
+    new_board,
+    setting_infos,
+    show_parts,
+    steady,
+)
+from tests.unit.control.shops import served
 
 import headrace as hr
-from headrace.clock import SystemClock
-from headrace.config import Settings
-from headrace.control.asking import PartsRequests
-from headrace.control.board import Board
-from headrace.control.client import Client, asked
-from headrace.control.description import Description, described
-from headrace.control.past import Past
-from headrace.control.place import PLACE, Place
-from headrace.control.server import ControlServer
-from headrace.control.views import HIDDEN, setting_infos
-from headrace.coordinator.inspection.job_list import view_job
-from headrace.coordinator.inspection.part_readers import part_readers
-from headrace.coordinator.inspection.why import Why, ask_why
-from headrace.coordinator.joined import JoinedParts
-from headrace.coordinator.loop import Control, drive
 from headrace.errors import InvalidInputError, UnavailableError
-from headrace.testing import TestDriver
+from headrace.testing import ManualClock, TestDriver
 
 
 def test_it_tells_of_job_stages_tasks_inputs_and_epochs(client: Client) -> None:
@@ -68,7 +74,7 @@ def test_it_tells_bytes_of_stores_and_the_heaviest_keys(client: Client) -> None:
 
 
 def test_word_of_it_is_for_its_owner_alone(client: Client, driver: TestDriver) -> None:
-    assert stat.S_IMODE((driver.storage / PLACE).stat().st_mode) == 0o600
+    assert stat.S_IMODE((driver.storage / API_FILE).stat().st_mode) == 0o600
     assert client.place.url.startswith("http://127.0.0.1:")
 
 
@@ -77,7 +83,7 @@ def test_word_of_it_is_for_its_owner_alone(client: Client, driver: TestDriver) -
     ("verb", "path"), [("GET", "/v1/job"), ("POST", "/v1/stop"), ("GET", "/metrics")]
 )
 def test_who_has_no_token_is_refused(
-    client: Client, board: Board, verb: str, path: str, header: str | None
+    client: Client, board: JobStatus, verb: str, path: str, header: str | None
 ) -> None:
     request = urllib.request.Request(f"{client.place.url}{path}", method=verb)
     if header is not None:
@@ -90,7 +96,7 @@ def test_who_has_no_token_is_refused(
     assert not board.control.stop.is_set()
 
 
-def test_pause_resume_finish_and_stop_reach_the_driver(client: Client, board: Board) -> None:
+def test_pause_resume_finish_and_stop_reach_the_driver(client: Client, board: JobStatus) -> None:
     assert client.post("/v1/pause") == {"status": "paused"}
     assert board.control.paused.is_set()
     assert client.post("/v1/resume") == {"status": "running"}
@@ -115,10 +121,10 @@ def test_a_rescale_is_done_between_two_epochs(client: Client, driver: TestDriver
 
 
 def test_commands_tell_what_only_the_driver_knows(
-    client: Client, driver: TestDriver, board: Board
+    client: Client, driver: TestDriver, board: JobStatus
 ) -> None:
     def status() -> str | None:
-        found = asked(driver.settings, "shop", "/v1/description", Description)
+        found = asked(driver.settings, "shop", "/v1/description", JobDescription)
         return None if found is None else found.status
 
     assert status() == "running"
@@ -129,10 +135,9 @@ def test_commands_tell_what_only_the_driver_knows(
 
 
 def test_the_driver_describes_a_job_as_its_files_do(client: Client, driver: TestDriver) -> None:
-    told = client.get_as("/v1/description", Description)
-    view = view_job(driver.settings, "shop", driver.bus, SystemClock())
+    told = client.get_as("/v1/description", JobDescription)
     assert told == replace(
-        described(view),
+        described(driver),
         status="running",
         live=True,
         process=os.getpid(),
@@ -147,10 +152,9 @@ def test_the_driver_describes_a_job_as_its_files_do(client: Client, driver: Test
 def test_the_driver_tells_why_and_its_history_as_files_do(
     client: Client, driver: TestDriver
 ) -> None:
-    (reader,) = part_readers(driver.settings, "shop", SystemClock())
-    assert client.get_as("/v1/why", list[Why]) == [ask_why(reader, driver.bus)]
+    assert client.get_as("/v1/why", list[JobDiagnosis]) == driver.why()
     now = SystemClock().now_ms()
-    past = client.get_as(f"/v1/history?begin_ms=0&end_ms={now}&lines=3", Past)
+    past = client.get_as(f"/v1/history?begin_ms=0&end_ms={now}&lines=3", JobHistory)
     assert (past.live, len(past.stretches), [one.name for one in past.inputs]) == (
         True,
         1,
@@ -217,7 +221,7 @@ def test_metrics_are_what_the_manifest_says(client: Client) -> None:
 def test_a_driver_that_is_not_there_is_told(tmp_path: Path, client: Client) -> None:
     with pytest.raises(InvalidInputError, match="no driver of job 'shop' answers"):
         Client(tmp_path, "shop")
-    client.place = Place("http://127.0.0.1:9", "x", 1)
+    client.place = ApiAddress("http://127.0.0.1:9", "x", 1)
     with pytest.raises(UnavailableError, match="does not answer"):
         client.get("/v1/job")
 
@@ -225,8 +229,8 @@ def test_a_driver_that_is_not_there_is_told(tmp_path: Path, client: Client) -> N
 def test_the_loopback_of_another_host_is_not_asked(tmp_path: Path) -> None:
     """A storage on a shared disk is seen by hosts whose own port may be anybody's."""
     for url, is_refused in (("http://127.0.0.1:9", True), ("http://10.0.0.7:9", False)):
-        place = Place(url, "x", 1, "elsewhere")
-        (tmp_path / PLACE).write_bytes(msgspec.json.encode(place))
+        place = ApiAddress(url, "x", 1, "elsewhere")
+        (tmp_path / API_FILE).write_bytes(msgspec.json.encode(place))
         if is_refused:
             with pytest.raises(InvalidInputError, match="runs on host elsewhere"):
                 Client(tmp_path, "shop")
@@ -234,22 +238,22 @@ def test_the_loopback_of_another_host_is_not_asked(tmp_path: Path) -> None:
             assert Client(tmp_path, "shop").place == place
 
 
-def test_a_port_that_is_taken_is_told(client: Client, board: Board, tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_told(client: Client, board: JobStatus, tmp_path: Path) -> None:
     port = int(client.place.url.rpartition(":")[2])
-    other = ControlServer(board, tmp_path, "127.0.0.1", port, FILES, SystemClock())
+    other = api_server(board, tmp_path, port)
     with pytest.raises(InvalidInputError, match="cannot be listened on"):
         other.start()
     other.stop()
-    assert not (tmp_path / PLACE).exists()
+    assert not (tmp_path / API_FILE).exists()
 
 
 def test_a_driver_that_was_taken_over_leaves_the_word_of_the_next(
-    client: Client, board: Board, driver: TestDriver
+    client: Client, board: JobStatus, driver: TestDriver
 ) -> None:
-    other = ControlServer(board, driver.storage, "127.0.0.1", 0, FILES, SystemClock())
+    other = api_server(board, driver.storage)
     other.start()
     mine = Client(driver.storage, "shop")
-    last = ControlServer(board, driver.storage, "127.0.0.1", 0, FILES, SystemClock())
+    last = api_server(board, driver.storage)
     last.start()
     other.stop()
     assert Client(driver.storage, "shop").place == last.place != mine.place
@@ -281,36 +285,33 @@ def test_the_token_goes_past_proxies(client: Client, monkeypatch: pytest.MonkeyP
 )
 def test_keys_of_clouds_are_hidden(key: str, value: str) -> None:
     settings = Settings.model_validate({"spark": {"conf": {key: value}}})
-    told = setting_infos(Board("shop", settings, Control(), SystemClock()))
+    told = setting_infos(new_board("shop", settings))
     assert "hunter2" not in str(told)
 
 
-def test_secrets_are_hidden(board: Board) -> None:
+def test_secrets_are_hidden(board: JobStatus) -> None:
     settings = Settings.model_validate(
         {
             "remote": {"url": "redis://user:hunter2@cache:6379/0"},
             "spark": {"conf": {"spark.ssl.keyPassword": "hunter2", "spark.x": "1"}},
         }
     )
-    told = {
-        one.key: one.value
-        for one in setting_infos(Board("shop", settings, Control(), SystemClock()))
-    }
-    assert told["remote.url"] == told["spark.conf.spark.ssl.keyPassword"] == HIDDEN
+    told = {one.key: one.value for one in setting_infos(new_board("shop", settings))}
+    assert told["remote.url"] == told["spark.conf.spark.ssl.keyPassword"] == "***"
     assert told["spark.conf.spark.x"] == "1"
     assert (told["job.tasks"], told["job.key_groups"]) == ("4", "512")
     assert "hunter2" not in str(told)
 
 
-def test_a_paused_driver_begins_no_epoch(driver: TestDriver, board: Board) -> None:
+def test_a_paused_driver_begins_no_epoch(driver: TestDriver, board: JobStatus) -> None:
     control = board.control
     seen: list[Any] = []
     driver.feed("orders", [{"user": "bob", "n": 1, "at": 2_000}])
     control.paused.set()
     part = driver.parts[0]
     running = threading.Thread(
-        target=drive,
-        args=(part, driver.bus, SystemClock(), control, seen.append),
+        target=drive_part,
+        args=(part, driver.bus, control, seen.append),
         kwargs={"tick_ms": 1},
     )
     running.start()
@@ -325,7 +326,37 @@ def test_a_paused_driver_begins_no_epoch(driver: TestDriver, board: Board) -> No
     assert seen[0].rows == 1
 
 
-def test_a_driver_that_is_paused_in_its_last_epoch_ends(driver: TestDriver, board: Board) -> None:
+def test_rows_that_come_while_a_driver_looks_are_read_at_once(
+    driver: TestDriver, board: JobStatus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come after the turn has seen that there are none; the clock of the streams stands."""
+    control, part, seen = board.control, driver.parts[0], list[Any]()
+    driver.run()
+    advance = part.advance
+
+    def feed_behind() -> Any:
+        summary = advance()
+        if summary is None and not seen:
+            driver.feed("orders", [{"user": "bob", "n": 1, "at": 2_000}])
+        return summary
+
+    def on_epoch(summary: Any) -> None:
+        seen.append(summary.rows)
+        control.stop.set()
+
+    monkeypatch.setattr(part, "advance", feed_behind)
+    running = threading.Thread(target=drive_part, args=(part, driver.bus, control, on_epoch))
+    running.start()
+    running.join(10)
+    control.stop.set()
+    driver.feed("orders", [{"user": "bob", "n": 1, "at": 3_000}])
+    running.join()
+    assert seen == [1]
+
+
+def test_a_driver_that_is_paused_in_its_last_epoch_ends(
+    driver: TestDriver, board: JobStatus
+) -> None:
     control = board.control
     driver.feed("orders", [{"user": "bob", "n": 1, "at": 2_000}])
     control.finish.set()
@@ -336,7 +367,7 @@ def test_a_driver_that_is_paused_in_its_last_epoch_ends(driver: TestDriver, boar
             control.paused.set()
 
     running = threading.Thread(
-        target=drive, args=(part, driver.bus, SystemClock(), control, on_epoch), daemon=True
+        target=drive_part, args=(part, driver.bus, control, on_epoch), daemon=True
     )
     running.start()
     running.join(20)
@@ -371,23 +402,26 @@ def test_a_rescale_reaches_the_parts_that_it_concerns(tmp_path: Path) -> None:
     with TestDriver(parted, home=tmp_path) as driver:
         driver.create("orders", {"user": pa.string(), "n": pa.int64()})
         first, second, third = driver.parts
-        board = Board("parted", driver.settings, Control(), SystemClock())
-        asks = PartsRequests(driver.storage, board, FILES, SystemClock())
+        board = new_board("parted", driver.settings)
+        handle = asking(driver.storage, board)
         with pytest.raises(UnavailableError, match="about to start"):
-            asks.ask(2, None, 10.0)
-        board.ready(JoinedParts(driver.parts))
+            handle.ask(Rescale(2), 10.0)
+        show_parts(board, driver)
         (last,) = third.state.task_counts
         with served(driver):
-            assert asks.ask(2, last, 10.0).counts == {last: 2}
+            answers = handle.ask(Rescale(2, last), 10.0)
+            assert [one.counts for one in answers.values()] == [{last: 2}]
             assert set(second.state.task_counts.values()) == {4}
-            assert set(asks.ask(1, None, 10.0).counts.values()) == {1}
+            answers = handle.ask(Rescale(1), 10.0)
+            assert len(answers) == 2
+            assert all(set(one.counts.values()) == {1} for one in answers.values())
         assert not first.state.task_counts
         assert {**second.state.task_counts, **third.state.task_counts} == {
             **dict.fromkeys(second.state.task_counts, 1),
             last: 1,
         }
         with pytest.raises(InvalidInputError, match="no keyed stage 'none'"):
-            asks.ask(2, "none", 10.0)
+            handle.ask(Rescale(2, "none"), 10.0)
 
 
 @pytest.mark.parametrize(
@@ -404,3 +438,13 @@ def test_what_is_not_understood_is_told_as_a_problem(
     refused.value.close()
     assert (refused.value.code, told["code"]) == (status, "HR100")
     assert path in told["message"]
+
+
+def test_a_clock_that_jumped_is_accepted(client: Client, board: JobStatus) -> None:
+    assert client.post("/v1/accept-clock") == {"was_off_ms": 0}
+    clock = ManualClock()
+    board.clock = steady(clock)
+    board.clock.now_ms()
+    clock.jump(-86_400_000)
+    assert client.post("/v1/accept-clock") == {"was_off_ms": -86_400_000}
+    assert board.clock_doubt is None

@@ -15,47 +15,36 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import negative_data_rejection
+from starlette.routing import Route
+from tests.support.homes import Settings
+from tests.support.processes import SystemClock
+from tests.support.watching import (
+    Client,
+    DriverHandle,
+    JobStatus,
+    api_server,
+    asking,
+    make_app,
+    new_board,
+)
 from tests.unit.control.shops import FILES, served
 
-from headrace.clock import SystemClock
-from headrace.config import Settings
-from headrace.control.app import make_app
-from headrace.control.asking import PartsRequests
-from headrace.control.board import Board
-from headrace.control.client import Client
-from headrace.control.server import ControlServer
-from headrace.coordinator.loop import Control
 from headrace.testing import TestDriver
 
 
-def test_every_route_keeps_to_its_description(driver: TestDriver, board: Board) -> None:
+def test_every_route_keeps_to_its_description(driver: TestDriver, board: JobStatus) -> None:
     """Whatever is sent, the answer is one that OpenAPI declares, and never a fault."""
-    files, clock = FILES, SystemClock()
 
-    def ask(tasks: int, stage: str | None, wait_s: float) -> Any:
-        del wait_s
-        with served(driver):
-            return PartsRequests(driver.storage, board, files, clock).ask(tasks, stage, 10.0)
-
-    def save(name: str | None, wait_s: float) -> Any:
-        del wait_s
-        with served(driver):
-            return PartsRequests(driver.storage, board, files, clock).save(name, 10.0)
-
-    class Hosts(PartsRequests):
-        def drain(self, named: str, wait_s: float, *, undo: bool) -> str:
+    class Served(DriverHandle):
+        def ask_part(self, root: Path, command: Any, wait_s: float) -> Any:
             del wait_s
             with served(driver):
-                return super().drain(named, 10.0, undo=undo)
+                return super().ask_part(root, command, 10.0)
 
-        def restart(self, wait_s: float, *, rolling: bool) -> list[str]:
-            del wait_s
-            with served(driver):
-                return super().restart(10.0, rolling=rolling)
-
-    hosts = Hosts(driver.storage, board, files, clock)
-    app = make_app(board, "t", ask, save, hosts)
-    schema = schemathesis.openapi.from_asgi("/openapi.json", app)
+    handle = Served(driver.storage, board, FILES, SystemClock())
+    app = make_app(board, "t", handle)
+    own = {"Authorization": "Bearer t"}
+    schema = schemathesis.openapi.from_asgi("/openapi.json", app, headers=own)
     tried = set()
     for result in schema.get_all_operations():
         operation = result.ok()  # type: ignore[union-attr]  # an error raises
@@ -63,7 +52,6 @@ def test_every_route_keeps_to_its_description(driver: TestDriver, board: Board) 
         for mode, count in ((GenerationMode.POSITIVE, 15), (GenerationMode.NEGATIVE, 5)):
             for case in _cases(operation, mode, count):
                 # A name that is not known is passed over in a query, as usual.
-                own = {"Authorization": "Bearer t"}
                 case.call_and_validate(headers=own, excluded_checks=[negative_data_rejection])
     assert tried == set(ROUTES)
     assert len(ROUTES) > 20
@@ -78,16 +66,43 @@ BODIES: dict[str, dict[str, object]] = {
 }
 
 
-def test_no_route_answers_who_has_no_token(client: Client, board: Board) -> None:
-    for verb, path in ROUTES:
-        assert sent(client, verb, path, token="wrong") == 401, path
+def test_no_route_answers_who_has_no_token(client: Client, board: JobStatus) -> None:
+    paths = {path for _, path in EVERY_ROUTE}
+    assert "/openapi.json" in paths
+    unknown = {("GET", path) for path in ("/", "/docs", "/redoc", "/v1", "/v2/job", "//v1/job")}
+    for verb, path in {*EVERY_ROUTE, *unknown}:
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic eDp5"}):
+            status, said = answered(client, verb, path, headers)
+            assert status == 401, (verb, path)
+            assert "shop" not in said
+            assert len(said) < 300
     assert not board.control.stop.is_set()
     assert not board.control.finish.is_set()
 
 
+def test_a_body_is_not_even_read_without_a_token(client: Client) -> None:
+    headers = {"Content-Type": "application/json", "Content-Length": str(1 << 40)}
+    assert answered(client, "POST", "/v1/rescale", headers, b"{")[0] == 401
+
+
+def test_the_description_comes_with_the_token(client: Client) -> None:
+    assert set(client.get("/openapi.json")["paths"]) == {path for _, path in ROUTES}
+
+
+def answered(
+    client: Client, verb: str, path: str, headers: dict[str, str], body: bytes | None = None
+) -> tuple[int, str]:
+    """Send a request as it is; return status and text of the answer."""
+    url = urlsplit(client.place.url)
+    with closing(HTTPConnection(url.hostname or "", url.port, timeout=30)) as connection:
+        connection.request(verb, path, body, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
 def test_each_route_says_so_before_the_job_has_begun(driver: TestDriver) -> None:
-    board = Board("shop", driver.settings, Control(), SystemClock())
-    server = ControlServer(board, driver.storage, "127.0.0.1", 0, FILES, SystemClock())
+    board = new_board("shop", driver.settings)
+    server = api_server(board, driver.storage)
     server.start()
     client = Client(driver.storage, "shop")
     done = {path: sent(client, verb, path, token=client.place.token) for verb, path in ROUTES}
@@ -116,13 +131,19 @@ def _routes(app: FastAPI) -> set[tuple[str, str]]:
     return {(verb, one.path) for one in found for verb in one.methods or ()}
 
 
-def _all_routes() -> list[tuple[str, str]]:
-    board = Board("shop", Settings(), Control(), SystemClock())
-    asks = PartsRequests(Path(), board, FILES, SystemClock())
-    return sorted(_routes(make_app(board, "t", asks.ask, asks.save, asks)))
+def _app() -> FastAPI:
+    board = new_board("shop", Settings())
+    return make_app(board, "t", asking(Path(), board))
 
 
-ROUTES = _all_routes()
+ROUTES = sorted(_routes(_app()))
+EVERY_ROUTE = {
+    (verb, one.path)
+    for one in _app().routes
+    if isinstance(one, Route)
+    for verb in one.methods or ()
+}
+"""Those that describe the others included."""
 
 
 def _cases(operation: Any, mode: GenerationMode, count: int) -> list[Any]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from headrace.config import load_settings
-from headrace.control.board import Board
-from headrace.control.pace import Pace
-from headrace.coordinator.loop import Control
-from headrace.coordinator.summary import EpochSummary
-from headrace.testing.clock import ManualClock
+from tests.support.homes import load_settings
+
+from headrace.control.job_status import CatchUpEstimate, JobStatus
+from headrace.coordinator.driver_loop import JobControl
+from headrace.coordinator.epoch_records import EpochSummary
+from headrace.testing import ManualClock
 
 
-def paced(*marks: tuple[float, int]) -> Pace:
-    pace = Pace()
+def paced(*marks: tuple[float, int]) -> CatchUpEstimate:
+    pace = CatchUpEstimate()
     for now, lag in marks:
         pace.note(now, lag)
     return pace
@@ -40,7 +40,7 @@ def test_a_job_that_comes_no_closer_has_none() -> None:
 
 def test_a_driver_tells_it_unless_it_is_paused() -> None:
     clock = ManualClock()
-    board = Board("shop", load_settings(None, [], {}), Control(), clock)
+    board = JobStatus("shop", load_settings(None, [], {}), JobControl(), clock)
     told = []
     for epoch, lag in enumerate((100, 80, 60)):
         board.observe(EpochSummary(epoch, 20, 1.0, {}, {}, 0, lag, 0, 0, 0, ended=False))

@@ -11,25 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.cli.jobs.past import bars
-from headrace.control.board import Board
-from headrace.control.past import past_of
-from headrace.control.samples import (
+from headrace.cli.jobs.history import bars
+from headrace.control.history import (
     DAY_MS,
     FOLDER,
     KEEP_DAYS,
+    MAX_PARTS,
     MINUTE_MS,
-    MOST_PARTS,
-    THIN,
+    THINNED_SUFFIX,
     InputSample,
     Sample,
     SampleLog,
     Sampler,
+    job_history,
     sample_of,
     thinned,
 )
-from headrace.coordinator.joined import JoinedParts
-from headrace.coordinator.loop import Control
+from headrace.control.job_status import JobStatus
+from headrace.coordinator.driver_loop import JobControl
+from headrace.coordinator.job_group import JobGroup
 from headrace.testing import TestDriver
 
 
@@ -57,14 +57,14 @@ def test_a_sample_tells_rows_and_what_lies_before_the_job_now(tmp_path: Path) ->
     with TestDriver(shop) as driver:
         driver.create("orders", {"user": pa.string()})
         driver.feed("orders", [{"user": "ann"}] * 3)
-        board = Board("shop", driver.settings, Control(), driver.clock)
+        board = JobStatus("shop", driver.settings, JobControl(), driver.clock)
         log = SampleLog(tmp_path)
         sampler = Sampler(board, log, driver.clock)
         sampler.take()  # before it has begun there is nothing to tell
         assert list(log.read(0)) == []
         summary = driver.advance()
         assert summary is not None
-        board.ready(JoinedParts(driver.parts))
+        board.ready(JobGroup(driver.parts))
         board.observe(summary)
         driver.feed("orders", [{"user": "bob"}] * 2)
         sampler.take()
@@ -103,7 +103,7 @@ def test_stretches_sum_up_what_one_driver_did_from_sample_to_sample() -> None:
         sample(70_000, process=2, rows=40, epochs=1),  # another driver, a minute later
         sample(80_000, process=2, rows=90, epochs=3),
     ]
-    first, second, third = past_of(samples, 0, 100_000, 4).stretches
+    first, second, third = job_history(samples, 0, 100_000, 4).stretches
     assert (first.begin_ms, first.rows, first.seconds, first.epochs) == (0, 25, 20.0, 3)
     assert (first.lag, first.busy_ms) == (7, 15.0)
     assert (second.begin_ms, second.rows, second.seconds) == (50_000, 0, 0.0)
@@ -117,7 +117,7 @@ def test_drivers_of_containers_are_told_apart_although_all_are_process_1() -> No
         sample(70_000, rows=40, epochs=1, generation=2),
         sample(80_000, rows=90, epochs=3, generation=2),
     ]
-    (found,) = past_of(samples, 0, 100_000, 1).stretches
+    (found,) = job_history(samples, 0, 100_000, 1).stretches
     assert (found.rows, found.seconds, found.epochs, found.busy_ms) == (70, 20.0, 3, 15.0)
 
 
@@ -131,8 +131,8 @@ def test_a_stream_that_comes_while_a_sample_is_taken_is_in_the_next(
     with TestDriver(alarms) as driver:
         driver.create("errors.a", {"n": pa.int64()})
         driver.feed("errors.a", [{"n": 1}])
-        parts = JoinedParts(driver.parts)
-        board = Board("alarms", driver.settings, Control(), driver.clock)
+        parts = JobGroup(driver.parts)
+        board = JobStatus("alarms", driver.settings, JobControl(), driver.clock)
         board.ready(parts)
         asked = parts.ends
 
@@ -145,9 +145,9 @@ def test_a_stream_that_comes_while_a_sample_is_taken_is_in_the_next(
 
         with monkeypatch.context() as patch:
             patch.setattr(parts, "ends", meanwhile)
-            assert board.lag_now() == 1
+            assert board.current_lag() == 1
         driver.feed("errors.b", [{"n": 1}])
-        assert board.lag_now() == 1
+        assert board.current_lag() == 1
 
 
 def test_of_a_day_that_is_over_a_sample_a_minute_is_left(tmp_path: Path) -> None:
@@ -162,14 +162,16 @@ def test_of_a_day_that_is_over_a_sample_a_minute_is_left(tmp_path: Path) -> None
     log.append(sample(first + DAY_MS))
     folder = tmp_path / FOLDER
     assert sorted(path.name for path in folder.iterdir()) == [
-        f"020000{THIN}.jsonl",
+        f"020000{THINNED_SUFFIX}.jsonl",
         "020001.jsonl",
     ]
     *left, _ = log.read(0)
     # The last of each driver, too: none of its rows are lost.
     assert [one.rows for one in left] == [0, 6, 12, 18, 24, 30, 36, 39, 40, 42, 48, 54, 59]
     assert [one.lag for one in left if one.lag] == [7]
-    whole, thin = (past_of(found, first, first + DAY_MS, 1).stretches[0] for found in (every, left))
+    whole, thin = (
+        job_history(found, first, first + DAY_MS, 1).stretches[0] for found in (every, left)
+    )
     assert (whole.rows, whole.epochs, whole.lag) == (thin.rows, thin.epochs, thin.lag)
 
 
@@ -188,7 +190,7 @@ def test_thinning_loses_no_rows_and_no_highest_lag(
         made.append(sample(at, rows=rows, lag=lag, process=process))
     left = thinned(made)
     sums = [
-        [(s.rows, round(s.seconds, 3), s.lag) for s in past_of(found, 0, at + 1, 1).stretches]
+        [(s.rows, round(s.seconds, 3), s.lag) for s in job_history(found, 0, at + 1, 1).stretches]
         for found in (made, left)
     ]
     assert sums[0] == sums[1]
@@ -199,7 +201,7 @@ def test_thinning_loses_no_rows_and_no_highest_lag(
 def test_a_crash_in_the_midst_of_thinning_leaves_both_and_one_counts(tmp_path: Path) -> None:
     log = SampleLog(tmp_path)
     log.append(sample(5))
-    thin = tmp_path / FOLDER / f"000000{THIN}.jsonl"
+    thin = tmp_path / FOLDER / f"000000{THINNED_SUFFIX}.jsonl"
     thin.write_bytes((tmp_path / FOLDER / "000000.jsonl").read_bytes())
     assert [one.at_ms for one in log.read(0)] == [5]
     log.append(sample(DAY_MS))
@@ -229,7 +231,7 @@ def test_inputs_and_stages_have_a_past_of_their_own() -> None:
         inputs = {"a": InputSample(rows, lag), "b": InputSample(0, 0)}
         return msgspec.structs.replace(made, inputs=inputs, stages={"s": mark})
 
-    found = past_of(
+    found = job_history(
         [whole(0, 0, 5, None), sample(10_000), whole(60_000, 120, 3, 20_000), sample(70_000)],
         *(0, 120_000, 2),
     )
@@ -248,14 +250,14 @@ def test_of_many_inputs_those_with_most_lag_are_kept() -> None:
         g.input("in.*").send_to(g.output("out"))
 
     with TestDriver(many) as driver:
-        for n in range(MOST_PARTS + 10):
+        for n in range(MAX_PARTS + 10):
             driver.create(f"in.{n:03d}", {"n": pa.int64()})
         driver.start()
         driver.feed("in.070", [{"n": 1}] * 5)
-        board = Board("many", driver.settings, Control(), driver.clock)
-        board.ready(JoinedParts(driver.parts))
+        board = JobStatus("many", driver.settings, JobControl(), driver.clock)
+        board.ready(JobGroup(driver.parts))
         found = sample_of(board, 0)
-    assert len(found.inputs) == MOST_PARTS
+    assert len(found.inputs) == MAX_PARTS
     assert sum(one.lag for one in found.inputs.values()) == found.lag == 5
 
 

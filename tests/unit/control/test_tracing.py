@@ -14,12 +14,12 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from tests.support.homes import Settings, load_settings
 
 import headrace as hr
 from headrace.bus import StreamSpec, open_bus
-from headrace.config import Settings, load_settings
-from headrace.control.tracing import EpochTracer, tracer_of
-from headrace.coordinator.summary import EpochSummary
+from headrace.control.tracing import EpochTracer, epoch_tracer
+from headrace.coordinator.epoch_records import EpochSummary
 from headrace.errors import InvalidInputError
 from headrace.testing import TestDriver
 
@@ -102,7 +102,7 @@ def test_an_epoch_is_a_trace_with_its_steps_and_slots(summary: EpochSummary) -> 
 
 def test_a_collector_gets_it(summary: EpochSummary, receiver: Any) -> None:
     url = f"http://127.0.0.1:{receiver.server_address[1]}"
-    tracer = tracer_of(load_settings(overrides=[f"tracing.endpoint={url}"]), "shop", print)
+    tracer = epoch_tracer(load_settings(overrides=[f"tracing.endpoint={url}"]), "shop", print)
     assert tracer is not None
     tracer.observe(summary, 1_000_000)
     tracer.close()
@@ -143,22 +143,22 @@ def test_a_sample_of_none_sends_none(summary: EpochSummary) -> None:
 def test_a_collector_that_is_away_is_told_once(summary: EpochSummary) -> None:
     told: list[str] = []
     settings = load_settings(overrides=["tracing.endpoint=http://127.0.0.1:9"])
-    tracer = tracer_of(settings, "shop", told.append)
+    tracer = epoch_tracer(settings, "shop", told.append)
     assert tracer is not None
     tracer.observe(summary, 1_000_000)
     tracer.close()
     (line,) = told
     assert line.startswith("tracing: ")
-    assert line.endswith("epochs go on without traces")
+    assert line.endswith("epochs continue without traces")
     assert [one.name for one in threading.enumerate() if "Otel" in one.name] == []
 
 
 def test_without_an_endpoint_there_is_nothing() -> None:
-    assert tracer_of(Settings(), "shop", print) is None
+    assert epoch_tracer(Settings(), "shop", print) is None
 
 
 def test_an_extra_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = load_settings(overrides=["tracing.endpoint=http://127.0.0.1:9"])
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(InvalidInputError, match=r"pip install 'headrace\[tracing\]'"):
-        tracer_of(settings, "shop", print)
+        epoch_tracer(settings, "shop", print)

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.support.homes import Files
+from tests.support.hosts import DELETED_MARK, STORAGES, collected
 
 import headrace as hr
-from headrace.coordinator.backup.places import STORAGES
-from headrace.coordinator.collector import DELETED, collect
-from headrace.files import Files
 from headrace.testing import TestDriver
 
 FILES = Files(sync=False)
@@ -44,9 +43,9 @@ def driver(tmp_path: Path) -> Iterator[TestDriver]:
 
 def later(driver: TestDriver) -> list[str]:
     """Collect twice, with the pause between; returns what went by its name."""
-    assert collect(driver.state_dir(0), FILES, driver.clock, KEEP_S) == []
+    assert collected(driver, 0, KEEP_S) == []
     driver.clock.advance(int(KEEP_S * 1000))
-    return [path.name for path in collect(driver.state_dir(0), FILES, driver.clock, KEEP_S)]
+    return [path.name for path in collected(driver, 0, KEEP_S)]
 
 
 def tasks(driver: TestDriver) -> list[Path]:
@@ -72,7 +71,7 @@ def test_a_removed_job_goes_after_a_while(driver: TestDriver) -> None:
 
 def test_a_job_that_is_marked_deleted_goes(driver: TestDriver) -> None:
     driver.crash()
-    (driver.storage / DELETED).touch()
+    (driver.storage / DELETED_MARK).touch()
     assert later(driver) == ["counted"]
 
 
@@ -81,7 +80,7 @@ def test_what_a_process_has_open_stays(driver: TestDriver) -> None:
     shutil.rmtree(driver.storage)
     assert later(driver) == []
     driver.crash()
-    assert collect(driver.state_dir(0), FILES, driver.clock, KEEP_S)
+    assert collected(driver, 0, KEEP_S)
 
 
 def test_a_job_dir_that_is_not_there_says_nothing(driver: TestDriver) -> None:
@@ -124,12 +123,12 @@ def test_tasks_that_moved_to_another_host_go(tmp_path: Path) -> None:
 def test_what_is_needed_again_is_no_longer_marked(driver: TestDriver) -> None:
     driver.crash()
     away = driver.storage.rename(driver.home / "away")
-    assert collect(driver.state_dir(0), FILES, driver.clock, KEEP_S) == []
+    assert collected(driver, 0, KEEP_S) == []
     driver.clock.advance(int(KEEP_S * 1000))
     away.rename(driver.storage)
-    assert collect(driver.state_dir(0), FILES, driver.clock, KEEP_S) == []
+    assert collected(driver, 0, KEEP_S) == []
     driver.storage.rename(away)
-    assert collect(driver.state_dir(0), FILES, driver.clock, KEEP_S) == []
+    assert collected(driver, 0, KEEP_S) == []
 
 
 def test_a_storage_on_the_host_goes_only_when_it_is_marked(tmp_path: Path) -> None:
@@ -138,7 +137,7 @@ def test_a_storage_on_the_host_goes_only_when_it_is_marked(tmp_path: Path) -> No
         driver.crash()
         shutil.rmtree(driver.settings.jobs_dir)
         assert later(driver) == []
-        (driver.storage / DELETED).touch()
+        (driver.storage / DELETED_MARK).touch()
         assert sorted(later(driver)) == ["counted", "counted"]
         assert not [*(driver.state_dir(0) / STORAGES).iterdir()]
 
@@ -146,10 +145,10 @@ def test_a_storage_on_the_host_goes_only_when_it_is_marked(tmp_path: Path) -> No
 def test_only_one_process_collects(driver: TestDriver) -> None:
     driver.crash()
     shutil.rmtree(driver.storage)
-    collect(driver.state_dir(0), FILES, driver.clock, KEEP_S)
+    collected(driver, 0, KEEP_S)
     driver.clock.advance(int(KEEP_S * 1000))
     descriptor = os.open(driver.state_dir(0) / "COLLECTOR", os.O_RDWR)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    assert collect(driver.state_dir(0), FILES, driver.clock, KEEP_S) == []
+    assert collected(driver, 0, KEEP_S) == []
     os.close(descriptor)
-    assert collect(driver.state_dir(0), FILES, driver.clock, KEEP_S)
+    assert collected(driver, 0, KEEP_S)

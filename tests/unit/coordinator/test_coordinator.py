@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import threading
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.hosts import copies_of_positions, stop_in_mid_epoch
+from tests.support.limits import limit
+from tests.support.runs import Epochs, drive
 
 import headrace as hr
-from headrace.bus.address import open_bus
-from headrace.bus.retention import OffsetGoneError
-from headrace.clock import SystemClock
-from headrace.coordinator.failures import slot_error
-from headrace.coordinator.hosting import stop_file
-from headrace.coordinator.identity import host_identity
-from headrace.coordinator.loop import Control, drive, wait_for_news
-from headrace.coordinator.plans import load_plan, save_plan
-from headrace.coordinator.summary import EpochSummary
+from headrace.bus import Fence, OffsetGoneError
 from headrace.errors import (
     CorruptDataError,
     GraphError,
     InternalError,
     InvalidInputError,
     NotOwnerError,
-    UnavailableError,
 )
-from headrace.files import Files
-from headrace.plan.planner import plan
-from headrace.task.orders import SlotFailure, SlotReport
-from headrace.testing import DriverCrash, ManualClock, TestDriver
+from headrace.testing import DriverCrash, TestDriver, call_at
 
 COLUMNS = {"k": pa.int64(), "v": pa.int64()}
 
@@ -65,13 +55,47 @@ def test_nothing_to_do_is_no_epoch() -> None:
         assert driver.advance(force=True) is not None
 
 
+def test_rows_of_a_key_come_in_the_order_of_their_partitions() -> None:
+    """Whichever tasks and slots they were read by."""
+    with TestDriver(sums, tasks=2, key_groups=8, slots=2) as driver:
+        driver.create("in", COLUMNS, partitions=3)
+        for partition, value in ((2, 100), (0, 1), (1, 10)):
+            driver.feed("in", [{"k": 1, "v": value}], partition=partition)
+        driver.advance()
+        assert [row["s"] for row in driver.output("out")] == [1, 11, 111]
+
+
+def test_a_task_that_has_one_key_group_is_run() -> None:
+    with driver_of(tasks=8) as driver:
+        for times in (1, 2):
+            feed(driver)
+            driver.advance()
+            assert len(driver.output("out")) == 20 * times
+
+
+def test_the_bus_refuses_an_older_driver_as_soon_as_a_newer_one_has_started() -> None:
+    """Also where the newer one sends nothing, so that it asks the bus for nothing."""
+
+    @hr.job("kept")
+    def kept(g: hr.Graph) -> None:
+        g.input("in").partition_by("k").aggregate(name="totals", s=hr.agg.sum("v"))
+
+    with driver_of(kept) as driver:
+        feed(driver)
+        driver.run()
+        older = Fence("kept", driver.start().generation)
+        driver.start()
+        with pytest.raises(NotOwnerError, match="was taken over by a newer driver"):
+            driver.bus.stream("in").trim(0, 1, fence=older)
+
+
 def test_an_older_driver_stops_at_its_next_commit() -> None:
     with driver_of() as driver:
         old = driver.start()
         new = driver.start()
         assert (old.generation, new.generation) == (1, 2)
         feed(driver)
-        with pytest.raises(NotOwnerError, match="was taken over by generation 2"):
+        with pytest.raises(NotOwnerError, match=r"was taken over by a newer driver \(generation 2"):
             old.advance()
         assert new.advance() is not None
         assert new.state.epoch == 1
@@ -150,18 +174,16 @@ def test_a_changed_graph_over_old_state_is_refused(tmp_path: Path) -> None:
 
 def test_files_that_vanish_before_the_commit_are_a_fault() -> None:
     """What a manifest names is there: the check comes before anything is visible."""
-    from headrace.faults import injected
-
     with driver_of() as driver:
         feed(driver)
         driver.start()
 
-        def remove(point: str) -> None:
-            if point == "epoch.before_commit":
-                for path in (driver.storage / "segment").iterdir():
-                    path.unlink()
+        def remove() -> None:
+            for path in (driver.storage / "segment").iterdir():
+                path.unlink()
 
-        with injected(remove), pytest.raises(InternalError, match="is missing before the commit"):
+        missing = pytest.raises(InternalError, match="is missing before the commit")
+        with call_at("epoch.before_commit", remove), missing:
             driver.advance()
         assert driver.coordinator.state.epoch == 0
         assert driver.output("out") == []
@@ -186,27 +208,23 @@ def test_only_named_crashes_are_caught() -> None:
 def test_a_stop_leaves_what_was_not_reached_for_the_next_epoch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("headrace.task.source.CHUNK_ROWS", 3)
+    limit(monkeypatch, chunk_rows=3)
     with driver_of() as driver:
         for _ in range(5):
             feed(driver, 3)
-        stop = stop_file(driver.storage, driver.coordinator.generation)
-        stop.touch()
-        found = driver.advance()
+        found = stop_in_mid_epoch(driver)
         assert found is not None
         assert found.rows == 6
-        stop.unlink()
         driver.run()
         assert driver.coordinator.state.counts["in"] == 30
 
 
 def test_the_loop_runs_a_finished_job_to_its_end() -> None:
-    seen: list[EpochSummary] = []
     with driver_of(max_rows=4) as driver:
         feed(driver)
-        control = Control()
-        control.finish.set()
-        drive(driver.coordinator, driver.bus, driver.clock, control, seen.append)
+        seen = Epochs()
+        seen.finish()
+        drive(driver, seen)
         assert driver.coordinator.state.ended
         assert [summary.epoch for summary in seen] == list(range(2, 2 + len(seen)))
         assert sum(summary.rows for summary in seen) == 20
@@ -215,93 +233,9 @@ def test_the_loop_runs_a_finished_job_to_its_end() -> None:
 def test_the_loop_stops_after_the_epoch_under_way() -> None:
     with driver_of(max_rows=2) as driver:
         feed(driver)
-        control = Control()
-        seen: list[EpochSummary] = []
-
-        def stop(summary: EpochSummary) -> None:
-            seen.append(summary)
-            control.stop.set()
-
-        drive(driver.coordinator, driver.bus, driver.clock, control, stop, interval_ms=60_000)
+        seen = Epochs()
+        drive(driver, seen, each=Epochs.stop, interval_ms=60_000)
         assert len(seen) == 1
-
-
-def test_waiting_ends_with_news_or_when_a_timer_is_due() -> None:
-    clock = ManualClock()
-    with open_bus("memory:", clock=SystemClock()) as bus:
-        from headrace.bus.spec import StreamSpec
-
-        stream = bus.create(StreamSpec("in", 1, pa.schema(list(COLUMNS.items()))))
-        batch = pa.table({"k": [1], "v": [1]})
-        thread = threading.Thread(target=stream.append, args=(0, batch))
-        thread.start()
-        wait_for_news(bus, {"in": [0]}, None, clock, 100)
-        thread.join()
-        wait_for_news(bus, {"in": [1]}, clock.now_ms() - 5, clock, 100)
-        before = clock.now_ms()
-        wait_for_news(bus, {}, None, clock, 100)
-        assert clock.now_ms() == before + 100
-
-
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        ("CorruptDataError", CorruptDataError),
-        ("UserFunctionError", InvalidInputError),
-        ("OSError", UnavailableError),
-        ("BlockingIOError", UnavailableError),
-        ("ValueError", InternalError),
-        ("no such kind", InternalError),
-    ],
-)
-def test_a_failed_slot_is_an_error_of_its_kind(kind: str, expected: type[Exception]) -> None:
-    failure = SlotFailure(kind, "it broke", {"operator": "o", "epoch": 3}, "the trace")
-    error = slot_error(SlotReport(3, "a", "h", 1, error=failure))
-    assert isinstance(error, expected)
-    assert "it broke" in str(error)
-    assert "the trace" in error.__notes__[0]
-
-
-def test_a_slot_that_did_not_fail_has_no_error() -> None:
-    with pytest.raises(InternalError, match="slot 3 did not fail"):
-        raise slot_error(SlotReport(3, "a", "h", 1))
-
-
-def test_a_plan_travels_by_its_digest(tmp_path: Path) -> None:
-    files = Files(sync=False)
-    made = plan(sums.build(), {"in": _info()}, key_groups=8)
-    digest = save_plan(made, tmp_path, files, "u")
-    assert load_plan(tmp_path, digest, files).fingerprint == made.fingerprint
-    path = tmp_path / "plans" / digest
-    path.write_bytes(path.read_bytes()[:-1] + b"x")
-    with pytest.raises(CorruptDataError, match="does not match its digest"):
-        load_plan(tmp_path, digest, files)
-
-
-def test_a_graph_that_cannot_travel_is_told(tmp_path: Path) -> None:
-    lock = threading.Lock()
-
-    @hr.job("locked")
-    def locked(g: hr.Graph) -> None:
-        g.input("in").filter(lambda m: lock.locked()).send_to(g.output("out"))
-
-    made = plan(locked.build(), {"in": _info()}, key_groups=8)
-    with pytest.raises(InvalidInputError, match=r"cannot be sent to the workers: .*lock.*open\(\)"):
-        save_plan(made, tmp_path, Files(sync=False), "u")
-
-
-def _info() -> Any:
-    from headrace.plan.stages import StreamInfo
-
-    return StreamInfo(pa.schema(list(COLUMNS.items())), 2, None)
-
-
-def test_a_host_is_known_by_its_disk(tmp_path: Path) -> None:
-    files, clock = Files(sync=False), ManualClock()
-    first = host_identity(tmp_path / "a", clock, files)
-    assert first == host_identity(tmp_path / "a", clock, files)
-    assert first != host_identity(tmp_path / "b", clock, files)
-    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o700
 
 
 def test_a_job_that_fell_behind_what_a_stream_keeps_says_so() -> None:
@@ -325,10 +259,10 @@ def test_a_job_that_fell_behind_what_a_stream_keeps_says_so() -> None:
     [
         (None, "earliest", [1, 2, 3, 4, 5]),
         (None, "latest", [5]),
-        ("1970-01-01T00:00:03", "latest", [3, 4, 5]),
-        (datetime(1970, 1, 1, 2, 0, 4, tzinfo=timezone(timedelta(hours=2))), "latest", [4, 5]),
-        ("earliest", "1970-01-01T00:00:02", [1, 2, 3, 4, 5]),
-        (None, "1970-01-01T00:00:02+00:00", [2, 3, 4, 5]),
+        ("1970-01-01T00:00:00", "latest", [3, 4, 5]),
+        (datetime(1970, 1, 1, 2, 0, 1, tzinfo=timezone(timedelta(hours=2))), "latest", [4, 5]),
+        ("earliest", "1969-12-31T23:59:59", [1, 2, 3, 4, 5]),
+        (None, "1969-12-31T23:59:59+00:00", [2, 3, 4, 5]),
     ],
 )
 def test_a_new_job_begins_where_it_is_told_to(own: Any, setting: str, expected: list[int]) -> None:
@@ -340,9 +274,9 @@ def test_a_new_job_begins_where_it_is_told_to(own: Any, setting: str, expected: 
 
     with TestDriver(late, start=setting) as driver:
         driver.create("timed", {"n": pa.int64(), "at": pa.int64()}, time="at")
-        driver.feed("timed", [{"n": n, "at": 1000 * n} for n in (1, 2, 3, 4)])
+        driver.feed("timed", [{"n": n, "at": 1000 * n - 3000} for n in (1, 2, 3, 4)])
         driver.start()
-        driver.feed("timed", [{"n": 5, "at": 5000}])
+        driver.feed("timed", [{"n": 5, "at": 2000}])
         driver.crash()
         driver.run()
         assert expected == [row["n"] for row in driver.output("out")]
@@ -372,13 +306,13 @@ def test_a_new_job_begins_where_its_inputs_begin() -> None:
 
 
 def test_a_stream_that_ends_before_what_was_read_is_found() -> None:
-    """Rows that are lost, or another stream of that name, never pass for nothing new."""
-    with driver_of() as driver:
+    """Rows that are lost never pass for nothing new."""
+    with driver_of(memory_bus=False) as driver:
         feed(driver)
         driver.advance()
-        driver.bus = open_bus("memory:", clock=driver.clock)
-        driver.create("in", COLUMNS, partitions=2)
         driver.crash()
+        for path in driver.home.glob("**/streams/in/p-00000/*-*"):
+            path.unlink()
         with pytest.raises(CorruptDataError, match=r"'in' partition 0 ends at offset 0, .* to 10"):
             driver.advance()
 
@@ -507,3 +441,22 @@ def test_a_broadcast_store_names_no_alias() -> None:
         driver.bus.alias("now", "v1")
         with pytest.raises(InvalidInputError, match="'now', which is an alias; name its stream"):
             driver.start()
+
+
+def test_positions_of_all_partitions_are_copied_once_an_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many levels it has, and not at all where nothing of an input is read."""
+
+    @hr.job("chain")
+    def chain(g: hr.Graph) -> None:
+        first = g.input("in").partition_by("k").aggregate(name="a", s=hr.agg.sum("v"))
+        second = first.partition_by("s").aggregate(name="b", n=hr.agg.count())
+        second.partition_by("n").aggregate(name="c", m=hr.agg.count()).send_to(g.output("out"))
+
+    with driver_of(chain) as driver, copies_of_positions() as copies:
+        for _ in range(2):
+            feed(driver)
+            copies.clear()
+            driver.advance()
+            assert len(copies) == 1

@@ -1,19 +1,16 @@
 """Jobs over compacted streams: what they are about to read stays as it is, whoever compacts."""
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.support.changes import remove
 
 import headrace as hr
 from headrace.bus import Stream, StreamSpec
-from headrace.coordinator.changes.removal import remove_job
-from headrace.faults import injected
-from headrace.files import Files
-from headrace.testing import TestDriver
+from headrace.testing import FAULT_POINTS, TestDriver, each_at
 
 COLUMNS = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 PRICES = StreamSpec("prices", 1, COLUMNS, None, ("k",), compact=True)
@@ -43,6 +40,9 @@ def expected(rows: int) -> dict[int, tuple[int, int]]:
     return {k: (len(range(k, rows, 4)), sum(range(k, rows, 4))) for k in range(4)}
 
 
+EPOCH = [name for name in FAULT_POINTS if name.startswith(("epoch.", "slot.", "commit."))]
+
+
 @pytest.fixture(params=[True, False])
 def driver(request: pytest.FixtureRequest) -> TestDriver:
     driver = TestDriver(sums, tasks=2, key_groups=8, max_rows=7, memory_bus=request.param)
@@ -50,22 +50,12 @@ def driver(request: pytest.FixtureRequest) -> TestDriver:
     return driver
 
 
-def compacting(driver: TestDriver) -> Callable[[str], None]:
-    """Compact as much as may be at each point of an epoch."""
-
-    def hook(at: str) -> None:
-        if at.startswith(("epoch.", "slot.", "commit.")):
-            driver.bus.stream("prices").compact(0)
-
-    return hook
-
-
 def test_compactions_at_every_step_change_no_result(driver: TestDriver) -> None:
     """However often it is tried: nothing goes that the job has not read."""
     with driver:
         feed(driver)
         driver.start()
-        with injected(compacting(driver)):
+        with each_at(EPOCH, lambda: driver.bus.stream("prices").compact(0)):
             driver.run()
         assert results(driver) == expected(24)
         stream = driver.bus.stream("prices")
@@ -200,5 +190,5 @@ def test_a_removed_job_holds_nothing(tmp_path: Path) -> None:
         driver.run()
         assert list(stream.holds()) == ["sums"]
         driver.coordinator.close()
-        remove_job(driver.settings, "sums", driver.bus, Files(sync=False), driver.clock)
+        remove(driver)
         assert stream.holds() == {}

@@ -6,18 +6,15 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pytest
+from tests.support.changes import JobReader, entries_at, newest_base, readers, with_settings
+from tests.support.faults import before_sources_open
+from tests.support.limits import limit
 
 import headrace as hr
-from headrace.coordinator.history import newest_base
-from headrace.coordinator.inspection import inspection
-from headrace.coordinator.inspection.inspection import JobReader
 from headrace.errors import CorruptDataError, InvalidInputError
-from headrace.files import Files
-from headrace.records.keys import decode_key
-from headrace.testing.driver import TestDriver
+from headrace.testing import TestDriver
 
 
 class Last:
@@ -39,11 +36,11 @@ def last(g: hr.Graph) -> None:
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bases, sweeps and snapshots every few epochs."""
-    monkeypatch.setattr("headrace.coordinator.committing.BASE_EVERY", 6)
-    monkeypatch.setattr("headrace.coordinator.coordinator.SWEEP_EVERY", 1)
-    monkeypatch.setattr("headrace.coordinator.reign.PRUNE_MARGIN", 2)
-    monkeypatch.setattr("headrace.state.snapshots.MINIMUM_GAIN_BYTES", 0)
-    monkeypatch.setattr("headrace.state.tiers.FILE_COST_BYTES", 512)
+    limit(monkeypatch, base_every=6)
+    limit(monkeypatch, sweep_every=1)
+    limit(monkeypatch, prune_margin=2)
+    limit(monkeypatch, snapshot_gain_bytes=0)
+    limit(monkeypatch, merge_cost_bytes=512)
 
 
 @pytest.fixture
@@ -62,12 +59,11 @@ def make() -> Any:
 
 
 def reader(driver: TestDriver) -> JobReader:
-    return JobReader(driver.storage, "last", Files(sync=False), driver.clock)
+    return readers(driver)[0]
 
 
 def held(driver: TestDriver, epoch: int | None = None) -> dict[Any, Any]:
-    view = reader(driver).view("last", epoch)
-    return {decode_key(k[2:])[0]: msgspec.msgpack.decode(v) for _, k, v in view.stream()}
+    return entries_at(driver, "last", epoch)
 
 
 def feed(driver: TestDriver, number: int) -> None:
@@ -137,8 +133,7 @@ def test_fewer_epochs_are_kept_where_their_files_are_many(
 ) -> None:
     """The bound is on bytes as well, and what is said to be kept can be read."""
     driver = make(50)
-    state = driver.settings.state.model_copy(update={"keep_bytes": 20_000})
-    driver.settings = driver.settings.model_copy(update={"state": state})
+    with_settings(driver, "state", keep_bytes=20_000)
     for number in range(40):
         feed(driver, number)
         kept = reader(driver).kept()
@@ -156,8 +151,7 @@ def test_the_manifests_that_are_left_begin_with_a_base(make: Callable[..., TestD
         feed(driver, number)
     driver.coordinator.end_at_present()
     driver.run()
-    log = reader(driver).log
-    assert newest_base(log, 6) == 0
+    assert newest_base(driver, 6) == 0
     assert reader(driver).kept().oldest == 3
     assert held(driver, 4)
 
@@ -169,17 +163,15 @@ def test_files_that_go_while_they_are_looked_for(
     driver = make(0)
     for number in range(5):
         feed(driver, number)
-    before = inspection.open_sources
     passed: list[int] = []
 
-    def late(*args: Any) -> Any:
+    def meanwhile() -> None:
         if len(passed) < 3:
             passed.append(1)
             for number in range(8):
                 feed(driver, number + len(passed))
-        return before(*args)
 
-    monkeypatch.setattr(inspection, "open_sources", late)
+    before_sources_open(monkeypatch, meanwhile)
     newest = held(driver)
     assert len(passed) == 3
     assert newest == driver.store("last")

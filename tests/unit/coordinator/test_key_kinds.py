@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.coordinator.inspection.key_kinds import are_alike
+from headrace.coordinator.inspection.store_view import have_same_key_kinds
 from headrace.records.keys import decode_key, encode_key
 
 VALUES = st.one_of(
@@ -46,7 +46,7 @@ def test_as_one_by_one(keys: list[tuple[Any, ...]], group: int, offset: int) -> 
     column = pa.array(made, pa.binary()).slice(offset)
     for first in (made[offset], made[-1]):
         expected = all(kinds(key) == kinds(first) for key in made[offset:])
-        assert expected == are_alike(column, first)
+        assert expected == have_same_key_kinds(column, first)
 
 
 @pytest.mark.parametrize(
@@ -63,4 +63,4 @@ def test_as_one_by_one(keys: list[tuple[Any, ...]], group: int, offset: int) -> 
 )
 def test_kinds_that_are_near(keys: list[tuple[Any, ...]], alike: bool) -> None:
     made = [full(key, 0) for key in keys]
-    assert alike == are_alike(pa.array(made, pa.binary()), made[0])
+    assert alike == have_same_key_kinds(pa.array(made, pa.binary()), made[0])

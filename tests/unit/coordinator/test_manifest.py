@@ -11,21 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.clock import SystemClock
-from headrace.coordinator.commit_log import FileCommitLog
-from headrace.coordinator.history import load_state
+from headrace.coordinator.commit_log import FileCommitLog, load_state
 from headrace.coordinator.manifest import (
     FORMAT,
     InputPosition,
     JobState,
     Manifest,
+    TaskChange,
+    TaskState,
     decode_manifest,
     encode_manifest,
     fold,
 )
-from headrace.coordinator.task_files import TaskChange, TaskState
 from headrace.errors import CorruptDataError
 from headrace.files import Files
-from headrace.task.orders import Merged, OutputPart, SegmentRef
+from headrace.runtime.orders import Merged, OutputPart, SegmentRef
 
 CREATED = JobState(
     "j", "line", 1, 0, 5, "", 8, {"job": "{}"}, {"in": {0: InputPosition(0)}}, task_counts={"s": 2}

@@ -10,23 +10,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.changes import MergeResult, choose_rows, compare_streams, part_count
+from tests.support.limits import limit, limited
 
-from headrace.bus.bus import Bus, Stream
-from headrace.bus.file import FileBus
-from headrace.bus.memory import MemoryBus
-from headrace.bus.spec import StreamSpec
-from headrace.coordinator.reprocessing import parted
-from headrace.coordinator.reprocessing.comparing import compare
-from headrace.coordinator.reprocessing.merging import Merged, choose
+from headrace.bus import Bus, FileBus, MemoryBus, Stream, StreamSpec
 from headrace.errors import InvalidInputError
-from headrace.faults import injected
+from headrace.testing import crash_at
 
 SCHEMA = pa.schema([("k", pa.int64()), ("n", pa.int64()), ("s", pa.string())])
 NAMES = ("out", "out.old")
-
-
-class Died(BaseException):
-    """The process that merges ends here."""
 
 
 def make(bus: Bus, key: tuple[str, ...] = ("k",), partitions: int = 3) -> list[Stream]:
@@ -55,8 +47,8 @@ def where(stream: Stream) -> dict[int, set[int]]:
     return found
 
 
-def merge(bus: Bus, by: Any, **more: Any) -> Merged:
-    with choose(bus, "out", NAMES, "run", by, **more) as chosen:
+def merge(bus: Bus, by: Any, **more: Any) -> MergeResult:
+    with choose_rows(bus, "out", NAMES, "run", by, **more) as chosen:
         return chosen.append()
 
 
@@ -66,8 +58,7 @@ def add(live: dict[str, Any] | None, old: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parted, "PART_ROWS", 7)
-    monkeypatch.setattr(parted, "PENDING_BYTES", 64)
+    limit(monkeypatch, merge_part_rows=7, merge_pending_bytes=64)
 
 
 PAIRS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 99)), max_size=80)
@@ -81,27 +72,19 @@ def test_parts_merge_as_the_whole_and_once(
     later: list[tuple[int, int]],
 ) -> None:
     """Cut anywhere, and gone on after the live job has: each key is added to once."""
-    with pytest.MonkeyPatch.context() as patch, MemoryBus() as bus:
-        patch.setattr(parted, "PART_ROWS", 7)
-        patch.setattr(parted, "PENDING_BYTES", 64)
+    with limited(merge_part_rows=7, merge_pending_bytes=64), MemoryBus() as bus:
         first, second = make(bus)
         first.append_rows(rows(*live))
         second.append_rows(rows(*old))
-        parts = parted.part_count(second)
+        parts = part_count(second)
         assert parts == max(1, -(-len(old) // 7))
         expected = dict(live) | {k: n + dict(live).get(k, 0) for k, n in dict(old).items()}
         for stop in stops:
-            passed: list[str] = []
-
-            def die(point: str, passed: list[str] = passed, stop: int = stop) -> None:
-                passed.append(point)
-                if len(passed) == stop:
-                    raise Died
-
-            try:
-                with injected(die, ("merge.appended",)):
-                    merge(bus, add, parts=parts)
-            except Died:
+            died = True
+            with crash_at("merge.appended", stop, required=False):
+                merge(bus, add, parts=parts)
+                died = False
+            if died:
                 first.append_rows(rows(*((k + 100, n) for k, n in later)))
                 expected |= {k + 100: n for k, n in later}
         merge(bus, add, parts=parts)
@@ -114,7 +97,7 @@ def test_more_than_the_bus_takes_at_once_is_merged(tmp_path: Path) -> None:
         text = "x" * 900_000
         for key in range(75):
             second.append_rows(rows((key, key), text=f"{key}{text}"))
-        assert parted.part_count(second) > 10
+        assert part_count(second) > 10
         done = merge(bus, add)
         assert (done.appended, done.there) == (75, 0)
         assert last(first) == {key: key for key in range(75)}
@@ -162,10 +145,10 @@ def test_streams_are_compared_part_by_part(bus: Bus, small: None) -> None:
     first, second = make(bus)
     first.append_rows(rows(*((key, 1) for key in range(40))))
     second.append_rows(rows(*((key, 1 + (key == 9)) for key in range(5, 50))))
-    found = compare(bus, "out", NAMES, examples=7)
+    found = compare_streams(bus, "out", NAMES, examples=7)
     assert (found.rows, found.keys, found.only) == ((40, 45), (40, 45), (5, 10))
     assert (found.different, found.same) == (1, 34)
     assert found.examples[0]["key"] == {"k": 9}
     assert [one["first"] is None for one in found.examples] == [False] * 6 + [True]
-    whole = compare(bus, "out", NAMES, ("k", "n", "s"))
+    whole = compare_streams(bus, "out", NAMES, ("k", "n", "s"))
     assert (whole.only, whole.same) == ((6, 11), 34)

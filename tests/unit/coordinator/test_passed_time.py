@@ -24,7 +24,7 @@ def minutes(**settings: Any) -> Any:
 def restarted(**settings: Any) -> Callable[[TestDriver], object]:
     def change(driver: TestDriver) -> None:
         driver.crash()
-        driver._job = minutes(**settings)
+        driver.job = minutes(**settings)
 
     return change
 

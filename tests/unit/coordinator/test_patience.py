@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.coordinator.patience import Patience
+from headrace.coordinator.driver_loop import RetryPolicy
 from headrace.errors import UnavailableError
 from headrace.files import DiskFullError, disk_error
-from headrace.testing.clock import ManualClock
+from headrace.testing import ManualClock
 
 
 def refusing(times: int, error: Exception) -> Callable[[], str]:
@@ -35,22 +35,24 @@ def full() -> OSError:
 def test_it_goes_on_when_there_is_room(error: Exception) -> None:
     told: list[str] = []
     clock = ManualClock()
-    patience = Patience(clock, threading.Event(), None, told.append)
+    retry = RetryPolicy(clock, threading.Event(), None, told.append)
     began = clock.monotonic()
-    assert patience.until_room(refusing(5, error)) == "done"
+    assert retry.retry_while_blocked(refusing(5, error)) == "done"
     assert clock.monotonic() - began == pytest.approx(5)
     assert len(told) == 2
     assert "the disk refused" in told[0]
     assert "the job waits for room" in told[0]
-    assert told[1] == "there is room again after 5 s; the job goes on"
+    assert told[1] == "there is room again after 5 s; the job continues"
 
 
 def test_a_limit_ends_the_waiting() -> None:
     clock = ManualClock()
     with pytest.raises(DiskFullError, match=r"/jobs/x\.seg: No space left"):
-        Patience(clock, threading.Event(), 3.0).until_room(refusing(100, disk_error(full())))
+        RetryPolicy(clock, threading.Event(), 3.0).retry_while_blocked(
+            refusing(100, disk_error(full()))
+        )
     with pytest.raises(OSError, match="No space left"):
-        Patience(clock, threading.Event(), 0.0).until_room(refusing(1, full()))
+        RetryPolicy(clock, threading.Event(), 0.0).retry_while_blocked(refusing(1, full()))
 
 
 def test_a_wish_to_stop_ends_the_waiting() -> None:
@@ -61,7 +63,10 @@ def test_a_wish_to_stop_ends_the_waiting() -> None:
         told.append(line)
         stop.set()
 
-    assert Patience(ManualClock(), stop, None, tell).until_room(refusing(100, full())) is None
+    assert (
+        RetryPolicy(ManualClock(), stop, None, tell).retry_while_blocked(refusing(100, full()))
+        is None
+    )
     assert len(told) == 1
 
 
@@ -70,4 +75,4 @@ def test_a_wish_to_stop_ends_the_waiting() -> None:
 )
 def test_other_errors_are_not_waited_for(error: Exception) -> None:
     with pytest.raises(type(error)):
-        Patience(ManualClock(), threading.Event()).until_room(refusing(1, error))
+        RetryPolicy(ManualClock(), threading.Event()).retry_while_blocked(refusing(1, error))

@@ -1,15 +1,19 @@
 """Inputs of a pattern: streams that come and go while a job runs, and between its runs."""
 
+import gc
+import os
 import shutil
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.support.limits import limit
+from tests.support.plans import JobPlan
+from tests.support.watching import view
 
 import headrace as hr
-from headrace.coordinator.inspection.job_list import view_job
 from headrace.errors import InvalidInputError
-from headrace.testing import TestDriver
+from headrace.testing import TestDriver, call_at
 
 COLUMNS = {"k": pa.int64(), "at": pa.int64()}
 
@@ -60,6 +64,22 @@ def test_streams_that_come_are_read_from_the_next_epoch_on(memory_bus: bool) -> 
         driver.feed("errors.empty", [{"k": 3, "at": 7}])
         driver.run()
         assert counts_of(driver) == {1: 3, 2: 2, 3: 1}
+
+
+def test_a_process_keeps_no_plan_of_long_ago() -> None:
+    """A job is planned again for each stream that comes; what it was before is let go of."""
+
+    def kept() -> int:
+        gc.collect()
+        return sum(isinstance(found, JobPlan) for found in gc.get_objects())
+
+    with driver_of() as driver:
+        found = []
+        for number in range(16):
+            come(driver, f"errors.{number:02d}", 1)
+            driver.run()
+            found.append(kept())
+        assert found[-1] <= found[7]
 
 
 def test_each_stream_has_offsets_of_its_own() -> None:
@@ -114,8 +134,8 @@ def test_what_reads_the_job_knows_streams_that_came() -> None:
         driver.run()
         come(driver, "errors.b", 1)
         driver.run()
-        view = view_job(driver.settings, "alarms", driver.bus, driver.clock)
-        assert {one.stream for one in view.inputs} == {"errors.a", "errors.b"}
+        seen = view(driver)
+        assert {one.stream for one in seen.inputs} == {"errors.a", "errors.b"}
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -139,7 +159,7 @@ def test_streams_that_go_are_left(restarted: bool) -> None:
         assert counts_of(driver) == {1: 5, 2: 1}
 
 
-def test_a_stream_that_was_made_anew_between_two_looks_is_told() -> None:
+def test_a_stream_that_was_made_anew_between_two_looks_is_one_that_comes() -> None:
     """Its offsets are not those that the job has read up to."""
     with driver_of(memory_bus=False) as driver:
         come(driver, "errors.a", 1)
@@ -147,8 +167,8 @@ def test_a_stream_that_was_made_anew_between_two_looks_is_told() -> None:
         driver.run()
         go(driver, "errors.b")
         come(driver, "errors.b", 2)
-        with pytest.raises(Exception, match=r"ends at offset 1, but job 'alarms' has read up to 3"):
-            driver.run()
+        driver.run()
+        assert counts_of(driver) == {1: 4, 2: 1}
 
 
 def test_a_pattern_that_lost_its_last_stream_stops_the_job() -> None:
@@ -226,3 +246,30 @@ def test_a_pattern_that_matches_what_the_job_sends_is_refused(
             with pytest.raises(InvalidInputError, match=told):
                 driver.start()
             assert driver.bus.names() == ["errors.a"]
+
+
+def test_a_driver_keeps_the_plan_that_it_uses_though_many_are_newer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when streams came to a pattern, a plan for each, and went: the first one is used again."""
+    limit(monkeypatch, kept_plans=2)
+    with driver_of(tmp_path, memory_bus=False) as driver:
+        come(driver, "errors.0", 1)
+        driver.run()
+        [first] = (driver.storage / "plans").iterdir()
+        for number in range(1, 5):
+            come(driver, f"errors.{number}", 1)
+            driver.run()
+        for number in range(1, 5):
+            go(driver, f"errors.{number}")
+        driver.crash(lose_hosts=[0])  # so slots have to read the plan
+        for path in driver.storage.glob("catalog/*.json"):
+            path.write_bytes(path.read_bytes() + b" ")
+        with call_at("catalog.due", lambda: os.utime(first, (0, 0))) as passes:  # all are newer
+            driver.start()
+        assert passes
+        assert first.exists()
+        assert len(list((driver.storage / "plans").iterdir())) == 2
+        driver.feed("errors.0", [{"k": 1, "at": 6}])
+        driver.run()
+        assert counts_of(driver) == {1: 6}

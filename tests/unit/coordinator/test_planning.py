@@ -11,20 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.coordinator.manifest import InputPosition, JobState
-from headrace.coordinator.planning import (
-    at_end,
+from headrace.coordinator.epoch_ranges import (
+    has_read_all,
     keyed_tasks,
     next_wall_deadline,
     plan_ranges,
     source_tasks,
     task_name,
 )
-from headrace.coordinator.task_files import TaskState
+from headrace.coordinator.manifest import InputPosition, JobState, TaskState
 from headrace.coordinator.watermarks import keyed_watermark, source_watermark
+from headrace.graph.operator_base import StreamInfo
 from headrace.plan.planner import plan
-from headrace.plan.stages import JobPlan, StreamInfo
-from headrace.task.orders import END_WATERMARK, NO_WATERMARK, InputRange, StateTarget
+from headrace.plan.stages import (
+    JobPlan,
+)
+from headrace.runtime.orders import END_WATERMARK, NO_WATERMARK, InputRange, StateTarget
 
 SCHEMA = pa.schema([("k", pa.int64()), ("at", pa.int64())])
 
@@ -87,17 +89,17 @@ def test_a_bounded_run_reads_to_its_end_and_no_further() -> None:
         (r.operator, r.partition): (r.start, r.stop) for r in plan_ranges(PLAN, state, ends, 99)
     }
     assert found == {("a", 0): (3, 5), ("a", 2): (0, 2), ("b", 0): (0, 1), ("b", 1): (0, 1)}
-    assert not at_end(PLAN, state)
+    assert not has_read_all(PLAN, state)
     done = {n: {p: InputPosition(u) for p, u in enumerate(own)} for n, own in until.items()}
-    assert at_end(PLAN, state_of(done, until=until))
-    assert not at_end(PLAN, state_of(done))
+    assert has_read_all(PLAN, state_of(done, until=until))
+    assert not has_read_all(PLAN, state_of(done))
     assert plan_ranges(PLAN, state_of(done, until=until), ends, 99) == []
     almost = {**done, "b": {0: InputPosition(1), 1: InputPosition(0)}}
-    assert not at_end(PLAN, state_of(almost, until=until))
+    assert not has_read_all(PLAN, state_of(almost, until=until))
 
 
 def test_an_empty_input_is_at_its_end_at_once() -> None:
-    assert at_end(PLAN, state_of(until={"a": [0, 0, 0], "b": [0, 0]}))
+    assert has_read_all(PLAN, state_of(until={"a": [0, 0, 0], "b": [0, 0]}))
 
 
 A = PLAN.stages[0]

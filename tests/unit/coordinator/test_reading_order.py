@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
+from headrace.coordinator.epoch_ranges import bootstrap_ends, plan_ranges
 from headrace.coordinator.manifest import InputPosition, JobState
-from headrace.coordinator.planning import plan_ranges
-from headrace.coordinator.reading import first_ends
+from headrace.graph.operator_base import StreamInfo
 from headrace.plan.planner import plan
-from headrace.plan.stages import JobPlan, StreamInfo
+from headrace.plan.stages import (
+    JobPlan,
+)
 
 SCHEMA = pa.schema([("k", pa.int64()), ("at", pa.int64()), ("v", pa.string())])
 STREAMS = {name: StreamInfo(SCHEMA, 2) for name in "abc"}
@@ -60,7 +62,7 @@ def test_inputs_of_tables_are_read_first_unless_told_otherwise() -> None:
             rows.join(table, suffix="_r", name=f"j{number}").send_to(g.output(f"out{number}"))
 
     made = plan(job.build(), STREAMS)
-    assert first_ends(made, ENDS) == {"a": [100, 100], "c": [100, 100]}
+    assert bootstrap_ends(made, ENDS) == {"a": [100, 100], "c": [100, 100]}
 
 
 @given(read=st.lists(st.integers(0, 100), min_size=6, max_size=6), max_rows=st.integers(1, 700))

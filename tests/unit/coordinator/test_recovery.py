@@ -17,10 +17,9 @@ from headrace.coordinator.recovery import (
     watching,
 )
 from headrace.files import Files
-from headrace.state.recovery import FOLDER, RecoveryLog
-from headrace.testing import TestDriver
-from headrace.testing.clock import ManualClock
-from headrace.testing.processes import wait_until
+from headrace.state.restore import FOLDER, RestoreProgressFile
+from headrace.testing import ManualClock, TestDriver
+from headrace.testing.servers import wait_until
 
 MIB = 1 << 20
 SOON_S = 30.0
@@ -35,9 +34,9 @@ def watch_of(storage: Path, clock: ManualClock) -> RecoveryWatch:
     return RecoveryWatch(storage, Files(sync=False), clock, 60.0)
 
 
-def log_of(storage: Path, clock: ManualClock, slot: int = 0) -> RecoveryLog:
+def log_of(storage: Path, clock: ManualClock, slot: int = 0) -> RestoreProgressFile:
     path = storage / FOLDER / f"{1:08d}-{slot:04d}.json"
-    return RecoveryLog(path, clock, slot, 7, {("a", slot): 10 * MIB, ("b", slot): 30 * MIB})
+    return RestoreProgressFile(path, clock, slot, 7, {("a", slot): 10 * MIB, ("b", slot): 30 * MIB})
 
 
 def test_all_slots_are_summed_with_rate_and_what_is_left(

@@ -12,7 +12,7 @@ import cloudpickle  # type: ignore[import-untyped]
 import msgspec
 
 import headrace
-from headrace.coordinator.shipped_classes import dumps
+from headrace.coordinator.plan_files import dumps
 
 JOB = """
 from __future__ import annotations

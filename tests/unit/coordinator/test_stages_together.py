@@ -10,18 +10,22 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.coordinator.creation import task_counts
-from headrace.coordinator.hosts.placing import Around, Placing
-from headrace.coordinator.hosts.record import HostState
-from headrace.coordinator.hosts.seats import Seats
-from headrace.coordinator.manifest import InputPosition, JobState
+from headrace.coordinator.epoch_placement import (
+    EpochPlacement,
+    PlacementContext,
+    StandbyTracker,
+    StickyAssignment,
+)
+from headrace.coordinator.host_state import HostState, Standby
+from headrace.coordinator.inputs import task_counts
+from headrace.coordinator.manifest import InputPosition, JobState, TaskState
 from headrace.coordinator.placement import Affinity, PlacementRules, Slot
-from headrace.coordinator.standby.course import StandbyCourse
-from headrace.coordinator.standby.placing import Standby
-from headrace.coordinator.task_files import TaskState
+from headrace.graph.operator_base import StreamInfo
 from headrace.plan.planner import plan
-from headrace.plan.stages import JobPlan, StreamInfo
-from headrace.task.orders import SegmentRef
+from headrace.plan.stages import (
+    JobPlan,
+)
+from headrace.runtime.orders import SegmentRef
 
 STREAMS = ("first", "second", "third")
 TASKS = 5
@@ -56,10 +60,10 @@ def slots_of(hosts: str) -> list[Slot]:
     return [Slot(number, host) for number, host in enumerate(hosts)]
 
 
-def placed(state: JobState, hosts: str) -> Placing:
+def placed(state: JobState, hosts: str) -> EpochPlacement:
     slots = slots_of(hosts)
-    around = Around(PlacementRules(max_moves=100))
-    found = Placing(PLAN, state, slots, around, StandbyCourse(PLAN, state, slots, 0))
+    around = PlacementContext(PlacementRules(max_moves=100))
+    found = EpochPlacement(PLAN, state, slots, around, StandbyTracker(PLAN, state, slots, 0))
     found.of(PLAN.stages[0])
     return found
 
@@ -79,14 +83,14 @@ def new_job() -> JobState:
     )
 
 
-def after(state: JobState, placing: Placing) -> JobState:
+def after(state: JobState, placing: EpochPlacement) -> JobState:
     """Return a state in which all tasks have state where they are placed."""
     homes = {task: host for stage in KEYED for task, host in placing.of(stage).hosts.items()}
     tasks = {name: TaskState(host=host, segments=HELD) for name, host in homes.items()}
     return msgspec.structs.replace(state, tasks=tasks)
 
 
-def keyed_loads(placing: Placing) -> Counter[int]:
+def keyed_loads(placing: EpochPlacement) -> Counter[int]:
     found: Counter[int] = Counter()
     for stage in KEYED:
         for slot, names in placing.of(stage).slots.items():
@@ -139,7 +143,9 @@ def test_the_order_in_which_stages_are_asked_for_changes_nothing() -> None:
     state, slots = new_job(), slots_of("aabc")
     found = []
     for stages in (PLAN.stages, tuple(reversed(PLAN.stages))):
-        placing = Placing(PLAN, state, slots, Around(), StandbyCourse(PLAN, state, slots, 0))
+        placing = EpochPlacement(
+            PLAN, state, slots, PlacementContext(), StandbyTracker(PLAN, state, slots, 0)
+        )
         found.append({stage.name: placing.of(stage) for stage in stages})
     assert found[0] == found[1]
 
@@ -154,12 +160,39 @@ def test_slots_let_go_of_standbys_whose_tasks_come_to_their_host(affinity: Affin
         standbys={name: (Standby("a", 3, "x"),)},
         hosts={"a": HostState("", 2), "b": HostState("", 1, drained=True)},
     )
-    slots, seats = slots_of("aab"), Seats()
+    slots, seats = slots_of("aab"), StickyAssignment()
     seats.sit({name: 2})
-    around = Around(PlacementRules(affinity), seats)
-    placing = Placing(PLAN, state, slots, around, StandbyCourse(PLAN, state, slots, 1))
+    around = PlacementContext(PlacementRules(affinity), seats)
+    placing = EpochPlacement(PLAN, state, slots, around, StandbyTracker(PLAN, state, slots, 1))
     assert placing.of(KEYED[0]).hosts[name] == "a"
     leaving = placing.leaving()
     assert [name in leaving.get(slot, ()) for slot in (0, 1, 2)] == [True, True, True]
+    seats.sit({f"{KEYED[0].name}/{number}": 0 for number in range(1, TASKS)})
+    leaving = placing.leaving()
+    assert len(leaving[0]) > 1, "also where a slot is to let go of others"
+    assert [name in leaving.get(slot, ()) for slot in (0, 1, 2)] == [True, True, True]
     seats.let_go()
     assert placing.leaving() == {}
+
+
+def test_a_task_that_moves_leaves_no_standby_where_it_may_still_be_open() -> None:
+    stage = KEYED[0]
+    names = [f"{stage.name}/{number}" for number in range(TASKS)]
+    state = msgspec.structs.replace(
+        new_job(),
+        tasks={name: TaskState(epoch=3, host="a", segments=HELD) for name in names},
+    )
+    course = StandbyTracker(PLAN, state, slots_of("abc"), 1)
+    ordered = course.orders(stage, dict.fromkeys(names, "b"))
+    assert {slot: len(orders) for slot, orders in ordered.items()} == {2: TASKS}
+
+
+def test_a_slot_lets_go_of_a_task_that_another_is_about_to_open() -> None:
+    """And is told so until it has, but not again."""
+    seats = StickyAssignment()
+    seats.sit({"a/0": 0, "a/1": 1})
+    assert seats.leaving({"a/0": 0, "a/1": 0}) == {1: ["a/1"]}
+    assert seats.leaving({"a/0": 0, "a/1": 0}) == {1: ["a/1"]}
+    seats.left({1: ["a/1"]})
+    seats.sit({"a/0": 0, "a/1": 0})
+    assert seats.leaving({"a/0": 0, "a/1": 0}) == {}

@@ -13,13 +13,12 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
+from headrace import Job
 from headrace.coordinator.coordinator import Coordinator
-from headrace.coordinator.deploy import deploy
-from headrace.coordinator.loop import Control, begin, drive
-from headrace.coordinator.patience import Patience
+from headrace.coordinator.deployment import deploy
+from headrace.coordinator.driver_loop import JobControl, RetryPolicy, run_epochs, start_driver
 from headrace.errors import NotOwnerError
-from headrace.graph.jobs import Job
-from headrace.sinks.folder import control_folder
+from headrace.sinks.files import control_folder
 from headrace.testing import TestDriver
 
 
@@ -32,7 +31,7 @@ def filing(folder: Path) -> Job:
 
 
 class Held:
-    """The folder of a sink while somebody else writes to it."""
+    """The folder of a sink while a process that has not written its name writes to it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,6 +41,7 @@ class Held:
 
     def take(self) -> None:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        os.ftruncate(self._lock, 0)
 
     def release(self) -> None:
         fcntl.flock(self._lock, fcntl.LOCK_UN)
@@ -69,23 +69,23 @@ def driver(tmp_path: Path, away: Held) -> Iterator[TestDriver]:
 
 def coordinator_of(driver: TestDriver) -> Coordinator:
     (deployment,) = deploy(
-        driver._job.build(), driver.bus, driver.settings, driver.clock, driver._files
+        driver.job.build(), driver.bus, driver.settings, driver.clock, driver._files
     )
     return deployment.coordinator(driver.runner, driver.bus, driver.clock, driver.settings)
 
 
 def patient(
     driver: TestDriver, limit_s: float | None = None, on_wait: Callable[[], None] = lambda: None
-) -> tuple[Patience, Control, list[str]]:
+) -> tuple[RetryPolicy, JobControl, list[str]]:
     """Patience that calls ``on_wait`` once it has said that it waits."""
-    control, told = Control(), list[str]()
+    control, told = JobControl(), list[str]()
 
     def tell(line: str) -> None:
         told.append(line)
         if "waits" in line:
             on_wait()
 
-    return Patience(driver.clock, control.stop, limit_s, tell), control, told
+    return RetryPolicy(driver.clock, control.stop, limit_s, tell), control, told
 
 
 def generations(driver: TestDriver) -> int:
@@ -103,14 +103,14 @@ def test_a_new_job_begins_when_its_sink_is_back(driver: TestDriver, away: Held) 
         away.release()
 
     coordinator = coordinator_of(driver)
-    patience, control, told = patient(driver, on_wait=come_back)
-    assert begin(coordinator, patience)
+    retry, control, told = patient(driver, on_wait=come_back)
+    assert start_driver(coordinator, retry)
     assert (asked, generations(driver)) == (1, 1)
-    assert told[0] == f"another driver is writing to {away.folder}; the job waits for an answer"
+    assert told[0] == f"another process is writing to {away.folder}; the job waits for an answer"
     assert told[1].startswith("there is an answer again after")
     driver.feed("in", [{"id": 1}, {"id": 2}])
     control.finish.set()
-    drive(coordinator, driver.bus, driver.clock, control, lambda summary: None, patience=patience)
+    run_epochs(coordinator, driver.bus, driver.clock, control, lambda summary: None, retry=retry)
     assert coordinator.has_ended
     assert away.rows() == 2
 
@@ -125,19 +125,35 @@ def test_a_committed_epoch_is_handed_on_when_the_sink_is_back(
     driver.crash()
     away.take()
     coordinator = coordinator_of(driver)
-    patience, _, told = patient(driver, on_wait=away.release)
+    retry, _, told = patient(driver, on_wait=away.release)
     before = generations(driver)
-    assert begin(coordinator, patience)
+    assert start_driver(coordinator, retry)
     assert (len(told), generations(driver)) == (2, before + 1)
     assert away.rows() == 1
+
+
+def test_an_epoch_whose_sink_was_away_goes_there_before_the_next(
+    driver: TestDriver, away: Held
+) -> None:
+    """The driver that committed it lives on."""
+    away.release()
+    driver.start()
+    driver.feed("in", [{"id": 1}])
+    away.take()
+    with pytest.raises(hr.sinks.ReceiverAwayError):
+        driver.advance()
+    away.release()
+    driver.feed("in", [{"id": 2}])
+    driver.run()
+    assert away.rows() == 2
 
 
 def test_the_limit_ends_the_waiting_with_the_name_of_what_is_away(
     driver: TestDriver, away: Held
 ) -> None:
-    patience, _, told = patient(driver, limit_s=60)
+    retry, _, told = patient(driver, limit_s=60)
     with pytest.raises(hr.sinks.ReceiverAwayError, match=f"is writing to {away.folder}"):
-        begin(coordinator_of(driver), patience)
+        start_driver(coordinator_of(driver), retry)
     assert len(told) == 1
     assert told[0].endswith("the job waits for an answer, for 60 s at most")
     assert not list((driver.storage / "manifests").iterdir())
@@ -148,9 +164,9 @@ def test_a_job_that_is_stopped_while_it_waits_stays_as_it_is(
 ) -> None:
     """Without an epoch yet there is nothing to tell of but the sink."""
     stop = threading.Event()
-    patience = Patience(driver.clock, stop, None, lambda line: stop.set())
+    retry = RetryPolicy(driver.clock, stop, None, lambda line: stop.set())
     with pytest.raises(hr.sinks.ReceiverAwayError):
-        begin(coordinator_of(driver), patience)
+        start_driver(coordinator_of(driver), retry)
     stop.clear()
     away.release()
     driver.start()
@@ -158,7 +174,7 @@ def test_a_job_that_is_stopped_while_it_waits_stays_as_it_is(
     driver.crash()
     away.take()
     coordinator = coordinator_of(driver)
-    assert not begin(coordinator, patience)
+    assert not start_driver(coordinator, retry)
     assert coordinator.state.epoch == epoch
 
 
@@ -171,6 +187,6 @@ def test_a_driver_that_waits_finds_out_that_another_one_came(
         driver.start()
         away.take()
 
-    patience, _, _ = patient(driver, limit_s=60, on_wait=take_over)
-    with pytest.raises(NotOwnerError, match="taken over by generation 2"):
-        begin(coordinator_of(driver), patience)
+    retry, _, _ = patient(driver, limit_s=60, on_wait=take_over)
+    with pytest.raises(NotOwnerError, match=r"taken over by a newer driver \(generation 2"):
+        start_driver(coordinator_of(driver), retry)

@@ -6,11 +6,12 @@ import fcntl
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from headrace.coordinator.storage import (
+from headrace.coordinator.job_storage import (
     FOLDERS,
     DriverLock,
     JobStorage,
@@ -19,7 +20,7 @@ from headrace.coordinator.storage import (
 )
 from headrace.errors import InvalidInputError, NotOwnerError
 from headrace.files import Files
-from headrace.testing.clock import ManualClock
+from headrace.testing import ManualClock
 
 
 def name(epoch: int, generation: int, rest: str = "0000-abcd.seg") -> str:
@@ -91,11 +92,28 @@ def test_a_second_driver_is_refused_and_told_who_is_first(tmp_path: Path) -> Non
             pass
 
 
+def test_a_lock_that_was_seized_while_it_was_opened_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file that was opened is not the one that is there now."""
+    seized = []
+
+    def late(file: int, how: int, flock: Callable[[int, int], None] = fcntl.flock) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        seized.append(DriverLock(tmp_path, "radar", seize=True))
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(NotOwnerError, match=f"already driven by process {os.getpid()}"):
+        DriverLock(tmp_path, "radar")
+    seized[0].release()
+
+
 def test_the_lock_ends_with_its_process(tmp_path: Path) -> None:
     """Also when that is killed."""
     code = """
 import sys, pathlib
-from headrace.coordinator.storage import DriverLock
+from headrace.coordinator.job_storage import DriverLock
 lock = DriverLock(pathlib.Path(sys.argv[1]), "radar")
 print("held", flush=True)
 sys.stdin.read()

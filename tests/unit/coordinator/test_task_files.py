@@ -9,14 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.coordinator.task_files import (
+from headrace.coordinator.manifest import (
+    NO_COMPACTION,
+    PendingCompaction,
     TaskChange,
     TaskState,
-    can_replace,
-    changed,
-    merge_order,
+    apply_change,
+    is_applicable,
+    next_compaction,
 )
-from headrace.task.orders import Merged, MergeOrder, SegmentRef
+from headrace.runtime.orders import Merged, MergeOrder, SegmentRef
+from headrace.state.compaction_policy import MAX_FILES
 
 
 def segment(first: int, last: int | None = None, name: str = "") -> SegmentRef:
@@ -47,7 +50,7 @@ def paths(task: TaskState) -> list[str]:
 
 def test_a_merge_replaces_what_it_stands_for_and_the_new_segment_follows() -> None:
     task = held(1, 2, 5, 7, 8)
-    after = changed(task, TaskChange(segment(9), merge(task, 1, 4), host="h"))
+    after = apply_change(task, TaskChange(segment(9), merge(task, 1, 4), host="h"))
     assert paths(after) == ["s1", "ms2-s7", "s8", "s9"]
     assert (after.epoch, after.attempt, after.shape, after.host) == (9, "a9", 1, "h")
     assert [ref.first_epoch for ref in after.segments] == [1, 2, 8, 9]
@@ -56,11 +59,11 @@ def test_a_merge_replaces_what_it_stands_for_and_the_new_segment_follows() -> No
 
 def test_a_merge_of_the_oldest_is_the_snapshot() -> None:
     task = held(1, 2, 5, 7)
-    after = changed(task, TaskChange(merged=merge(task, 0, 3)))
+    after = apply_change(task, TaskChange(merged=merge(task, 0, 3)))
     assert paths(after) == ["ms1-s5", "s7"]
     assert (after.snapshot_epoch, after.snapshot_attempt) == (5, "a5")
     assert (after.epoch, after.attempt, after.shape) == (7, "a7", 1)
-    again = changed(after, TaskChange(merged=merge(after, 0, 2)))
+    again = apply_change(after, TaskChange(merged=merge(after, 0, 2)))
     assert paths(again) == ["mms1-s5-s7"]
     assert (again.snapshot_epoch, again.segments, again.shape) == (7, (), 2)
     assert again.snapshot_bytes == again.snapshots[0].bytes
@@ -70,10 +73,10 @@ def test_what_a_rescale_left_goes_together() -> None:
     """Several files that a store begins with are replaced by one, or stay all."""
     several = (segment(1, 4, "left"), segment(2, 6, "right"))
     task = held(8, snapshots=several)
-    assert not can_replace(task, merge(task, 0, 1))
-    assert not can_replace(task, merge(task, 1, 2))
-    assert not can_replace(task, merge(task, 1, 3))
-    after = changed(task, TaskChange(merged=merge(task, 0, 2)))
+    assert not is_applicable(task, merge(task, 0, 1))
+    assert not is_applicable(task, merge(task, 1, 2))
+    assert not is_applicable(task, merge(task, 1, 3))
+    after = apply_change(task, TaskChange(merged=merge(task, 0, 2)))
     assert paths(after) == ["mleft-right", "s8"]
     assert (after.snapshot_epoch, after.snapshot_attempt) == (6, "a6")
 
@@ -83,25 +86,51 @@ def test_some_of_what_a_rescale_left_is_never_replaced() -> None:
     several = (segment(1, 4, "left"), segment(2, 6, "right"))
     task = held(8, snapshots=several)
     stands = msgspec.structs.replace(several[0], path="m", epoch=6, attempt="a6")
-    assert not can_replace(task, Merged(stands, ("left",), snapshot=True))
-    assert can_replace(task, Merged(stands, ("left", "right"), snapshot=True))
+    assert not is_applicable(task, Merged(stands, ("left",), snapshot=True))
+    assert is_applicable(task, Merged(stands, ("left", "right"), snapshot=True))
 
 
 def test_what_a_rescale_left_is_merged_to_stand_where_the_rescale_does() -> None:
     """Its files are of other tasks' epochs; a store that has applied them all is at its epoch."""
     several = tuple(segment(epoch, name=f"of-task-{epoch}") for epoch in (1, 2, 3, 4))
     task = TaskState(9, "lineage", several, 9, "lineage", shape=3)
-    order = merge_order(task, now_ms=7)
+    order = next_compaction(task, now_ms=7)
     assert order is not None
     assert (order.sources, order.snapshot, order.now_ms) == (several, True, 7)
     assert (order.epoch, order.attempt) == (9, "lineage")
     ref = SegmentRef("m", 9, order.epoch, order.attempt, 1, 4, 4, 1)
-    after = changed(task, TaskChange(merged=Merged(ref, paths_of(order), snapshot=True)))
+    after = apply_change(task, TaskChange(merged=Merged(ref, paths_of(order), snapshot=True)))
     assert paths(after) == ["m"]
     assert (after.snapshot_epoch, after.snapshot_attempt, after.shape) == (9, "lineage", 4)
-    later = merge_order(changed(task, TaskChange(segment(10))), now_ms=7)
+    later = next_compaction(apply_change(task, TaskChange(segment(10))), now_ms=7)
     assert later is not None
     assert (len(later.sources), later.epoch, later.attempt) == (5, 10, "a10")
+
+
+def test_a_merge_that_was_ordered_is_asked_for_until_it_is_committed() -> None:
+    """The same files under the same name, whatever came since; then another may begin."""
+    task = held(1, 2, 3, 4)
+    first = next_compaction(task, now_ms=7, watermark=5, name="n")
+    assert first is not None
+    assert first.path == "snapshot/n"
+    task = apply_change(task, TaskChange(merging=PendingCompaction.of(first)))
+    for epoch in range(5, 9):
+        task = apply_change(task, TaskChange(segment(epoch)))
+        assert next_compaction(task, now_ms=epoch, watermark=epoch, name=f"n{epoch}") == first
+    ref = segment(1, 4, first.path)
+    assert apply_change(task, TaskChange(merging=NO_COMPACTION)).merging is None
+    task = apply_change(task, TaskChange(merged=Merged(ref, paths_of(first), snapshot=True)))
+    assert paths(task) == ["snapshot/n", "s5", "s6", "s7", "s8"]
+    second = next_compaction(task, now_ms=9, watermark=9, name="m")
+    assert second is not None
+    assert second.path in {"segment/m", "snapshot/m"}
+
+
+def test_a_task_with_too_many_files_is_not_left_to_what_runs_beside() -> None:
+    for count, at_once in ((MAX_FILES, False), (MAX_FILES + 1, True)):
+        order = next_compaction(held(*range(1, count + 1)), now_ms=0)
+        assert order is not None
+        assert order.at_once is at_once
 
 
 def paths_of(order: MergeOrder) -> tuple[str, ...]:
@@ -122,17 +151,19 @@ STALE = merge(BEFORE, 1, 3)
         pytest.param(held(2, 4), id="the end is gone"),
         pytest.param(held(), id="all are gone"),
         pytest.param(
-            changed(BEFORE, TaskChange(merged=merge(BEFORE, 1, 2))), id="merged otherwise"
+            apply_change(BEFORE, TaskChange(merged=merge(BEFORE, 1, 2))), id="merged otherwise"
         ),
-        pytest.param(changed(BEFORE, TaskChange(merged=STALE)), id="done already"),
-        pytest.param(changed(BEFORE, TaskChange(merged=merge(BEFORE, 0, 4))), id="in a snapshot"),
+        pytest.param(apply_change(BEFORE, TaskChange(merged=STALE)), id="done already"),
+        pytest.param(
+            apply_change(BEFORE, TaskChange(merged=merge(BEFORE, 0, 4))), id="in a snapshot"
+        ),
         pytest.param(held(6, 8, snapshots=(segment(4),)), id="half in the snapshot"),
     ],
 )
 def test_a_merge_that_no_longer_fits_is_ignored(now: TaskState) -> None:
-    assert not can_replace(now, STALE)
-    after = changed(now, TaskChange(segment(11), STALE))
-    assert after == changed(now, TaskChange(segment(11)))
+    assert not is_applicable(now, STALE)
+    after = apply_change(now, TaskChange(segment(11), STALE))
+    assert after == apply_change(now, TaskChange(segment(11)))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +176,7 @@ def test_a_merge_that_no_longer_fits_is_ignored(now: TaskState) -> None:
     ],
 )
 def test_a_merge_that_says_other_things_than_its_sources_is_ignored(wrong: Merged) -> None:
-    assert not can_replace(BEFORE, wrong)
+    assert not is_applicable(BEFORE, wrong)
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 2)), max_size=30))
@@ -158,9 +189,9 @@ def test_files_hold_every_epoch_once_and_in_order(steps: list[tuple[int, int, in
             late.append(merge(task, begin, begin + length))
         if kind == 1 and late:
             made = late.pop()
-        fits = made is not None and can_replace(task, made)
+        fits = made is not None and is_applicable(task, made)
         before = task
-        task = changed(task, TaskChange(segment(epoch), made))
+        task = apply_change(task, TaskChange(segment(epoch), made))
         assert task.shape == before.shape + fits
         covered = [e for ref in task.files for e in range(ref.first_epoch, ref.epoch + 1)]
         assert covered == list(range(1, epoch + 1))

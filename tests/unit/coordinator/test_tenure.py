@@ -7,20 +7,25 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from tests.support.changes import remove
 
+import headrace as hr
 from headrace.clock import SystemClock
-from headrace.coordinator.backup.lease import Lease
+from headrace.coordinator import leadership
 from headrace.coordinator.commit_log import FileCommitLog
-from headrace.coordinator.loop import Control
-from headrace.coordinator.running import tenure
-from headrace.coordinator.running.tenure import kept, locked
-from headrace.coordinator.storage import DriverLock
-from headrace.coordinator.story import StoryLog
+from headrace.coordinator.driver_loop import JobControl
+from headrace.coordinator.job_events import JobEventFile
+from headrace.coordinator.job_run import told_end
+from headrace.coordinator.job_storage import DriverLock
+from headrace.coordinator.leader_lease import LeaderLease
+from headrace.coordinator.leadership import hold_leader_lock, keep_leadership
 from headrace.errors import NotOwnerError
 from headrace.files import Files
-from headrace.testing.clock import ManualClock
+from headrace.testing import ManualClock, TestDriver, call_at
 
 FILES = Files(sync=False)
 
@@ -40,7 +45,9 @@ def log_of(root: Path) -> FileCommitLog:
 
 def taking(root: Path, told: list[str], *, takes_over: bool) -> AbstractContextManager[None]:
     clock = ManualClock()
-    return locked(DriverLock, root, "shop", clock, FILES, told.append, takes_over=takes_over)
+    return hold_leader_lock(
+        DriverLock, root, "shop", clock, FILES, told.append, takes_over=takes_over
+    )
 
 
 def test_a_second_driver_is_refused_and_told_how_to_take_over(
@@ -64,13 +71,15 @@ def test_a_driver_that_lets_go_is_fenced_first(tmp_path: Path, held: DriverLock)
             assert log_of(tmp_path).newest_generation()[0] == 2
             held.release()
 
-    over = locked(DriverLock, tmp_path, "shop", LetsGo(), FILES, told.append, takes_over=True)
+    over = hold_leader_lock(
+        DriverLock, tmp_path, "shop", LetsGo(), FILES, told.append, takes_over=True
+    )
     with over, pytest.raises(NotOwnerError):
         DriverLock(tmp_path, "shop", ManualClock())
     assert told == [
-        "job 'shop' is taken over from process 7 on far, of generation 1; it has 15 s to let go"
+        "job 'shop' is taken over from process 7 on far, of generation 1; it has 15 s to stop"
     ]
-    (event,) = StoryLog(tmp_path).read()
+    (event,) = JobEventFile(tmp_path).read()
     assert event.text == "job 'shop' is taken over from process 7 on far, of generation 1"
     DriverLock(tmp_path, "shop").release()
 
@@ -108,7 +117,7 @@ def test_of_two_that_take_over_at_once_the_last_one_drives(
     clock = Meanwhile(held, lambda: log.take_generation({"process": 8, "host": "far"}))
     with (
         pytest.raises(NotOwnerError, match="process 8 on far takes job 'shop' over at the same"),
-        locked(DriverLock, tmp_path, "shop", clock, FILES, told.append, takes_over=True),
+        hold_leader_lock(DriverLock, tmp_path, "shop", clock, FILES, told.append, takes_over=True),
     ):
         pass
     assert log.newest_generation() == (3, {"process": 8, "host": "far"})
@@ -123,11 +132,11 @@ def test_who_takes_over_from_one_that_was_about_to_says_so(
     told, log = list[str](), log_of(tmp_path)
     log.take_generation({"process": 8, "host": "far", "takes_over": 1})
     clock = Meanwhile(held, lambda: None)
-    with locked(DriverLock, tmp_path, "shop", clock, FILES, told.append, takes_over=True):
+    with hold_leader_lock(DriverLock, tmp_path, "shop", clock, FILES, told.append, takes_over=True):
         pass
     assert told == [
         "job 'shop' is taken over from process 8 on far, which was about to take it over itself, "
-        "of generation 2; it has 15 s to let go"
+        "of generation 2; it has 15 s to stop"
     ]
 
 
@@ -138,7 +147,7 @@ def test_a_driver_that_begins_while_it_is_fenced_is_fenced_anew(
     log = log_of(tmp_path)
     clock = Meanwhile(held, lambda: log.take_generation({"process": 7, "host": "far"}))
     said = list[str]()
-    with locked(DriverLock, tmp_path, "shop", clock, FILES, said.append, takes_over=True):
+    with hold_leader_lock(DriverLock, tmp_path, "shop", clock, FILES, said.append, takes_over=True):
         newest, holder = log.newest_generation()
     assert (newest, holder["process"]) == (4, os.getpid())
 
@@ -153,18 +162,20 @@ def test_without_another_driver_a_takeover_is_a_start(tmp_path: Path) -> None:
 def test_a_driver_that_waits_finds_that_a_newer_one_has_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tenure, "LOOK_S", 0.01)
-    control, log = Control(), log_of(tmp_path)
-    lease = Lease(tmp_path, "shop", "here", FILES, SystemClock())
+    monkeypatch.setattr(leadership, "LOOK_S", 0.01)
+    control, log = JobControl(), log_of(tmp_path)
+    lease = LeaderLease(tmp_path, "shop", "here", FILES, SystemClock())
     before = set(threading.enumerate())
 
     def drive() -> None:
-        with kept(lease, tmp_path, "shop", control, SystemClock(), FILES):
+        with keep_leadership(lease, tmp_path, "shop", control, SystemClock(), FILES):
             assert lease.holder()[0] == lease.mine
             log.take_generation({"process": 7, "host": "far"})
             assert control.stop.wait(30)
 
-    with pytest.raises(NotOwnerError, match="taken over by generation 1, process 7 on far"):
+    with pytest.raises(
+        NotOwnerError, match=r"by a newer driver \(generation 1, process 7 on far\)"
+    ):
         drive()
     assert control.fenced.is_set()
     assert set(threading.enumerate()) <= before
@@ -174,11 +185,67 @@ def test_a_driver_that_waits_finds_that_a_newer_one_has_begun(
 def test_its_own_generation_is_none_of_another_and_its_lease_ends_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tenure, "LOOK_S", 0.01)
-    control, log = Control(), log_of(tmp_path)
-    lease = Lease(tmp_path, "shop", "here", FILES, SystemClock())
-    with kept(lease, tmp_path, "shop", control, SystemClock(), FILES):
+    monkeypatch.setattr(leadership, "LOOK_S", 0.01)
+    control, log = JobControl(), log_of(tmp_path)
+    lease = LeaderLease(tmp_path, "shop", "here", FILES, SystemClock())
+    with keep_leadership(lease, tmp_path, "shop", control, SystemClock(), FILES):
         mine = lease.mine
         log.take_generation({"process": mine.process, "host": mine.host})
         assert not control.stop.wait(0.1)
     assert lease.holder()[0] is None
+
+
+@hr.job("shop")
+def shop(g: hr.Graph) -> None:
+    g.input("in").send_to(g.output("out"))
+
+
+@pytest.mark.parametrize("point", ["epoch.before_commit", "commit.written", "commit.published", ""])
+def test_whatever_refuses_a_driver_first_its_end_is_told_in_one_way(
+    tmp_path: Path, point: str
+) -> None:
+    """By a look, by the folder of the job, by a stream, or by the thread that looks by itself."""
+    home: dict[str, Any] = {"home": tmp_path, "memory_bus": False}
+    with TestDriver(shop, **home) as old, TestDriver(shop, **home) as new:
+        old.create("in", {"n": pa.int64()})
+        part, control = old.start(), JobControl()
+        old.feed("in", [{"n": 1}])
+        if point:
+            with (
+                call_at(point, new.start),
+                pytest.raises(NotOwnerError) as raised,
+                told_end(part, control),
+            ):
+                old.advance()
+            assert raised.value.message == REPLACED
+        else:
+            with told_end(part, control):
+                new.start()
+                for asked in (control.fenced, control.stop):
+                    asked.set()
+        events = [(one.kind, one.text) for one in JobEventFile(old.storage).read()]
+        assert ("stopped", f"the driver stopped: {REPLACED}") in events
+        assert [kind for kind, _ in events if kind in {"failed", "stopped"}] == ["stopped"]
+
+
+REPLACED = (
+    "job 'shop' was taken over by a newer driver (generation 2, process "
+    f"{os.getpid()} on {os.uname().nodename}); this one, of generation 1, stops: headrace jobs ls "
+    "shows who runs it"
+)
+
+
+def test_a_driver_of_a_job_that_was_deleted_stops_in_the_same_words(tmp_path: Path) -> None:
+    """Its storage is gone, so nothing tells who follows."""
+    home: dict[str, Any] = {"home": tmp_path, "memory_bus": False}
+    with TestDriver(shop, **home) as old, TestDriver(shop, **home) as other:
+        old.create("in", {"n": pa.int64()})
+        part = old.start()
+        old.feed("in", [{"n": 1}])
+        told = "job 'shop' was taken over by a newer driver; this one, of generation 1, stops"
+        with (
+            call_at("commit.published", lambda: remove(other)),
+            pytest.raises(NotOwnerError, match=told),
+            told_end(part, JobControl()),
+        ):
+            old.advance()

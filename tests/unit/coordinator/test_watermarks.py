@@ -17,9 +17,12 @@ from headrace.coordinator.watermarks import (
     next_wake,
     source_watermark,
 )
+from headrace.graph.operator_base import StreamInfo
 from headrace.plan.planner import plan
-from headrace.plan.stages import JobPlan, StreamInfo
-from headrace.task.orders import NO_WATERMARK
+from headrace.plan.stages import (
+    JobPlan,
+)
+from headrace.runtime.orders import NO_WATERMARK
 
 SCHEMA = pa.schema([("k", pa.int64()), ("at", pa.int64())])
 ENDS = {"a": [5, 5, 5]}

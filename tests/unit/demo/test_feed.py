@@ -9,9 +9,9 @@ import pytest
 
 from headrace.bus.bus import Bus
 from headrace.bus.memory import MemoryBus
-from headrace.demo.feed import Feeder, Source, append_all, day_slices
+from headrace.demo.flights import Feeder, Source, append_all, day_slices
 from headrace.errors import InternalError
-from headrace.testing.clock import ManualClock
+from headrace.testing import ManualClock
 
 HOUR_US = 3_600_000_000
 DAY_US = 24 * HOUR_US

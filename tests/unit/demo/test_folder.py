@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.folder import MARK, fresh_folder
+from headrace.demo.run import MARK, fresh_folder
 from headrace.errors import InvalidInputError, NotOwnerError
 
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from headrace.errors import InvalidInputError
 from headrace.graph import agg
-from headrace.graph.aggregates import Aggregate, Partial
-from headrace.graph.monoid import Monoid
+from headrace.graph.aggregates import Aggregate, PartialRow
+from headrace.graph.row_aggregates import Monoid
 from headrace.graph.types import polars_schema
 
 SCHEMA = pa.schema(
@@ -382,7 +382,7 @@ def test_right_arguments_pass_check() -> None:
 
 def test_states_of_a_monoid_keep_their_type_and_survive_the_way_to_a_worker() -> None:
     there = cloudpickle.loads(cloudpickle.dumps(spread().bind(SCHEMA)))
-    state: Partial = there.combine_values(there.lift_values((3,)), there.lift_values((9,)))
+    state: PartialRow = there.combine_values(there.lift_values((3,)), there.lift_values((9,)))
     assert there.result_value(state) == 6
     assert isinstance(state[0], bytes)
 

@@ -6,12 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.support.plans import CallLimits, CallPolicy, JobGraph, Process, explain, plan
 
 import headrace as hr
-from headrace.graph.calls import Calls
-from headrace.graph.operators import JobGraph, Process
-from headrace.plan import explain, plan
-from headrace.plan.stages import CallLimits
 
 SCHEMA: dict[str, Any] = {"at": int, "customer": str}
 Build = Callable[[hr.Graph], Any]
@@ -41,7 +38,7 @@ def build(function: Build) -> JobGraph:
     return hr.job("job")(function).build()
 
 
-def calls_of(function: Build, name: str = "p") -> Calls | None:
+def calls_of(function: Build, name: str = "p") -> CallPolicy | None:
     operator = build(function).operator(name)
     assert isinstance(operator, Process)
     return operator.calls
@@ -55,13 +52,13 @@ def problems(function: Build) -> str:
 
 def test_how_a_class_is_called_is_known_by_its_methods() -> None:
     assert calls_of(lambda g: rows(g).process(Plain, name="p")) is None
-    assert calls_of(lambda g: rows(g).process(Asks, name="p")) == Calls("coroutine")
+    assert calls_of(lambda g: rows(g).process(Asks, name="p")) == CallPolicy("coroutine")
     assert calls_of(
         lambda g: rows(g).process(Calling, name="p", callback_timeout="2s", max_concurrency=7)
-    ) == Calls("callback", 7, timeout_ms=2000)
+    ) == CallPolicy("callback", 7, timeout_ms=2000)
     assert calls_of(
         lambda g: rows(g).partition_by("customer").process(Plain, name="p", threads=3, order="key")
-    ) == Calls("thread", 3, "key", threads=3)
+    ) == CallPolicy("thread", 3, "key", threads=3)
 
 
 @pytest.mark.parametrize(
@@ -128,4 +125,4 @@ def test_by_setting_plain_classes_run_in_threads_but_for_those_that_cannot() -> 
 
     made = plan(build(function), {}, limits=CallLimits(threads=4)).graph
     found = {o.name: o.calls for o in made.operators if isinstance(o, Process)}
-    assert found == {"a": Calls("thread", threads=4), "b": None}
+    assert found == {"a": CallPolicy("thread", threads=4), "b": None}

@@ -9,11 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.plans import MonoidTotal, explain, plan
 
 import headrace as hr
 from headrace.errors import GraphError, InvalidInputError
-from headrace.graph.states import MonoidTotal
-from headrace.plan import explain, plan
 from headrace.testing import TestDriver
 
 COLUMNS = {"word": str, "n": int, "at": int}

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.durations import duration_ms, duration_text
 from headrace.errors import InvalidInputError
-from headrace.graph.durations import duration_ms, duration_text
 
 
 @pytest.mark.parametrize(

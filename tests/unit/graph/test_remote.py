@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.support.plans import Process, StoreSpec, explain, plan, with_store_servers
 
 import headrace as hr
-from headrace.coordinator.servers import with_servers
 from headrace.errors import GraphError, InvalidInputError
-from headrace.graph.operators import Process, StoreSpec
-from headrace.graph.remote import shown_url
-from headrace.plan import explain, plan
 
 SCHEMA = {"id": int, "country": str}
 
@@ -104,7 +101,7 @@ def test_the_setting_names_the_server_of_stores_that_name_none() -> None:
         hr.store("c", int),
     ).build()
 
-    operator = with_servers(graph, "redis://set").operator("mine")
+    operator = with_store_servers(graph, "redis://set").operator("mine")
 
     assert isinstance(operator, Process)
     urls = [spec.remote.url if spec.remote else None for spec in operator.stores]
@@ -114,18 +111,5 @@ def test_the_setting_names_the_server_of_stores_that_name_none() -> None:
 def test_no_server_at_all_is_told_before_anything_runs() -> None:
     graph = job_with(hr.store("s", int, kind="remote")).build()
     with pytest.raises(InvalidInputError, match=r"has no address.*setting remote\.url"):
-        with_servers(graph, None)
-    assert with_servers(graph, None, absent_ok=True) == graph
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("redis://host:6379/0", "redis://host:6379/0"),
-        ("rediss://:secret@host", "rediss://host"),
-        ("redis://me:se@cret@host?password=x", "redis://me@host"),
-        ("unix:///run/redis.sock?password=x", "unix:///run/redis.sock"),
-    ],
-)
-def test_an_address_is_shown_without_what_is_secret(url: str, shown: str) -> None:
-    assert shown_url(url) == shown
+        with_store_servers(graph, None)
+    assert with_store_servers(graph, None, absent_ok=True) == graph

@@ -9,9 +9,7 @@ from typing import Any, TypedDict
 import polars as pl
 import pyarrow as pa
 import pytest
-
-import headrace as hr
-from headrace.graph.operators import (
+from tests.support.plans import (
     Deduplicate,
     FlatMapMessages,
     JobGraph,
@@ -22,9 +20,13 @@ from headrace.graph.operators import (
     Split,
     StoreSpec,
     Union,
+    changes,
+    explain,
+    mermaid,
+    plan,
 )
-from headrace.plan import explain, mermaid, plan
-from headrace.plan.compatibility import changes
+
+import headrace as hr
 
 SCHEMA: dict[str, Any] = {"at": int, "customer": str, "order": int, "tags": list[str]}
 Build = Callable[[hr.Graph], Any]

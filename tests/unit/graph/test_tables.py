@@ -7,11 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.plans import JobPlan, JoinKept, KeepTable, StreamInfo, explain, mermaid, plan
 
 import headrace as hr
-from headrace.graph.table_operators import JoinKept, KeepTable
-from headrace.plan import explain, mermaid, plan
-from headrace.plan.stages import JobPlan, StreamInfo
 
 NAMES = {"member": int, "name": str, "at": int}
 CLICKS = {"member": int, "page": str, "at": int}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pyarrow as pa
+from tests.support.plans import StreamInfo
 
 import headrace as hr
-from headrace.plan.stages import StreamInfo
 
 MOMENT = pa.timestamp("us", tz="UTC")
 FLIGHTS = pa.schema(

@@ -8,12 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.plans import StreamInfo, changes, plan
 from tests.unit.plan.radar import STREAMS, radar
 
 import headrace as hr
-from headrace.plan.compatibility import changes
-from headrace.plan.planner import plan
-from headrace.plan.stages import StreamInfo
 
 ORDERS = pa.schema(
     [("at", pa.int64()), ("customer", pa.string()), ("shop", pa.string()), ("price", pa.float64())]
@@ -83,7 +81,7 @@ def window(size: str = "1h", store: str = "rocksdb", keys: Any = (), **aggregate
 @pytest.mark.parametrize(
     ("after", "message"),
     [
-        (window("2h"), "window 'hourly': size was 1h, is now 2h; change it back, or begin anew"),
+        (window("2h"), "window 'hourly': size was 1h, is now 2h; change it back, or start over"),
         (window(store="memory"), "stores was hourly: Any (rocksdb), is now hourly: Any (memory)"),
         (window(keys=["shop"]), "key was customer: string, is now shop: string"),
         (window(n=hr.agg.count("price")), "aggregates was n = count(), is now n = count(price)"),
@@ -94,7 +92,7 @@ def test_what_changed_is_told(after: Build, message: str) -> None:
     found = changes(marks(window()), marks(after))
     assert len(found) == 1, found
     assert message in found[0]
-    assert found[0].endswith("or begin anew: headrace jobs reset JOB")
+    assert found[0].endswith("or start over: headrace jobs reset JOB")
 
 
 @pytest.mark.parametrize(
@@ -143,7 +141,7 @@ def test_a_renamed_operator_is_recognised() -> None:
 
     assert changes(marks(window()), marks(after)) == [
         "window 'hourly' is now called 'by_hour', and state is kept by name: rename it back with "
-        "name='hourly', or begin anew: headrace jobs reset JOB"
+        "name='hourly', or start over: headrace jobs reset JOB"
     ]
 
 
@@ -169,8 +167,8 @@ def test_partitions_are_never_fewer_and_key_groups_are_fixed() -> None:
     found = changes(marks(before), marks(before, partitions=1, key_groups=32))
     assert found == [
         "the job: key groups was 16, is now 32; they are fixed when a job is created: set them "
-        "back, or begin anew: headrace jobs reset JOB",
+        "back, or start over: headrace jobs reset JOB",
         "input 'orders': partitions was 2, is now 1; offsets are kept by partition: use a stream "
-        "with as many, or begin anew: headrace jobs reset JOB",
+        "with as many, or start over: headrace jobs reset JOB",
     ]
     assert changes(marks(before), marks(before, partitions=3)) == []

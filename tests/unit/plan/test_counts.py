@@ -6,11 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.plans import JobPlan, StreamInfo, plan
 
 import headrace as hr
 from headrace.errors import GraphError, InvalidInputError, PartsError
-from headrace.plan.planner import plan
-from headrace.plan.stages import JobPlan, StreamInfo
 from headrace.testing import TestDriver
 
 STREAMS = {"in": StreamInfo(pa.schema({"k": pa.int64(), "v": pa.int64()}), 3)}
@@ -106,6 +105,6 @@ def test_another_number_in_the_code_over_old_state_says_how_to_move_it() -> None
         driver.create("in", {"k": pa.int64(), "v": pa.int64()})
         driver.feed("in", ROWS)
         driver.run()
-        driver._job = chain(2, 3)
+        driver.job = chain(2, 3)
         with pytest.raises(InvalidInputError, match=r"--tasks 3 --stage .*by_n; or set job.tasks"):
             driver.start()

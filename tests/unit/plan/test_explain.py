@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+from tests.support.plans import StreamInfo, explain, mermaid, plan
 from tests.unit.plan.radar import STREAMS, radar
 
 import headrace as hr
-from headrace.plan import StreamInfo, explain, mermaid, plan
 
 EXPLAINED = """\
 job delay-radar: 3 levels, 4 stages, 10 tasks, 512 key groups

@@ -6,12 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.plans import JobPlan, StreamInfo, changes, explain, mermaid, plan
 
 import headrace as hr
 from headrace.errors import GraphError
-from headrace.plan import explain, mermaid, plan
-from headrace.plan.compatibility import changes
-from headrace.plan.stages import JobPlan, StreamInfo
 
 VIEWS = pa.schema([("ad", pa.int32()), ("page", pa.string()), ("at", pa.int64())])
 CLICKS = pa.schema([("of", pa.int64()), ("page", pa.string()), ("cost", pa.float64())])

@@ -6,12 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.plans import JobPlan, StreamInfo, changes, explain, plan
 
 import headrace as hr
 from headrace.errors import GraphError
-from headrace.plan import explain, plan
-from headrace.plan.compatibility import changes
-from headrace.plan.stages import JobPlan, StreamInfo
 
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("v", pa.int64()), ("name", pa.string()), ("at", pa.int64())]
@@ -72,7 +70,7 @@ def test_retractions_have_a_column_of_their_own() -> None:
         ),
         (
             hr.tumbling("1m", grace="1h", late="update", updates="retract"),
-            ["results of late records are taken back and sent anew until 1h after the end"],
+            ["results of late records are taken back and sent again until 1h after the end"],
         ),
         (
             hr.hopping("1h", every="25m", late="side_output"),
@@ -91,7 +89,7 @@ def test_retractions_have_a_column_of_their_own() -> None:
         (
             hr.session("30m", "2h", late="update", updates="retract"),
             [
-                "results of late records are taken back and sent anew until 2h after the end",
+                "results of late records are taken back and sent again until 2h after the end",
                 "keeps 24 B and tops for each key and session sent, until 2h after its end, and "
                 "for gap that waits",
             ],
@@ -106,10 +104,14 @@ def test_retractions_have_a_column_of_their_own() -> None:
         ),
         (hr.tumbling("1h", early_idle="5m"), ["window of 1h, early after 5m without any"]),
         (hr.session("1h", early_rows=7), ["session window, gap 1h, early every 7 messages"]),
+        (
+            hr.tumbling("1h", early=hr.on_count_or_time(7, "5m")),
+            ["window of 1h, early every 7 messages, early within 5m of the last result"],
+        ),
     ],
     ids=[
         *("update", "retract", "panes", "sliding", "session", "count", "hopping update"),
-        *("session update", "hopping early", "idle", "rows"),
+        *("session update", "hopping early", "idle", "rows", "rows or time"),
     ],
 )
 def test_explain_says_what_is_kept_and_for_how_long(window: Any, lines: list[str]) -> None:
@@ -137,6 +139,18 @@ def test_explain_says_what_is_kept_and_for_how_long(window: Any, lines: list[str
         (hr.tumbling("1h", early_idle="1ms"), "expected at least the size of the window by 10,000"),
         (hr.tumbling("1h", early="1m", early_rows=3), "takes one of early, early_rows, early_idle"),
         (hr.tumbling("1h", early_rows=0), "early_rows is 0; expected a number above zero"),
+        (
+            hr.hopping("1h", "5m", early=hr.on_count_or_time(3, "1h")),
+            "within is '1h'; expected less than the size",
+        ),
+        (
+            hr.session("5m", early=hr.on_count_or_time(0, "1m")),
+            "rows of on_count_or_time is 0; expected a number above zero",
+        ),
+        (
+            hr.tumbling("1h", early=hr.on_count_or_time(3, "1m"), early_rows=3),
+            "takes one of early, early_rows, early_idle",
+        ),
         (hr.count_window(5, early_rows=5), "early_rows is 5; expected less than rows, 5"),
         (
             hr.count_window(5, updates="add"),
@@ -198,6 +212,11 @@ def test_explain_says_what_is_kept_of_messages() -> None:
     [
         (hr.tumbling("1h", early_rows=3), hr.tumbling("1h", early_rows=4), "early_rows was 3"),
         (hr.session("1h"), hr.session("1h", early_idle="1m"), "early_idle"),
+        (
+            hr.tumbling("1h", early=hr.on_count_or_time(3, "1m")),
+            hr.tumbling("1h", early=hr.on_count_or_time(3, "2m")),
+            "early_within was 1m",
+        ),
         (hr.session("1h", "1h"), hr.session("1h", "1h", late="update"), "late"),
         (hr.global_window(rows=3), hr.global_window(rows=3, updates="add"), "updates"),
         (

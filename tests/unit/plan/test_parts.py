@@ -7,15 +7,23 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.plans import (
+    GROUP,
+    MARK,
+    TIME,
+    WATERMARK,
+    JobPlan,
+    StreamInfo,
+    explain,
+    internal_stream_name,
+    mermaid,
+    plan,
+    plan_object,
+    split_parts,
+)
 
 import headrace as hr
 from headrace.errors import GraphError
-from headrace.plan.diagram import mermaid
-from headrace.plan.explain import explain
-from headrace.plan.objects import plan_object
-from headrace.plan.parts import feed_stream, split
-from headrace.plan.planner import plan
-from headrace.plan.stages import GROUP, MARK, TIME, WATERMARK, JobPlan, StreamInfo
 
 ORDERS = pa.schema(
     [("at", pa.int64()), ("customer", pa.string()), ("price", pa.float64()), ("note", pa.string())]
@@ -39,7 +47,7 @@ def test_without_the_bus_a_plan_is_its_only_part() -> None:
         g.input("orders").partition_by("customer").aggregate(**N)
 
     found = made(job)
-    assert split(found) == (found,)
+    assert split_parts(found) == (found,)
     assert "internal stream" not in explain(found)
     assert "\npart " not in explain(found)
 
@@ -54,14 +62,14 @@ def test_what_is_joined_to_nothing_shares_epochs_with_the_first_part() -> None:
         chain(g)
 
     found = made(apart)
-    assert split(found) == (found,)
-    first, second = split(made(beside))
+    assert split_parts(found) == (found,)
+    first, second = split_parts(made(beside))
     assert [stage.name for stage in first.stages if not stage.keyed] == ["returns", "orders"]
     assert second.job == "job@by"
 
 
 def test_stages_that_share_files_share_epochs() -> None:
-    first, second = split(made(chain, tasks=2))
+    first, second = split_parts(made(chain, tasks=2))
     assert (first.job, second.job) == ("job", "job@by")
     assert [[s.name for s in part.stages] for part in (first, second)] == [
         ["orders"],
@@ -75,7 +83,7 @@ def test_stages_that_share_files_share_epochs() -> None:
 def test_the_stream_has_a_partition_for_each_task_unless_it_is_there() -> None:
     (sent,) = made(chain, tasks=2).stages[0].sends
     assert (sent.stream, sent.partitions) == ("job.by.exchange", 2)
-    there = {feed_stream("job", "by"): StreamInfo(sent.stream_schema, 8)}
+    there = {internal_stream_name("job", "by"): StreamInfo(sent.stream_schema, 8)}
     assert made(chain, INFO | there, tasks=2).stages[0].sends[0].partitions == 8
 
 
@@ -92,7 +100,7 @@ def test_parts_come_after_those_that_feed_them() -> None:
         counts = late.merge(early).window(hr.tumbling("1m"), **N)
         counts.partition_by("n", via="bus").aggregate(m=hr.agg.count())
 
-    parts = split(made(job))
+    parts = split_parts(made(job))
     assert [part.job for part in parts] == ["job", "job@orders", "job@late.window.by_n"]
     middle = parts[1].stages
     assert [(stage.name, stage.level) for stage in middle] == [("orders", 0), ("late+early", 1)]

@@ -10,10 +10,9 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pytest
+from tests.support.plans import StreamInfo, plan
 
 import headrace as hr
-from headrace.plan.planner import plan
-from headrace.plan.stages import StreamInfo
 
 ORDERS = pa.schema(
     [

@@ -9,13 +9,11 @@ import cloudpickle  # type: ignore[import-untyped]
 import polars as pl
 import pyarrow as pa
 import pytest
+from tests.support.plans import TIME, WATERMARK, JobPlan, Process, Select, Stage, StreamInfo, plan
 from tests.unit.plan.radar import FLIGHTS, MOMENT, STREAMS, radar
 
 import headrace as hr
 from headrace.errors import InvalidInputError
-from headrace.graph.operators import Process, Select
-from headrace.plan.planner import plan
-from headrace.plan.stages import TIME, WATERMARK, JobPlan, Stage, StreamInfo
 
 ORDERS = pa.schema(
     [("at", pa.int64()), ("customer", pa.string()), ("price", pa.float64()), ("note", pa.string())]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from tests.support.plans import StreamInfo, explain, plan, with_task_counts
 
 import headrace as hr
 from headrace.errors import InvalidInputError
-from headrace.plan import StreamInfo, plan
-from headrace.plan.explain import explain
-from headrace.plan.recounting import with_task_counts
 
 STREAMS = {"in": StreamInfo(pa.schema([("a", pa.int64()), ("b", pa.int64())]), 2)}
 

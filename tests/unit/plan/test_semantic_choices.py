@@ -8,19 +8,24 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.changes import epoch_at, readers, rewind
+from tests.support.plans import (
+    ORDERS,
+    CommitStep,
+    JobPlan,
+    RequestedSemantics,
+    Semantics,
+    StreamInfo,
+    commit_actions,
+    explain,
+    mermaid,
+    plan,
+    plan_commit_actions,
+)
 
 import headrace as hr
-from headrace.coordinator.changes.rewinding import check_whole, epoch_at
-from headrace.coordinator.inspection.inspection import JobReader
+from headrace import Job
 from headrace.errors import GraphError, InvalidInputError
-from headrace.files import Files
-from headrace.graph.jobs import Job
-from headrace.graph.semantics import ORDERS, Semantics, Step, acts
-from headrace.plan import StreamInfo, plan
-from headrace.plan.diagram import mermaid
-from headrace.plan.explain import explain
-from headrace.plan.semantics import Wanted, commit_acts
-from headrace.plan.stages import JobPlan
 from headrace.testing import TestDriver
 
 LEAST, MOST, EXACTLY = "at_least_once", "at_most_once", "exactly_once"
@@ -40,7 +45,7 @@ def job(state: Any = None, output: Any = None, of_output: Any = None, end: Any =
 
 
 def planned(made: Job, **wanted: Any) -> JobPlan:
-    return plan(made.build(), STREAMS, semantics=Wanted(**wanted))
+    return plan(made.build(), STREAMS, semantics=RequestedSemantics(**wanted))
 
 
 def refused(made: Job, **wanted: Any) -> str:
@@ -67,23 +72,25 @@ def test_every_order_has_every_step_once() -> None:
     """The same steps in another order; results come first, and one manifest at least saves."""
     for (state, output), order in ORDERS.items():
         steps = [step for joined in order for step in joined]
-        assert sorted(steps) == list(Step)
-        assert order[0] == {Step.RESULTS}
-        is_joined = {Step.STATE, Step.OFFSETS} in [joined - {Step.OUTPUT} for joined in order]
+        assert sorted(steps) == list(CommitStep)
+        assert order[0] == {CommitStep.RESULTS}
+        is_joined = {CommitStep.STATE, CommitStep.OFFSETS} in [
+            joined - {CommitStep.OUTPUT} for joined in order
+        ]
         assert is_joined == (state == EXACTLY)
-        assert ({Step.OUTPUT} not in order) == (output == EXACTLY)
+        assert ({CommitStep.OUTPUT} not in order) == (output == EXACTLY)
 
 
 def test_orders_of_one_state_save_in_the_same_manifests() -> None:
     """So one job may have outputs of several kinds."""
     for state in Semantics:
         found = {
-            tuple(act.saves for act in acts(state, {output}) if act.saves)
+            tuple(act.saves for act in commit_actions(state, frozenset({output})) if act.saves)
             for its, output in ORDERS
             if its == state
         }
         assert len(found) == 1
-    mixed = acts(Semantics.EXACTLY_ONCE, set(Semantics))
+    mixed = commit_actions(Semantics.EXACTLY_ONCE, frozenset(Semantics))
     assert [set(act.outputs) for act in mixed] == [{LEAST}, {EXACTLY}, {MOST}]
     assert [bool(act.saves) for act in mixed] == [False, True, False]
 
@@ -100,7 +107,9 @@ def test_who_says_which() -> None:
 
 
 def test_without_anything_said_an_epoch_is_one_manifest() -> None:
-    assert [set(act.saves) for act in commit_acts(planned(job()))] == [{Step.STATE, Step.OFFSETS}]
+    assert [set(act.saves) for act in plan_commit_actions(planned(job()))] == [
+        {CommitStep.STATE, CommitStep.OFFSETS}
+    ]
     assert "commits in steps" not in explain(planned(job()))
 
 
@@ -110,7 +119,7 @@ def test_a_job_without_state_has_none() -> None:
         for name in Semantics:
             g.input("in", name=name).send_to(g.output(f"to-{name}", semantics=name))
 
-    found = plan(copy.build(), STREAMS, semantics=Wanted(MOST))
+    found = plan(copy.build(), STREAMS, semantics=RequestedSemantics(MOST))
     assert found.state_semantics == EXACTLY
     assert {binding.semantics for binding in found.outputs} == set(Semantics)
     said = Job("copy", copy.function, state_semantics=MOST)
@@ -201,10 +210,10 @@ def test_half_a_commit_is_nothing_to_go_back_to(state: str) -> None:
         for number in range(3):
             driver.feed("in", [{"id": number, "key": 1}])
             driver.advance()
-        reader = JobReader(driver.storage, "totals", Files(sync=False), driver.clock)
-        assert reader.kept().newest == 6
+        assert readers(driver)[0].kept().newest == 6
+        for epoch in (1, 3, 5):
+            with pytest.raises(InvalidInputError, match=f"rewind to {epoch - 1} or {epoch + 1}"):
+                rewind(driver, epoch)
+        assert epoch_at(driver, driver.clock.now_ms()) == 6
         for epoch in (2, 4, 6):
-            check_whole(reader, epoch)
-            with pytest.raises(InvalidInputError, match=f"rewind to {epoch - 2} or {epoch}"):
-                check_whole(reader, epoch - 1)
-        assert epoch_at(reader, driver.clock.now_ms()) == 6
+            assert rewind(driver, epoch).epoch > 6

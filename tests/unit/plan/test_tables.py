@@ -6,12 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.plans import JobPlan, StreamInfo, TableFile, explain, plan
 
 import headrace as hr
 from headrace.errors import GraphError, InvalidInputError
-from headrace.plan import StreamInfo, explain, plan
-from headrace.plan.stages import JobPlan
-from headrace.plan.tables import TableFile
 
 ORDERS = pa.schema([("id", pa.int64()), ("shop", pa.int32()), ("note", pa.string())])
 SHOPS = pa.schema(

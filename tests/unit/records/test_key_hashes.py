@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.records import key_hashes as module
-from headrace.records.key_columns import encode_columns
-from headrace.records.key_hashes import LEAST_ROWS, key_hashes
+from headrace.records import keys as module
+from headrace.records.keys import LEAST_ROWS, encode_columns, key_hashes
 
 ROWS = LEAST_ROWS * 3
 TEXTS = ["a", "", "b\0c", "zürich", None, "long " * 20]

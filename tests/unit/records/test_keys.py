@@ -24,8 +24,8 @@ from headrace.records.keys import (
     hash_key,
     key_group,
     key_groups,
-    xxh64_rows,
 )
+from headrace.records.xxh64 import xxh64_rows
 
 UTC = datetime.UTC
 INTEGERS = st.integers(-(2**63), 2**63 - 1)

@@ -1,4 +1,4 @@
-"""Types have one stored form; event times are milliseconds between 1970 and 9999."""
+"""Types have one stored form; event times are milliseconds in the years 1 to 9999."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from headrace.durations import MAX_EVENT_TIME_MS, MIN_EVENT_TIME_MS
 from headrace.errors import InvalidInputError
 from headrace.records.schema import (
-    MAX_EVENT_TIME_MS,
     event_times,
     normalise,
     normalise_schema,
@@ -111,16 +111,27 @@ def test_event_times_are_whole_milliseconds(column: pa.Array) -> None:
     assert event_times(column, "stream 's'").tolist() == [0, 1_999]
 
 
-@pytest.mark.parametrize("time", [-1, -(2**62), MAX_EVENT_TIME_MS, 2**62])
+@pytest.mark.parametrize("time", [MIN_EVENT_TIME_MS - 1, -(2**62), MAX_EVENT_TIME_MS, 2**62])
 def test_event_times_outside_the_years_are_refused(time: int) -> None:
     """One of them would close every window, or overflow on its way."""
-    with pytest.raises(InvalidInputError, match=f"is {time} ms in row 1, outside 1970 to 9999"):
+    said = f"is {time} ms in row 1, outside the years 1 to 9999"
+    with pytest.raises(InvalidInputError, match=said):
         event_times(pa.array([5, time]), "stream 's'")
 
 
-def test_the_last_moment_fits() -> None:
+def test_the_first_and_the_last_moment_fit() -> None:
+    first = datetime.datetime(1, 1, 1, tzinfo=datetime.UTC)
     last = datetime.datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=datetime.UTC)
-    assert event_times(pa.array([last], MOMENT), "s").tolist() == [MAX_EVENT_TIME_MS - 1]
+    column = pa.array([first, last], MOMENT)
+    assert event_times(column, "s").tolist() == [MIN_EVENT_TIME_MS, MAX_EVENT_TIME_MS - 1]
+
+
+@pytest.mark.parametrize("unit", ["us", "ns"])
+def test_moments_before_1970_are_rounded_down(unit: str) -> None:
+    """As those after it, so a window begins where it should."""
+    per_ms = 1_000 if unit == "us" else 1_000_000
+    column = pa.array([-1, -per_ms, -per_ms - 1], pa.timestamp(unit, tz="UTC"))
+    assert event_times(column, "s").tolist() == [-1, -1, -2]
 
 
 @pytest.mark.parametrize(

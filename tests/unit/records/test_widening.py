@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from headrace.records.widening import common_type, fitted, united
+from headrace.records.evolution import cast_to_schema, common_type, unify_schemas
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_the_narrowest_type_that_holds_both(
 
 
 def test_columns_come_by_name_in_the_order_of_their_first_stream() -> None:
-    schema, wrong = united(
+    schema, wrong = unify_schemas(
         {
             "a": pa.schema([("x", pa.int32()), ("y", pa.string())]),
             "b": pa.schema([("z", pa.bool_()), ("x", pa.int64())]),
@@ -54,7 +54,7 @@ def test_columns_come_by_name_in_the_order_of_their_first_stream() -> None:
 
 def test_what_keeps_columns_apart_names_both_streams() -> None:
     schemas = {"a": pa.schema([("x", pa.int64())]), "b": pa.schema([("x", pa.string())])}
-    _, [text] = united(schemas)
+    _, [text] = unify_schemas(schemas)
     assert text.startswith("column 'x' is int64 in 'a', but string in 'b', and no type holds both")
 
 
@@ -67,9 +67,9 @@ def test_rows_get_wider_types_and_nulls_and_lose_what_is_not_wanted() -> None:
             "tags": pa.array([[1], None], pa.list_(pa.int8())),
         }
     )
-    assert fitted(batch, wanted).to_pylist() == [
+    assert cast_to_schema(batch, wanted).to_pylist() == [
         {"x": 3, "tags": [1], "new": None},
         {"x": None, "tags": None, "new": None},
     ]
-    assert fitted(batch, wanted).schema == wanted
-    assert fitted(batch, batch.schema) is batch
+    assert cast_to_schema(batch, wanted).schema == wanted
+    assert cast_to_schema(batch, batch.schema) is batch

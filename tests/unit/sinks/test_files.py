@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +11,14 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from tests.support.changes import unconfirmed
+from tests.support.homes import Files, control_folder
+from tests.support.plans import explain, plan
 
 import headrace as hr
-from headrace.coordinator.commit_log import FileCommitLog
-from headrace.coordinator.history import load_state
-from headrace.coordinator.receivers import check_confirmed
-from headrace.errors import GraphError, InvalidInputError
-from headrace.files import Files
-from headrace.graph.jobs import Job
-from headrace.plan import explain, plan
-from headrace.sinks.folder import control_folder
-from headrace.sinks.formats import Csv, JsonLines, Parquet
-from headrace.testing import ManualClock, TestDriver
+from headrace import Job
+from headrace.errors import GraphError, InvalidInputError, NotOwnerError
+from headrace.testing import ManualClock, TestDriver, call_at
 
 ROWS = pa.schema({"n": pa.int64()})
 
@@ -40,9 +34,12 @@ def copying(sink: Any, name: str | None = None, job: str = "copy") -> Job:
 class Sender:
     """Commits epochs of numbers to a file sink by hand."""
 
-    def __init__(self, sink: hr.sinks.FileSink, home: Path, operator: str = "out") -> None:
+    def __init__(
+        self, sink: hr.sinks.FileSink, home: Path, operator: str = "out", generation: int = 0
+    ) -> None:
         self.sink, self.home, self.clock = sink, home, ManualClock()
-        self.site = hr.sinks.SinkSite("job", operator, ROWS, self.clock, Files(sync=False))
+        files = Files(sync=False)
+        self.site = hr.sinks.SinkSite("job", operator, ROWS, self.clock, files, generation)
         self.receiver = sink.open(self.site)
 
     def commit(self, epoch: int, *parts: list[int], lineage: str = "a") -> None:
@@ -85,7 +82,7 @@ def test_an_epoch_is_there_once_however_often_it_is_committed(tmp_path: Path) ->
     first.commit(1, [1, 2])  # an older driver that was held up
     second.commit(1, [7], lineage="b")
     assert sorted(numbers(folder)) == [1, 2, 3, 7]
-    assert os.listdir(control_folder(folder) / "stage") == []
+    assert list(control_folder(folder).glob("fence/*/*")) == []
 
 
 def test_small_files_are_merged_and_read_once_at_any_time(tmp_path: Path) -> None:
@@ -106,7 +103,47 @@ def test_small_files_are_merged_and_read_once_at_any_time(tmp_path: Path) -> Non
     sender.commit(14, [14])
     assert not any(Path(path).exists() for path in old)
     sender.commit(2, [2], [102])  # merged long ago, its folder is gone
+    sender.commit(12, [12], [112])  # the last one that was merged
     assert sorted(numbers(folder)) == sorted([*seen, 14])
+
+
+def test_an_epoch_costs_the_same_however_many_were_merged_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders that were merged are not listed, and merged ones that stayed small are merged."""
+    folder = tmp_path / "out"
+    sender = Sender(hr.sinks.parquet(folder, merge_bytes=1 << 30, merge_epochs=4), tmp_path)
+    listed, usual = list[str](), os.listdir
+
+    def listdir(place: Any) -> list[str]:
+        listed.append(str(place))
+        return usual(place)
+
+    sender.commit(1, [1])
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "listdir", listdir)
+        for epoch in range(2, 4**3 + 4):
+            sender.commit(epoch, [epoch])
+            sender.clock.advance(1_000_000)
+    assert listed
+    assert str(folder) not in listed
+    assert numbers(folder) == list(range(1, 4**3 + 4))
+    assert len(hr.sinks.committed_files(folder)) <= 3 * 3
+    again = Sender(sender.sink, tmp_path)
+    again.commit(4**3 + 3, [0])
+    again.commit(4**3 + 4, [4**3 + 4])
+    assert numbers(folder) == list(range(1, 4**3 + 5))
+
+
+def test_what_another_sends_meanwhile_is_merged_too(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    sink = hr.sinks.parquet(folder, merge_bytes=1 << 30, merge_epochs=4)
+    live, backfill = Sender(sink, tmp_path), Sender(sink, tmp_path)
+    for epoch in range(1, 5):
+        live.commit(epoch, [epoch])
+        backfill.commit(epoch, [epoch * 10], lineage="b")
+    assert sorted(numbers(folder)) == [1, 2, 3, 4, 10, 20, 30, 40]
+    assert len(hr.sinks.committed_files(folder)) == 2
 
 
 def test_merging_goes_by_bytes_too(tmp_path: Path) -> None:
@@ -133,12 +170,13 @@ def test_what_has_other_columns_is_not_merged_together(tmp_path: Path) -> None:
 
 def test_what_a_killed_driver_left_is_removed(tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    Sender(hr.sinks.parquet(folder), tmp_path).commit(1, [1])
-    (control_folder(folder) / "stage" / "left").mkdir()
+    Sender(hr.sinks.parquet(folder), tmp_path, generation=1).commit(1, [1])
+    [own] = (control_folder(folder) / "fence").iterdir()
+    (own / "left").mkdir()
     (folder / "merged-000000000001-000000000001-00000000").mkdir()
-    Sender(hr.sinks.parquet(folder), tmp_path)
+    Sender(hr.sinks.parquet(folder), tmp_path, generation=2)
     assert [path.name[:12] for path in folder.iterdir()] == ["000000000001"]
-    assert os.listdir(control_folder(folder) / "stage") == []
+    assert list(control_folder(folder).glob("fence/*/*")) == []
 
 
 def test_a_folder_of_another_sender_is_refused(tmp_path: Path) -> None:
@@ -165,47 +203,6 @@ def test_a_folder_that_went_away_is_waited_for(tmp_path: Path) -> None:
     (tmp_path / "away").rename(control_folder(folder))
     sender.commit(1, [1])
     assert numbers(folder) == [1]
-
-
-def test_text_forms_keep_what_they_have_a_form_for(tmp_path: Path) -> None:
-    at = datetime(2020, 1, 2, 3, 4, 5, 600, tzinfo=UTC)
-    table = pa.table(
-        {
-            "at": pa.array([at, None], pa.timestamp("us", tz="UTC")),
-            "text": ['a,"b"\nc', ""],
-            "yes": [True, None],
-        }
-    )
-    [lines] = JsonLines().encode(table)
-    assert bytes(lines).decode().splitlines() == [
-        '{"at":"2020-01-02T03:04:05.000600Z","text":"a,\\"b\\"\\nc","yes":true}',
-        '{"at":null,"text":"","yes":null}',
-    ]
-    paths = []
-    for number in (1, 2):
-        paths.append(tmp_path / f"{number}.csv")
-        Files(sync=False).write_new(paths[-1], Csv().encode(table))
-    Csv().merge(paths, tmp_path / "both.csv")
-    read = pl.read_csv(tmp_path / "both.csv")
-    assert read["text"].to_list() == ['a,"b"\nc', ""] * 2
-    assert read["yes"].to_list() == [True, None] * 2
-    assert read["at"].to_list()[0] == "2020-01-02T03:04:05.000600Z"
-
-
-def test_a_merged_parquet_file_keeps_types_and_order(tmp_path: Path) -> None:
-    table = pa.table(
-        {
-            "d": pa.array([Decimal("1.50"), None], pa.decimal128(10, 2)),
-            "l": pa.array([[1, 2], None], pa.list_(pa.int32())),
-            "b": pa.array([b"\x00", None]),
-        }
-    )
-    paths = [tmp_path / f"{number}.parquet" for number in range(3)]
-    for path in paths:
-        Files(sync=False).write_new(path, Parquet().encode(table))
-    Parquet().merge(paths, tmp_path / "all.parquet")
-    assert pl.read_parquet(tmp_path / "all.parquet").to_arrow().num_rows == 6
-    assert pd.read_parquet(tmp_path / "all.parquet")["d"].tolist() == [Decimal("1.50"), None] * 3
 
 
 @pytest.mark.parametrize(
@@ -283,10 +280,8 @@ def test_a_sink_that_was_taken_out_before_it_confirmed_is_told(tmp_path: Path) -
     with started(copying(hr.sinks.parquet(tmp_path / "a")), home) as driver:
         driver.feed("in", [{"n": 1}])
         assert driver.advance_with_crash("commit.published")
-        state = load_state(FileCommitLog(driver.storage, Files(sync=False), driver.clock))
-        assert state is not None
         with pytest.raises(InvalidInputError, match="have not confirmed them yet; start the job"):
-            check_confirmed(state, driver.storage)
+            unconfirmed(driver)
     without = copying(hr.sinks.parquet(tmp_path / "b"))
     with (
         started(without, home) as driver,
@@ -323,3 +318,55 @@ def test_where_a_file_cannot_be_linked_it_is_copied(
     monkeypatch.setattr(os, "link", refuse)
     sender.commit(1, [1])
     assert numbers(tmp_path / "out") == [1]
+
+
+MERGED = {"merge_bytes": 1 << 30, "merge_epochs": 2, "keep": "0s"}
+
+
+@pytest.mark.parametrize("point", ["sink.sent", "sink.merged", "sink.listed"])
+def test_a_driver_that_freezes_in_its_commit_neither_holds_up_the_next_nor_changes_anything(
+    tmp_path: Path, point: str
+) -> None:
+    """It has the lock of the folder, and keeps it; it wakes when more was sent, merged, removed."""
+    folder = tmp_path / "out"
+    sink = hr.sinks.parquet(folder, **MERGED)  # type: ignore[arg-type]
+    old = Sender(sink, tmp_path, generation=1)
+    old.commit(1, [1])
+    found: list[list[int]] = []
+
+    def take_over() -> None:
+        new = Sender(sink, tmp_path, generation=2)
+        for epoch in range(2, 6):
+            new.commit(epoch, [epoch])
+        found.append(numbers(folder))
+
+    def send() -> None:
+        old.commit(2, [2])
+        old.commit(3, [3])
+
+    with call_at(point, take_over), pytest.raises(NotOwnerError):
+        send()
+    assert found == [[1, 2, 3, 4, 5]]
+    for epoch in range(1, 6):
+        with pytest.raises(NotOwnerError):
+            old.commit(epoch, [epoch])
+    assert numbers(folder) == [1, 2, 3, 4, 5]
+
+
+def test_a_backfill_that_freezes_holds_the_job_up_for_half_a_minute_only(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    sink = hr.sinks.parquet(folder)
+    job, backfill = Sender(sink, tmp_path, generation=1), Sender(sink, tmp_path)
+
+    def go_on() -> None:
+        with pytest.raises(hr.sinks.ReceiverAwayError, match="another process is writing"):
+            job.commit(1, [1])
+        job.clock.advance(29_000)
+        with pytest.raises(hr.sinks.ReceiverAwayError, match="another process is writing"):
+            job.commit(1, [1])
+        job.clock.advance(2_000)
+        job.commit(1, [1])
+
+    with call_at("sink.sent", go_on), pytest.raises(NotOwnerError):
+        backfill.commit(1, [7], lineage="old")
+    assert numbers(folder) == [1]

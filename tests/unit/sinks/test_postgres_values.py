@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.sinks.postgres_values import decoded
+from headrace.sinks.postgres import decoded
 
 POINT = pa.struct([("x", pa.float64()), ("n", pa.int64())])
 

@@ -15,8 +15,8 @@ from tests.unit.sources.s3 import served
 
 import headrace as hr
 from headrace.errors import InvalidInputError, UnavailableError
-from headrace.sources import addresses
-from headrace.sources.addresses import form_of, found_files, open_text
+from headrace.sources import files
+from headrace.sources.files import form_of, found_files, open_text
 from headrace.testing import TestDriver
 
 ROWS = [{"user": f"u{n % 3}", "n": n} for n in range(60)]
@@ -110,7 +110,7 @@ def test_paths_that_begin_otherwise_than_addresses_lead_back(
         asked.append(start)
         return below, "lake"
 
-    monkeypatch.setattr(addresses, "_system", opened)
+    monkeypatch.setattr(files, "_system", opened)
     start = "abfs://lake@someone.dfs.core.windows.net"
     [(first, size), _] = found_files(f"{start}/csv/*.csv", None)
     assert (first, asked[0]) == (f"{start}/csv/0.csv", f"{start}/")

@@ -15,12 +15,10 @@ from headrace.bus.file import FileBus
 from headrace.bus.spec import StreamSpec
 from headrace.cli.main import app
 from headrace.errors import CorruptDataError, InvalidInputError
-from headrace.sources import units
-from headrace.sources.addresses import form_of, found_files, open_text
-from headrace.sources.compressed import CODECS, apart, codec_of
-from headrace.sources.listing import Source, SourceFile, what_of
-from headrace.sources.streams import FileStream
-from headrace.sources.units import text_units
+from headrace.sources import file_streams
+from headrace.sources.file_streams import BoundedFileStream, text_splits
+from headrace.sources.files import CODECS, codec_of, form_of, found_files, open_text, split_options
+from headrace.sources.listing import BoundedSource, SourceFile, stream_of
 from headrace.testing import TestDriver
 
 ROWS = 500
@@ -46,15 +44,17 @@ def packed(folder: Path, form: str, suffix: str) -> Path:
 def test_any_range_of_a_compressed_file_is_the_rows_of_it(
     form: str, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(units, "UNIT_BYTES", 700)
+    monkeypatch.setattr(file_streams, "SPLIT_BYTES", 700)
     path = packed(tmp_path, form, suffix)
     assert form_of(str(path), None) == form
     assert found_files(str(tmp_path), None) == [(str(path), path.stat().st_size)]
-    cut, header = text_units(0, str(path), is_csv=form == "csv")
+    cut, header = text_splits(0, str(path), is_csv=form == "csv")
     assert len(cut) > 5
     files = (SourceFile(str(path), path.stat().st_size, header),)
-    said = what_of(StreamSpec("in", 1, SCHEMA))
-    stream = FileStream("in", Source("x", **said, form=form, files=files, partitions=(tuple(cut),)))
+    said = stream_of(StreamSpec("in", 1, SCHEMA))
+    stream = BoundedFileStream(
+        "in", BoundedSource("x", **said, form=form, files=files, partitions=(tuple(cut),))
+    )
     for start, stop in ((0, ROWS), (400, 410), (20, 300), (0, 3), (499, 500)):
         found = [row for part in stream.read(0, start, stop) for row in part.batch.to_pylist()]
         assert [row["n"] for row in found] == list(range(start, stop))
@@ -81,10 +81,10 @@ def test_a_file_that_is_cut_off_or_of_another_kind_is_told(tmp_path: Path) -> No
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(CorruptDataError, match=r"rows\.jsonl\.gz cannot be unpacked"):
-        text_units(0, str(path), is_csv=False)
+        text_splits(0, str(path), is_csv=False)
     path.write_bytes(text_of("jsonl"))
     with pytest.raises(CorruptDataError, match="its name says another compression"):
-        text_units(0, str(path), is_csv=False)
+        text_splits(0, str(path), is_csv=False)
     other = path.rename(tmp_path / "rows.parquet.gz")
     with pytest.raises(InvalidInputError, match=r"format of .*parquet\.gz is unknown"):
         form_of(str(other), None)
@@ -120,5 +120,5 @@ def test_compressed_files_are_appended_to_a_stream(tmp_path: Path) -> None:
     ],
 )
 def test_options_of_an_address_are_those_of_file_systems(name: str, options: str) -> None:
-    assert apart(name + options) == (name, options)
+    assert split_options(name + options) == (name, options)
     assert codec_of(name + options) == "gzip"

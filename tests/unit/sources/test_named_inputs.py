@@ -10,7 +10,7 @@ import headrace as hr
 from headrace.bus.memory import MemoryBus
 from headrace.config import load_settings
 from headrace.errors import InvalidInputError
-from headrace.sources.sourced import look_up
+from headrace.sources.bounded_bus import preview_inputs
 
 
 @hr.job("visits")
@@ -22,7 +22,7 @@ def visits(g: hr.Graph) -> None:
 def refusal(*words: str, file: Path | None = None) -> str:
     settings = load_settings(file, words, environ={})
     with pytest.raises(InvalidInputError) as refused:
-        look_up(visits.build(), MemoryBus(), settings)
+        preview_inputs(visits.build(), MemoryBus(), settings)
     return refused.value.message
 
 
@@ -39,4 +39,4 @@ def test_a_file_of_settings_may_be_that_of_several_jobs(tmp_path: Path) -> None:
     file = tmp_path / "headrace.toml"
     file.write_text('[inputs.of_another_job]\nfiles = "a.csv"\n')
     bus = MemoryBus()
-    assert look_up(visits.build(), bus, load_settings(file, (), environ={})) is bus
+    assert preview_inputs(visits.build(), bus, load_settings(file, (), environ={})) is bus

@@ -14,23 +14,23 @@ from hypothesis import strategies as st
 
 from headrace.bus.spec import StreamSpec
 from headrace.errors import InvalidInputError
-from headrace.sources import units
-from headrace.sources.addresses import form_of, found_files
-from headrace.sources.listing import Source, SourceFile, what_of
-from headrace.sources.streams import FileStream
-from headrace.sources.units import text_units
+from headrace.sources import file_streams
+from headrace.sources.file_streams import BoundedFileStream, text_splits
+from headrace.sources.files import form_of, found_files
+from headrace.sources.listing import BoundedSource, SourceFile, stream_of
 
 SCHEMA = pa.schema([("text", pa.string()), ("n", pa.int64())])
 TEXT = st.text(st.sampled_from('ab",\n\r {}'), max_size=12)
 
 
-def stream(path: Path, *, is_csv: bool) -> FileStream:
-    cut, header = text_units(0, str(path), is_csv=is_csv)
+def stream(path: Path, *, is_csv: bool) -> BoundedFileStream:
+    cut, header = text_splits(0, str(path), is_csv=is_csv)
     spec = StreamSpec("in", 1, SCHEMA)
     files = (SourceFile(str(path), path.stat().st_size, header),)
     form = "csv" if is_csv else "jsonl"
-    return FileStream(
-        "in", Source("x", **what_of(spec), form=form, files=files, partitions=(tuple(cut),))
+    return BoundedFileStream(
+        "in",
+        BoundedSource("x", **stream_of(spec), form=form, files=files, partitions=(tuple(cut),)),
     )
 
 
@@ -57,8 +57,8 @@ def test_every_range_is_the_rows_of_the_file(
     else:
         path.write_text("\n\n".join(map(json.dumps, rows)), newline="")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(units, "UNIT_BYTES", size)
-        patch.setattr(units, "LEAST_READ", 1)
+        patch.setattr(file_streams, "SPLIT_BYTES", size)
+        patch.setattr(file_streams, "LEAST_READ", 1)
         found = stream(path, is_csv=is_csv)
     assert found.ends() == [len(rows)]
     low = data.draw(st.integers(0, len(rows)))
@@ -124,8 +124,8 @@ def test_a_quote_that_opens_no_field_is_told_by_its_line(
     rows = [f"row {n},{n}" for n in range(200_000)]
     rows[70_000] = 'a 5" pipe,1'
     path.write_text("\n".join(["text,n", *rows]))
-    monkeypatch.setattr(units, "UNIT_BYTES", 1 << 16)
-    monkeypatch.setattr(units, "MOST_BYTES", most)
+    monkeypatch.setattr(file_streams, "SPLIT_BYTES", 1 << 16)
+    monkeypatch.setattr(file_streams, "MOST_BYTES", most)
     with pytest.raises(InvalidInputError, match=r"in\.csv line 70002: a quote opens a field that"):
         stream(path, is_csv=True)
     rows[:2] = ['"over', 'two ""lines""",0']
@@ -144,6 +144,6 @@ def test_a_field_over_many_lines_is_one_row(
     path = tmp_path / "in.csv"
     text = 'a ""quote""\n\r\n' * 8_000
     path.write_text(f'text,n\n"{text}",1\nb,2\n', newline="")
-    monkeypatch.setattr(units, "UNIT_BYTES", 1 << 16)
+    monkeypatch.setattr(file_streams, "SPLIT_BYTES", 1 << 16)
     found = [row for part in stream(path, is_csv=True).read(0, 0) for row in part.batch.to_pylist()]
     assert found == [{"text": text.replace('""', '"'), "n": 1}, {"text": "b", "n": 2}]

@@ -17,13 +17,13 @@ import headrace as hr
 from headrace.bus.file import FileBus
 from headrace.clock import SystemClock
 from headrace.config import load_settings
-from headrace.coordinator.loop import Control
-from headrace.coordinator.running.course import Course
+from headrace.coordinator.driver_loop import JobControl
+from headrace.coordinator.job_run import JobRun
 from headrace.errors import InvalidInputError
 from headrace.files import Files
 from headrace.graph.operators import Input
 from headrace.plan import explain, plan
-from headrace.spark.feeding import FrameFeeds
+from headrace.spark.dataframe_inputs import DataFrameFeeds
 from headrace.spark.run import run_job
 from headrace.testing import TestDriver
 
@@ -64,7 +64,7 @@ def test_explain_says_where_the_rows_come_from() -> None:
 def test_a_run_without_spark_is_refused(tmp_path: Path) -> None:
     settings = load_settings(None, [f"home={tmp_path}"], {})
     with FileBus(settings.bus_dir) as bus:
-        course = Course(bus, settings, Control(), SystemClock(), Files(sync=False))
+        course = JobRun(bus, settings, JobControl(), SystemClock(), Files(sync=False))
         with pytest.raises(InvalidInputError, match="'rows' of job 'framed' is a Spark DataFrame"):
             course.deployed(framed)
 
@@ -101,6 +101,6 @@ def test_columns_that_no_stream_can_have_are_refused_before_the_last_run_goes(
 
     settings, spark = load_settings(None, [f"home={tmp_path}"], {}), mock.Mock()
     with FileBus(settings.bus_dir) as bus:
-        feeds = FrameFeeds(spark, timed.build(), bus, settings, tmp_path / "timed")
+        feeds = DataFrameFeeds(spark, timed.build(), bus, settings, tmp_path / "timed")
         with pytest.raises(InvalidInputError, match=said):
             feeds.make()

@@ -1,20 +1,19 @@
 from collections.abc import Sequence
 
-from headrace.spark.located import Executor
-from headrace.spark.numbering import Numbering
+from headrace.spark.slot_rdd import Executor, SlotNumbers
 
 A, B, C = (Executor(name, host, 1) for name, host in (("1", "a"), ("2", "b"), ("3", "c")))
 TWO_CORES = Executor("4", "d", 2)
 
 
-def placed(places: Sequence[Executor], first: int = 0) -> Numbering:
-    numbering = Numbering(first)
+def placed(places: Sequence[Executor], first: int = 0) -> SlotNumbers:
+    numbering = SlotNumbers(first)
     numbering.place(numbering.of(places))
     return numbering
 
 
 def test_places_are_numbered_from_the_first():
-    assert Numbering(1000).of([A, B]) == {1000: A, 1001: B}
+    assert SlotNumbers(1000).of([A, B]) == {1000: A, 1001: B}
 
 
 def test_a_place_keeps_its_number_when_others_go_and_come():

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from headrace.bus import StreamReplacedError
 from headrace.bus.file import FileBus
+from headrace.bus.log import OffsetGoneError
 from headrace.bus.log_stream import LogStream
-from headrace.bus.retention import OffsetGoneError
 from headrace.bus.spec import StreamSpec
 from headrace.errors import InvalidInputError
-from headrace.spark.frames.columns import Columns
-from headrace.spark.frames.options import Place, names_of
-from headrace.spark.frames.reading import BatchReader, Range, StreamReader
+from headrace.spark.data_source import BatchReader, OffsetRange, StreamReader
+from headrace.spark.source_options import ReadColumns, StreamLocation, names_of
 
 SCHEMA = pa.schema([("id", pa.int64())])
 WIDE = pa.schema([("id", pa.int64()), ("kind", pa.string()), ("n", pa.int64()), ("at", pa.int64())])
@@ -36,8 +36,8 @@ def append(bus: FileBus, stream: str, partition: int, *ids: int) -> None:
 
 
 def reader(bus: FileBus, tmp_path: Path, stream: str = "live", **options: str) -> StreamReader:
-    schema = Columns(bus.stream(stream).spec).schema()
-    return StreamReader(Place(str(tmp_path), stream), options, schema)
+    schema = ReadColumns(bus.stream(stream).spec).schema()
+    return StreamReader(StreamLocation(str(tmp_path), stream), options, schema)
 
 
 def taken(source: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
@@ -45,7 +45,7 @@ def taken(source: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> l
     return [
         value
         for part in parts
-        if isinstance(part, Range)
+        if isinstance(part, OffsetRange)
         for batch in source.read(part)
         for value in batch.column("id").to_pylist()
     ]
@@ -69,11 +69,19 @@ def test_a_stream_that_was_made_anew_is_told(bus: FileBus, tmp_path: Path) -> No
     source = reader(bus, tmp_path, "green")
     start = source.latestOffset(source.initialOffset(), ReadMaxRows(5))
     assert len(taken(source, source.initialOffset(), start)) == 5
-    bus.remove("green")
-    bus.create(StreamSpec("green", 2, SCHEMA))
-    append(bus, "green", 1, 7)
-    with pytest.raises(InvalidInputError, match=r"up to offset 5, and it ends at 1: .* anew"):
-        reader(bus, tmp_path, "green").latestOffset(start, ReadAllAvailable())
+    ranges = source.partitions(start, source.latestOffset(start, ReadAllAvailable()))
+    for count in (1, 20):
+        bus.remove("green")
+        bus.create(StreamSpec("green", 2, SCHEMA))
+        append(bus, "green", 1, *range(count))
+        for one in (source, reader(bus, tmp_path, "green")):
+            with pytest.raises(StreamReplacedError, match="begin with a new checkpoint"):
+                one.latestOffset(start, ReadAllAvailable())
+        for wanted in ranges:
+            with pytest.raises(StreamReplacedError, match="than the query has read"):
+                list(source.read(wanted))
+    old = {name: at for name, at in start.items() if name != "identity"}  # of an older version
+    assert taken(source, old, source.latestOffset(old, ReadAllAvailable())) == [*range(5, 20)]
 
 
 def test_rows_that_were_dropped_are_told(bus: FileBus, tmp_path: Path) -> None:
@@ -95,7 +103,8 @@ def test_partitions_that_were_added_and_offsets_of_before_are_read(
     source = reader(bus, tmp_path, "green")
     end = source.latestOffset({"0": 0}, ReadAllAvailable())
     assert taken(source, {"0": 0}, end) == [1, 2]
-    assert end == {"0": 1, "1": 1, "stream": "green"}
+    identity = bus.stream("green").identity
+    assert end == {"0": 1, "1": 1, "stream": "green", "identity": identity}
 
 
 @pytest.fixture
@@ -108,8 +117,8 @@ def wide(bus: FileBus) -> FileBus:
 
 
 def batch_reader(bus: FileBus, tmp_path: Path, **options: str) -> BatchReader:
-    columns = Columns(bus.stream("wide").spec, names_of(options, "columns"))
-    return BatchReader(Place(str(tmp_path), "wide"), options, columns.schema())
+    columns = ReadColumns(bus.stream("wide").spec, names_of(options, "columns"))
+    return BatchReader(StreamLocation(str(tmp_path), "wide"), options, columns.schema())
 
 
 @pytest.mark.parametrize(

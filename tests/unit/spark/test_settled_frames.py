@@ -18,17 +18,17 @@ from headrace.bus.memory import MemoryBus
 from headrace.bus.spec import StreamSpec
 from headrace.clock import SystemClock
 from headrace.config import Settings, load_settings
-from headrace.config.frames import FrameSettings
-from headrace.coordinator.loop import Control
+from headrace.config.inputs import FrameSettings
+from headrace.coordinator.driver_loop import JobControl
+from headrace.coordinator.job_run import JobRun
 from headrace.coordinator.manifest import InputPosition, JobState
-from headrace.coordinator.running.course import Course
 from headrace.errors import HeadraceError, InvalidInputError, UnavailableError
+from headrace.fencing import FencedFiles
 from headrace.files import Files
 from headrace.graph.operators import Input
 from headrace.plan import explain, plan
-from headrace.sources.frames import with_frames
-from headrace.spark.feeding import Feed, FrameFeeds
-from headrace.spark.frames.settled import told
+from headrace.sources.bounded_bus import with_dataframes
+from headrace.spark.dataframe_inputs import DataFrameFeed, DataFrameFeeds, redacted_errors
 from headrace.testing import TestDriver
 
 CSV = {"format": "csv", "load": "/lake", "options": {"key": "hunter2"}}
@@ -48,7 +48,9 @@ def bare(g: hr.Graph) -> None:
 
 def framed(job: hr.Job, bus: Bus, *sets: str) -> Input:
     settings = load_settings(None, [*SETS, *sets], {})
-    [found] = [o for o in with_frames(job.build(), bus, settings).operators if isinstance(o, Input)]
+    [found] = [
+        o for o in with_dataframes(job.build(), bus, settings).operators if isinstance(o, Input)
+    ]
     return found
 
 
@@ -86,7 +88,7 @@ def test_columns_are_those_of_the_graph_then_of_the_stream_then_of_the_frame() -
 
 def test_explain_says_what_stands_for_the_stream_and_no_secret() -> None:
     settings = load_settings(None, [*SETS, "inputs.clicks.dataframe.options.password=hunter2"], {})
-    text = explain(plan(with_frames(visits.build(), MemoryBus(), settings), {}))
+    text = explain(plan(with_dataframes(visits.build(), MemoryBus(), settings), {}))
     assert "internal stream of a Spark DataFrame" in text
     assert "by the settings: Spark DataFrame of csv /lake" in text
     assert "hunter2" not in text
@@ -109,7 +111,7 @@ def test_a_test_without_spark_says_so() -> None:
 def test_a_run_without_spark_says_so(tmp_path: Path) -> None:
     settings = load_settings(None, [f"home={tmp_path}", *SETS], {})
     with FileBus(settings.bus_dir) as bus:
-        course = Course(bus, settings, Control(), SystemClock(), Files(sync=False))
+        course = JobRun(bus, settings, JobControl(), SystemClock(), Files(sync=False))
         with pytest.raises(InvalidInputError, match="'seen' of job 'visits' is a Spark DataFrame"):
             course.deployed(visits)
 
@@ -126,7 +128,7 @@ def test_what_is_a_frame_by_its_code_is_not_made_another() -> None:
 
     settings = load_settings(None, ["inputs.coded.rows.dataframe.dataframe.format=csv"], {})
     with pytest.raises(InvalidInputError, match=r"is a Spark DataFrame by its code; dataframe goe"):
-        with_frames(coded.build(), MemoryBus(), settings)
+        with_dataframes(coded.build(), MemoryBus(), settings)
 
 
 class World:
@@ -145,15 +147,17 @@ class World:
         feed.prepare(state)
         return feed.birth
 
-    def feed(self, settings: Settings) -> Feed:
-        graph = with_frames(visits.build(), self.bus, settings)
+    def feed(self, settings: Settings) -> DataFrameFeed:
+        graph = with_dataframes(visits.build(), self.bus, settings)
         spark: Any = None
         files = Files(sync=False)
-        feeds = FrameFeeds(spark, graph, self.bus, settings, self.home / "visits", files)
+        root = self.home / "visits"
+        feeds = DataFrameFeeds(spark, graph, self.bus, settings, root, files)
+        feeds.fenced = FencedFiles(files, root)
         operator = graph.operator("seen")
         assert isinstance(operator, Input)
         assert operator.frame is not None
-        return Feed(feeds, operator, operator.frame, spark)
+        return DataFrameFeed(feeds, operator, operator.frame, spark)
 
     def state(
         self, run: int, offset: int | None = None, fingerprint: dict[str, str] | None = None
@@ -177,7 +181,7 @@ def test_in_the_middle_of_a_run_an_input_cannot_become_another(world: World) -> 
         world.prepare("/sea", begun)
     assert refused.value.message.startswith(
         "job 'visits' is in the middle of a run in which input 'seen' is Spark DataFrame of csv "
-        "/lake; found Spark DataFrame of csv /sea in the settings: end that run first, begin anew "
+        "/lake; found Spark DataFrame of csv /sea in the settings: end that run first, start over "
     )
 
 
@@ -201,7 +205,7 @@ def test_a_reset_job_may_read_another_from_its_first_row_only(world: World) -> N
 def test_what_spark_says_of_a_mistake_is_logged_without_its_options(says: str) -> None:
     url = "jdbc:x://db/" + "a" * 300 + "?password=hunter2"
     given = FrameSettings(format="jdbc", options={"url": url})
-    with pytest.raises(HeadraceError) as caught, told("setting x", given):
+    with pytest.raises(HeadraceError) as caught, redacted_errors("setting x", given):
         raise AnalysisException(f"{says}Error: {url} is wrong\nat line 3: {url}")
     story = "".join(traceback.format_exception(caught.value))
     assert "Error: ... is wrong" in str(caught.value)

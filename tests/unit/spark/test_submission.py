@@ -12,20 +12,24 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from tests.support.homes import unpack
 
 from headrace.clock import Deadline, SystemClock
 from headrace.config import load_settings
 from headrace.errors import InvalidInputError
-from headrace.spark.submission import packing
-from headrace.spark.submission.masters import IMAGE, UPLOADS, checked_master
-from headrace.spark.submission.packing import pack_environment, pack_project
-from headrace.spark.submission.spark_command import (
+from headrace.spark import submission as packing
+from headrace.spark.submission import (
+    IMAGE,
+    UPLOADS,
     Packed,
     Submission,
+    checked_master,
     find_spark_submit,
+    pack_environment,
+    pack_project,
     settings_toml,
 )
-from headrace.testing.processes import wait_until
+from headrace.testing.servers import wait_until
 
 HADOOP = {"HADOOP_CONF_DIR": "/etc/hadoop"}
 
@@ -204,8 +208,7 @@ def test_an_environment_has_packages_also_those_in_place_and_no_jars(
 def test_a_packed_environment_runs_where_it_is_unpacked(site: Path, tmp_path: Path) -> None:
     archive = pack_environment(tmp_path)
     place = tmp_path / "elsewhere"
-    with tarfile.open(archive) as opened:
-        opened.extractall(place, filter="fully_trusted")
+    unpack(archive, place)
     said = subprocess.run(
         ["bin/python", "-c", "import lib, headrace, sys; print(sys.prefix, headrace.__file__)"],
         cwd=place,
@@ -237,7 +240,7 @@ signal.pause()
 """
 LAUNCH = """
 import pathlib, sys
-from headrace.spark.submission.launching import launch
+from headrace.spark.submission import launch
 folder = sys.argv[1]
 sys.exit(launch([sys.executable, "-c", sys.argv[2], folder], pathlib.Path(folder)))
 """

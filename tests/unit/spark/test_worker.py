@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.coordinator.running.workers import WorkerSettings
+from headrace.coordinator.worker_host import WorkerSettings
 from headrace.spark import worker
 from headrace.testing import TestDriver
 

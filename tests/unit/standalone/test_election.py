@@ -4,52 +4,71 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
-from headrace.coordinator.backup.lease import Holder
-from headrace.standalone.election import Move, Seen, is_deposed, next_move
+from headrace.coordinator.leader_lease import LeaseHolder
+from headrace.files import Files
+from headrace.standalone.leadership import (
+    Candidate,
+    DriverView,
+    ElectionStep,
+    is_replaced,
+    next_step,
+)
+from headrace.testing import ManualClock
 
 LEASE_S = 5.0
-ME = Holder("a", "here", 1, "boot", LEASE_S)
-OTHER = Holder("b", "here", 2, "boot", LEASE_S)
-SLOW = Holder("c", "here", 3, "boot", 30.0)
+ME = LeaseHolder("a", "here", 1, "boot", LEASE_S)
+OTHER = LeaseHolder("b", "here", 2, "boot", LEASE_S)
+SLOW = LeaseHolder("c", "here", 3, "boot", 30.0)
 
 
 @pytest.mark.parametrize(
     ("seen", "move"),
     [
-        (Seen(), Move.STAND),
-        (Seen(is_locked=True, locked_s=1), Move.WAIT),
-        (Seen(is_locked=True, locked_s=LEASE_S), Move.GIVE_UP),
-        (Seen(OTHER, locked_s=LEASE_S), Move.GIVE_UP),
-        (Seen(OTHER, 1.0, has_address=True), Move.FOLLOW),
-        (Seen(OTHER, 1.0), Move.WAIT),
-        (Seen(OTHER, LEASE_S + 0.1, has_address=True), Move.STAND),
-        (Seen(SLOW, LEASE_S + 0.1), Move.WAIT),
-        (Seen(SLOW, LEASE_S + 0.1, locked_s=LEASE_S), Move.GIVE_UP),
-        (Seen(SLOW, 30.1, locked_s=LEASE_S), Move.STAND),
-        (Seen(OTHER, 0.0, is_dead=True, has_address=True), Move.STAND),
+        (DriverView(), ElectionStep.STAND),
+        (DriverView(is_locked=True, locked_s=1), ElectionStep.WAIT),
+        (DriverView(is_locked=True, locked_s=LEASE_S), ElectionStep.GIVE_UP),
+        (DriverView(OTHER, locked_s=LEASE_S), ElectionStep.GIVE_UP),
+        (DriverView(OTHER, 1.0, has_address=True), ElectionStep.FOLLOW),
+        (DriverView(OTHER, 1.0), ElectionStep.WAIT),
+        (DriverView(OTHER, LEASE_S + 0.1, has_address=True), ElectionStep.STAND),
+        (DriverView(SLOW, LEASE_S + 0.1), ElectionStep.WAIT),
+        (DriverView(SLOW, LEASE_S + 0.1, locked_s=LEASE_S), ElectionStep.GIVE_UP),
+        (DriverView(SLOW, 30.1, locked_s=LEASE_S), ElectionStep.STAND),
+        (DriverView(OTHER, 0.0, is_dead=True, has_address=True), ElectionStep.STAND),
     ],
 )
-def test_what_a_process_does_next(seen: Seen, move: Move) -> None:
-    assert next_move(seen, LEASE_S) is move
+def test_what_a_process_does_next(seen: DriverView, move: ElectionStep) -> None:
+    assert next_step(seen, LEASE_S) is move
 
 
 def test_a_driver_is_deposed_by_a_generation_or_by_the_lease() -> None:
-    assert not is_deposed(ME, ME, 3, 3)
-    assert not is_deposed(ME, None, 0, 3)
-    assert is_deposed(ME, ME, 3, 4)
-    assert is_deposed(ME, OTHER, 3, 3)
+    assert not is_replaced(ME, ME, 3, 3)
+    assert not is_replaced(ME, None, 0, 3)
+    assert is_replaced(ME, ME, 3, 4)
+    assert is_replaced(ME, OTHER, 3, 3)
+
+
+def test_who_saw_no_driver_takes_the_job_from_nobody_who_has_come_since(tmp_path: Path) -> None:
+    clock, files = ManualClock(), Files(sync=False)
+    first, second = (Candidate(tmp_path, "job", host, LEASE_S, files, clock) for host in "ab")
+    assert [one.look() for one in (first, second)] == [ElectionStep.STAND] * 2
+    won = first.stand()
+    assert won is not None
+    assert second.stand() is None
+    won[0].release()
 
 
 @dataclass
 class Process:
     """A process of the simulation; ``generation`` 0: it does not drive."""
 
-    me: Holder
+    me: LeaseHolder
     generation: int = 0
-    follows: Holder | None = None
+    follows: LeaseHolder | None = None
     is_frozen: bool = False
     is_dead: bool = False
 
@@ -60,11 +79,11 @@ class World:
     def __init__(self, seed: int, processes: int, machines: int) -> None:
         self.random = random.Random(seed)
         self.now = 0.0
-        self.lease: tuple[Holder, float] | None = None
+        self.lease: tuple[LeaseHolder, float] | None = None
         self.generation = 0
         self.commits: list[int] = []
         self.processes = [
-            Process(Holder(f"p{n}", f"m{n % machines}", n, f"boot{n % machines}", LEASE_S))
+            Process(LeaseHolder(f"p{n}", f"m{n % machines}", n, f"boot{n % machines}", LEASE_S))
             for n in range(processes)
         ]
 
@@ -77,15 +96,15 @@ class World:
         holder, renewed = self.lease or (None, 0.0)
         is_dead = holder is not None and holder.machine == process.me.machine
         is_dead = is_dead and self._of(holder).is_dead
-        seen = Seen(holder, self.now - renewed, is_dead, has_address=holder is not None)
-        move = next_move(seen, LEASE_S)
-        process.follows = holder if move is Move.FOLLOW else None
-        if move is Move.STAND:
+        seen = DriverView(holder, self.now - renewed, is_dead, has_address=holder is not None)
+        move = next_step(seen, LEASE_S)
+        process.follows = holder if move is ElectionStep.FOLLOW else None
+        if move is ElectionStep.STAND:
             self.lease = (process.me, self.now)
             self.generation += 1
             process.generation = self.generation
 
-    def _of(self, holder: Holder | None) -> Process:
+    def _of(self, holder: LeaseHolder | None) -> Process:
         return next(one for one in self.processes if one.me == holder)
 
     def _drive(self, process: Process) -> None:
@@ -97,7 +116,7 @@ class World:
             else:
                 process.generation = 0
             return
-        if is_deposed(process.me, seen, process.generation, self.generation):
+        if is_replaced(process.me, seen, process.generation, self.generation):
             process.generation = 0
         else:
             self.lease = (process.me, self.now)

@@ -9,23 +9,23 @@ import threading
 import pytest
 
 from headrace.errors import UnavailableError
-from headrace.standalone.frames import (
+from headrace.runtime.orders import SlotOrder, SlotReport
+from headrace.standalone.wire import (
     MOST_BYTES,
     Alive,
+    Connection,
     Do,
     Done,
     Hello,
     Leave,
     Message,
     Over,
-    Wire,
 )
-from headrace.task.orders import SlotOrder, SlotReport
 
 
-def pair() -> tuple[Wire, Wire, socket.socket]:
+def pair() -> tuple[Connection, Connection, socket.socket]:
     one, other = socket.socketpair()
-    return Wire(one), Wire(other), one
+    return Connection(one), Connection(other), one
 
 
 def test_messages_arrive_as_they_were_sent() -> None:
@@ -104,7 +104,7 @@ def test_a_proof_sent_back_is_none() -> None:
 
     thread = threading.Thread(target=echo)
     thread.start()
-    wire = Wire(one)
+    wire = Connection(one)
     assert not wire.prove("secret", is_driver=True)
     wire.close()
     thread.join()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from headrace.standalone.membership import SETTLE_S, Membership
+from headrace.standalone.group import SETTLE_S, Membership
 
 SILENCE_S = 5.0
 

@@ -12,14 +12,16 @@ from contextlib import contextmanager
 
 import pytest
 
-from headrace.standalone import pulse
-from headrace.standalone.pulse import Activity, Pulse, activity
+from headrace.standalone import slots
+from headrace.standalone.slots import ProcessActivity, Watchdog, process_activity
 
 
-def beats(monkeypatch: pytest.MonkeyPatch, seen: Iterator[Activity | None], count: int) -> int:
+def beats(
+    monkeypatch: pytest.MonkeyPatch, seen: Iterator[ProcessActivity | None], count: int
+) -> int:
     """Return after how many beats a process is frozen; 0: it is not."""
-    monkeypatch.setattr(pulse, "activity", lambda process: next(seen))
-    found = Pulse(1, 2.0)
+    monkeypatch.setattr(slots, "process_activity", lambda process: next(seen))
+    found = Watchdog(1, 2.0)
     return next((n for n in range(1, count + 1) if found.beat(0.5)), 0)
 
 
@@ -28,28 +30,28 @@ def test_who_is_silent_and_does_not_run_is_frozen(
     monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
     """The first beat waits for an answer, the second notes how far it has run."""
-    assert beats(monkeypatch, itertools.repeat(Activity(state, 7)), 20) == 6
+    assert beats(monkeypatch, itertools.repeat(ProcessActivity(state, 7)), 20) == 6
 
 
 @pytest.mark.parametrize(
     "seen",
     [
-        itertools.repeat(Activity("R", 7)),
-        itertools.repeat(Activity("t", 7)),
-        (Activity("S", ticks) for ticks in itertools.count()),
+        itertools.repeat(ProcessActivity("R", 7)),
+        itertools.repeat(ProcessActivity("t", 7)),
+        (ProcessActivity("S", ticks) for ticks in itertools.count()),
         itertools.repeat(None),
     ],
     ids=["waits for a processor", "is debugged", "runs", "is not known"],
 )
 def test_who_is_silent_for_another_reason_is_not(
-    monkeypatch: pytest.MonkeyPatch, seen: Iterator[Activity | None]
+    monkeypatch: pytest.MonkeyPatch, seen: Iterator[ProcessActivity | None]
 ) -> None:
     assert beats(monkeypatch, seen, 50) == 0
 
 
 def test_a_sign_of_life_begins_it_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulse, "activity", lambda process: Activity("S", 7))
-    found = Pulse(1, 2.0)
+    monkeypatch.setattr(slots, "process_activity", lambda process: ProcessActivity("S", 7))
+    found = Watchdog(1, 2.0)
     for _ in range(40):
         found.heard()
         assert [found.beat(0.5) for _ in range(4)] == [False] * 4
@@ -67,15 +69,15 @@ def sleeping() -> Iterator[int]:
 
 def test_what_the_kernel_says_of_a_stopped_process() -> None:
     with sleeping() as process:
-        found = activity(process)
+        found = process_activity(process)
         assert found is not None
         assert found.state in "RSD"
         os.kill(process, signal.SIGSTOP)
-        while (found := activity(process)) is not None and found.state != "T":
+        while (found := process_activity(process)) is not None and found.state != "T":
             os.sched_yield()
         assert found is not None
-        assert activity(process) == found
-    assert activity(process) is None
-    own = activity(os.getpid())
+        assert process_activity(process) == found
+    assert process_activity(process) is None
+    own = process_activity(os.getpid())
     assert own is not None
     assert own.ticks > 0

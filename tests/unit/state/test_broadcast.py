@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from headrace.errors import InvalidInputError
 from headrace.records import keys as record_keys
-from headrace.records.key_columns import EncodedKeys
-from headrace.state.broadcast import BroadcastStore, BroadcastTable, KeyIndex, index
+from headrace.records.keys import EncodedKeys
+from headrace.state import broadcast
+from headrace.state.broadcast import BroadcastStore, BroadcastTable, KeyIndex
 
 DAY = datetime.date(2020, 1, 1)
 COLUMNS: dict[Any, st.SearchStrategy[Any]] = {
@@ -68,7 +69,7 @@ def test_keys_of_one_hash_are_told_apart(data: Any) -> None:
             return self.encoded.hashes() % np.uint64(3) << np.uint64(60)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index, "encode_columns", Colliding)
+        patch.setattr(broadcast, "encode_columns", Colliding)
         check_index(data)
 
 

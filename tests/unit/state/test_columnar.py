@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -12,14 +13,11 @@ import pytest
 
 from headrace.errors import InvalidInputError
 from headrace.records.keys import encode_columns, key_groups
-from headrace.state.columnar import (
-    ColumnarTable,
-    Run,
-    TableKeys,
-    TableLayout,
-    hash_range,
-    merge_runs,
-)
+from headrace.records.schema import TableLayout
+from headrace.state.columnar_table import ColumnarTable
+from headrace.state.columns import TableKeys, hash_range
+from headrace.state.run_merge import merge_runs
+from headrace.state.sorted_run import SortedRun
 
 IDS = pa.schema([("id", pa.int64())])
 COUNTS = pa.schema([("count", pa.int64())])
@@ -46,7 +44,7 @@ def rows(table: ColumnarTable, **scan) -> list[tuple]:
 def commit(table: ColumnarTable) -> None:
     changes = table.seal()
     assert changes is not None
-    table.attach([*table.runs, Run.of(table.layout, changes.batches)])
+    table.attach([*table.runs, SortedRun.of(table.layout, changes.batches)])
 
 
 def test_keys_are_sorted_by_hash_and_name_the_callers_rows() -> None:
@@ -255,6 +253,60 @@ def test_merges_in_small_slices_give_the_same_rows() -> None:
         batches = list(merge_runs(table.runs, WINDOWS, True, slice_rows=slice_rows))
         assert max(batch.num_rows for batch in batches) <= max(slice_rows, 1)
         assert pa.Table.from_batches(batches).equals(pa.Table.from_batches(whole))
+
+
+def runs_of_tasks(tasks: int, total: int, layout: TableLayout, windows: int) -> list[SortedRun]:
+    """Runs of three epochs over the same keys, each by each of so many tasks."""
+    ids = list(range(total))
+    keys = keys_of(ids, [n % windows for n in ids] if layout.cluster else None, layout)
+    of_task = key_groups(keys.hashes, tasks)
+    runs = []
+    for epoch in range(3):
+        values = pa.record_batch({"count": pa.array(keys.order * 10 + epoch)})
+        for task in range(tasks):
+            own = np.flatnonzero(of_task == task)
+            clusters = [] if keys.clusters is None else [pa.array(keys.clusters[own])]
+            columns = [column.take(pa.array(own)) for column in (*keys.columns, *values.columns)]
+            columns = [pa.array(keys.hashes[own]), *clusters, *columns]
+            runs.append(
+                SortedRun.of(layout, [pa.RecordBatch.from_arrays(columns, schema=layout.schema)])
+            )
+    return runs
+
+
+@pytest.mark.parametrize("layout", [LAYOUT, WINDOWS])
+def test_runs_of_many_tasks_are_merged_as_those_of_few(layout: TableLayout) -> None:
+    whole = pa.Table.from_batches(merge_runs(runs_of_tasks(1, 3000, layout, 7), layout, True))
+    runs = runs_of_tasks(60, 3000, layout, 7)
+    for slice_rows in (50, 1000):
+        batches = list(merge_runs(runs, layout, True, slice_rows=slice_rows))
+        assert pa.Table.from_batches(batches).equals(whole)
+        # Three rows of each key become one, and a turn leaves over half of what it looks at.
+        assert len(batches) <= 2 * 9000 / slice_rows + 2
+
+
+@pytest.mark.parametrize("windows", [1, 5])
+def test_reading_costs_no_more_for_more_tasks_of_the_same_rows_each(windows: int) -> None:
+    """Four times the tasks are four times the work: counted in calls, not in time."""
+
+    def calls(tasks: int) -> int:
+        layout = LAYOUT if windows == 1 else WINDOWS
+        runs = runs_of_tasks(tasks, 60 * tasks, layout, windows)
+        count = 0
+
+        def counts(frame: object, event: str, argument: object) -> None:
+            nonlocal count
+            count += event == "call"
+
+        sys.setprofile(counts)
+        try:
+            rows = sum(b.num_rows for b in merge_runs(runs, layout, True, slice_rows=600))
+        finally:
+            sys.setprofile(None)
+        assert rows == 60 * tasks
+        return count
+
+    assert calls(64) < 5 * calls(16)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.state.cost_model import GB, KB, TB, CostModel, break_even_rate
+from headrace.state.compaction_policy import GB, KB, TB, CostModel, break_even_rate
 
 MINUTE = 60.0
 

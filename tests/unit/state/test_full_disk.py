@@ -14,7 +14,7 @@ SCRIPT = """
 import os, sys
 from pathlib import Path
 from headrace.files import DiskFullError
-from headrace.state.position import Position
+from headrace.state.backend import Position
 from headrace.state.rocksdb import RocksDBBackend
 
 folder, noise = Path(sys.argv[1]), os.urandom(1 << 20)

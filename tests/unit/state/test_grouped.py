@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.state.grouped import GroupedEntries
+from headrace.state.memory import GroupedEntries
 
 keys = st.binary(max_size=4) | st.sampled_from([b"\xff\xff", b"\xff\xff\xff", b"\0", b"\0\0", b""])
 steps = st.lists(st.dictionaries(keys, st.none() | st.binary(max_size=3), max_size=12), max_size=5)

@@ -6,12 +6,12 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.support.limits import limit
 
 from headrace.files import Files
-from headrace.state.merged import MergedEntries, Source
-from headrace.state.position import Position
-from headrace.state.segment import CHANGELOG, SNAPSHOT, header_at
-from headrace.state.segment_reader import SegmentReader
+from headrace.state.backend import Position
+from headrace.state.compaction import MergedEntries, SegmentRange
+from headrace.state.segment import CHANGELOG, SNAPSHOT, SegmentReader, header_at
 from headrace.state.segment_writer import SegmentWriter
 
 FILES = Files(sync=False)
@@ -40,7 +40,7 @@ def test_the_newest_value_of_each_key_is_read(
 ) -> None:
     """However entries are spread over files and groups, and however small the steps are."""
     rng = random.Random(seed)
-    monkeypatch.setattr("headrace.state.merging.CHUNK_ROWS", rng.choice([1, 7, 50, 10_000]))
+    limit(monkeypatch, merge_chunk_rows=rng.choice([1, 7, 50, 10_000]))
     monkeypatch.setattr("headrace.state.segment_writer.FRAME_ROWS", rng.choice([1, 9, 1000]))
     model: dict[bytes, bytes] = {}
     sources = []
@@ -55,7 +55,7 @@ def test_the_newest_value_of_each_key_is_read(
             if value is not None:
                 model[key] = value
         reader = write(tmp_path / f"{epoch}.seg", epoch, {0: changes})
-        sources.append(Source(reader, (0, GROUPS)))
+        sources.append(SegmentRange(reader, (0, GROUPS)))
     view = MergedEntries("store", sources)
     found = [pair for keys, values in view.batches() for pair in zip(keys, values, strict=True)]
     assert sorted(model.items()) == found
@@ -69,7 +69,7 @@ def test_a_file_counts_only_for_its_key_groups(tmp_path: Path) -> None:
     """What another task wrote into a file may be out of date there."""
     old = write(tmp_path / "a.seg", 1, {0: {full(1, 1): b"x"}, 1: {full(9, 1): b"stale"}})
     new = write(tmp_path / "b.seg", 2, {1: {full(9, 2): b"y"}}, SNAPSHOT)
-    view = MergedEntries("store", [Source(old, (0, 8)), Source(new, (8, 16))])
+    view = MergedEntries("store", [SegmentRange(old, (0, 8)), SegmentRange(new, (8, 16))])
     assert [([full(1, 1), full(9, 2)], [b"x", b"y"])] == list(view.batches())
     assert view.get(full(9, 1)) is None
     assert list(view.batches((9, 10))) == [([full(9, 2)], [b"y"])]
@@ -85,7 +85,9 @@ def test_only_what_is_needed_is_read(tmp_path: Path) -> None:
         patch.setattr("headrace.state.segment_writer.FRAME_ROWS", writer_rows)
         reader = write(tmp_path / "a.seg", 1, {0: entries})
     size = (tmp_path / "a.seg").stat().st_size
-    assert MergedEntries("store", [Source(reader, (0, GROUPS))]).get(full(5, 77)) == b"v" * 100
+    assert (
+        MergedEntries("store", [SegmentRange(reader, (0, GROUPS))]).get(full(5, 77)) == b"v" * 100
+    )
     assert reader.bytes_read < size / 8
 
 
@@ -93,6 +95,8 @@ def test_rows_are_exact_only_for_snapshots_of_distinct_groups(tmp_path: Path) ->
     one = write(tmp_path / "a.seg", 1, {0: {full(1, 1): b"x"}}, SNAPSHOT)
     two = write(tmp_path / "b.seg", 1, {1: {full(9, 1): b"x"}}, SNAPSHOT)
     log = write(tmp_path / "c.seg", 2, {1: {full(9, 1): b"z"}})
-    assert MergedEntries("store", [Source(one, (0, 8)), Source(two, (8, 16))]).is_exact
-    assert not MergedEntries("store", [Source(two, (0, 16)), Source(log, (0, 16))]).is_exact
-    assert MergedEntries("other", [Source(two, (0, 16))]).is_exact
+    assert MergedEntries("store", [SegmentRange(one, (0, 8)), SegmentRange(two, (8, 16))]).is_exact
+    assert not MergedEntries(
+        "store", [SegmentRange(two, (0, 16)), SegmentRange(log, (0, 16))]
+    ).is_exact
+    assert MergedEntries("other", [SegmentRange(two, (0, 16))]).is_exact

@@ -13,21 +13,27 @@ from hypothesis import strategies as st
 from headrace.errors import CorruptDataError
 from headrace.files import Files
 from headrace.graph.operators import StoreSpec
-from headrace.records.layout import TableLayout
-from headrace.state import merging
-from headrace.state.columnar import ColumnarTable, TableKeys, hash_range
-from headrace.state.columnar.files import open_runs
-from headrace.state.expiry import stamp
-from headrace.state.merging import (
-    MergeJob,
-    MergeStoppedError,
-    SourceFile,
+from headrace.records.schema import TableLayout
+from headrace.state import compaction
+from headrace.state.columnar_table import ColumnarTable
+from headrace.state.columns import TableKeys, hash_range
+from headrace.state.compaction import (
+    CompactionCancelledError,
+    CompactionInput,
+    SegmentCompaction,
+    compact_files,
     merge_entries,
-    merge_files,
 )
-from headrace.state.segment import CHANGELOG, SNAPSHOT, SegmentHeader, SegmentInfo
-from headrace.state.segment_reader import SegmentReader
+from headrace.state.segment import (
+    CHANGELOG,
+    SNAPSHOT,
+    SegmentHeader,
+    SegmentInfo,
+    SegmentReader,
+    open_runs,
+)
 from headrace.state.segment_writer import SegmentWriter
+from headrace.state.store import ttl_stamp
 
 FILES = Files(sync=False)
 STORES = (StoreSpec("a", "rocksdb"), StoreSpec("b", "memory"))
@@ -45,23 +51,25 @@ def write(
     stores: dict[str, Entries],
     kind: str = CHANGELOG,
     groups: tuple[int, int] = GROUPS,
-) -> SourceFile:
+) -> CompactionInput:
     path = folder / f"segment-{epoch}"
     writer = SegmentWriter(FILES, path, header(kind, epoch))
     for store, entries in stores.items():
         keys = sorted(entries)
         writer.add("stage", 0, store, keys, [entries[key] for key in keys])
-    return SourceFile(path, writer.close().checksum, groups)
+    return CompactionInput(path, writer.close().checksum, groups)
 
 
-def job(folder: Path, sources: list[SourceFile], kind: str = CHANGELOG, now: int = 0) -> MergeJob:
-    return MergeJob(
+def job(
+    folder: Path, sources: list[CompactionInput], kind: str = CHANGELOG, now: int = 0
+) -> SegmentCompaction:
+    return SegmentCompaction(
         folder / "merged", header(kind, 99), "stage", 0, STORES, tuple(sources), now_ms=now
     )
 
 
-def merge(folder: Path, sources: list[SourceFile], kind: str = CHANGELOG) -> SegmentReader:
-    info = merge_files(job(folder, sources, kind), FILES)
+def merge(folder: Path, sources: list[CompactionInput], kind: str = CHANGELOG) -> SegmentReader:
+    info = compact_files(job(folder, sources, kind), FILES)
     return SegmentReader(FILES, info.path, info.checksum)
 
 
@@ -101,7 +109,7 @@ def test_the_newest_wins(
                 if groups[0] <= key[1] < groups[1]:
                     model[store][key] = value
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(merging, "CHUNK_ROWS", rows)
+        patched.setattr(compaction, "CHUNK_ROWS", rows)
         found = merge(folder, sources, SNAPSHOT if is_snapshot else CHANGELOG)
     for store, expected in model.items():
         live = {k: v for k, v in expected.items() if v is not None or not is_snapshot}
@@ -115,11 +123,11 @@ def test_a_merged_file_lists_what_it_stands_for(tmp_path: Path) -> None:
     first = merge(tmp_path, [one, two])
     assert first.header.covers == ((1, "attempt-1"), (2, "attempt-2"))
     first.path.rename(tmp_path / "first")
-    again = merge(tmp_path, [SourceFile(tmp_path / "first", None, GROUPS), three])
+    again = merge(tmp_path, [CompactionInput(tmp_path / "first", None, GROUPS), three])
     assert again.header.covers == ((1, "attempt-1"), (2, "attempt-2"), (5, "attempt-5"))
     (tmp_path / "merged").unlink()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(merging, "MOST_COVERED", 2)
+        patched.setattr(compaction, "MOST_COVERED", 2)
         assert merge(tmp_path, [one, two, three]).header.covers == again.header.covers[1:]
     (tmp_path / "merged").unlink()
     assert merge(tmp_path, [one, two], SNAPSHOT).header.covers == ()
@@ -127,12 +135,18 @@ def test_a_merged_file_lists_what_it_stands_for(tmp_path: Path) -> None:
 
 def test_what_had_expired_leaves_a_snapshot_and_nothing_else(tmp_path: Path) -> None:
     """Only where nothing older is below: else an older value would be seen again."""
-    values = {b"\0\1old": stamp(100) + b"v", b"\0\1new": stamp(151) + b"v", b"\0\2gone": None}
+    values = {
+        b"\0\1old": ttl_stamp(100) + b"v",
+        b"\0\1new": ttl_stamp(151) + b"v",
+        b"\0\2gone": None,
+    }
     specs = (StoreSpec("a", "rocksdb", ttl_ms=50), StoreSpec("b", "rocksdb"))
     source = write(tmp_path, 1, {"a": values, "b": values})
     for kind, expected in ((SNAPSHOT, {b"\0\1new"}), (CHANGELOG, set(values))):
-        made = MergeJob(tmp_path / kind, header(kind, 2), "stage", 0, specs, (source,), now_ms=200)
-        found = SegmentReader(FILES, merge_files(made, FILES).path)
+        made = SegmentCompaction(
+            tmp_path / kind, header(kind, 2), "stage", 0, specs, (source,), now_ms=200
+        )
+        found = SegmentReader(FILES, compact_files(made, FILES).path)
         assert set(entries(found, "a")) == expected
         live = {key for key, value in values.items() if value is not None or kind != SNAPSHOT}
         assert set(entries(found, "b")) == live
@@ -141,8 +155,8 @@ def test_what_had_expired_leaves_a_snapshot_and_nothing_else(tmp_path: Path) -> 
 def test_nothing_is_left_of_a_merge_that_was_stopped(tmp_path: Path) -> None:
     source = write(tmp_path, 1, {"a": {b"\0\0k": b"v"}, "b": {b"\0\0k": b"v"}})
     asked = iter([False, True])
-    with pytest.raises(MergeStoppedError):
-        merge_files(job(tmp_path, [source]), FILES, lambda: next(asked))
+    with pytest.raises(CompactionCancelledError):
+        compact_files(job(tmp_path, [source]), FILES, lambda: next(asked))
     assert [path.name for path in tmp_path.iterdir()] == ["segment-1"]
 
 
@@ -152,10 +166,10 @@ def test_a_damaged_source_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     data[len(data) // 3] ^= 1
     sources[1].path.write_bytes(bytes(data))
     with pytest.raises(CorruptDataError, match="segment-2"):
-        merge_files(job(tmp_path, sources), FILES)
+        compact_files(job(tmp_path, sources), FILES)
     sources[1].path.unlink()
     with pytest.raises(CorruptDataError, match="segment-2"):
-        merge_files(job(tmp_path, sources), FILES)
+        compact_files(job(tmp_path, sources), FILES)
     assert not (tmp_path / "merged").exists()
 
 
@@ -167,11 +181,11 @@ def test_a_merge_holds_little_at_once_also_of_one_key_group(tmp_path: Path) -> N
     ]
     readers = [(SegmentReader(FILES, s.path), s.groups) for s in sources]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(merging, "CHUNK_ROWS", 500)
+        patched.setattr(compaction, "CHUNK_ROWS", 500)
         sizes = [len(keys) for keys, _ in merge_entries("a", readers, drop_deleted=False)]
         assert sum(sizes) == 5_000
         assert max(sizes) <= 1_100
-        patched.setattr(merging, "CHUNK_BYTES", 10_000)
+        patched.setattr(compaction, "CHUNK_BYTES", 10_000)
         sizes = [len(keys) for keys, _ in merge_entries("a", readers, drop_deleted=False)]
         assert max(sizes) <= 200
 
@@ -180,7 +194,7 @@ def test_the_same_files_give_the_same_bytes(tmp_path: Path) -> None:
     sources = [write(tmp_path, n, {"a": {b"\0\0k": b"v", b"\0\1": None}}) for n in (1, 2)]
     made: list[tuple[SegmentInfo, bytes]] = []
     for _ in range(2):
-        info = merge_files(job(tmp_path, sources), FILES)
+        info = compact_files(job(tmp_path, sources), FILES)
         made.append((info, info.path.read_bytes()))
         info.path.unlink()
     assert made[0] == made[1]
@@ -195,7 +209,7 @@ def write_table(
     rows: dict[int, int | None],
     layout: TableLayout = LAYOUT,
     now_ms: int = 0,
-) -> SourceFile:
+) -> CompactionInput:
     """A segment with a run of a table, in which some rows delete."""
     table = ColumnarTable(layout)
     table.begin(now_ms)
@@ -213,7 +227,7 @@ def write_table(
     writer = SegmentWriter(FILES, path, header(CHANGELOG, epoch))
     writer.add_table("stage", 0, "t", changes.schema, changes.batches, 8)
     writer.add("stage", 0, "a", [b"\0\1k"], [b"v"])
-    return SourceFile(path, writer.close().checksum, GROUPS)
+    return CompactionInput(path, writer.close().checksum, GROUPS)
 
 
 def table_keys(found: SegmentReader, layout: TableLayout = LAYOUT) -> set[int]:
@@ -272,8 +286,8 @@ def test_what_had_expired_leaves_a_snapshot_of_a_table_and_nothing_else(tmp_path
     def left(kind: str, now_ms: int, ttl_ms: int | None = None) -> set[int]:
         specs = (StoreSpec("t", "columnar", ttl_ms=ttl_ms),)
         path = tmp_path / f"{kind}-{now_ms}-{ttl_ms}"
-        made = MergeJob(path, header(kind, 9), "stage", 0, specs, (old, new), now_ms)
-        return table_keys(SegmentReader(FILES, merge_files(made, FILES).path), timed)
+        made = SegmentCompaction(path, header(kind, 9), "stage", 0, specs, (old, new), now_ms)
+        return table_keys(SegmentReader(FILES, compact_files(made, FILES).path), timed)
 
     assert left(CHANGELOG, 1000) == {1, 2, 3}
     assert left(SNAPSHOT, 189) == {1, 2, 3}
@@ -286,7 +300,7 @@ def test_what_is_held_at_once_is_bounded_in_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A few large values among many small ones, in one key group, beside each other or not."""
-    monkeypatch.setattr(merging, "CHUNK_BYTES", 10_000)
+    monkeypatch.setattr(compaction, "CHUNK_BYTES", 10_000)
     small: Entries = {b"\0\0" + f"{n:06d}".encode(): b"v" for n in range(2000)}
     large: Entries = {b"\0\0" + f"{n:06d}x".encode(): b"w" * 1000 for n in range(700, 800)}
     sources = [write(tmp_path, 1, {"a": small}), write(tmp_path, 2, {"a": large})]

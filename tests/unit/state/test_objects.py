@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.records.keys import encode_key
-from headrace.state import KeyValueStore, MemoryBackend, ObjectStore, Position
+from headrace.state.backend import Position
+from headrace.state.memory import MemoryBackend
+from headrace.state.object_store import ObjectStore
+from headrace.state.store import KeyValueStore
 
 DAY = datetime.date(2020, 1, 2)
 MOMENT = datetime.datetime(2020, 1, 2, 3, 4, tzinfo=datetime.UTC)
@@ -236,7 +239,7 @@ KEYS = PLAIN | st.tuples(PLAIN, PLAIN)
             st.sampled_from(["put", "delete", "get", "commit", "discard", "prefetch"]),
             st.integers(0, 2),
             KEYS,
-            st.integers(),
+            st.integers(-(2**63), 2**64 - 1),
         ),
         max_size=40,
     )

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from headrace.errors import NotOwnerError
-from headrace.state.ownership import DirectoryLock, Owner, StoreHeldError
-from headrace.state.position import Position
+from headrace.state.backend import DirectoryLock, DirectoryOwner, Position, StoreHeldError
 from headrace.state.rocksdb import RocksDBBackend
 
 JOB, OTHER = "aa" * 8, "bb" * 8
@@ -20,11 +21,10 @@ HOLDER = """
 import sys
 from pathlib import Path
 from headrace.errors import HeadraceError
-from headrace.state.ownership import Owner
-from headrace.state.position import Position
+from headrace.state.backend import DirectoryOwner, Position
 from headrace.state.rocksdb import RocksDBBackend
 
-owner = Owner(sys.argv[2], int(sys.argv[3]))
+owner = DirectoryOwner(sys.argv[2], int(sys.argv[3]))
 backend = RocksDBBackend(Path(sys.argv[1]), ["a"])
 backend.own(owner)
 backend.apply({"a": ([b"k"], [b"old"])}, Position("l", 1, "x"))
@@ -74,7 +74,7 @@ def test_a_zombie_of_another_process_neither_writes_nor_comes_back(tmp_path: Pat
     with holder(tmp_path, 3) as zombie:
         assert asked(zombie) == "wrote"
         backend = RocksDBBackend(tmp_path, ["a"])
-        backend.own(Owner(JOB, 4))
+        backend.own(DirectoryOwner(JOB, 4))
         with pytest.raises(StoreHeldError, match=f"held by process {zombie.pid}"):
             _ = backend.position
         assert asked(zombie) == "NotOwnerError"
@@ -84,31 +84,50 @@ def test_a_zombie_of_another_process_neither_writes_nor_comes_back(tmp_path: Pat
         assert backend.get_many("a", [b"k"]) == [b"new"]
         backend.close()
     late = RocksDBBackend(tmp_path, ["a"])
-    late.own(Owner(JOB, 3))
+    late.own(DirectoryOwner(JOB, 3))
     with pytest.raises(NotOwnerError, match="taken by generation 4"):
         _ = late.position
 
 
 def test_the_same_process_serves_no_older_generation_either(tmp_path: Path) -> None:
-    lock = DirectoryLock(tmp_path, Owner(JOB, 5))
-    lock.own(Owner(JOB, 6))
+    lock = DirectoryLock(tmp_path, DirectoryOwner(JOB, 5))
+    lock.own(DirectoryOwner(JOB, 6))
     with pytest.raises(NotOwnerError, match="taken by generation 6"):
-        lock.own(Owner(JOB, 5))
+        lock.own(DirectoryOwner(JOB, 5))
     lock.release()
-    DirectoryLock(tmp_path, Owner(JOB, 6)).release()
+    DirectoryLock(tmp_path, DirectoryOwner(JOB, 6)).release()
 
 
 def test_a_job_that_was_made_anew_begins_at_one(tmp_path: Path) -> None:
     """Generations of another job of the same name do not count, and their marks go."""
-    DirectoryLock(tmp_path, Owner(JOB, 9)).release()
-    lock = DirectoryLock(tmp_path, Owner(OTHER, 1))
-    lock.own(Owner(OTHER, 1))
+    DirectoryLock(tmp_path, DirectoryOwner(JOB, 9)).release()
+    lock = DirectoryLock(tmp_path, DirectoryOwner(OTHER, 1))
+    lock.own(DirectoryOwner(OTHER, 1))
     lock.release()
-    assert [path.name for path in tmp_path.glob("owner-*")] == [Owner(OTHER, 1).mark]
+    assert [path.name for path in tmp_path.glob("owner-*")] == [DirectoryOwner(OTHER, 1).mark]
 
 
 def test_an_opener_that_is_refused_leaves_no_lock(tmp_path: Path) -> None:
-    DirectoryLock(tmp_path, Owner(JOB, 2)).release()
+    DirectoryLock(tmp_path, DirectoryOwner(JOB, 2)).release()
     with pytest.raises(NotOwnerError):
-        DirectoryLock(tmp_path, Owner(JOB, 1))
-    DirectoryLock(tmp_path, Owner(JOB, 2)).release()
+        DirectoryLock(tmp_path, DirectoryOwner(JOB, 1))
+    DirectoryLock(tmp_path, DirectoryOwner(JOB, 2)).release()
+
+
+def test_a_lock_on_a_directory_that_was_collected_meanwhile_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another has made and locked the directory since the file was opened."""
+    directory, taken = tmp_path / "store", []
+
+    def late(descriptor: int, how: int, flock: Callable[[int, int], None] = fcntl.flock) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        shutil.rmtree(directory)
+        taken.append(DirectoryLock(directory))
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(StoreHeldError):
+        DirectoryLock(directory)
+    taken[0].release()
+    DirectoryLock(directory).release()

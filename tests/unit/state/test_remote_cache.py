@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.state.remote.cache import ENTRY_BYTES, ReadCache
-from headrace.testing.clock import ManualClock
+from headrace.remote_state.store import ENTRY_BYTES, ReadCache
+from headrace.testing import ManualClock
 
 
 def test_the_least_recently_used_goes_first() -> None:

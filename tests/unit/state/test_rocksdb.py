@@ -17,19 +17,17 @@ from hypothesis import strategies as st
 from rocksdict import Options, Rdict
 
 from headrace.errors import CorruptDataError, InvalidInputError, UnavailableError
-from headrace.state import Position, RocksDBBackend
-from headrace.state.families import Families
-from headrace.state.options import DEFAULT_SETTINGS
-from headrace.state.ownership import DirectoryLock
-from headrace.state.position import encode_position
+from headrace.state.backend import DirectoryLock, Position, encode_position
+from headrace.state.rocksdb import DEFAULT_SETTINGS, LOG_BYTES, ColumnFamilies, RocksDBBackend
 
 FIRST, SECOND = Position("line", 1, "d1"), Position("line", 2, "d2")
 
 WRITER = """
     import sys
     from pathlib import Path
-    from headrace.state import Position, RocksDBBackend
-    from headrace.state.options import RocksDBSettings
+    from headrace.state.backend import Position
+    from headrace.state.rocksdb import RocksDBBackend
+    from headrace.state.rocksdb import RocksDBSettings
 
     small = RocksDBSettings(memtable_bytes=96 << 10, write_buffer_bytes=1 << 20)
     backend = RocksDBBackend(Path(sys.argv[1]), ["a", "b"], "test", small)
@@ -250,7 +248,8 @@ def test_a_store_that_changes_little_is_not_left_behind(tmp_path: Path) -> None:
 HALF_FLUSHED = """
     import os, signal, sys
     from pathlib import Path
-    from headrace.state import Position, RocksDBBackend
+    from headrace.state.backend import Position
+    from headrace.state.rocksdb import RocksDBBackend
 
     backend = RocksDBBackend(Path(sys.argv[1]), ["a", "b"], "test")
     backend.apply({s: ([b"k1", b"k2"], [b"1", b"1"]) for s in "ab"}, Position("line", 1, "d"))
@@ -279,7 +278,7 @@ def test_a_kill_between_the_flushes_of_two_stores(tmp_path: Path, flushed: str) 
 
 def test_a_half_loaded_database_has_no_position(tmp_path: Path) -> None:
     """Position of one store alone: nothing is known of the other."""
-    families = Families(made(tmp_path / "db-1"), ["a", "b"], DEFAULT_SETTINGS)
+    families = ColumnFamilies(made(tmp_path / "db-1"), ["a", "b"], DEFAULT_SETTINGS)
     families.write({"a": ([b"k1"], [b"1"])}, encode_position('["test",["a","b"]]', FIRST))
     families._families["b"].delete(b"\0")
     families.flush(wait=True)
@@ -338,3 +337,14 @@ def test_scans_of_a_store_with_prefix_filters(data: st.DataObject) -> None:
 def after(prefix: bytes) -> bytes | None:
     bare = prefix.rstrip(b"\xff")
     return bare[:-1] + bytes([bare[-1] + 1]) if bare else None
+
+
+def test_the_log_of_a_database_stays_small_while_it_is_open(tmp_path: Path) -> None:
+    store = "a" * 4000  # each line of the log names it
+    backend = RocksDBBackend(tmp_path, [store])
+    for epoch in range(1, 61):
+        backend.apply({store: ([b"key"], [b"%d" % epoch])}, Position("line", epoch, "d"))
+        backend.flush()
+    logs = [path.stat().st_size for path in tmp_path.glob("db-*/LOG*")]
+    backend.close()
+    assert sum(logs) < LOG_BYTES + (1 << 18)

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from headrace.errors import ClosedError, CorruptDataError, InternalError, InvalidInputError
 from headrace.files import Files
-from headrace.state import Position, SegmentInfo, SegmentReader, SegmentWriter, header_at
 from headrace.state import segment_writer as writing
+from headrace.state.backend import Position
+from headrace.state.segment import SegmentInfo, SegmentReader, header_at
+from headrace.state.segment_writer import SegmentWriter
 
 FILES = Files(sync=False)
 HEADER = header_at("changelog", "job", Position("line", 7, "d"), 3, "attempt")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.state import KeyValueStore, MemoryBackend, Position
-from headrace.state.store import ENTRY_OVERHEAD_BYTES
+from headrace.state.backend import Position
+from headrace.state.memory import MemoryBackend
+from headrace.state.store import ENTRY_OVERHEAD_BYTES, KeyValueStore
 
 KEYS = st.binary(max_size=2)
 VALUES = st.none() | st.binary(max_size=3)

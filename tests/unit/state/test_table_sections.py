@@ -11,11 +11,14 @@ import pytest
 from headrace.errors import CorruptDataError, InternalError, InvalidInputError
 from headrace.files import Files
 from headrace.records.keys import encode_columns, key_groups
-from headrace.state import Position, SegmentReader, SegmentWriter, header_at
-from headrace.state.columnar import ColumnarTable, TableKeys, TableLayout, sections
-from headrace.state.columnar.files import layout_of, open_runs
-from headrace.state.columnar.filters import HashFilter
-from headrace.state.columnar.table import TableChanges
+from headrace.records.schema import TableLayout
+from headrace.state import segment
+from headrace.state.backend import Position
+from headrace.state.columnar_table import ColumnarTable, TableChanges
+from headrace.state.columns import TableKeys
+from headrace.state.segment import SegmentReader, header_at, layout_of, open_runs
+from headrace.state.segment_writer import SegmentWriter
+from headrace.state.sorted_run import BloomFilter
 
 FILES = Files(sync=False)
 HEADER = header_at("changelog", "job", Position("line", 7, "d"), 3, "attempt")
@@ -74,7 +77,7 @@ def test_a_run_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_run_lies_in_the_file_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sections, "PIECE_ROWS", 7)
+    monkeypatch.setattr(segment, "RUN_BLOCK_ROWS", 7)
     write(tmp_path / "f", changes(range(50)))
     [run] = open_runs(SegmentReader(FILES, tmp_path / "f"), "t", LAYOUT)
     assert [piece.info.rows for piece in run.pieces] == [7] * 7 + [1]
@@ -151,8 +154,8 @@ def write_ids(path: Path, ids: range) -> None:
 def test_a_filter_tells_of_most_keys_that_they_are_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sections, "LEAST_ROWS", 500)
-    monkeypatch.setattr(sections, "PIECE_ROWS", 2000)
+    monkeypatch.setattr(segment, "LEAST_ROWS", 500)
+    monkeypatch.setattr(segment, "RUN_BLOCK_ROWS", 2000)
     write_ids(tmp_path / "f", range(4100))
     reader = SegmentReader(FILES, tmp_path / "f")
     [run] = open_runs(reader, "t", IDS)
@@ -177,7 +180,7 @@ def test_a_filter_tells_of_most_keys_that_they_are_not_there(
 @pytest.mark.parametrize("hashes", [[0], [5, 5, 5], [0, (1 << 64) - 1], [7, 8, 9]])
 def test_a_filter_holds_the_hashes_it_was_made_of(hashes: list[int]) -> None:
     own = np.array(hashes, np.uint64)
-    assert HashFilter.build(own).may_hold(own).all()
+    assert BloomFilter.build(own).may_hold(own).all()
 
 
 def test_a_filter_tells_clusters_apart() -> None:
@@ -185,15 +188,15 @@ def test_a_filter_tells_clusters_apart() -> None:
     random = np.random.default_rng(1)
     hashes = random.integers(0, 1 << 64, 4000, dtype=np.uint64)
     clusters = np.repeat(np.array([-10_000, 0, 10_000, 1 << 62]), 1000)
-    words = HashFilter.build_clustered(hashes, clusters).words
-    found = HashFilter.clustered(words)
+    words = BloomFilter.build_clustered(hashes, clusters).words
+    found = BloomFilter.clustered(words)
     assert found.may_hold(hashes, clusters).all()
     assert found.may_hold(hashes, clusters + 20_000).mean() < 0.06
 
 
 def test_a_clustered_piece_asks_its_filter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of a window are found, those of the same keys in another are mostly not looked for."""
-    monkeypatch.setattr(sections, "LEAST_ROWS", 500)
+    monkeypatch.setattr(segment, "LEAST_ROWS", 500)
     layout = TableLayout(IDS.keys, IDS.values, cluster=True)
     ids = pa.record_batch({"id": pa.array(range(3000))})
     keys = TableKeys.of(layout, ids, clusters=np.repeat(np.array([0, 60_000, 120_000]), 1000))
@@ -217,7 +220,7 @@ def test_a_clustered_piece_asks_its_filter(tmp_path: Path, monkeypatch: pytest.M
 def test_a_flip_of_any_byte_of_a_filter_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sections, "LEAST_ROWS", 10)
+    monkeypatch.setattr(segment, "LEAST_ROWS", 10)
     write_ids(tmp_path / "f", range(40))
     whole = (tmp_path / "f").read_bytes()
     [section] = SegmentReader(FILES, tmp_path / "f").tables("t")

@@ -10,21 +10,15 @@ import pytest
 from headrace.errors import CorruptDataError, InvalidInputError, NotOwnerError
 from headrace.files import Files
 from headrace.graph.operators import StoreSpec
-from headrace.state import (
-    CatchUpStats,
-    Chain,
-    Position,
-    SegmentReader,
-    SegmentWriter,
-    Step,
-    Target,
-    TaskName,
-    TaskState,
-    header_at,
-)
-from headrace.state.columnar import TableKeys, TableLayout, merge_runs, merged_schema
-from headrace.state.columnar.files import open_runs
-from headrace.state.columnar.table import TableChanges
+from headrace.records.schema import TableLayout
+from headrace.state.backend import CatchUpStats, ChainStep, Position, SegmentChain, Target
+from headrace.state.columnar_table import TableChanges
+from headrace.state.columns import TableKeys
+from headrace.state.restore import TaskName
+from headrace.state.run_merge import merge_runs, merged_schema
+from headrace.state.segment import SegmentReader, header_at, open_runs
+from headrace.state.segment_writer import SegmentWriter
+from headrace.state.task_state import TaskState
 
 FILES = Files(sync=False)
 LAYOUT = TableLayout(pa.schema([("id", pa.int64())]), pa.schema([("n", pa.int64())]))
@@ -38,7 +32,7 @@ class Ledger:
     def __init__(self, root: Path) -> None:
         self.root, self.line, self.shape = root, "line", 0
         self.snapshot: tuple[Position, Path] | None = None
-        self.steps: list[Step] = []
+        self.steps: list[ChainStep] = []
         self.winner: str | None = None
         self.asked = 0
 
@@ -61,7 +55,7 @@ class Ledger:
 
     def commit(self, path: Path) -> None:
         position = Position(self.line, self.target.position.epoch + 1, path.name)
-        self.steps.append(Step(position, (path,)))
+        self.steps.append(ChainStep(position, (path,)))
         self.winner = path.name
 
     def merge(self) -> None:
@@ -77,16 +71,16 @@ class Ledger:
         self.snapshot = (position, path)
         self.shape += 1
 
-    def chain(self, stage, task, groups, after) -> Chain:
+    def chain(self, stage, task, groups, after) -> SegmentChain:
         self.asked += 1
         known = [step.position for step in self.steps]
         if after in known:
-            return Chain(after, (), tuple(self.steps[known.index(after) + 1 :]))
+            return SegmentChain(after, (), tuple(self.steps[known.index(after) + 1 :]))
         if self.snapshot is None:
-            return Chain(None, (), tuple(self.steps))
+            return SegmentChain(None, (), tuple(self.steps))
         position, path = self.snapshot
         later = tuple(self.steps[known.index(position) + 1 :])
-        return Chain(position, (path,), later)
+        return SegmentChain(position, (path,), later)
 
 
 def opened(folder: Path, specs=SPECS) -> TaskState:

@@ -7,8 +7,9 @@ import shutil
 from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import msgspec
 import pytest
 from tests.model.ledger import FILES, JOB, STAGE, Ledger
 
@@ -20,19 +21,13 @@ from headrace.errors import (
     NotOwnerError,
 )
 from headrace.graph.operators import StoreSpec
-from headrace.state import (
-    Chain,
-    Position,
-    Registry,
-    RocksDBBackend,
-    SegmentWriter,
-    Step,
-    Target,
-    TaskName,
-    TaskState,
-    header_at,
-    snapshot_decision,
-)
+from headrace.state.backend import ChainStep, Position, SegmentChain, Target
+from headrace.state.compaction_policy import snapshot_decision
+from headrace.state.restore import TaskName
+from headrace.state.rocksdb import RocksDBBackend
+from headrace.state.segment import header_at
+from headrace.state.segment_writer import SegmentWriter
+from headrace.state.task_state import TaskState, TaskStateCache
 
 SPECS = [StoreSpec("disk", "rocksdb", int), StoreSpec("hot", "memory", int)]
 ALL = (0, 4)
@@ -42,7 +37,7 @@ def opened(directory: Path, specs=SPECS, groups: tuple[int, int] = ALL) -> TaskS
     return TaskState(TaskName(JOB, STAGE, 0, groups), specs, directory, FILES)
 
 
-def run_epoch(state: TaskState, ledger: Ledger, *, commit: bool = True, **entries: int) -> None:
+def run_epoch(state: TaskState, ledger: Ledger, /, *, commit: bool = True, **entries: int) -> None:
     attempt = f"attempt-{ledger.written}"
     state.catch_up(ledger.target(0), ledger)
     state.begin(ledger.epoch + 1, attempt)
@@ -146,6 +141,27 @@ def test_local_damage_is_healed_by_the_next_catch_up(
     again.close()
 
 
+def test_damage_that_is_found_in_an_epoch_loses_nothing_of_those_before(
+    tmp_path: Path, ledger: Ledger, state: TaskState
+) -> None:
+    """What was sealed is still in memory, but not what it builds on."""
+    entries: dict[str, Any] = {f"k{n}": n for n in range(2000)}
+    run_epoch(state, ledger, **entries)
+    state.catch_up(ledger.target(0), ledger)
+    state.close()
+    for table in tmp_path.glob("task/rocksdb/db-1/*.sst"):
+        data = bytearray(table.read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        table.write_bytes(data)
+    again = opened(tmp_path / "task")
+    run_epoch(again, ledger, new=1)
+    with pytest.raises(CorruptDataError, match="built again"):
+        list(again.store("disk").scan())
+    again.catch_up(ledger.target(0), ledger)
+    assert values(again, "k0", "k1999", "new") == [0, 1999, 1] * 2
+    again.close()
+
+
 def test_a_damaged_segment_stops_with_its_name(ledger: Ledger, state: TaskState) -> None:
     run_epoch(state, ledger, a=1)
     state.discard()
@@ -166,7 +182,7 @@ def test_a_segment_of_another_epoch_or_job_or_kind_is_refused(
         ledger.commit("x", [0], (ledger.write("x", {0: {"disk": ([b"\0\0k"], [b"\1"])}}),))
         assert ledger.epoch == epoch
     first, second = ledger.steps
-    ledger.steps = [Step(first.position, second.paths), second]
+    ledger.steps = [ChainStep(first.position, second.paths), second]
     with pytest.raises(CorruptDataError, match=r"is of epoch 2 .* expected epoch 1"):
         state.catch_up(ledger.target(0), ledger)
     kinds: list[tuple[Literal["changelog", "snapshot"], str]]
@@ -174,7 +190,7 @@ def test_a_segment_of_another_epoch_or_job_or_kind_is_refused(
     for kind, job in kinds:
         path = tmp_path / f"{kind}-{job}"
         SegmentWriter(FILES, path, header_at(kind, job, first.position, 1, "x")).close()
-        ledger.steps = [Step(first.position, (path,)), second]
+        ledger.steps = [ChainStep(first.position, (path,)), second]
         with pytest.raises(CorruptDataError, match=f"is a {kind} of job '{job}', expected"):
             state.catch_up(ledger.target(0), ledger)
 
@@ -198,18 +214,58 @@ def test_another_digest_of_the_same_epoch_is_another_state(
     other = Position("line-0", 1, "other digest")
 
     class Restored:
-        def chain(self, stage, task, groups, after) -> Chain:
+        def chain(self, stage, task, groups, after) -> SegmentChain:
             assert after != other
-            return Chain(None, (), (Step(other, path),))
+            return SegmentChain(None, (), (ChainStep(other, path),))
 
     stats = state.catch_up(Target(other), Restored())
     assert (stats.from_memory, stats.entries, state.position) == (False, 2, other)
 
 
+@pytest.mark.parametrize("won", ["attempt-2", "another"])
+def test_of_a_merged_segment_only_what_was_committed_is_within(
+    ledger: Ledger, state: TaskState, won: str
+) -> None:
+    """As where the job directory was set back, and has gone on otherwise from there."""
+    run_epoch(state, ledger, a=1)
+    base = ledger.steps[0]
+    state.catch_up(ledger.target(0), ledger)
+    state.begin(2, "attempt-2")
+    state.objects("disk").put("b", 2)
+    held = Position("line-0", 2, "attempt-2")
+    path = ledger.write("attempt-2", {0: state.seal()})
+    state.catch_up(
+        Target(held), Fixed(SegmentChain(base.position, (), (ChainStep(held, (path,)),)))
+    )
+    merged = ledger.root / "merged"
+    end = Position("line-0", 3, "attempt-3")
+    header = msgspec.structs.replace(
+        header_at("changelog", JOB, end, 1, "attempt-3"),
+        first_epoch=2,
+        covers=((2, won), (3, "attempt-3")),
+    )
+    SegmentWriter(FILES, merged, header).close()
+    step = ChainStep(end, (merged,), 2)
+    anew = SegmentChain(None, (), (base, step))
+    state.catch_up(Target(end), Fixed(anew, SegmentChain(held, (), (step,))))
+    found = [state.objects("disk").get(key) for key in "ab"]
+    assert found == [1, 2 if won == "attempt-2" else None]
+
+
+class Fixed:
+    """A source with one answer, and another for who holds something."""
+
+    def __init__(self, anew: SegmentChain, on: SegmentChain | None = None) -> None:
+        self._anew, self._on = anew, on or anew
+
+    def chain(self, stage, task, groups, after) -> SegmentChain:
+        return self._anew if after is None else self._on
+
+
 def test_a_chain_without_a_beginning_is_a_broken_invariant(state: TaskState) -> None:
     class Torn:
-        def chain(self, stage, task, groups, after) -> Chain:
-            return Chain(Position("line", 5, "d"), (), ())
+        def chain(self, stage, task, groups, after) -> SegmentChain:
+            return SegmentChain(Position("line", 5, "d"), (), ())
 
     with pytest.raises(InternalError, match="without a snapshot"):
         state.catch_up(Target(Position("line", 6, "d")), Torn())
@@ -285,7 +341,7 @@ def test_a_snapshot_is_taken_when_a_rebuild_saves_more_than_it_costs(
 
 
 def test_the_registry_keeps_states_open_and_bounded(tmp_path: Path) -> None:
-    registry = Registry(limit=2)
+    registry = TaskStateCache(limit=2)
     made = {n: opened(tmp_path / str(n)) for n in range(3)}
     for n in (0, 1, 0):
         assert registry.get((JOB, STAGE, n), partial(made.__getitem__, n)) is made[n]
@@ -305,7 +361,7 @@ def test_the_registry_keeps_states_open_and_bounded(tmp_path: Path) -> None:
 
 def test_the_registry_keeps_as_many_as_an_epoch_needs(tmp_path: Path) -> None:
     """A store of the order that is being prepared is never closed for another of it."""
-    registry = Registry(limit=1)
+    registry = TaskStateCache(limit=1)
     registry.reserve(3)
     made = {n: opened(tmp_path / str(n)) for n in range(3)}
     for n in range(3):
@@ -315,7 +371,7 @@ def test_the_registry_keeps_as_many_as_an_epoch_needs(tmp_path: Path) -> None:
 
 
 def test_the_registry_opens_a_task_anew_that_owns_other_key_groups(tmp_path: Path) -> None:
-    registry = Registry()
+    registry = TaskStateCache()
     key = ("job", "s", 0)
 
     def state_of(groups: tuple[int, int]) -> TaskState:
@@ -333,7 +389,7 @@ def test_the_registry_opens_a_task_anew_that_owns_other_key_groups(tmp_path: Pat
 
 
 def test_a_forked_child_begins_with_an_empty_registry(tmp_path: Path) -> None:
-    registry = Registry()
+    registry = TaskStateCache()
     state = registry.get((JOB, STAGE, 0), lambda: opened(tmp_path / "task"))
     assert state.position is None
     child = os.fork()

@@ -9,8 +9,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace.state.snapshots import FILE_COST_BYTES
-from headrace.state.tiers import FAN_IN, WORST_REWRITES, Run, level_of, plan_merge
+from headrace.state.compaction_policy import (
+    FAN_IN,
+    FILE_COST_BYTES,
+    WORST_REWRITES,
+    RunSize,
+    level_of,
+    plan_compaction,
+)
 
 KIB, MIB = 1 << 10, 1 << 20
 ENTRY = 100
@@ -24,13 +30,13 @@ class Disk:
 
     def __init__(self, merged: Callable[[list[int]], int], live: Callable[[int], int]) -> None:
         self._merged, self._live = merged, live
-        self.snapshots: list[Run] = []
-        self.segments: list[Run] = []
+        self.snapshots: list[RunSize] = []
+        self.segments: list[RunSize] = []
         self.logged = self.rewritten = 0
         self.most = 0
 
     def epoch(self, rows: int, delay: Callable[[], bool] = lambda: True) -> None:
-        self.segments.append(Run(rows * ENTRY, rows))
+        self.segments.append(RunSize(rows * ENTRY, rows))
         self.logged += rows * ENTRY
         while delay() and self._merge():
             pass
@@ -38,14 +44,14 @@ class Disk:
 
     def _merge(self) -> bool:
         live = self._live(self.logged // ENTRY)
-        plan = plan_merge(self.snapshots, self.segments, live * ENTRY)
+        plan = plan_compaction(self.snapshots, self.segments, live * ENTRY)
         if plan is None:
             return False
         files = [*self.snapshots, *self.segments]
         rows = self._merged([run.rows for run in files[plan.begin : plan.end]])
         if plan.is_snapshot:
             rows = min(rows, live) if plan.end == len(files) else rows
-        new = Run(rows * ENTRY, rows)
+        new = RunSize(rows * ENTRY, rows)
         self.rewritten += new.bytes
         base = len(self.snapshots)
         if plan.is_snapshot:
@@ -126,43 +132,43 @@ def test_disk_use_stays_near_the_state_however_often_it_is_overwritten() -> None
 
 
 def test_four_of_one_size_are_merged_and_not_before() -> None:
-    one = Run(MIB, 10)
-    assert plan_merge([], [one] * 3, 3 * MIB) is None
-    assert plan_merge([], [one] * 4, 4 * MIB) == (0, 4)
-    big = Run(64 * MIB, 640)
-    assert plan_merge([big], [one] * 3, 67 * MIB) is None
-    assert plan_merge([big], [one] * 4, 68 * MIB) == (1, 5)
-    assert plan_merge([big], [one] * 9, 73 * MIB) == (1, 10)
+    one = RunSize(MIB, 10)
+    assert plan_compaction([], [one] * 3, 3 * MIB) is None
+    assert plan_compaction([], [one] * 4, 4 * MIB) == (0, 4)
+    big = RunSize(64 * MIB, 640)
+    assert plan_compaction([big], [one] * 3, 67 * MIB) is None
+    assert plan_compaction([big], [one] * 4, 68 * MIB) == (1, 5)
+    assert plan_compaction([big], [one] * 9, 73 * MIB) == (1, 10)
 
 
 def test_small_ones_go_into_a_larger_one_that_follows() -> None:
-    big, small, middle = Run(64 * MIB, 640), Run(KIB, 1), Run(4 * MIB, 40)
-    assert plan_merge([big], [small, small, middle], 70 * MIB) is None
-    assert plan_merge([big], [small, small, small, middle], 70 * MIB) == (1, 5)
-    assert plan_merge([big], [small, small, small, middle, small], 70 * MIB) == (1, 5)
+    big, small, middle = RunSize(64 * MIB, 640), RunSize(KIB, 1), RunSize(4 * MIB, 40)
+    assert plan_compaction([big], [small, small, middle], 70 * MIB) is None
+    assert plan_compaction([big], [small, small, small, middle], 70 * MIB) == (1, 5)
+    assert plan_compaction([big], [small, small, small, middle, small], 70 * MIB) == (1, 5)
 
 
 def test_what_a_rescale_left_is_merged_as_a_whole() -> None:
     """Its files count as so many, and none of them goes alone."""
-    left = [Run(MIB, 10), Run(2 * MIB, 20), Run(MIB, 10)]
-    one = Run(4 * MIB, 40)
-    assert plan_merge(left, [], 4 * MIB) is None
-    assert plan_merge(left, [one], 8 * MIB) == (0, 4)
-    assert plan_merge([*left, one], [], 8 * MIB) == (0, 4)
-    assert plan_merge([*left, one], [Run(KIB, 1)] * 4, 8 * MIB) == (4, 8)
+    left = [RunSize(MIB, 10), RunSize(2 * MIB, 20), RunSize(MIB, 10)]
+    one = RunSize(4 * MIB, 40)
+    assert plan_compaction(left, [], 4 * MIB) is None
+    assert plan_compaction(left, [one], 8 * MIB) == (0, 4)
+    assert plan_compaction([*left, one], [], 8 * MIB) == (0, 4)
+    assert plan_compaction([*left, one], [RunSize(KIB, 1)] * 4, 8 * MIB) == (4, 8)
 
 
 def test_a_snapshot_is_taken_when_the_model_says_that_it_pays() -> None:
-    held, live = Run(100 * MIB, 1_000_000), 100 * MIB
-    changes = [Run(40 * MIB, 400_000)] * 3
-    assert plan_merge([held], changes[:2], live) is None
-    assert plan_merge([held], changes, live) == (0, 4)
+    held, live = RunSize(100 * MIB, 1_000_000), 100 * MIB
+    changes = [RunSize(40 * MIB, 400_000)] * 3
+    assert plan_compaction([held], changes[:2], live) is None
+    assert plan_compaction([held], changes, live) == (0, 4)
 
 
 def test_a_store_that_says_too_little_of_its_state_does_not_cause_snapshots() -> None:
     """RocksDB tells compressed bytes; what was not overwritten is live in any case."""
-    held = Run(100 * MIB, 1_000_000)
-    assert plan_merge([held], [Run(10 * MIB, 100_000)], 20 * MIB) is None
+    held = RunSize(100 * MIB, 1_000_000)
+    assert plan_compaction([held], [RunSize(10 * MIB, 100_000)], 20 * MIB) is None
 
 
 def test_levels_are_four_times_each_other() -> None:
@@ -171,15 +177,15 @@ def test_levels_are_four_times_each_other() -> None:
     assert level_of(0) == 0
 
 
-RUNS = st.lists(st.builds(Run, st.integers(0, 1 << 32), st.integers(0, 1 << 24)), max_size=12)
+RUNS = st.lists(st.builds(RunSize, st.integers(0, 1 << 32), st.integers(0, 1 << 24)), max_size=12)
 
 
-@example([], [Run(4_259_841, 0)], 0)
+@example([], [RunSize(4_259_841, 0)], 0)
 @given(RUNS, RUNS, st.integers(0, 1 << 34))
 def test_a_plan_names_adjacent_files_and_takes_snapshots_whole(
-    snapshots: list[Run], segments: list[Run], state: int
+    snapshots: list[RunSize], segments: list[RunSize], state: int
 ) -> None:
-    plan = plan_merge(snapshots, segments, state)
+    plan = plan_compaction(snapshots, segments, state)
     if plan is not None:
         assert 0 <= plan.begin < plan.end <= len(snapshots) + len(segments)
         # One file alone is written anew only where most of it is no longer live.

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import CorruptDataError
-from headrace.state.value_types import ValueShape, arrow_type, describe, json_text
+from headrace.state.value_types import ValueSchema, arrow_type, describe, json_text
 
 NOON = datetime.datetime(2020, 1, 2, 12, tzinfo=datetime.UTC)
 
@@ -68,7 +68,7 @@ class Tree(msgspec.Struct):
 
 def shown(kind: Any, *values: Any) -> list[dict[str, Any]]:
     """What rows of a declared type become, with the description on its way through JSON."""
-    shape = ValueShape(json.loads(json.dumps(describe(kind))))
+    shape = ValueSchema(json.loads(json.dumps(describe(kind))))
     columns = shape.columns([msgspec.msgpack.encode(value) for value in values])
     batch = pa.RecordBatch.from_arrays(columns, schema=shape.schema)
     rows: list[dict[str, Any]] = batch.to_pylist()
@@ -153,7 +153,7 @@ def test_json_is_the_same_for_the_same_value() -> None:
 
 
 def test_a_field_that_is_called_like_the_key() -> None:
-    shape = ValueShape(describe(Inner), taken=["a"])
+    shape = ValueSchema(describe(Inner), taken=["a"])
     assert shape.schema.names == ["value.a", "b"]
 
 
@@ -162,4 +162,4 @@ def test_a_field_that_is_called_like_the_key() -> None:
 )
 def test_what_does_not_fit_is_told(stored: bytes) -> None:
     with pytest.raises(CorruptDataError, match="stored value"):
-        ValueShape(describe(int)).columns([stored])
+        ValueSchema(describe(int)).columns([stored])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.cli.commands import done
+from tests.support.cli import done
 
 import headrace as hr
 from headrace.testing import TestDriver

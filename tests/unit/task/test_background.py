@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from headrace.clock import Deadline, SystemClock
-from headrace.task.background import Background, InlineBackground, ThreadBackground, Ticket
+from headrace.runtime.background import Background, InlineBackground, ThreadBackground, WorkHandle
 
 LIMIT_S = 30.0
 
@@ -49,7 +49,7 @@ def wait(condition: Callable[[], bool]) -> None:
         clock.sleep(0.001)
 
 
-def submitted(background: Background, job: Job) -> Ticket[int]:
+def submitted(background: Background, job: Job) -> WorkHandle[int]:
     ticket = background.submit(job)
     assert ticket is not None
     return ticket
@@ -127,7 +127,7 @@ def test_the_thread_goes_when_there_is_nothing_to_do(background: ThreadBackgroun
 
 FORK = """
 import os, sys, threading
-from headrace.task.background import ThreadBackground
+from headrace.runtime.background import ThreadBackground
 
 class Job:
     def __init__(self): self.forgotten, self.begun = 0, threading.Event()

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from headrace.task.asynchronous.rules import Apply, Begin, Call, End, Rules
+from headrace.runtime.async_rules import ApplyCall, BeginCall, CallEnd, CallScheduler, OpenCall
 
 SCHEDULES = 3000
 
@@ -21,13 +21,13 @@ class World:
         self.most = self.random.choice([1, 1, 2, 3, 10])
         self.timeout = self.random.choice([None, 5.0])
         self.ahead = self.random.choice([4, 1000])
-        self.rules = Rules(self.most, self.order, self.timeout, self.ahead)
+        self.rules = CallScheduler(self.most, self.order, self.timeout, self.ahead)
         self.now = 0.0
         self.keys: dict[int, int] = {}
         self.begun: list[int] = []
         self.began_at: dict[int, float] = {}
-        self.open: dict[int, Call] = {}
-        self.over: list[Call] = []
+        self.open: dict[int, OpenCall] = {}
+        self.over: list[OpenCall] = []
         self.ends: Counter[int] = Counter()
         self.timed_out: set[int] = set()
         self.applied: list[int] = []
@@ -49,7 +49,7 @@ class World:
     def end(self) -> None:
         if self.open:
             call = self.open.pop(self.random.choice(list(self.open)))
-            assert self.rules.end(call) is End.TAKEN
+            assert self.rules.end(call) is CallEnd.TAKEN
             self.ends[call.number] += 1
             self.over.append(call)
 
@@ -58,7 +58,7 @@ class World:
         if self.over:
             call = self.random.choice(self.over)
             late = call.number in self.timed_out
-            assert self.rules.end(call) is (End.LATE if late else End.DOUBLE)
+            assert self.rules.end(call) is (CallEnd.LATE if late else CallEnd.DOUBLE)
 
     def expire(self) -> None:
         self.now += self.random.choice([0.5, 3.0])
@@ -84,7 +84,7 @@ class World:
         while actions := self.rules.step(self.now, may_begin=may_begin):
             for action in actions:
                 match action:
-                    case Begin(call):
+                    case BeginCall(call):
                         assert may_begin
                         assert not self.quiet
                         if self.most == 1:  # all before it has taken effect
@@ -93,7 +93,7 @@ class World:
                         self.began_at[call.number] = self.now
                         self.open[call.number] = call
                         assert len(self.open) <= self.most
-                    case Apply(number):
+                    case ApplyCall(number):
                         assert self.ends[number] == 1
                         assert number not in self.open
                         self.applied.append(number)
@@ -147,25 +147,25 @@ def test_every_promise_holds_whatever_the_order_of_events(block: int) -> None:
 
 
 def test_what_nobody_waits_for_any_more_is_a_stray() -> None:
-    rules = Rules(2)
+    rules = CallScheduler(2)
     rules.arrive()
     (begin,) = rules.step(0.0)
-    assert isinstance(begin, Begin)
+    assert isinstance(begin, BeginCall)
     assert [call.number for call in rules.leave()] == [0]
-    assert rules.end(begin.call) is End.STRAY
+    assert rules.end(begin.call) is CallEnd.STRAY
 
 
 def test_quiet_comes_when_open_calls_have_ended_and_holds_others_back() -> None:
-    rules = Rules(2)
+    rules = CallScheduler(2)
     for _ in range(3):
         rules.arrive()
-    first, second = (action.call for action in rules.step(0.0) if isinstance(action, Begin))
+    first, second = (action.call for action in rules.step(0.0) if isinstance(action, BeginCall))
     rules.want_quiet()
     rules.end(first)
-    assert rules.step(0.0) == [Apply(0)]
+    assert rules.step(0.0) == [ApplyCall(0)]
     assert not rules.is_quiet
     rules.end(second)
-    assert rules.step(0.0) == [Apply(1)]
+    assert rules.step(0.0) == [ApplyCall(1)]
     assert rules.is_quiet
     rules.resume()
-    assert [type(action) for action in rules.step(0.0)] == [Begin]
+    assert [type(action) for action in rules.step(0.0)] == [BeginCall]

@@ -10,13 +10,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.limits import limit
 
 from headrace.errors import CorruptDataError
 from headrace.files import Files
 from headrace.plan.stages import TIME, WATERMARK
 from headrace.records.keys import encode_key, key_group
-from headrace.task.chunk import Chunk
-from headrace.task.exchange import ExchangeReader, ExchangeWriter
+from headrace.runtime.chunk import Chunk
+from headrace.runtime.exchange import ExchangeReader, ExchangeWriter
 
 FILES = Files(sync=False)
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
@@ -65,7 +66,7 @@ def test_each_group_gets_its_rows_in_order(
         chunks.append(chunk(keys, len(rows)))
         rows += [(key, len(rows) + n) for n, key in enumerate(keys)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headrace.task.exchange.FRAME_ROWS", frame_rows)
+        limit(patch, exchange_frame_rows=frame_rows)
         size, totals = write(path, chunks, groups)
     assert size == path.stat().st_size
     found = read(path, 0, groups)

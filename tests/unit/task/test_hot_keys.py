@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.records.keys import decode_key
-from headrace.task.chunk import Chunk
-from headrace.task.hot_keys import (
+from headrace.runtime.chunk import Chunk
+from headrace.runtime.exchange import (
     COUNTERS,
     DRAWN_A_SECOND,
     HALF_LIFE_S,
-    TELL_EVERY_S,
-    KeySketch,
+    REPORT_EVERY_S,
+    HotKeySketch,
 )
-from headrace.task.orders import TOLD_KEYS, HotKeys, TaskReport, decode_report, encode
-from headrace.task.orders import SlotReport as Report
+from headrace.runtime.orders import REPORTED_KEYS, HotKeys, TaskReport, decode_report, encode
+from headrace.runtime.orders import SlotReport as Report
 
 
 def chunk(users: object) -> Chunk:
@@ -36,7 +36,7 @@ def shares(told: HotKeys | None) -> dict[object, float]:
     st.lists(st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=50), min_size=1, max_size=8)
 )
 def test_of_few_rows_every_one_counts(chunks: list[list[str]]) -> None:
-    sketch = KeySketch("by", ("user",))
+    sketch = HotKeySketch("by", ("user",))
     for users in chunks:
         sketch.see(chunk(users))
     told = sketch.tell(0.0)
@@ -58,14 +58,14 @@ def test_of_many_rows_shares_are_about_right(size: int) -> None:
     users[lots.random(len(users)) < 0.2] = 1
     users[lots.random(len(users)) < 0.1] = 2
     exact = Counter(users.tolist())
-    sketch = KeySketch("by", ("user",))
+    sketch = HotKeySketch("by", ("user",))
     for begin in range(0, len(users), size):
         sketch.see(chunk(users[begin : begin + size]))
     told = sketch.tell(0.0)
     assert told is not None
     found = shares(told)
     assert list(found)[:2] == [1, 2]
-    assert len(found) <= TOLD_KEYS
+    assert len(found) <= REPORTED_KEYS
     for key in (1, 2):
         off = told.slack / told.rows + 0.03  # three times the deviation of 2,048 rows
         assert found[key] == pytest.approx(exact[key] / len(users), abs=off)
@@ -75,7 +75,7 @@ def test_of_many_rows_shares_are_about_right(size: int) -> None:
 
 def test_keys_that_come_in_turn_have_equal_shares() -> None:
     """A draw at fixed distances would see one of them only."""
-    sketch = KeySketch("by", ("user",))
+    sketch = HotKeySketch("by", ("user",))
     for _ in range(20):
         sketch.see(chunk(np.arange(65_536) % 64))
     told = sketch.tell(0.0)
@@ -84,7 +84,7 @@ def test_keys_that_come_in_turn_have_equal_shares() -> None:
 
 
 def test_few_rows_a_second_are_drawn_however_many_go_through() -> None:
-    sketch, drawn = KeySketch("by", ("user",)), 0
+    sketch, drawn = HotKeySketch("by", ("user",)), 0
     rows = chunk(np.arange(65_536) % 10)
     for second in range(60):
         for _ in range(100):
@@ -98,7 +98,7 @@ def test_few_rows_a_second_are_drawn_however_many_go_through() -> None:
 
 
 def test_what_is_old_counts_less() -> None:
-    sketch = KeySketch("by", ("user",))
+    sketch = HotKeySketch("by", ("user",))
     sketch.see(chunk(["old"] * 100))
     sketch.tell(0.0)
     sketch.see(chunk(["new"]))
@@ -108,7 +108,7 @@ def test_what_is_old_counts_less() -> None:
 
 
 def test_it_tells_at_once_then_now_and_then() -> None:
-    sketch = KeySketch("by", ("user",))
+    sketch = HotKeySketch("by", ("user",))
     assert sketch.tell(0.0) is None
     sketch.see(chunk(["a", "b"]))
     assert sketch.tell(0.0) is not None
@@ -116,11 +116,11 @@ def test_it_tells_at_once_then_now_and_then() -> None:
     assert sketch.tell(1.0) is None
     sketch.see(chunk(["a"] * 5))  # more than all so far
     assert sketch.tell(2.0) is not None
-    assert sketch.tell(2.0 + 9 * TELL_EVERY_S) is None  # nothing new
+    assert sketch.tell(2.0 + 9 * REPORT_EVERY_S) is None  # nothing new
 
 
 def test_keys_of_several_columns_and_nulls_have_names() -> None:
-    sketch = KeySketch("by", ("user", "shop"))
+    sketch = HotKeySketch("by", ("user", "shop"))
     rows = pa.record_batch({"user": ["ann", None, "ann"], "shop": pa.array([1, 2, 1])})
     sketch.see(Chunk(rows))
     told = sketch.tell(0.0)
@@ -129,7 +129,7 @@ def test_keys_of_several_columns_and_nulls_have_names() -> None:
 
 
 def test_what_is_told_travels_as_json() -> None:
-    sketch = KeySketch("by", ("user",))
+    sketch = HotKeySketch("by", ("user",))
     sketch.see(chunk(["a", "b", "a"]))
     told = sketch.tell(0.0)
     assert told is not None

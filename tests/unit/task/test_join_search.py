@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.graph.reaches import Near
-from headrace.records.layout import TableLayout
-from headrace.state.columnar.run import Piece
-from headrace.task.joins import search
-from headrace.task.joins.search import Codes, Matcher
+from headrace.graph.stream_joins import BoundedInterval
+from headrace.records.schema import TableLayout
+from headrace.runtime import stream_join
+from headrace.runtime.stream_join import JoinCodes, PairMatcher
+from headrace.state.sorted_run import Block
 
 LAYOUT = TableLayout(
     pa.schema([("k", pa.int64())]),
@@ -33,7 +33,7 @@ class Row(NamedTuple):
     at: int
 
 
-def piece(rows: list[Row], codes: Codes, step: int, base: int = 0) -> Piece:
+def piece(rows: list[Row], codes: JoinCodes, step: int, base: int = 0) -> Block:
     """Sort rows as a side does; two keys each have the same half of a hash."""
     keys = np.array([row.key for row in rows], np.int64)
     times = np.array([base + row.at * step for row in rows], np.int64)
@@ -42,7 +42,7 @@ def piece(rows: list[Row], codes: Codes, step: int, base: int = 0) -> Piece:
     order = np.argsort(found)
     columns = [found[order], times[order], keys[order], np.arange(len(rows))[order]]
     arrays = [pa.array(column) for column in columns]
-    return Piece.of(LAYOUT, pa.RecordBatch.from_arrays(arrays, schema=LAYOUT.schema))
+    return Block.of(LAYOUT, pa.RecordBatch.from_arrays(arrays, schema=LAYOUT.schema))
 
 
 ROWS = st.lists(st.builds(Row, st.integers(0, 3), st.integers(0, 40)), min_size=1, max_size=25)
@@ -56,7 +56,7 @@ STEPS = st.sampled_from([1, 7, 1 << 20, (1 << 32) - 1, 1 << 32, 3 << 33])
     before=st.integers(0, 12),
     after=st.integers(0, 12),
     step=STEPS,
-    goes_round=st.booleans(),
+    round_=st.sampled_from(["no", "up", "from before 1970"]),
     bounds=st.sampled_from([(1, 1 << 27), (3, 1 << 27), (1 << 19, 200), (1 << 19, 1 << 27)]),
 )
 def test_pairs_are_those_of_one_key_that_are_near(
@@ -65,14 +65,14 @@ def test_pairs_are_those_of_one_key_that_are_near(
     before: int,
     after: int,
     step: int,
-    goes_round: bool,
+    round_: str,
     bounds: tuple[int, int],
 ) -> None:
     span = (before + after) * step
-    codes = Codes(span)
+    codes = JoinCodes(span)
     a_round = 1 << 32 + max(0, span.bit_length() - 31)
-    base = a_round - 20 * step % a_round if goes_round else 0
-    matcher = Matcher(codes, Near(before * step, after * step))
+    base = {"no": 0, "up": a_round - 20 * step % a_round, "from before 1970": -20 * step}[round_]
+    matcher = PairMatcher(codes, BoundedInterval(before * step, after * step))
     one, other = (piece(rows, codes, step, base) for rows in (left, right))
     wanted = [
         (mine, theirs)
@@ -80,8 +80,8 @@ def test_pairs_are_those_of_one_key_that_are_near(
         if a.key == b.key and -before <= b.at - a.at <= after
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "BLOCK", bounds[0])
-        patch.setattr(search, "BLOCK_BYTES", bounds[1])
+        patch.setattr(stream_join, "BLOCK", bounds[0])
+        patch.setattr(stream_join, "BLOCK_BYTES", bounds[1])
         blocks = list(matcher.pairs(one, other))
         assert all(0 < len(rows) <= bounds[0] for rows, _ in blocks)
         found = [
@@ -96,14 +96,14 @@ def test_pairs_are_those_of_one_key_that_are_near(
             assert sorted(numbers(own, rows[has])) == sorted({pair[side] for pair in wanted})
 
 
-def numbers(held: Piece, rows: np.ndarray) -> list[int]:
+def numbers(held: Block, rows: np.ndarray) -> list[int]:
     return np.asarray(held.values[0].to_numpy())[rows].tolist()
 
 
 def test_many_rows_of_one_key_are_not_looked_at_one_by_one() -> None:
     count = 1 << 18
-    codes = Codes(0)
+    codes = JoinCodes(0)
     rows = [Row(0, at) for at in range(count)]
     one, other = piece(rows, codes, 1), piece(rows, codes, 1)
-    found = list(Matcher(codes, Near(0, 0)).pairs(one, other))
+    found = list(PairMatcher(codes, BoundedInterval(0, 0)).pairs(one, other))
     assert sum(len(mine) for mine, _ in found) == count

@@ -10,21 +10,23 @@ from hypothesis import strategies as st
 
 from headrace.demo.flights import timed_flights
 from headrace.graph.operators import Confidence
-from headrace.task.chunk import Ints
-from headrace.task.lateness import ConfidentLateness, bucket_end, buckets_of
-from headrace.task.orders import NO_WATERMARK, InputRange
+from headrace.runtime.chunk import Ints
+from headrace.runtime.orders import NO_WATERMARK, InputRange
+from headrace.runtime.source import ConfidenceWatermarks, bucket_end, buckets_of
 
 HALF = Confidence(0.5, 1_000)
 
 
-def begin(confidence: Confidence, after: ConfidentLateness | None = None) -> ConfidentLateness:
+def begin(
+    confidence: Confidence, after: ConfidenceWatermarks | None = None
+) -> ConfidenceWatermarks:
     """Return what follows a partition, from its begin or from where an epoch ended."""
     if after is None:
-        return ConfidentLateness(confidence, InputRange("i", 0, 0, 0))
+        return ConfidenceWatermarks(confidence, InputRange("i", 0, 0, 0))
     wanted = InputRange(
         "i", 0, 0, 0, after.max_time, watermark=after.watermark, delays=after.delays
     )
-    return ConfidentLateness(confidence, wanted)
+    return ConfidenceWatermarks(confidence, wanted)
 
 
 @given(st.lists(st.integers(0, 1 << 50), min_size=1))

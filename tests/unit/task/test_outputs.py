@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.limits import limit
 
 import headrace as hr
 from headrace.bus.address import open_bus
@@ -18,8 +19,8 @@ from headrace.errors import InvalidInputError
 from headrace.files import Files
 from headrace.plan.stages import OutputBinding
 from headrace.records.frame import iterate_frames, read_frame
-from headrace.task.chunk import Chunk
-from headrace.task.outputs import OutputNode, OutputWriter
+from headrace.runtime.chunk import Chunk
+from headrace.runtime.outputs import OutputNode, OutputWriter
 from headrace.testing import ManualClock, TestDriver
 
 FILES = Files(sync=False)
@@ -117,7 +118,7 @@ def test_nothing_is_written_for_nothing(tmp_path: Path) -> None:
 
 
 def test_large_parts_are_cut_into_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.task.outputs.FRAME_ROWS", 4)
+    limit(monkeypatch, output_frame_rows=4)
     own = node(1)
     for first in (0, 5, 6):
         own.push(chunk([(n, None, None) for n in range(first, first + 5)]))
@@ -132,7 +133,7 @@ def test_outputs_keep_the_order_of_each_key_on_the_bus(
     memory_bus: bool, adopt: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Adopted or copied, in small frames, over several epochs: nothing lost, order kept."""
-    monkeypatch.setattr("headrace.task.outputs.FRAME_ROWS", 3)
+    limit(monkeypatch, output_frame_rows=3)
 
     @hr.job("copy")
     def copy(g: hr.Graph) -> None:
@@ -160,7 +161,29 @@ def test_outputs_keep_the_order_of_each_key_on_the_bus(
             )
 
 
-@pytest.mark.parametrize(("at", "text"), [(-5, "is -5 ms in row 0"), (None, "is null in row 0")])
+def test_rows_of_two_streams_that_alternate_in_a_file_go_to_their_own() -> None:
+    """Tasks of a slot share a file: parts of a partition lie apart in it."""
+
+    @hr.job("both")
+    def both(g: hr.Graph) -> None:
+        rows = g.input("in")
+        rows.send_to(g.output("whole"))
+        rows.map("n").send_to(g.output("half"))
+
+    with TestDriver(both, slots=1) as driver:
+        driver.create("in", {"n": pa.int64(), "m": pa.int64()}, partitions=4)
+        driver.create("whole", {"n": pa.int64(), "m": pa.int64()}, partitions=1)
+        driver.create("half", {"n": pa.int64()}, partitions=1)
+        for partition in range(4):
+            driver.feed("in", [{"n": partition, "m": 7}], partition)
+        driver.run()
+        assert sorted(row["n"] for row in driver.output("half")) == [0, 1, 2, 3]
+        assert sorted(row["n"] for row in driver.output("whole")) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("at", "text"), [(-1 << 47, f"is {-1 << 47} ms in row 0"), (None, "is null in row 0")]
+)
 def test_an_event_time_that_the_bus_would_refuse_is_told_before_the_commit(
     at: int | None, text: str
 ) -> None:

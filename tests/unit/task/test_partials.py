@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.task.windows.partials import PartialCodec
+from headrace.runtime.windows.aggregation import PartialCodec
 
 MOMENT = datetime.datetime(2024, 2, 29, 1, 2, 3, 456_789, tzinfo=datetime.UTC)
 TOP = pa.list_(pa.struct([("v", pa.float64()), ("day", pa.date32()), ("s", pa.string())]))

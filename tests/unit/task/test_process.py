@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.errors import InvalidInputError
-from headrace.task.messages.calls import UserFunctionError
+from headrace.errors import InvalidInputError, UserFunctionError
 from headrace.testing import TestDriver
 
 COLUMNS = {"k": pa.int64(), "name": pa.string(), "v": pa.int64(), "at": pa.int64()}

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.limits import limit
 
 import headrace as hr
-from headrace.errors import InvalidInputError
-from headrace.task.messages.calls import UserFunctionError
+from headrace.errors import InvalidInputError, UserFunctionError
 from headrace.testing import TestDriver
 
 COLUMNS = {"k": pa.string(), "v": pa.int64(), "x": pa.float64(), "day": pa.date32()}
@@ -90,8 +90,8 @@ def running(g: hr.Graph) -> None:
 @pytest.mark.parametrize("max_rows", [1000, 9, 1])
 def test_totals_follow_each_message(max_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one epoch or many, in chunks of a few rows, after a restart and a lost disk."""
-    monkeypatch.setattr("headrace.task.source.CHUNK_ROWS", 4)
-    monkeypatch.setattr("headrace.task.exchange.FRAME_ROWS", 4)
+    limit(monkeypatch, chunk_rows=4)
+    limit(monkeypatch, exchange_frame_rows=4)
     rows = rows_of(36)
     with TestDriver(running, tasks=2, max_rows=max_rows) as driver:
         driver.create("in", COLUMNS)

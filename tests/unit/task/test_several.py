@@ -9,12 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.limits import limit
+from tests.support.plans import StreamInfo, explain, plan
 
 import headrace as hr
 from headrace.errors import GraphError, InvalidInputError
-from headrace.plan.explain import explain
-from headrace.plan.planner import plan
-from headrace.plan.stages import StreamInfo
 from headrace.testing import TestDriver
 
 TOLD = {"user": int, "what": str, "at": int, "n": int}
@@ -144,7 +143,7 @@ def test_many_blocks_are_one_order(rows: int, monkeypatch: pytest.MonkeyPatch) -
         feed(driver)
         driver.finish()
         expected = told(driver)
-    monkeypatch.setattr("headrace.task.several.BLOCK_ROWS", rows)
+    limit(monkeypatch, several_block_rows=rows)
     with driver_of(digest_job()) as driver:
         feed(driver)
         driver.finish()

@@ -12,12 +12,12 @@ import pytest
 import headrace as hr
 from headrace.errors import CorruptDataError, InvalidInputError, UnavailableError
 from headrace.faults import injected
-from headrace.task.failures import describe_failure
-from headrace.task.orders import (
+from headrace.runtime.orders import (
     ExchangeFile,
     FileRef,
     InputRange,
     Merged,
+    MergedTask,
     MergeOrder,
     OutputPart,
     Reached,
@@ -32,7 +32,7 @@ from headrace.task.orders import (
     decode_report,
     encode,
 )
-from headrace.task.slot import run_slot
+from headrace.runtime.slot import describe_failure, run_slot
 from headrace.testing import TestDriver
 
 
@@ -57,7 +57,7 @@ def highest(driver: TestDriver) -> dict[int, int]:
 
 
 REF = SegmentRef("segment/y", 7, 8, "a", 77, 5, 2, 6)
-MERGE = MergeOrder((REF, REF), 8, "a", True, 66)
+MERGE = MergeOrder((REF, REF), 8, "a", True, 66, 77, "segment/z", at_once=True)
 MERGED = Merged(REF, ("one", "two"), snapshot=True)
 
 
@@ -67,16 +67,17 @@ def test_orders_and_reports_travel_as_json() -> None:
         watermarks_before={"s": 1 << 62}, exchange={"by": ["a", "b"]},
         tasks=[TaskOrder("s", 1, (4, 8), [InputRange("i", 0, 5, 9, 7)], StateTarget(8, "a", 1),
                          MERGE)],
-        deadline_ms=5,
+        read_ms=5,
     )  # fmt: skip
     assert decode_order(encode(order)) == order
     ref = FileRef("segment/x", 5, 9, "a")
     task = TaskReport(
-        "s", 1, [Reached("i", 0, 9, 8)], changed=True, merged=MERGED, counts={"late": 2},
+        "s", 1, [Reached("i", 0, 9, 8)], changed=True, counts={"late": 2},
         outputs=[OutputPart("o", 0, "output/x", 0, 64, 1)], event_deadline=3,
     )  # fmt: skip
     report = SlotReport(
         0, "a", "h", 1, [task], [ExchangeFile("by", 0, "x", 5, [1, 2])], ref, [ref],
+        merges=[MergedTask("s", 2, MERGED)],
         error=SlotFailure("OSError", "no", {"epoch": 3}, "trace", "op"),
     )  # fmt: skip
     assert decode_report(encode(report)) == report

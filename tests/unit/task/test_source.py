@@ -8,14 +8,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.limits import limit
 
 from headrace.bus.address import open_bus
 from headrace.bus.bus import Stream
 from headrace.bus.spec import StreamSpec
 from headrace.errors import InvalidInputError
 from headrace.plan.stages import InputBinding
-from headrace.task.orders import NO_WATERMARK, InputRange, Reached
-from headrace.task.source import SourceReader
+from headrace.runtime.orders import NO_WATERMARK, InputRange, Reached
+from headrace.runtime.source import SourceReader
 from headrace.testing import ManualClock
 
 SCHEMA = pa.schema([("n", pa.int64()), ("at", pa.int64())])
@@ -43,7 +44,7 @@ def never() -> bool:
     return False
 
 
-TIMES = st.lists(st.integers(0, 50), min_size=1, max_size=20)
+TIMES = st.lists(st.integers(-25, 25), min_size=1, max_size=20)
 
 
 @given(times=TIMES, data=st.data())
@@ -55,7 +56,7 @@ def test_watermarks_depend_on_the_log_alone(times: list[int], data: Any) -> None
     found: list[tuple[int, int, int]] = []
     seen = NO_WATERMARK
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headrace.task.source.CHUNK_ROWS", size)
+        limit(patch, chunk_rows=size)
         for start, stop in [(0, cut), (cut, len(times))]:
             own = reader(stream, start, stop, seen)
             for chunk in own.chunks(never):
@@ -74,7 +75,7 @@ def test_watermarks_depend_on_the_log_alone(times: list[int], data: Any) -> None
 
 def test_a_stop_is_heard_between_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first chunk is always read, so that an epoch moves on."""
-    monkeypatch.setattr("headrace.task.source.CHUNK_ROWS", 3)
+    limit(monkeypatch, chunk_rows=3)
     own = reader(stream_of(list(range(12))), 0, 12)
     assert [chunk.rows for chunk in own.chunks(lambda: True)] == [3]
     assert own.reached() == Reached("i", 0, 3, 2)
@@ -101,7 +102,9 @@ def test_without_time_nothing_hidden_is_read() -> None:
 def test_a_column_that_is_no_event_time_is_told() -> None:
     """A job may take another column than the stream's own; the bus has not checked that one."""
     stream = open_bus("memory:", clock=ManualClock()).create(StreamSpec("in", 1, SCHEMA))
-    stream.append(0, pa.table({"n": [-7], "at": [1]}, SCHEMA))
+    stream.append(0, pa.table({"n": [-1 << 47], "at": [1]}, SCHEMA))
     own = reader(stream, 0, 1, time="n")
-    with pytest.raises(InvalidInputError, match="stream 'in' partition 0 offset 0 is -7 ms"):
+    with pytest.raises(
+        InvalidInputError, match="stream 'in' partition 0 offset 0 is -140737488355328 ms"
+    ):
         list(own.chunks(never))

@@ -9,10 +9,10 @@ import msgspec
 import polars as pl
 import pyarrow as pa
 import pytest
+from tests.support.watching import letter_rows
 
 import headrace as hr
 from headrace.errors import FunctionResultError
-from headrace.task.dead_letters import from_record
 from headrace.testing import TestDriver
 
 COLUMNS = {"k": pa.int64(), "v": pa.int64()}
@@ -88,7 +88,7 @@ def test_rows_on_which_a_condition_fails_are_set_aside(by: str, on_error: str) -
         if on_error == "dead_letter":
             letters = driver.output("job.dead")
             assert {"in.split"} == {letter["operator"] for letter in letters}
-            records = [from_record(letter["record"]).to_pylist()[0]["v"] for letter in letters]
+            records = [letter_rows(letter)[0]["v"] for letter in letters]
             assert sorted(bad, key=str) == sorted(records, key=str)
 
 

@@ -15,8 +15,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.errors import InvalidInputError
-from headrace.task.messages.calls import UserFunctionError
+from headrace.errors import InvalidInputError, UserFunctionError
 from headrace.testing import TestDriver
 
 COLUMNS = {"k": pa.int64(), "name": pa.string(), "x": pa.float64()}

@@ -16,8 +16,8 @@ from headrace.errors import InternalError
 from headrace.files import Files
 from headrace.plan import StreamInfo, plan
 from headrace.plan.stages import JobPlan
-from headrace.task.tables import Tables
-from headrace.testing.clock import ManualClock
+from headrace.runtime.slot_host import BroadcastTables
+from headrace.testing import ManualClock
 
 RATES = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("w", pa.int64())])
 
@@ -47,12 +47,12 @@ def append(bus: Bus, *rows: tuple[Any, ...]) -> None:
     bus.stream("rates").append(0, pa.RecordBatch.from_pylist(named, schema=RATES))
 
 
-def seen(tables: Tables, made: JobPlan, upto: int) -> list[dict[str, Any]]:
+def seen(tables: BroadcastTables, made: JobPlan, upto: int) -> list[dict[str, Any]]:
     return tables.at(made, ["rates"], {"rates": [upto]})["rates"].batch.to_pylist()
 
 
 def test_each_epoch_sees_its_offsets_also_an_older_one(bus: Bus, tmp_path: Path) -> None:
-    tables, made = Tables(bus, Files(sync=False), tmp_path), planned("v")
+    tables, made = BroadcastTables(bus, Files(sync=False), tmp_path), planned("v")
     append(bus, (1, 10, 0), (1, 11, 0))
     append(bus, (1, 12, 0), (1, None, None))
     table = tables.at(made, ["rates"], {"rates": [0]})["rates"]
@@ -64,7 +64,7 @@ def test_each_epoch_sees_its_offsets_also_an_older_one(bus: Bus, tmp_path: Path)
 
 
 def test_a_plan_with_other_columns_reads_the_table_again(bus: Bus, tmp_path: Path) -> None:
-    tables = Tables(bus, Files(sync=False), tmp_path)
+    tables = BroadcastTables(bus, Files(sync=False), tmp_path)
     append(bus, (1, None, 5))
     assert seen(tables, planned("v"), 1) == [{"k": 1, "v": None}]  # w says that it lives
     assert seen(tables, planned("v", "w"), 1) == [{"k": 1, "v": None, "w": 5}]
@@ -72,7 +72,7 @@ def test_a_plan_with_other_columns_reads_the_table_again(bus: Bus, tmp_path: Pat
 
 def test_an_order_without_offsets_is_a_broken_promise(bus: Bus, tmp_path: Path) -> None:
     with pytest.raises(InternalError, match="has 1 partitions, found 0 offsets"):
-        Tables(bus, Files(sync=False), tmp_path).at(planned("v"), ["rates"], {})
+        BroadcastTables(bus, Files(sync=False), tmp_path).at(planned("v"), ["rates"], {})
 
 
 def test_a_delete_that_was_compacted_away_is_not_missed(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_delete_that_was_compacted_away_is_not_missed(tmp_path: Path) -> None:
     with open_bus("memory:", clock=clock) as bus:
         stream = bus.create(StreamSpec("rates", 1, RATES, key=("k",), compact=True))
         stream.configure(keep_deletes_ms=1)
-        tables, made = Tables(bus, Files(sync=False), tmp_path), planned("v")
+        tables, made = BroadcastTables(bus, Files(sync=False), tmp_path), planned("v")
         append(bus, (1, 10, 0), (2, 20, 0))
         assert len(seen(tables, made, 2)) == 2
         append(bus, (1, None, None), (3, 30, 0))

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.runtime.timers import Timer, Timers
 from headrace.state.memory import MemoryBackend
 from headrace.state.store import KeyValueStore
-from headrace.task.timers import Timer, Timers
 
 GROUPS = 4
 HOUR = 3_600_000

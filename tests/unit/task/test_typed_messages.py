@@ -15,8 +15,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.errors import GraphError, MessageTypeError
-from headrace.task.messages.calls import UserFunctionError
+from headrace.errors import GraphError, MessageTypeError, UserFunctionError
 from headrace.testing import TestDriver
 
 UTC = datetime.UTC

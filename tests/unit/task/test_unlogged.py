@@ -6,10 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.plans import changes, explain, plan
 
 import headrace as hr
-from headrace.plan import explain, plan
-from headrace.plan.compatibility import changes
 from headrace.testing import TestDriver
 
 KINDS = ["memory", "rocksdb"]
@@ -67,6 +66,17 @@ def test_it_is_empty_when_the_host_is_lost(kind: str) -> None:
     with opened(kind, tasks=1) as driver:
         feed(driver, 1, 1)
         driver.crash(lose_hosts=[0])
+        assert feed(driver, 1) == [(3, 1)]
+        assert feed(driver, 1) == [(4, 2)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_empty_where_the_process_ended_before_it_held_the_last_epoch(kind: str) -> None:
+    """What is on disk of earlier epochs must not pass for all."""
+    with opened(kind, tasks=1) as driver:
+        feed(driver, 1)
+        feed(driver, 1)
+        driver.crash()
         assert feed(driver, 1) == [(3, 1)]
         assert feed(driver, 1) == [(4, 2)]
 

@@ -10,12 +10,11 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pytest
+from tests.support.plans import StreamInfo, explain, plan
 
 import headrace as hr
 from headrace.errors import GraphError, InvalidInputError
-from headrace.plan import explain, plan
-from headrace.plan.stages import StreamInfo
-from headrace.testing.driver import TestDriver
+from headrace.testing import TestDriver
 
 COLUMNS = {"id": pa.int64(), "day": pa.string(), "second": pa.int64()}
 SCHEMA = pa.schema(list(COLUMNS.items()))
@@ -94,11 +93,19 @@ def failing(message: Any) -> int:
 @pytest.mark.parametrize(
     ("time", "bad", "said"),
     [
-        (by_milliseconds, -1, "event time by_milliseconds of stream 'events' partition 0 offset 1"),
+        (
+            by_milliseconds,
+            -(1 << 40),
+            "event time by_milliseconds of stream 'events' partition 0 offset 1",
+        ),
         (failing, 0, "raised ZeroDivisionError: division by zero"),
         (lambda _: 1.5, 0, "returned 1.5 as event time; expected milliseconds"),
         (lambda message: message.second or None, 0, "is null; put such"),
-        (hr.col("second").cast(str).str.to_integer() - 5, 0, "is -5 ms, outside 1970 to 9999"),
+        (
+            hr.col("second").cast(str).str.to_integer() - 62_135_596_800_005,
+            0,
+            "is -62135596800005 ms, outside the years 1 to 9999",
+        ),
         ((hr.col("second").cast(str) + "-").str.to_integer(), 0, "raised"),
     ],
 )

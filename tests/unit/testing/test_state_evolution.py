@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import decimal
-import re
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
 import pytest
+from tests.support.changes import reset
 
 import headrace as hr
-from headrace.coordinator.changes.rewinding import emptied, set_back
 from headrace.errors import InvalidInputError
-from headrace.files import Files
-from headrace.state.value_changes import value_changes
-from headrace.state.value_types import describe
 from headrace.testing import TestDriver
 
 COLUMNS = {"k": pa.int64(), "v": pa.int64()}
@@ -56,7 +51,7 @@ def changed(old: Any, new: Any, make: Any = None, lose: bool = False) -> list[st
         driver.feed("in", [{"k": 1, "v": 5}])
         driver.run()
         driver.crash(lose_hosts=[0] if lose else [])
-        driver._job = job_of(new, make or new)
+        driver.job = job_of(new, make or new)
         driver.feed("in", [{"k": 1, "v": 7}])
         driver.run()
         driver.crash()
@@ -91,13 +86,13 @@ REFUSED: dict[str, tuple[list[Any], dict[str, Any], str]] = {
     "no default": (
         [("seen", int), ("note", str)],
         {},
-        "field 'note' is new, and entries from before it have none: give it a default, or begin "
-        "anew: headrace jobs reset counting",
+        "field 'note' is new, and entries from before it have none: give it a default, or start "
+        "over: headrace jobs reset counting",
     ),
     "another kind": (
         [("seen", str)],
         {},
-        "values of field 'seen' were int, are now str: give what is new another name, or begin",
+        "values of field 'seen' were int, are now str: give what is new another name, or start",
     ),
     "another layout": ([("seen", int)], {"array_like": True}, "keep array_like"),
 }
@@ -111,37 +106,6 @@ def test_values_that_could_not_be_read_are_refused_at_the_start(case: str) -> No
         match=rf"(?s)'counting' has state of epoch 1 .* store 'visits' of 'count': .*{message}",
     ):
         changed(ONE, value_type("Visit", fields, **options))
-
-
-CHOICES: dict[str, tuple[Any, Any, str]] = {
-    "text of a form": (str, decimal.Decimal, "were str, are now Decimal: give what is new"),
-    "fewer choices": (Literal["a", "b"], Literal["a"], r"could be \['b'\], and now cannot: keep"),
-    "a choice": (int, Literal[5, 6], r"could be any int, and now only \[5, 6\]: let them"),
-    "null as a choice": (Literal["a", None], Literal["a"], "could be null, and now cannot"),
-}
-
-
-@pytest.mark.parametrize("case", CHOICES)
-def test_values_that_are_some_of_a_kind_stay_so(case: str) -> None:
-    """What may be stored may become more, as one more choice, and not less."""
-    old, new, message = CHOICES[case]
-    before, after = (describe(value_type("Visit", [("seen", kind)])) for kind in (old, new))
-    [found] = value_changes(before, after)
-    assert re.search(f"values of field 'seen' {message}", found)
-    assert value_changes(after, before) == []
-
-
-def test_a_tag_and_unknown_fields_are_seen() -> None:
-    fields: list[Any] = [("seen", int), ("note", str, "-")]
-    tagged, other = (describe(value_type("Visit", fields, tag=tag)) for tag in ("a", "b"))
-    assert value_changes(tagged, other) == ["its values have the tag 'a', not 'b': keep the tag"]
-    plain, strict = (
-        describe(value_type("Visit", fields[:count], forbid_unknown_fields=count == 1))
-        for count in (2, 1)
-    )
-    [found] = value_changes(plain, strict)
-    assert "have fields ['note'], which forbid_unknown_fields does not let pass" in found
-    assert value_changes(strict, plain) == []
 
 
 def test_a_default_that_older_entries_need_stays() -> None:
@@ -163,16 +127,9 @@ def test_after_a_reset_anything_may_be_stored() -> None:
         driver.feed("in", [{"k": 1, "v": 5}])
         driver.run()
         driver.crash()
-        set_back(
-            driver.storage,
-            "counting",
-            lambda state: emptied(state, {"in": [0]}, driver.clock.new_id()),
-            bus=driver.bus,
-            files=Files(sync=False),
-            clock=driver.clock,
-        )
+        reset(driver)
         other = value_type("Visit", [("text", str)])
-        driver._job = job_of(other, lambda seen: other(str(seen)), "none")
+        driver.job = job_of(other, lambda seen: other(str(seen)), "none")
         driver.run()
         assert driver.output("out")[-1] == {"seen": "None"}
 
@@ -207,7 +164,7 @@ def test_an_aggregate_that_is_added_is_refused_and_one_of_its_own_is_too() -> No
         driver.create("in", COLUMNS)
         driver.feed("in", [{"k": 1, "v": 5}])
         driver.run()
-        driver._job = more
+        driver.job = more
         driver.bus.stream("out").evolve(
             driver.bus.stream("out").spec.schema.append(pa.field("total", pa.int64()))
         )
@@ -270,3 +227,26 @@ def test_a_value_that_reads_as_the_declared_type_is_kept(declared: Any, value: A
         driver.feed("in", [{"k": 1, "v": 5}])
         driver.run()
         assert driver.store("kept") == {1: value}
+
+
+def test_a_value_that_is_read_back_as_another_type_takes_the_place_of_the_one_before() -> None:
+    """Also for who looks it up in the next epochs, where objects are at hand."""
+
+    class Keeps:
+        def process(self, message: Any, context: hr.Context) -> None:
+            held = context.store("kept")
+            context.emit({"before": held.get(message.k, 0.0)})
+            held.put(message.k, message.v if message.v > 1 else 0.5)
+
+    @hr.job("keeps")
+    def keeps(g: hr.Graph) -> None:
+        rows = g.input("in").partition_by("k")
+        kept = rows.process(Keeps, {"kept": float}, returns={"before": float})
+        kept.send_to(g.output("out"))
+
+    with TestDriver(keeps, tasks=1) as driver:
+        driver.create("in", COLUMNS)
+        for value in (1, 2, 3):
+            driver.feed("in", [{"k": 1, "v": value}])
+            driver.run()
+        assert [row["before"] for row in driver.output("out")] == [0.0, 0.5, 2.0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +13,20 @@ import deltalake.table
 import pyarrow as pa
 import pytest
 
+from headrace.errors import NotOwnerError
 from headrace.faults import injected
 from headrace.files import Files
-from headrace.graph.daily import LATE_ROW
-from headrace.graph.sinks import Prepared, ReceiverAwayError, SinkEpoch, SinkSite
-from headrace.testing import ManualClock
+from headrace.graph.sinks import LATE_ROW, Prepared, ReceiverAwayError, SinkEpoch, SinkSite
+from headrace.testing import ManualClock, call_at
 from headrace.warehouse import Table, delta
-from headrace.warehouse.compaction import Aims
-from headrace.warehouse.maintenance import WAIT_S, compact
-from headrace.warehouse.sink import TableSink
+from headrace.warehouse.day_files import FileSizeTargets
+from headrace.warehouse.sink import WAIT_S, TableSink, compact_table
 
 DAY = 86_400_000
 BEGIN = 15_706 * DAY
 SCHEMA = pa.schema([("at", pa.timestamp("us", "UTC")), ("n", pa.int64())])
 FILES = Files(sync=False)
-AIMS = Aims(merge_files=16, keep_ms=1000)
+AIMS = FileSizeTargets(merge_files=16, keep_ms=1000)
 
 
 class Died(BaseException):
@@ -45,9 +45,10 @@ class Sent:
         )
         self.reopen()
 
-    def reopen(self) -> None:
+    def reopen(self, generation: int = 0) -> None:
         """Let another driver go on."""
-        self.receiver = self.sink.open(SinkSite("history", "out", SCHEMA, self.clock, FILES))
+        site = SinkSite("history", "out", SCHEMA, self.clock, FILES, generation)
+        self.receiver = self.sink.open(site)
 
     def epoch(self, number: int, *days: float, watermark: float = -1, late: int = 0) -> SinkEpoch:
         """Return an epoch with a row for each day, of which the first ones are late."""
@@ -64,7 +65,7 @@ class Sent:
         self.receiver.commit(self.epoch(number, *days, watermark=watermark, late=late))
 
     def compact(self) -> tuple[int, int]:
-        return compact(self.folder, AIMS, FILES, self.clock)
+        return compact_table(self.folder, AIMS, FILES, self.clock)
 
     def on_disk(self) -> set[str]:
         return {f"{path.parent.name}/{path.name}" for path in self.folder.glob("ds=*/*.parquet")}
@@ -238,9 +239,39 @@ def test_late_rows_count_once_though_the_driver_dies(sent: Sent, point: str) -> 
 def test_a_table_of_before_they_were_counted_has_none(
     sent: Sent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta, "LATE", "of another name")
-    sent.send(1, 0, 0.5, watermark=0, late=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(delta, "LATE", "of another name")
+        sent.send(1, 0, 0.5, watermark=0, late=1)
     assert [day.late_rows for day in Table(sent.folder).days] == [0]
-    monkeypatch.undo()
     sent.send(2, 0.7, watermark=0, late=1)
     assert [day.late_rows for day in Table(sent.folder).days] == [1]
+
+
+@pytest.mark.parametrize("point", ["warehouse.written", "warehouse.listed"])
+def test_a_driver_that_freezes_in_its_commit_changes_nothing_after_the_next_one(
+    sent: Sent, point: str
+) -> None:
+    """Not even of a lineage that the table knows nothing of, as after the loss of its host."""
+    sent.reopen(generation=1)
+    sent.send(1, 0)
+    old, found = sent.receiver, list[tuple[set[str], bytes]]()
+
+    def content() -> tuple[set[str], bytes]:
+        return sent.named(), (sent.folder / "ds=2013-01-01" / "_SUCCESS").read_bytes()
+
+    def take_over() -> None:
+        sent.reopen(generation=2)
+        for number in range(2, 5):
+            sent.send(number, 0, watermark=2)
+        found.append(content())
+
+    late = replace(sent.epoch(2, 0, watermark=2), lineage="other")
+    with call_at(point, take_over), pytest.raises((NotOwnerError, ReceiverAwayError)):
+        old.commit(late)
+    assert [content()] == found
+    with pytest.raises(NotOwnerError):
+        old.commit(late)
+    with pytest.raises(NotOwnerError):
+        sent.reopen(generation=1)
+    assert [content()] == found
+    assert sent.on_disk() >= sent.named()

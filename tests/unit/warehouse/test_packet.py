@@ -12,8 +12,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from headrace.warehouse.days import DAY_MS, day_name
-from headrace.warehouse.packet import encode, pieces_of
+from headrace.warehouse.day_files import encode_packet, packet_index
+from headrace.warehouse.snapshot import DAY_MS, day_name
 
 HOUR = DAY_MS // 24
 ROWS = st.lists(
@@ -29,7 +29,7 @@ def decoded(chunks: list[Any]) -> dict[str, tuple[list[dict[str, Any]], int]]:
             pq.read_table(pa.BufferReader(content.slice(piece.begin, piece.bytes))).to_pylist(),
             piece.late,
         )
-        for piece in pieces_of(content, Path("x"))
+        for piece in packet_index(content, Path("x"))
     }
 
 
@@ -62,7 +62,7 @@ def test_rows_are_by_day_sorted_and_those_that_are_equal_stay_in_their_order(
         values = dict(zip(schema.names, row, strict=True))
         return [(values[name] is not None, values[name] or 0) for name in order]
 
-    found = decoded(encode(batches, schema, "at", order))
+    found = decoded(encode_packet(batches, schema, "at", order))
     assert {day: [row["n"] for row in rows] for day, (rows, _) in found.items()} == {
         day: [row[2] for row in sorted(rows, key=place)] for day, rows in model.items()
     }

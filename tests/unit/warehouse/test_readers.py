@@ -19,13 +19,12 @@ import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from tests.docs.pages import GUIDE
+from tests.support.cli import app, on_duckdb
 from typer.testing import CliRunner
 
 import headrace as hr
-from headrace.cli.main import app
-from headrace.cli.warehouse.sql import on_duckdb
+from headrace import Job
 from headrace.errors import GraphError, InvalidInputError
-from headrace.graph.jobs import Job
 from headrace.testing import TestDriver
 
 BEGIN = dt.datetime(2013, 1, 1, tzinfo=dt.UTC)

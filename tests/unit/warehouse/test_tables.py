@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime as dt
 import errno
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
-from headrace.errors import CorruptDataError, GraphError, InvalidInputError
+from headrace.errors import CorruptDataError, GraphError, InvalidInputError, NotOwnerError
 from headrace.files import Files
 from headrace.graph.sinks import Prepared, ReceiverAwayError, SinkEpoch, SinkSite
-from headrace.testing import ManualClock, TestDriver
-from headrace.warehouse import Table, receiver, view
-from headrace.warehouse.compaction import Aims
-from headrace.warehouse.maintenance import WAIT_S, compact
-from headrace.warehouse.sink import TableSink
-from headrace.warehouse.snapshot import Place
+from headrace.testing import ManualClock, TestDriver, call_at
+from headrace.warehouse import Table, receiver
+from headrace.warehouse.day_files import FileSizeTargets
+from headrace.warehouse.sink import WAIT_S, TableSink, compact_table
+from headrace.warehouse.snapshot import SnapshotChange, TableLocation
 
 DAY = 86_400_000
 BEGIN = 15_706 * DAY
@@ -36,7 +38,7 @@ class Writer:
     """Sends epochs to a table as a driver would."""
 
     def __init__(self, home: Path, clock: ManualClock, schema: pa.Schema, **options: Any) -> None:
-        aims = options.pop("aims", Aims(merge_files=16, keep_ms=1000))
+        aims = options.pop("aims", FileSizeTargets(merge_files=16, keep_ms=1000))
         self.sink = TableSink(
             "events", **{"time": "at", **options}, folder=str(home / "events"), aims=aims
         )
@@ -44,8 +46,8 @@ class Writer:
         self.files = Files(sync=False)
         self.receiver = self.open()
 
-    def open(self, job: str = "history") -> Any:
-        site = SinkSite(job, "to_events", self._schema, self.clock, self.files)
+    def open(self, job: str = "history", generation: int = 0) -> Any:
+        site = SinkSite(job, "to_events", self._schema, self.clock, self.files, generation)
         return self.sink.open(site)
 
     def epoch(self, number: int, *slots: list[dict[str, Any]], watermark: int = -END) -> SinkEpoch:
@@ -122,7 +124,7 @@ def test_folders_that_do_not_show_the_snapshot_are_mended_at_the_next_start(
     tmp_path: Path, writer: Writer
 ) -> None:
     writer.send(1, [row(0, n=1), row(1, n=2)], watermark=BEGIN + DAY)
-    place = Place(tmp_path / "events")
+    place = TableLocation(tmp_path / "events")
     for path in (place.root / "ds=2013-01-01").iterdir():
         path.unlink()
     (place.root / "ds=2013-01-02").rename(place.root / "ds=2013-01-09")
@@ -155,7 +157,7 @@ def test_the_mark_of_a_complete_day_tells_of_rows_that_came_later(
 def test_small_files_are_merged_when_there_are_many_and_when_the_day_is_complete(
     tmp_path: Path, clock: ManualClock
 ) -> None:
-    writer = Writer(tmp_path, clock, SCHEMA, aims=Aims(merge_files=4, keep_ms=1000))
+    writer = Writer(tmp_path, clock, SCHEMA, aims=FileSizeTargets(merge_files=4, keep_ms=1000))
     counts = []
     for number in range(1, 8):
         writer.send(number, [row(0.1, n=10 - number)])
@@ -169,7 +171,7 @@ def test_small_files_are_merged_when_there_are_many_and_when_the_day_is_complete
 
 
 def test_files_of_about_the_aim_are_left_as_they_are(tmp_path: Path, clock: ManualClock) -> None:
-    writer = Writer(tmp_path, clock, SCHEMA, aims=Aims(file_bytes=4000, merge_files=2))
+    writer = Writer(tmp_path, clock, SCHEMA, aims=FileSizeTargets(file_bytes=4000, merge_files=2))
     for number in (1, 2):
         writer.send(number, [row(0.1, n=7919 * n * n) for n in range(400)])
     for number in (3, 4, 5):
@@ -196,11 +198,12 @@ def test_merged_files_stay_for_readers_that_have_begun(
 
 def test_files_stay_until_no_snapshot_names_them(tmp_path: Path, clock: ManualClock) -> None:
     """Though they need not stay for readers: who merges may die, or the disk be full."""
-    writer = Writer(tmp_path, clock, SCHEMA, aims=Aims(merge_files=4, keep_ms=0))
-    place, events = Place(tmp_path / "events"), tmp_path / "events"
+    writer = Writer(tmp_path, clock, SCHEMA, aims=FileSizeTargets(merge_files=4, keep_ms=0))
+    place, events = TableLocation(tmp_path / "events"), tmp_path / "events"
     for number in range(1, 4):
         writer.send(number, [row(0, n=number)])
-    usual, writes = writer.files.replace, list[int]()
+    files, writes = writer.receiver._files, list[int]()
+    usual = files.replace
 
     def full(*given: Any) -> None:
         writes.append(1)
@@ -209,7 +212,7 @@ def test_files_stay_until_no_snapshot_names_them(tmp_path: Path, clock: ManualCl
         usual(*given)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(writer.files, "replace", full)
+        patched.setattr(files, "replace", full)
         with pytest.raises(OSError, match="No space"):
             writer.send(4, [row(0, n=4)])
     assert sorted(hr.warehouse.Table(events).to_arrow()["n"].to_pylist()) == [1, 2, 3, 4]
@@ -235,7 +238,7 @@ def test_who_has_opened_the_folder_of_a_day_lists_all_of_it(
         writer.send(3, [row(1, n=5)])
         assert os.listdir(folder) == []
     assert plain(tmp_path) == [1, 2, 3, 4, 5]
-    stage = Place(tmp_path / "events").stage
+    stage = TableLocation(tmp_path / "events").stage
     assert [path for path in stage.rglob("*") if path.is_file()] == []
 
 
@@ -330,8 +333,69 @@ def test_two_that_write_at_once_wait_for_each_other(tmp_path: Path, writer: Writ
         writer.send(1, [row(0)])
 
 
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize(
+    "point", ["warehouse.written", "warehouse.listed", "warehouse.shown", "warehouse.merged"]
+)
+def test_a_driver_that_freezes_in_its_commit_neither_holds_up_the_next_nor_changes_anything(
+    tmp_path: Path, clock: ManualClock, point: str, nth: int
+) -> None:
+    """It has the lock of the table, and wakes when more was sent, marked and merged."""
+    writer = Writer(tmp_path, clock, SCHEMA, aims=FileSizeTargets(merge_files=3, keep_ms=0))
+    writer.receiver = writer.open(generation=1)
+    writer.send(1, [row(0, n=1)])
+    old, found = writer.receiver, []
+
+    def take_over() -> None:
+        writer.receiver = writer.open(generation=2)
+        for epoch in range(2, 9):
+            writer.send(epoch, [row(0, n=epoch)], watermark=BEGIN)
+        writer.send(9, [row(1, n=9)], watermark=BEGIN + 2 * DAY)
+        found.append((plain(tmp_path), TableLocation(tmp_path / "events").read()))
+
+    def go_on() -> None:
+        for epoch in range(2, 9):
+            old.commit(writer.epoch(epoch, [row(0, n=epoch)], watermark=BEGIN))
+
+    with call_at(point, take_over, nth), pytest.raises(NotOwnerError):
+        go_on()
+    [(rows, snapshot)] = found
+    assert rows == list(range(1, 10))
+    assert (plain(tmp_path), TableLocation(tmp_path / "events").read()) == (rows, snapshot)
+    day = tmp_path / "events" / "ds=2013-01-01"
+    assert (day / "_SUCCESS").exists()
+    before = sorted(os.listdir(day))
+    with pytest.raises(NotOwnerError):
+        go_on()
+    writer.receiver = writer.open(generation=3)
+    assert sorted(os.listdir(day)) == before
+
+
+def test_a_compaction_by_hand_that_freezes_holds_the_job_up_for_half_a_minute_only(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    writer = Writer(tmp_path, clock, SCHEMA)
+    writer.receiver = writer.open(generation=1)
+    for epoch in range(1, 4):
+        writer.send(epoch, [row(0, n=epoch)])
+    by_hand = writer.open()
+
+    def go_on() -> None:
+        refused = 0
+        while True:
+            try:
+                return writer.send(4, [row(0, n=4)])
+            except ReceiverAwayError:
+                refused += 1
+                assert refused < 20
+
+    with call_at("warehouse.merged", go_on), pytest.raises(NotOwnerError):
+        by_hand.compact()
+    assert plain(tmp_path) == [1, 2, 3, 4]
+
+
 def test_a_snapshot_that_is_gone_or_damaged_is_told(tmp_path: Path, writer: Writer) -> None:
-    place = Place(tmp_path / "events")
+    place = TableLocation(tmp_path / "events")
     place.snapshot.write_text("{")
     with pytest.raises(CorruptDataError, match="cannot be read"):
         writer.send(1, [row(0)])
@@ -342,11 +406,143 @@ def test_a_snapshot_that_is_gone_or_damaged_is_told(tmp_path: Path, writer: Writ
         hr.warehouse.Table(tmp_path / "events")
 
 
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let snapshots be as those of large tables, which are not replaced by each commit."""
+    monkeypatch.setattr("headrace.warehouse.snapshot.SMALL_BYTES", 0)
+
+
+def test_a_commit_costs_what_it_changes_however_many_days_there_are(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    """In bytes written beside the data, and in calls."""
+
+    def cost(days: int) -> tuple[int, int]:
+        home = tmp_path / str(days)
+        writer = Writer(home, clock, SCHEMA)
+        writer.send(1, [row(day - days, n=day) for day in range(days)])
+        writer.send(2, [row(0)])
+        control, calls = TableLocation(home / "events").control, 0
+
+        def known() -> dict[tuple[str, int], int]:
+            found = [(p.name, p.stat()) for p in control.glob("**/*.json")]
+            return {(name, file.st_mtime_ns): file.st_size for name, file in found}
+
+        def counted(frame: object, event: str, argument: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        before, epochs = known(), [writer.epoch(number, [row(0)]) for number in range(3, 9)]
+        sys.setprofile(counted)
+        try:
+            for epoch in epochs:
+                writer.receiver.commit(epoch)
+        finally:
+            sys.setprofile(None)
+        written = sum(size for file, size in known().items() if file not in before)
+        assert sum(day.rows for day in hr.warehouse.Table(home / "events").days) == days + 7
+        return written, calls
+
+    few, many = cost(200), cost(800)
+    assert many[0] <= 1.2 * few[0]
+    assert many[1] <= 1.2 * few[1]
+
+
+@pytest.mark.usefixtures("large")
+def test_readers_and_the_next_driver_see_a_snapshot_with_all_changes_since(
+    tmp_path: Path, writer: Writer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.warehouse.snapshot.MOST_CHANGES", 7)
+    place, versions = TableLocation(tmp_path / "events"), []
+    for number in range(1, 30):
+        writer.send(number, [row(number % 5, n=number)], watermark=BEGIN + number // 10 * DAY)
+        table = hr.warehouse.Table(tmp_path / "events")
+        assert sorted(table.to_arrow()["n"].to_pylist()) == list(range(1, number + 1))
+        versions.append(table.version)
+        clock.advance(500)
+        if number % 4 == 0:
+            writer.receiver = writer.open()
+    assert versions == sorted(set(versions))
+    assert [day.is_complete for day in table.days] == [True, True, False, False, False]
+    assert len(list(place.changes.iterdir())) < 7
+    assert plain(tmp_path) == list(range(1, 30))
+
+
+@pytest.mark.usefixtures("large")
+def test_an_epoch_of_the_lineage_before_is_known_whatever_came_since(
+    tmp_path: Path, writer: Writer
+) -> None:
+    """Also when its files are merged, by the changes, each of which tells of one lineage."""
+    sent = writer.epoch(1, [row(0, n=1)])
+    writer.receiver.commit(sent)
+    later = writer.epoch(2, [row(0, n=2)], watermark=BEGIN + 2 * DAY)
+    writer.receiver.commit(dataclasses.replace(later, lineage="other"))
+    writer.receiver = writer.open()
+    writer.receiver.commit(sent)
+    assert plain(tmp_path) == [1, 2]
+
+
+@pytest.mark.usefixtures("large")
+def test_a_reader_that_meets_a_new_snapshot_reads_again(
+    tmp_path: Path, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the snapshot and the changes since, which go when another takes its place."""
+    monkeypatch.setattr("headrace.warehouse.snapshot.MOST_CHANGES", 4)
+    for number in range(1, 5):
+        writer.send(number, [row(0, n=number)])
+    usual, is_read = os.listdir, [False]
+
+    def meanwhile(folder: Any) -> list[str]:
+        if not is_read[0]:
+            is_read[0] = True
+            for number in range(5, 10):
+                writer.send(number, [row(0, n=number)])
+        return usual(folder)
+
+    monkeypatch.setattr("headrace.warehouse.snapshot.os.listdir", meanwhile)
+    table = hr.warehouse.Table(tmp_path / "events")
+    assert sorted(table.to_arrow()["n"].to_pylist()) == list(range(1, 10))
+
+
+@pytest.mark.usefixtures("large")
+def test_a_change_that_is_gone_or_damaged_is_told(tmp_path: Path, writer: Writer) -> None:
+    for number in range(1, 4):
+        writer.send(number, [row(0, n=number)])
+    place = TableLocation(tmp_path / "events")
+    first, second, *_ = sorted(place.changes.iterdir())
+    whole = second.read_bytes()
+    second.write_text("{")
+    with pytest.raises(CorruptDataError, match=f"{second.name} cannot be read"):
+        hr.warehouse.Table(tmp_path / "events")
+    second.write_bytes(whole)
+    first.unlink()
+    with pytest.raises(CorruptDataError, match=r"are missing: found .* expected all from"):
+        hr.warehouse.Table(tmp_path / "events")
+
+
+@pytest.mark.usefixtures("large")
+def test_of_two_commits_of_one_number_one_counts(tmp_path: Path, writer: Writer) -> None:
+    """A driver that read before the other one wrote, and froze."""
+    writer.send(1, [row(0, n=1)])
+    late = writer.epoch(2, [row(0, n=2)])
+    place = TableLocation(tmp_path / "events")
+    change = place.change(hr.warehouse.Table(tmp_path / "events").version + 1)
+
+    def overtaken() -> None:
+        change.write_bytes(msgspec.json.encode(SnapshotChange(int(change.stem), -END)))
+
+    with call_at("warehouse.written", overtaken), pytest.raises(ReceiverAwayError):
+        writer.receiver.commit(late)
+    writer.receiver.commit(late)
+    assert plain(tmp_path) == [1, 2]
+    assert hr.warehouse.Table(tmp_path / "events").to_arrow()["n"].to_pylist() == [1, 2]
+
+
 def test_where_folders_cannot_be_exchanged_nothing_is_merged(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(view, "_renameat2", lambda: None)
-    writer = Writer(tmp_path, clock, SCHEMA, aims=Aims(merge_files=2))
+    monkeypatch.setattr(receiver, "_renameat2", lambda: None)
+    writer = Writer(tmp_path, clock, SCHEMA, aims=FileSizeTargets(merge_files=2))
     for number in range(1, 5):
         writer.send(number, [row(0, n=2 * number)], [row(0, n=2 * number + 1)])
     writer.send(5, watermark=END)
@@ -361,7 +557,7 @@ def test_compaction_by_hand_merges_all_small_files(
 ) -> None:
     for number in range(1, 4):
         writer.send(number, [row(0, n=number), row(1, n=10 + number)])
-    assert compact(tmp_path / "events", Aims(), Files(sync=False), clock) == (6, 2)
+    assert compact_table(tmp_path / "events", FileSizeTargets(), Files(sync=False), clock) == (6, 2)
     assert plain(tmp_path) == [1, 2, 3, 11, 12, 13]
     writer.send(4, [row(1, n=14)])
     assert plain(tmp_path) == [1, 2, 3, 11, 12, 13, 14]
@@ -374,9 +570,9 @@ def test_a_job_goes_on_after_a_compaction_by_hand_beside_it(
     for number in (1, 2, 3):
         writer.send(number, [row(0, n=2 * number)], [row(0, n=2 * number + 1)])
         if number == 2:
-            compact(tmp_path / "events", Aims(), Files(sync=False), clock)
+            compact_table(tmp_path / "events", FileSizeTargets(), Files(sync=False), clock)
     writer.send(4, [row(0, n=8)])
-    assert compact(tmp_path / "events", Aims(), Files(sync=False), clock) == (4, 1)
+    assert compact_table(tmp_path / "events", FileSizeTargets(), Files(sync=False), clock) == (4, 1)
     writer.send(5, [row(0, n=9)], [row(0, n=10)])
     assert plain(tmp_path) == list(range(2, 11))
 
@@ -397,7 +593,7 @@ def test_an_epoch_gets_in_between_two_steps_of_a_compaction_by_hand(
             writer.receiver.commit(epochs[-1])
 
     epochs: list[SinkEpoch] = []
-    counted = compact(tmp_path / "events", Aims(), Files(sync=False), Between())
+    counted = compact_table(tmp_path / "events", FileSizeTargets(), Files(sync=False), Between())
     assert len(epochs) >= 3
     assert counted[0] == 6
     assert plain(tmp_path) == [1, 2, 11, 12, 21, 22, *(100 + n for n in range(len(epochs)))]
@@ -425,13 +621,18 @@ def test_a_compaction_by_hand_goes_on_as_long_as_its_steps_are_done(
     held, limit_s = contextlib.ExitStack(), 0.6 * WAIT_S
     begun = list[float]()
     with held:
-        assert compact(tmp_path / "events", Aims(), Files(sync=False), Busy(seed=1))[1] == 5
+        assert (
+            compact_table(tmp_path / "events", FileSizeTargets(), Files(sync=False), Busy(seed=1))[
+                1
+            ]
+            == 5
+        )
     assert len(begun) == 5
     for number in (3, 4):
         writer.send(number, [row(day, n=10 * day + number) for day in range(5)])
     limit_s, begun = 2 * WAIT_S, []
     with held, pytest.raises(ReceiverAwayError, match="is writing to table"):
-        compact(tmp_path / "events", Aims(), Files(sync=False), Busy(seed=2))
+        compact_table(tmp_path / "events", FileSizeTargets(), Files(sync=False), Busy(seed=2))
 
 
 def test_days_are_chosen_by_their_names(tmp_path: Path, writer: Writer) -> None:

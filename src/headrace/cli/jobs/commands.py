@@ -1,52 +1,302 @@
-"""``headrace jobs``: look at jobs that exist, and change them."""
+"""``headrace jobs``: list and describe jobs, and pause, resume, watch, restart and rescale them."""
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.jobs import (
-    changes,
-    merging,
-    observed,
-    past,
-    restarting,
-    savepoints,
-    steering,
-    stopping,
-    versions,
-)
-from headrace.cli.jobs.finding import find_job, refuse_driven, tell_notice
-from headrace.cli.jobs.replay import replay
-from headrace.cli.jobs.why import why
+from headrace.cli.jobs import history, inspect, reset, stop, versions
+from headrace.cli.jobs.access import driver_api, locate_job, require_stopped, show_notice
+from headrace.cli.jobs.history import replay
+from headrace.cli.jobs.inspect import why
 from headrace.cli.options import Config, Home, JobName, Json, Set, open_home_bus, settings_of
-from headrace.cli.screen import show_json
+from headrace.cli.output import (
+    count_text,
+    seconds_text,
+    show_json,
+    show_table,
+    size_text,
+    time_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headrace.clock import Clock
-    from headrace.config import Settings
-    from headrace.coordinator.changes.requests import RescaleAnswer
+    from rich.console import Group
 
-app = typer.Typer(
-    name="jobs", help="Look at jobs that exist, and change them.", no_args_is_help=True
-)
+    from headrace.control.client import Client
+    from headrace.control.job_handle import ControlCommand, Done
+    from headrace.coordinator.commands import RescaleAnswer
+
+
+def restart(
+    job: JobName,
+    rolling: Annotated[
+        bool,
+        typer.Option(
+            "--rolling",
+            help="One host after the other, with an epoch of all tasks between. Default: "
+            "all at once.",
+        ),
+    ] = False,
+    wait: Annotated[
+        float,
+        typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait until it is done."),
+    ] = 600.0,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """Replace the Python processes that run a job's tasks; the driver stays.
+
+    The processes end between two epochs, and new ones continue with the stores on the same hosts.
+    They load libraries again. The job's own code and its settings come with its driver: to change
+    these, stop the job and run it again. What is not done when `--wait` is over, or at Ctrl-C, is
+    not done at all.
+
+    Guide: placement.
+
+    For example:
+
+        headrace jobs restart shop --rolling
+    """
+    from headrace.clock import SystemClock
+    from headrace.control.job_handle import RequestHandle
+    from headrace.coordinator.commands import Restart
+    from headrace.coordinator.inspection.job_reader import part_readers
+    from headrace.coordinator.inspection.job_view import view_job
+    from headrace.coordinator.job_events import host_views
+    from headrace.coordinator.job_parts import group_state
+    from headrace.errors import InvalidInputError
+    from headrace.files import Files
+
+    settings, clock = settings_of(home), SystemClock()
+    with open_home_bus(settings) as bus:
+        view = view_job(settings, job, bus, clock)
+    if view.driver is None:
+        raise InvalidInputError(
+            f"job {job!r} does not run; its status is {view.status}, and it gets new processes "
+            "when it is run"
+        )
+    states = {reader.root: reader.state() for reader in part_readers(settings, job, clock)}
+    hosts = RequestHandle(states, Files(), clock).restart(Restart(rolling), wait)
+    if as_json:
+        show_json({"job": job, "hosts": hosts})
+        return
+    names = {one.host: one.address for one in host_views(group_state(list(states.values())))}
+    said = ", ".join(names.get(host) or host for host in hosts)
+    typer.echo(f"{job} has new processes on {count_text(len(hosts), 'host')}: {said}")
+
+
+EPOCHS = 10
+ANSWER_S = 10.0
+TITLES = ("epoch", "rows", "rows out", "took", "of it levels", "commit", "behind", "state")
+
+
+def pause(job: JobName, as_json: Json = False, home: Home = None) -> None:
+    """Pause a running job after its current epoch.
+
+    Driver, stores and Spark stay, so `resume` continues at once. You can still query, rescale and
+    stop a paused job. A driver that is started again is not paused.
+
+    Guide: control.
+
+    For example:
+
+        headrace jobs pause shop
+    """
+    from headrace.control.job_handle import Pause
+
+    _command_driver(job, Pause(), home, as_json=as_json)
+
+
+def resume(job: JobName, as_json: Json = False, home: Home = None) -> None:
+    """Continue a paused job.
+
+    Guide: control.
+
+    For example:
+
+        headrace jobs resume shop
+    """
+    from headrace.control.job_handle import Resume
+
+    _command_driver(job, Resume(), home, as_json=as_json)
+
+
+def accept_clock(job: JobName, as_json: Json = False, home: Home = None) -> None:
+    """Accept the clock of the driver's host after it has jumped.
+
+    A clock that is more than `epoch.clock_jump_s` ahead of or behind the time that has passed is
+    not believed, and the alert `clock` fires. If the clock is right now, accept it. If no driver
+    answers, the command accepts the clock of this host, for all processes on it that use the home.
+
+    Guide: time.
+
+    For example:
+
+        headrace jobs accept-clock shop
+    """
+    from headrace.cli.options import settings_of
+    from headrace.clock import SystemClock
+    from headrace.control.client import reachable
+    from headrace.control.job_handle import AcceptClock
+    from headrace.coordinator.epoch_clock import accept_clock as accept
+    from headrace.coordinator.epoch_clock import driver_clock
+    from headrace.coordinator.inspection.job_view import view_job
+    from headrace.coordinator.job_storage import newest_storage
+    from headrace.files import Files
+
+    settings = settings_of(home)
+    client = reachable(settings, job, ANSWER_S)
+    if client is not None:
+        off_ms = client.do(AcceptClock()).was_off_ms
+    else:
+        with open_home_bus(settings) as bus:
+            view_job(settings, job, bus, SystemClock())  # so that a job that is not there is told
+        doubt = accept(driver_clock(settings), newest_storage(settings, job), Files())
+        off_ms = 0 if doubt is None else doubt.off_ms
+    if as_json:
+        show_json({"job": job, "was_off_ms": off_ms, "by_driver": client is not None})
+        return
+    who = f"the driver of {job} believes" if client is not None else "this host believes"
+    far = seconds_text(abs(off_ms) / 1000)
+    was = (
+        "was believed already" if not off_ms else f"was {far} {'ahead' if off_ms > 0 else 'behind'}"
+    )
+    typer.echo(f"{who} its clock, which {was}")
+
+
+def _command_driver(
+    job: str, command: ControlCommand[Done], home: Path | None, *, as_json: bool
+) -> None:
+    status = driver_api(job, home, ANSWER_S).do(command).status
+    if as_json:
+        show_json({"job": job, "status": status})
+    else:
+        typer.echo(f"{job} is {status}")
+
+
+def top(
+    job: JobName,
+    once: Annotated[bool, typer.Option("--once", help="Print once, and exit.")] = False,
+    every: Annotated[
+        float, typer.Option("--every", metavar="SECONDS", min=0.1, help="Interval of updates.")
+    ] = 1.0,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """Watch a running job: its last epochs, their durations, and its lag.
+
+    Queries the driver's API and redraws its last ten epochs: rows in and out, the duration of each
+    level and of the commit, the lag. Ctrl-C ends it. Without a terminal, prints once.
+
+    Guide: control.
+
+    For example:
+
+        headrace jobs top shop --every 5
+    """
+    client = driver_api(job, home, ANSWER_S)
+    if as_json:
+        show_json({**client.get("/v1/job"), "epochs": client.get(f"/v1/epochs?last={EPOCHS}")})
+    elif once or not sys.stdout.isatty():
+        typer.echo(_headline(client.get("/v1/job")))
+        typer.echo()
+        rows = [_epoch_row(one) for one in client.get(f"/v1/epochs?last={EPOCHS}")]
+        show_table(TITLES, rows, right=TITLES)
+    else:
+        _watch(client, every)
+
+
+def _headline(info: dict[str, Any]) -> str:
+    at = info["epoch_ms"]
+    when = "no epoch yet" if at is None else f"epoch {info['epoch']:,} of {time_text(at)}"
+    lag = "" if info["lag"] is None else f", {count_text(info['lag'], 'row')} behind"
+    eta = "" if info["eta_s"] is None else f", {seconds_text(info['eta_s'])} left"
+    return f"{info['job']} is {info['status']}: {when}{lag}{eta}"
+
+
+def _epoch_row(one: dict[str, Any]) -> list[str]:
+    steps = one["steps_ms"]
+    levels = [f"{took:.0f}" for name, took in steps.items() if name.startswith("level")]
+    return [
+        f"{one['epoch']:,}",
+        f"{one['rows']:,}",
+        f"{one['output_rows']:,}",
+        f"{one['took_ms']:.0f} ms",
+        " + ".join(levels),
+        f"{steps.get('commit', 0):.0f} ms",
+        f"{one['lag']:,}",
+        size_text(one["state_bytes"]),
+    ]
+
+
+def _watch(client: Client, every: float) -> None:
+    """Draw it anew until Ctrl-C, or until the driver is gone."""
+    from rich.live import Live
+
+    from headrace.clock import SystemClock
+    from headrace.errors import UnavailableError
+
+    clock = SystemClock()
+    with suppress(KeyboardInterrupt), Live(_drawn(client), auto_refresh=False, screen=True) as live:
+        while True:
+            clock.sleep(every)
+            try:
+                live.update(_drawn(client), refresh=True)
+            except UnavailableError:
+                break
+    typer.echo(f"no longer watching {client.job}")
+
+
+def _drawn(client: Client) -> Group:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for title in TITLES:
+        table.add_column(title, justify="right")
+    for one in client.get(f"/v1/epochs?last={EPOCHS}"):
+        table.add_row(*_epoch_row(one))
+    return Group(Text(_headline(client.get("/v1/job")), style="bold"), Text(), table)
+
+
+app = typer.Typer(name="jobs", help="Inspect, control and change jobs.", no_args_is_help=True)
 
 
 @app.command()
 def ls(as_json: Json = False, home: Home = None) -> None:
-    """List the jobs: whether they run, how far they are."""
-    from headrace.cli.jobs.asking import describe_all
-    from headrace.cli.jobs.text import job_json, show_jobs
+    """List the jobs with status, last epoch, driver, rows read, lag and size of state.
+
+    Queries running drivers. If a job has no driver, or its driver does not answer within two
+    seconds, reads the job's files, and says so. Needs neither Spark nor the job's code. With
+    `--json`, `live` shows whether a driver answered. Each line of `--json` is the object of
+    `headrace jobs describe`.
+
+    - *running*: a driver has the job; `driver` shows which
+    - *paused*, *stopping*: the same, as reported by the driver
+    - *stopped*: no driver; `headrace run` continues where it was
+    - *ended*: a bounded run that is over
+    - *reset*: emptied by `jobs reset`, and not run since
+    - *damaged*: its manifests cannot be read; `describe` shows why
+
+    For example:
+
+        headrace jobs ls --json
+    """
+    from headrace.cli.jobs.access import describe_jobs
+    from headrace.cli.jobs.inspect import job_json, show_jobs
     from headrace.clock import SystemClock
-    from headrace.coordinator.inspection.job_list import job_names
+    from headrace.coordinator.inspection.job_view import job_names
 
     settings = settings_of(home)
     with open_home_bus(settings) as bus:
-        found = describe_all(settings, job_names(settings), bus, SystemClock())
+        found = describe_jobs(settings, job_names(settings), bus, SystemClock())
     if as_json:
         show_json(*map(job_json, found))
     elif found:
@@ -57,14 +307,31 @@ def ls(as_json: Json = False, home: Home = None) -> None:
 
 @app.command()
 def describe(job: JobName, as_json: Json = False, home: Home = None) -> None:
-    """Tell all that is known of a job."""
-    from headrace.cli.jobs import asking
-    from headrace.cli.jobs.text import job_json, show_job
+    """Show everything about a job.
+
+    Shows status, epochs, counts, durability, outputs and storage. For each input: rows read, lag,
+    watermark and next offsets. For each keyed stage: tasks and state. For each sink: committed
+    rows, up to which epoch, and what still waits for it. For each host: status, slots, tasks and
+    standbys. Also recent events. If several processes share the job, it shows them, and which one
+    drives.
+
+    A job in parts is one job here: epoch, lineage and status are those of the first part; rows,
+    inputs, stages and lag those of all. A line is added for each part. `jobs why`, `state ls` and
+    `state plan` answer for each part.
+
+    Guide: placement, hot-standby, sinks, standalone, via-bus.
+
+    For example:
+
+        headrace jobs describe shop
+    """
+    from headrace.cli.jobs import access
+    from headrace.cli.jobs.inspect import job_json, show_job
     from headrace.clock import SystemClock
 
     settings = settings_of(home)
     with open_home_bus(settings) as bus:
-        found = asking.describe(settings, job, bus, SystemClock())
+        found = access.describe_job(settings, job, bus, SystemClock())
     if as_json:
         show_json(job_json(found))
     else:
@@ -73,21 +340,23 @@ def describe(job: JobName, as_json: Json = False, home: Home = None) -> None:
 
 app.command()(why)
 app.command()(replay)
-app.command()(steering.top)
-app.command()(past.history)
-app.command(name="hot-keys")(observed.hot_keys)
-app.command()(steering.pause)
-app.command()(steering.resume)
-app.command()(stopping.stop)
-app.command()(restarting.restart)
-app.command()(savepoints.savepoint)
-app.command()(savepoints.savepoints)
+app.command()(top)
+app.command()(history.history)
+app.command(name="hot-keys")(inspect.hot_keys)
+app.command()(pause)
+app.command()(resume)
+app.command(name="accept-clock")(accept_clock)
+app.command()(stop.stop)
+app.command()(restart)
+app.command()(stop.savepoint)
+app.command()(stop.savepoints)
 app.command()(versions.compare)
 app.command()(versions.swap)
-app.command()(merging.merge)
-app.command()(changes.reset)
-app.command(context_settings=changes.NEGATIVE)(changes.rewind)
-app.command()(changes.delete)
+app.command()(versions.merge)
+app.command()(reset.reset)
+app.command(context_settings=reset.NEGATIVE)(reset.rewind)
+app.command()(reset.accept_streams)
+app.command()(reset.delete)
 
 
 @app.command()
@@ -98,43 +367,54 @@ def rescale(
     ],
     stage: Annotated[
         str | None,
-        typer.Option("--stage", metavar="NAME", help="Only of this stage.", show_default=False),
+        typer.Option("--stage", metavar="NAME", help="Only this stage.", show_default=False),
     ] = None,
     wait: Annotated[
-        float, typer.Option("--wait", metavar="SECONDS", min=0, help="For a driver that runs.")
+        float,
+        typer.Option(
+            "--wait", metavar="SECONDS", min=0, help="How long to wait for a running driver."
+        ),
     ] = 60.0,
     config: Config = None,
     overrides: Set = None,
     as_json: Json = False,
     home: Home = None,
 ) -> None:
-    """Give a job another number of tasks, while it runs or not; no state is rewritten."""
-    from headrace.clock import SystemClock
-    from headrace.coordinator.changes.rescaling import concerns, wanted_counts
-    from headrace.coordinator.inspection.part_readers import other_parts
-    from headrace.coordinator.joined import joined_state
-    from headrace.coordinator.storage import DriverLock
-    from headrace.errors import InvalidInputError, NotOwnerError
+    """Change the number of tasks of a job, running or stopped; no state is rewritten.
 
-    clock = SystemClock()
-    found = find_job(job, home, config, overrides, clock)
+    A driver on this host does it between two epochs and continues. Otherwise the command does it
+    itself, and needs the job's own `state.durability` and `state.dir`. A stage that reads an
+    internal stream accepts numbers that divide its partitions.
+
+    Guide: state, via-bus.
+
+    For example:
+
+        headrace jobs rescale shop --tasks 8
+    """
+    from headrace.clock import SystemClock
+    from headrace.control.job_handle import RequestHandle, stopped_job
+    from headrace.coordinator.commands import Rescale
+    from headrace.coordinator.inspection.job_reader import readers_of_other_parts
+    from headrace.coordinator.job_storage import DriverLock
+    from headrace.errors import InvalidInputError, NotOwnerError
+    from headrace.files import Files
+
+    clock, files, command = SystemClock(), Files(), Rescale(tasks, stage or "")
+    found = locate_job(job, home, config, overrides, clock)
     states = {found.storage: found.state}
-    states |= {one.root: one.state() for one in other_parts(found.settings, job, clock)}
-    # What cannot be is refused before anybody is asked.
-    wanted_counts(joined_state(list(states.values())), tasks, stage)
-    own = [root for root, state in states.items() if concerns(state.task_counts, stage)]
+    states |= {one.root: one.state() for one in readers_of_other_parts(found.settings, job, clock)}
+    command.concerns(states)  # what cannot be is refused before anybody is asked
     if found.storage != found.settings.jobs_dir / job:  # a driver elsewhere cannot be asked
-        refuse_driven(found.settings, job, clock, elsewhere=True)
+        require_stopped(found.settings, job, clock, elsewhere=True)
     try:
         lock = DriverLock(found.storage, job, clock)
     except NotOwnerError:
-        answers = {root: _ask(root, tasks, stage, wait, clock) for root in own}
+        answers = RequestHandle(states, files, clock).ask(command, wait)
     else:
-        with lock:
-            answers = {
-                root: _do(root, states[root].job, tasks, stage, found.settings, clock)
-                for root in own
-            }
+        with lock, open_home_bus(found.settings) as bus:
+            where = found.settings, job, bus, files, clock
+            answers = stopped_job(states, *where, show_notice).ask(command, wait)
     for root, answer in answers.items():
         if answer.error:
             raise InvalidInputError(answer.error, job=job)
@@ -150,28 +430,3 @@ def _told(job: str, before: Mapping[str, int], answer: RescaleAnswer, *, as_json
         held = before[name]
         change = f"has {count} tasks already" if held == count else f"{held} to {count} tasks"
         typer.echo(f"stage {name}: {change}, epoch {answer.epoch}")
-
-
-def _ask(root: Path, tasks: int, stage: str | None, wait_s: float, clock: Clock) -> RescaleAnswer:
-    from headrace.coordinator.changes.requests import rescale_request, rescales
-    from headrace.files import Files
-
-    request = rescale_request(tasks, stage, clock)
-    return rescales(root, Files(), clock).ask(request, wait_s)
-
-
-def _do(
-    root: Path, job: str, tasks: int, stage: str | None, settings: Settings, clock: Clock
-) -> RescaleAnswer:
-    from headrace.coordinator.changes.requests import RescaleAnswer
-    from headrace.coordinator.changes.rescale_steps import rescale_stopped
-    from headrace.coordinator.deploy import open_copier
-    from headrace.files import Files
-
-    files = Files()
-    with open_home_bus(settings) as bus:
-        copier = open_copier(settings, job, clock, files, tell_notice)
-        state = rescale_stopped(
-            root, job, tasks, stage, bus=bus, files=files, clock=clock, copier=copier
-        )
-    return RescaleAnswer(state.epoch, state.task_counts)

@@ -15,22 +15,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.coordinator.catalog import AggregateEntry, StoreEntry
+from headrace.durations import MAX_EVENT_TIME_MS, MIN_EVENT_TIME_MS
 from headrace.errors import CorruptDataError, InternalError
-from headrace.graph.aggregates import Aggregate, Count, Mean, Sum
-from headrace.graph.extremes import Extreme
-from headrace.graph.picking import Collect, Pick
-from headrace.graph.ranking import TopK
+from headrace.graph.aggregates import Aggregate, Count, Extreme, Mean, Sum, Variance
+from headrace.graph.row_aggregates import Collect, Pick, TopK
 from headrace.graph.sketches import Distinct, Frequent, Quantiles
-from headrace.graph.variance import Variance
 from headrace.plan.stages import TIME
 from headrace.records.keys import decode_key
-from headrace.records.layout import WRITTEN
-from headrace.records.schema import MAX_EVENT_TIME_MS, normalise, schema_from_text
-from headrace.state.value_types import ValueShape, json_text
-from headrace.task.asynchronous.pending import KIND as WAITS
-from headrace.task.timers import WALL
-from headrace.task.windows.clusters import Clusters
-from headrace.task.windows.partials import PartialCodec
+from headrace.records.schema import (
+    WRITTEN,
+    normalise,
+    schema_from_text,
+)
+from headrace.runtime.async_process import PENDING_KIND as WAITS
+from headrace.runtime.timers import WALL
+from headrace.runtime.windows.aggregation import PartialCodec
+from headrace.runtime.windows.layouts import Clusters
+from headrace.state.value_types import ValueSchema, json_text
 
 KNOWN: dict[str, type[Aggregate]] = {
     kind.__name__: kind
@@ -137,7 +138,7 @@ class StoreRows:
         self._shown = ShownAggregates(entry.aggregates, partials=partials)
         if entry.form == "values":
             self._shape = KeyShape(self._keys, None if first is None else decode_key(first[2:]))
-            self._values = ValueShape(entry.value, self._shape.schema.names)
+            self._values = ValueSchema(entry.value, self._shape.schema.names)
             fields = [*self._shape.schema, *self._values.schema]
         elif entry.form == "timers":
             heads = [("due", _MOMENT), ("clock", pa.string()), ("name", pa.string())]
@@ -245,7 +246,7 @@ def bucket_moments(entry: StoreEntry, ends: pa.Array) -> list[pa.Array]:
         starts = pc.subtract(ends, entry.width_ms)
         return [_moment_array(starts), _moment_array(ends), is_sent]
     if entry.form == "panes":
-        ends = pc.divide(ends, 2)  # odd are rows of a single window, for which they came too late
+        ends = pc.shift_right(ends, 1)  # odd: rows of a single window, too late for the others
     if entry.form in _MOMENTS:
         return [_moment_array(pc.subtract(ends, entry.width_ms)), _moment_array(ends)]
     return []
@@ -253,6 +254,7 @@ def bucket_moments(entry: StoreEntry, ends: pa.Array) -> list[pa.Array]:
 
 def _moment_array(moments_ms: pa.Array) -> pa.Array:
     shown = pc.min_element_wise(moments_ms, MAX_EVENT_TIME_MS - 1, skip_nulls=False)
+    shown = pc.max_element_wise(shown, MIN_EVENT_TIME_MS, skip_nulls=False)
     return pc.multiply(shown, 1000).cast(_MOMENT)
 
 

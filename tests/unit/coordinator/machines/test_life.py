@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.coordinator.machines.life import Action, Begun, Done, Life, Phase, Turned, Wishes
+from headrace.coordinator.driver_loop import (
+    ControlSignals,
+    DriverAction,
+    DriverLifecycle,
+    DriverPhase,
+    DriverStarted,
+    EpochDone,
+    StepDone,
+)
 from headrace.errors import InternalError
 
-RUNNING = Life().after(Begun())
+RUNNING = DriverLifecycle().after(DriverStarted())
 
 
 @pytest.mark.parametrize(
     ("wishes", "phase", "action"),
     [
-        (Wishes(), Phase.RUNNING, Action.TURN),
-        (Wishes(finish=True), Phase.RUNNING, Action.END_INPUTS),
-        (Wishes(paused=True, finish=True), Phase.PAUSED, Action.SERVE),
-        (Wishes(stop=True, paused=True, finish=True), Phase.STOPPED, Action.RETURN),
+        (ControlSignals(), DriverPhase.RUNNING, DriverAction.TURN),
+        (ControlSignals(finish=True), DriverPhase.RUNNING, DriverAction.END_INPUTS),
+        (ControlSignals(paused=True, finish=True), DriverPhase.PAUSED, DriverAction.SERVE),
+        (
+            ControlSignals(stop=True, paused=True, finish=True),
+            DriverPhase.STOPPED,
+            DriverAction.RETURN,
+        ),
     ],
 )
 def test_stop_wins_over_a_pause_and_that_over_all_else(
-    wishes: Wishes, phase: Phase, action: Action
+    wishes: ControlSignals, phase: DriverPhase, action: DriverAction
 ) -> None:
     asked = RUNNING.after(wishes)
     assert (phase, action) == (asked.phase, asked.action)
@@ -28,17 +40,17 @@ def test_stop_wins_over_a_pause_and_that_over_all_else(
 
 
 def test_a_job_that_has_ended_is_not_paused_and_a_turn_finds_nothing() -> None:
-    ended = Life().after(Begun(ended=True)).after(Wishes(paused=True))
-    assert ended.action is Action.TURN
-    assert ended.after(Turned(committed=False, ended=True)).phase is Phase.ENDED
+    ended = DriverLifecycle().after(DriverStarted(ended=True)).after(ControlSignals(paused=True))
+    assert ended.action is DriverAction.TURN
+    assert ended.after(EpochDone(committed=False, ended=True)).phase is DriverPhase.ENDED
 
 
 def test_after_an_epoch_it_rests_and_without_one_it_waits_for_news() -> None:
-    turning = RUNNING.after(Wishes())
-    assert turning.after(Turned(committed=True, ended=False)).action is Action.REST
-    assert turning.after(Turned(committed=False, ended=False)).action is Action.AWAIT
+    turning = RUNNING.after(ControlSignals())
+    assert turning.after(EpochDone(committed=True, ended=False)).action is DriverAction.REST
+    assert turning.after(EpochDone(committed=False, ended=False)).action is DriverAction.AWAIT
 
 
 def test_what_cannot_come_of_an_action_is_refused() -> None:
-    with pytest.raises(InternalError, match="met Done"):
-        RUNNING.after(Done())
+    with pytest.raises(InternalError, match="met StepDone"):
+        RUNNING.after(StepDone())

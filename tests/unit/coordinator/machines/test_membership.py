@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.coordinator.machines.membership import (
-    Answered,
-    Ask,
-    AskAgain,
-    Doubted,
+from headrace.coordinator.membership import (
+    AskMissingHosts,
+    AskSlots,
     Membership,
-    Place,
+    PlaceTasks,
+    SlotsAnswered,
+    SlotsDoubted,
     count_slots,
 )
 from headrace.coordinator.placement import Affinity, PlacementRules, Slot
@@ -27,58 +27,90 @@ def slots_of(*hosts: str) -> tuple[Slot, ...]:
 
 def at_home(rules: PlacementRules = STRICT) -> Membership:
     """A membership of two hosts, which stand."""
-    begun = Membership(rules).after(Doubted(HOMES, 0.0)).after(Answered(slots_of("a", "b"), 0.0))
-    assert begun.action == Place(slots_of("a", "b"))
-    return begun.after(Doubted(HOMES, 10.0))
+    begun = (
+        Membership(rules)
+        .after(SlotsDoubted(HOMES, 0.0))
+        .after(SlotsAnswered(slots_of("a", "b"), 0.0))
+    )
+    assert begun.action == PlaceTasks(slots_of("a", "b"))
+    return begun.after(SlotsDoubted(HOMES, 10.0))
 
 
 def test_a_lost_host_is_waited_for_and_then_given_up() -> None:
     members = at_home()
-    assert members.action == Ask()
-    members = members.after(Answered(slots_of("b"), 10.0))
-    assert members.action == AskAgain(("a",), 15.0)
-    members = members.after(Answered(slots_of("b"), 14.9))
-    assert members.action == AskAgain(("a",), 15.0)
-    members = members.after(Answered(slots_of("b"), 15.0))
-    assert members.action == Place(slots_of("b"), lost=("a",))
-    members = members.after(Doubted(frozenset("b"), 60.0)).after(Answered(slots_of("a", "b"), 60.0))
-    assert members.action == Place(slots_of("a", "b"), returned=("a",))
+    assert members.action == AskSlots()
+    members = members.after(SlotsAnswered(slots_of("b"), 10.0))
+    assert members.action == AskMissingHosts(("a",), 15.0)
+    members = members.after(SlotsAnswered(slots_of("b"), 14.9))
+    assert members.action == AskMissingHosts(("a",), 15.0)
+    members = members.after(SlotsAnswered(slots_of("b"), 15.0))
+    assert members.action == PlaceTasks(slots_of("b"), lost=("a",))
+    members = members.after(SlotsDoubted(frozenset("b"), 60.0)).after(
+        SlotsAnswered(slots_of("a", "b"), 60.0)
+    )
+    assert members.action == PlaceTasks(slots_of("a", "b"), returned=("a",))
 
 
 def test_a_host_that_is_back_in_time_was_never_lost() -> None:
-    members = at_home().after(Answered(slots_of("b"), 10.0))
-    assert members.after(Answered(slots_of("a", "b"), 12.0)).action == Place(slots_of("a", "b"))
+    members = at_home().after(SlotsAnswered(slots_of("b"), 10.0))
+    assert members.after(SlotsAnswered(slots_of("a", "b"), 12.0)).action == PlaceTasks(
+        slots_of("a", "b")
+    )
 
 
 def test_a_host_with_fewer_slots_is_waited_for_but_not_lost() -> None:
     first = slots_of("a", "a", "b")
-    members = Membership(STRICT).after(Doubted(HOMES, 0.0)).after(Answered(first, 0.0))
-    members = members.after(Doubted(HOMES, 1.0)).after(Answered(slots_of("a", "b"), 1.0))
-    assert members.action == AskAgain(("a",), 6.0)
-    assert members.after(Answered(slots_of("a", "b"), 6.0)).action == Place(slots_of("a", "b"))
+    members = Membership(STRICT).after(SlotsDoubted(HOMES, 0.0)).after(SlotsAnswered(first, 0.0))
+    members = members.after(SlotsDoubted(HOMES, 1.0)).after(SlotsAnswered(slots_of("a", "b"), 1.0))
+    assert members.action == AskMissingHosts(("a",), 6.0)
+    assert members.after(SlotsAnswered(slots_of("a", "b"), 6.0)).action == PlaceTasks(
+        slots_of("a", "b")
+    )
 
 
 def test_what_was_waited_for_before_counts() -> None:
-    members = Membership(STRICT).after(Doubted(HOMES, 0.0)).after(Answered(slots_of("b"), 4.0))
-    assert members.action == AskAgain(("a",), 5.0)
+    members = (
+        Membership(STRICT).after(SlotsDoubted(HOMES, 0.0)).after(SlotsAnswered(slots_of("b"), 4.0))
+    )
+    assert members.action == AskMissingHosts(("a",), 5.0)
+
+
+def test_a_host_that_was_back_in_part_and_goes_again_is_waited_for_anew() -> None:
+    members = Membership(STRICT).after(SlotsDoubted(HOMES, 0.0))
+    members = members.after(SlotsAnswered(slots_of("a", "b", "b"), 0.0))
+    members = members.after(SlotsDoubted(HOMES, 0.0)).after(SlotsAnswered(slots_of("a"), 0.0))
+    members = members.after(SlotsAnswered(slots_of("a", "b"), 2.0))
+    assert members.after(SlotsAnswered(slots_of("a", "b"), 5.0)).action == PlaceTasks(
+        slots_of("a", "b")
+    )
+    members = members.after(SlotsAnswered(slots_of("a"), 4.0))
+    assert members.action == AskMissingHosts(("b",), 9.0)
 
 
 def test_best_effort_waits_for_nobody() -> None:
     members = at_home(PlacementRules(Affinity.BEST_EFFORT, wait_s=5.0))
-    assert members.after(Answered(slots_of("b"), 10.0)).action == Place(slots_of("b"), lost=("a",))
+    assert members.after(SlotsAnswered(slots_of("b"), 10.0)).action == PlaceTasks(
+        slots_of("b"), lost=("a",)
+    )
 
 
 def test_a_new_driver_waits_for_the_hosts_that_the_manifest_names() -> None:
-    members = Membership(STRICT).after(Doubted(HOMES, 0.0)).after(Answered(slots_of("a", "c"), 0.0))
-    assert members.action == AskAgain(("b",), 5.0)
-    members = members.after(Answered(slots_of("a", "c"), 5.0))
-    assert members.action == Place(slots_of("a", "c"), lost=("b",), joined=("c",))
+    members = (
+        Membership(STRICT)
+        .after(SlotsDoubted(HOMES, 0.0))
+        .after(SlotsAnswered(slots_of("a", "c"), 0.0))
+    )
+    assert members.action == AskMissingHosts(("b",), 5.0)
+    members = members.after(SlotsAnswered(slots_of("a", "c"), 5.0))
+    assert members.action == PlaceTasks(slots_of("a", "c"), lost=("b",), joined=("c",))
 
 
 def test_a_host_that_was_given_up_is_not_waited_for_again() -> None:
-    members = at_home().after(Answered(slots_of("b"), 15.0))
-    members = members.after(Doubted(HOMES, 16.0)).after(Answered(slots_of("b", "c"), 16.0))
-    assert members.action == Place(slots_of("b", "c"), joined=("c",))
+    members = at_home().after(SlotsAnswered(slots_of("b"), 15.0))
+    members = members.after(SlotsDoubted(HOMES, 16.0)).after(
+        SlotsAnswered(slots_of("b", "c"), 16.0)
+    )
+    assert members.action == PlaceTasks(slots_of("b", "c"), joined=("c",))
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 5.0])
@@ -96,20 +128,20 @@ def test_a_host_that_was_given_up_is_not_waited_for_again() -> None:
 def test_no_wait_is_longer_than_its_bound_and_nobody_is_lost_before_it(
     affinity: Affinity, wait_s: float, answers: list[tuple[list[str], float, bool]]
 ) -> None:
-    members = Membership(PlacementRules(affinity, wait_s)).after(Doubted(HOMES, 0.0))
+    members = Membership(PlacementRules(affinity, wait_s)).after(SlotsDoubted(HOMES, 0.0))
     waits = wait_s if affinity is Affinity.STRICT else 0.0
     now, since, last_there = 0.0, 0.0, {"a": 0.0, "b": 0.0}
     for hosts, passed, doubted in answers:
-        if not isinstance(members.action, AskAgain):
-            members = members.after(Doubted(HOMES if doubted else frozenset(hosts), now))
+        if not isinstance(members.action, AskMissingHosts):
+            members = members.after(SlotsDoubted(HOMES if doubted else frozenset(hosts), now))
             members.validate()
             since = now
             last_there = {}
-        members = members.after(Answered(slots_of(*hosts), now))
+        members = members.after(SlotsAnswered(slots_of(*hosts), now))
         members.validate()
-        if isinstance(members.action, AskAgain):
+        if isinstance(members.action, AskMissingHosts):
             assert now < members.action.until_s <= now + waits
-        elif isinstance(members.action, Place):
+        elif isinstance(members.action, PlaceTasks):
             assert members.action.slots == slots_of(*hosts)
             assert members.wanted == count_slots(members.slots)
             for host in members.action.lost:

@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.coordinator.machines.restart import Over, Renew, Restart, Run
+from headrace.coordinator.host_commands import (
+    RestartHosts,
+    RestartOver,
+    RollingRestart,
+    RunAllTasks,
+)
 from headrace.errors import InternalError
 
 HOSTS = st.lists(st.sampled_from("abcdef"), unique=True).map(tuple)
@@ -16,30 +21,30 @@ HOSTS = st.lists(st.sampled_from("abcdef"), unique=True).map(tuple)
 def test_every_host_that_stays_is_renewed_once(
     hosts: tuple[str, ...], rolling: bool, lost: list[str]
 ) -> None:
-    restart, done = Restart(hosts, rolling), list[str]()
+    restart, done = RollingRestart(hosts, rolling), list[str]()
     for gone in [*lost, *"-" * 20]:
         restart = restart.without({gone})
         restart.validate()
         match restart.action:
-            case Renew(now):
+            case RestartHosts(now):
                 assert len(now) == 1 or not rolling
                 done += now
-                restart = restart.after_renewal()
+                restart = restart.after_restart()
                 if not restart.cold:
                     raise AssertionError("nobody is to run")
-            case Run():
+            case RunAllTasks():
                 restart = restart.after_epoch()
-            case Over():
+            case RestartOver():
                 break
         restart.validate()
-    assert isinstance(restart.action, Over)
+    assert isinstance(restart.action, RestartOver)
     assert done == [host for host in hosts if host in done]
     assert {*hosts} - {*done} <= {*lost}
 
 
 def test_nothing_is_renewed_before_the_last_host_has_run() -> None:
-    restart = Restart(("a", "b"), is_rolling=True).after_renewal()
-    assert restart.action == Run()
+    restart = RollingRestart(("a", "b"), is_rolling=True).after_restart()
+    assert restart.action == RunAllTasks()
     with pytest.raises(InternalError, match="nothing was to be renewed"):
-        restart.after_renewal()
-    assert restart.after_epoch().action == Renew(("b",))
+        restart.after_restart()
+    assert restart.after_epoch().action == RestartHosts(("b",))

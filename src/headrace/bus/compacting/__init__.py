@@ -1,1 +1,0 @@
-"""Compacted streams: the last record of each key, below what readers hold."""

@@ -1,0 +1,162 @@
+"""A stream that can be read and nothing else, of which everything is there from the beginning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pyarrow as pa
+
+from headrace.bus.bus import Stream
+from headrace.bus.spec import Appended, Compacted, Fence, Producer, Stored, StreamSpec
+from headrace.bus.stream_stores import StreamSettings
+from headrace.errors import InvalidInputError
+
+
+class BoundedStreamSettings(StreamSettings):
+    """Settings of what gets no new rows in any partition, and so holds no watermark back."""
+
+    def counts(self, created: int) -> list[int]:
+        """Return that rows go to none of its partitions any more."""
+        return [0, created]
+
+
+class ReadOnlyStream(Stream):
+    """What readers of a bounded input need; the rest is refused.
+
+    It has no identity: what a run reads is held in its listing.
+
+    Args:
+        spec: of the stream that it stands for.
+        said: what it is, in words.
+    """
+
+    def __init__(self, spec: StreamSpec, said: str) -> None:
+        self.spec = self.created = spec
+        self.identity = ""
+        self.said = said
+
+    @property
+    def settings(self) -> StreamSettings:
+        """Settings that say that no rows come."""
+        return BoundedStreamSettings()
+
+    def refusing(self, take: Callable[[int, bytes, InvalidInputError], None]) -> ReadOnlyStream:
+        """Return the same stream, whose rows that cannot be read go to a function.
+
+        Args:
+            take: is given the offset, the bytes of the row, and why.
+        """
+        del take
+        return self
+
+    def _refuse(self) -> NoReturn:
+        raise InvalidInputError(
+            f"stream {self.spec.name!r} is {self.said} here, by the settings, and can only be read"
+        )
+
+    def begins(self) -> list[int]:
+        """Return the first offset of each partition."""
+        return [0] * self.spec.partitions
+
+    def offset_at(self, partition: int, time_ms: int) -> int:
+        """Return the first offset: ``from`` and ``to`` of the settings choose by time."""
+        del time_ms
+        return self.begins()[partition]
+
+    def time_range(self, partition: int) -> tuple[int, int] | None:
+        """Return that it is not known."""
+        del partition
+        return None
+
+    def stored(self) -> list[Stored]:
+        """Return how many rows each partition has."""
+        pairs = zip(self.begins(), self.ends(), strict=True)
+        return [Stored(end - begin, 0) for begin, end in pairs]
+
+    def wait(self, ends: Sequence[int], timeout_s: float) -> list[int]:
+        """Return the ends, which never change."""
+        del ends, timeout_s
+        return self.ends()
+
+    def hold(self, reader: str, offsets: Sequence[int], *, fence: Fence | None = None) -> None:
+        """Do nothing: nothing goes."""
+
+    def release(self, reader: str, *, fence: Fence | None = None) -> None:
+        """Do nothing."""
+
+    def holds(self) -> dict[str, tuple[int, ...]]:
+        """Return that nobody holds anything."""
+        return {}
+
+    def compacted(self) -> list[int]:
+        """Return that nothing is compacted."""
+        return self.begins()
+
+    def append(
+        self,
+        partition: int,
+        batch: pa.RecordBatch | pa.Table,
+        *,
+        producer: Producer | None = None,
+        sequence: int | None = None,
+        fence: Fence | None = None,
+    ) -> Appended:
+        """Refuse."""
+        self._refuse()
+
+    def append_file(
+        self,
+        partition: int,
+        path: Path,
+        ranges: Sequence[tuple[int, int]] | None = None,
+        *,
+        producer: Producer | None = None,
+        sequence: int | None = None,
+        fence: Fence | None = None,
+    ) -> Appended:
+        """Refuse."""
+        self._refuse()
+
+    def configure(self, *, fence: Fence | None = None, **changes: Any) -> StreamSettings:
+        """Refuse."""
+        self._refuse()
+
+    def evolve(
+        self,
+        schema: pa.Schema,
+        defaults: Mapping[str, Any] | None = None,
+        *,
+        fence: Fence | None = None,
+    ) -> StreamSpec:
+        """Refuse."""
+        self._refuse()
+
+    def trim(
+        self, partition: int, before_offset: int | None = None, *, fence: Fence | None = None
+    ) -> int:
+        """Refuse."""
+        self._refuse()
+
+    def compact(self, partition: int) -> Compacted:
+        """Refuse."""
+        self._refuse()
+
+    def _targets(self, producer: Producer | None, sequence: int | None) -> int:
+        self._refuse()
+
+    def _next_turn(self) -> int:
+        self._refuse()
+
+
+def skipping_bad_rows(
+    stream: Stream, take: Callable[[int, bytes, InvalidInputError], None]
+) -> Stream:
+    """Return a stream whose rows that cannot be read, if it may have any, go to a function.
+
+    Args:
+        stream: any.
+        take: is given the offset, the bytes of the row, and why.
+    """
+    return stream.refusing(take) if isinstance(stream, ReadOnlyStream) else stream

@@ -1,0 +1,466 @@
+"""``headrace bus describe``, ``trim``, ``compact``, ``alias``, ``configure``: one stream.
+
+Also what ``bus ls`` prints of all streams. ``bus ls`` opens no job: only ``describe`` looks for the
+jobs that read a stream.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.options import (
+    Home,
+    Json,
+    Partition,
+    StreamName,
+    open_home_bus,
+    settings_of,
+    stream_names,
+)
+from headrace.cli.output import show_facts, show_json, show_table, size_text, time_text
+from headrace.clock import Clock
+
+if TYPE_CHECKING:
+    from headrace.bus.bus import Bus, Stream
+    from headrace.config import Settings
+
+
+def settings_text(found: dict[str, Any]) -> str:
+    """Return those settings of a stream that are not as they were when it was created."""
+    from headrace.bus.stream_stores import StreamSettings
+
+    first = StreamSettings().plain()
+    changed = {key: value for key, value in found.items() if value and value != first[key]}
+    told = [f"{key} {value}" for key, value in changed.items() if key != "columns"]
+    for change in found["columns"]:
+        default = "" if change["default"] is None else f"={json.dumps(change['default'])}"
+        told.append(f"column {change['column']}:{change['type']}{default}")
+    return ", ".join(told)
+
+
+def stream_summary(bus: Bus, name: str) -> dict[str, Any]:
+    """Return what is known of a stream, ready for JSON; times in ms, ``None`` if there are none."""
+    from headrace.records.schema import type_text
+
+    stream = bus.stream(name)
+    spec = stream.spec
+    ranges = [found for p in range(spec.partitions) if (found := stream.time_range(p)) is not None]
+    return {
+        "name": name,
+        "partitions": spec.partitions,
+        "rows": sum(stored.rows for stored in stream.stored()),
+        "bytes": _stored_bytes(bus, name),
+        "first_ms": min((first for first, _ in ranges), default=None),
+        "last_ms": max((last for _, last in ranges), default=None),
+        "time": spec.time,
+        "key": list(spec.key),
+        "compact": spec.compact,
+        "columns": {field.name: type_text(field.type) for field in spec.schema},
+    }
+
+
+def _stored_bytes(bus: Bus, name: str) -> int | None:
+    from headrace.bus.file import FileBus
+
+    if not isinstance(bus, FileBus):
+        return None
+    folder = bus.root / "streams" / name
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def show_streams(streams: Sequence[dict[str, Any]]) -> None:
+    """Print the streams as a table."""
+    numbers = ("partitions", "rows", "bytes")
+    rows = [
+        [
+            entry["name"],
+            f"{entry['partitions']:,}",
+            f"{entry['rows']:,}",
+            "-" if entry["bytes"] is None else size_text(entry["bytes"]),
+            time_text(entry["first_ms"]),
+            time_text(entry["last_ms"]),
+            ", ".join(entry["key"]) or "-",
+        ]
+        for entry in streams
+    ]
+    titles = ("stream", *numbers, "first event (UTC)", "last event (UTC)", "key")
+    show_table(titles, rows, right=numbers, spare=("key", "first event (UTC)", "bytes"))
+
+
+def describe_stream(settings: Settings, bus: Bus, name: str, clock: Clock) -> dict[str, Any]:
+    """Return all that is known of a stream, ready for JSON.
+
+    Args:
+        settings: where jobs are.
+        bus: has the stream.
+        name: of the stream.
+        clock: for looking at jobs.
+    """
+    from headrace.coordinator.inspection.job_view import job_names, view_job
+
+    stream = bus.stream(name)
+    found = stream_summary(bus, stream.spec.name)
+    begins, ends = stream.begins(), stream.ends()
+    stored, compacted = stream.stored(), stream.compacted()
+    ranges = [stream.time_range(p) for p in range(stream.spec.partitions)]
+    views = [view_job(settings, job, bus, clock) for job in job_names(settings)]
+    aliases = bus.aliases()
+    own = {stream.spec.name, *(a for a, target in aliases.items() if target == stream.spec.name)}
+    span_ms = (found["last_ms"] or 0) - (found["first_ms"] or 0)
+    return {
+        **found,
+        "rows_per_s": round(found["rows"] * 1000 / span_ms, 3) if span_ms > 0 else None,
+        "settings": stream.settings.plain(),
+        "ends": [
+            {
+                "partition": p,
+                "begin": begins[p],
+                "end": ends[p],
+                "rows": stored[p].rows,
+                "bytes": stored[p].bytes,
+                "compacted": compacted[p],
+                "first_ms": times and times[0],
+                "last_ms": times and times[1],
+            }
+            for p, times in enumerate(ranges)
+        ],
+        "readers": [
+            {
+                "job": view.job,
+                "status": view.status,
+                "input": one.operator,
+                "lag": one.lag,
+                "watermark_ms": one.watermark_ms,
+            }
+            for view in views
+            for one in view.inputs
+            if one.stream in own
+        ],
+        "writers": [view.job for view in views if own.intersection(view.outputs)],
+        "aliases": sorted(own - {stream.spec.name}),
+        "holds": {reader: list(offsets) for reader, offsets in sorted(stream.holds().items())},
+    }
+
+
+def show_stream(found: dict[str, Any]) -> None:
+    """Print what ``describe_stream`` returns."""
+    size, rate = found["bytes"], found["rows_per_s"]
+    facts = {
+        "stream": found["name"],
+        "rows": f"{found['rows']:,}" + ("" if size is None else f", {size_text(size)}"),
+        "columns": ", ".join(f"{name} {kind}" for name, kind in found["columns"].items()),
+        "key": (", ".join(found["key"]) or "-") + (", compacted" if found["compact"] else ""),
+        "event time": found["time"] or "-",
+        "rate": "-" if rate is None else f"{rate:,.6g} rows a second of event time",
+        "settings": settings_text(found["settings"]) or "default",
+        "aliases": ", ".join(found["aliases"]) or "-",
+        "written by": ", ".join(found["writers"]) or "-",
+    }
+    if found["holds"]:
+        facts["held by"] = ", ".join(
+            f"{reader} from {' '.join(map(str, offsets))}"
+            for reader, offsets in found["holds"].items()
+        )
+    show_facts(facts.items())
+    typer.echo()
+    numbers = ("begin", "end", "rows", "bytes", *(("compacted",) if found["compact"] else ()))
+    titles = ("partition", *numbers, "first event (UTC)", "last event (UTC)")
+    parts = [
+        (
+            str(part["partition"]),
+            *(_number(name, part[name]) for name in numbers),
+            time_text(part["first_ms"]),
+            time_text(part["last_ms"]),
+        )
+        for part in found["ends"]
+    ]
+    show_table(titles, parts, right=numbers)
+    readers = [
+        (
+            one["job"],
+            one["input"],
+            one["status"],
+            "-" if one["lag"] is None else f"{one['lag']:,}",
+            time_text(one["watermark_ms"]),
+        )
+        for one in found["readers"]
+    ]
+    if readers:
+        typer.echo()
+        titles = ("reader", "input", "status", "lag", "watermark (UTC)")
+        show_table(titles, readers, right=("lag",))
+
+
+def _number(name: str, value: int) -> str:
+    return size_text(value) if name == "bytes" else f"{value:,}"
+
+
+def _limit(metavar: str, help_: str) -> Any:
+    """Return an option that takes a time or a size as text."""
+    return typer.Option(metavar=metavar, help=help_, show_default=False)
+
+
+Retain = Annotated[
+    str | None, _limit("TIME", "How long to keep rows, such as 7d or 12h; none: forever.")
+]
+RetainBytes = Annotated[
+    str | None, _limit("BYTES", "How many bytes of each partition to keep; none: all.")
+]
+CompactAfter = Annotated[
+    str | None,
+    _limit("TIME", "Age from which rows are compacted, in a compacted stream; none: any."),
+]
+KeepDeletes = Annotated[
+    str | None, _limit("TIME", "How long deletes stay visible to readers, in a compacted stream.")
+]
+Hold = Annotated[str | None, _limit("TIME", "How long a silent reader holds compaction back.")]
+AddColumn = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME:TYPE[=DEFAULT]",
+        help='Column to add at the end, such as "count:int64=0"; null, or the '
+        "default, in older rows.",
+        show_default=False,
+    ),
+]
+WidenColumn = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME:TYPE",
+        help='Column to widen, such as "n:int64" for an int32.',
+        show_default=False,
+    ),
+]
+
+
+def describe(name: StreamName, as_json: Json = False, home: Home = None) -> None:
+    """Show everything about a stream: partitions, times, rates, settings, writers and readers.
+
+    Shows rows, bytes, columns, key, settings and the jobs that write the stream. For each
+    partition: first and next offset, rows, bytes and event times. For each job that reads it: lag
+    and watermark. For a compacted stream: how far it is compacted, and which readers hold it. The
+    rate is of event time: rows divided by the seconds between the first and the last event.
+
+    For example:
+
+        headrace bus describe orders
+    """
+    from headrace.clock import SystemClock
+
+    settings = settings_of(home)
+    with open_home_bus(settings) as bus:
+        found = describe_stream(settings, bus, name, SystemClock())
+    if as_json:
+        show_json(found)
+    else:
+        show_stream(found)
+
+
+def trim(
+    name: StreamName,
+    before: Annotated[
+        str | None,
+        typer.Option(
+            "--before",
+            metavar="WHERE",
+            help="A time, latest, or with --partition an offset. Default: what the "
+            "stream's settings do not keep.",
+            show_default=False,
+        ),
+    ] = None,
+    partition: Partition = None,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """Remove the oldest rows of a stream, in whole segments.
+
+    Jobs that have not read these rows stop with HR103: check with `headrace bus describe` first.
+
+    Guide: streams.
+
+    For example:
+
+        headrace bus trim orders --before 2013-01-01
+    """
+    from headrace.cli.bus.tail import Tail
+    from headrace.cli.output import count_text
+
+    with open_home_bus(settings_of(home)) as bus:
+        stream = bus.stream(name)
+        places = Tail(stream, partition).places(before, "--before") if before else None
+        was = stream.begins()
+        for each in _chosen(stream, partition):
+            stream.trim(each, None if places is None else places[each])
+        now = stream.begins()
+    gone = sum(now) - sum(was)
+    if as_json:
+        show_json({"name": name, "rows": gone, "begins": now})
+    else:
+        begins = " ".join(map(str, now))
+        typer.echo(f"stream {name}: {count_text(gone, 'row')} dropped; it begins at {begins}")
+
+
+def _chosen(stream: Stream, partition: int | None) -> Sequence[int]:
+    return range(stream.spec.partitions) if partition is None else [partition]
+
+
+def compact(
+    name: StreamName,
+    partition: Partition = None,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """Keep only the last record of each key of a compacted stream.
+
+    Appenders also do this automatically when it is worth it. Records that a job has not read yet
+    are kept.
+
+    Guide: streams.
+
+    For example:
+
+        headrace bus compact prices
+    """
+    from headrace.cli.output import count_text, size_text
+
+    with open_home_bus(settings_of(home)) as bus:
+        stream = bus.stream(name)
+        done = {each: stream.compact(each) for each in _chosen(stream, partition)}
+    if as_json:
+        show_json(*({"partition": p, **found._asdict()} for p, found in done.items()))
+        return
+    gone = sum(found.rows_before - found.rows for found in done.values())
+    freed = sum(found.bytes_before - found.bytes for found in done.values())
+    upto = " ".join(str(found.upto) for found in done.values())
+    # What is kept may take more for a while: a list of offsets that are not there any more.
+    size = f"{size_text(freed)} freed" if freed >= 0 else f"{size_text(-freed)} added"
+    typer.echo(f"stream {name}: {count_text(gone, 'row')} removed, {size}; compacted up to {upto}")
+
+
+def alias(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[ALIAS]", help="The alias.", show_default=False)
+    ] = None,
+    stream: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[STREAM]",
+            help="The stream to point it to.",
+            show_default=False,
+            autocompletion=stream_names,
+        ),
+    ] = None,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Remove the alias; the stream stays.")
+    ] = False,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """Point an alias to a stream in one step, remove an alias, or list all aliases.
+
+    Without arguments, lists all aliases.
+
+    Guide: streams.
+
+    For example:
+
+        headrace bus alias prices prices-2
+    """
+    if (name is not None and (stream is not None) == remove) or (name is None and remove):
+        raise typer.BadParameter("give ALIAS STREAM, or ALIAS --remove, or nothing for a list")
+    with open_home_bus(settings_of(home)) as bus:
+        before = bus.aliases().get(name) if name is not None else None
+        if name is not None and stream is not None:
+            bus.alias(name, stream)
+        elif name is not None:
+            bus.unalias(name)
+        known = bus.aliases()
+    if name is not None and not as_json:
+        was = f", before {before}" if before else ""
+        typer.echo(f"alias {name}: {stream or 'removed'}{was}")
+        return
+    if as_json:
+        show_json(*({"alias": one, "stream": target} for one, target in sorted(known.items())))
+        return
+    for one, target in sorted(known.items()):
+        typer.echo(f"{one} -> {target}")
+    if not known:
+        typer.echo("no aliases; make one with: headrace bus alias ALIAS STREAM")
+
+
+def configure(  # noqa: PLR0913, PLR0917 - one for each option
+    name: StreamName,
+    retain: Retain = None,
+    retain_bytes: RetainBytes = None,
+    partitions: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of partitions that get new rows.", show_default=False),
+    ] = None,
+    compact_after: CompactAfter = None,
+    keep_deletes: KeepDeletes = None,
+    hold: Hold = None,
+    add_column: AddColumn = None,
+    widen_column: WidenColumn = None,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """Change the settings of a stream in use: retention, partitions, columns, compaction.
+
+    Without options, prints the current settings.
+
+    Guide: streams, schema-evolution.
+
+    For example:
+
+        headrace bus configure orders --retain 7d --add-column "note:string"
+    """
+    from headrace.bus.spec import changes_to
+    from headrace.cli.arguments import add_columns, parse_columns
+
+    ages = {
+        "retain_ms": ("--retain", retain),
+        "compact_after_ms": ("--compact-after", compact_after),
+        "keep_deletes_ms": ("--keep-deletes", keep_deletes),
+        "hold_ms": ("--hold", hold),
+    }
+    changes: dict[str, Any] = {
+        setting: _age_ms(given, option)
+        for setting, (option, given) in ages.items()
+        if given is not None
+    }
+    if retain_bytes is not None:
+        changes["retain_bytes"] = _byte_count(retain_bytes)
+    if partitions is not None:
+        changes["partitions"] = partitions
+    with open_home_bus(settings_of(home)) as bus:
+        stream = bus.stream(name)
+        columns = partial(parse_columns, added=add_column or (), widened=widen_column or ())
+        # What is refused is so before anything is changed.
+        changes_to(stream.spec, *columns(stream.spec.schema))
+        if changes:
+            stream.configure(**changes)
+        add_columns(stream, columns)
+        found = stream.settings.plain()
+    if as_json:
+        show_json({"name": name, **found})
+    else:
+        typer.echo(f"stream {name}: {settings_text(found) or 'keeps everything'}")
+
+
+def _age_ms(text: str, option: str) -> int | None:
+    from headrace.durations import duration_ms
+
+    return None if text == "none" else duration_ms(text, option)
+
+
+def _byte_count(text: str) -> int | None:
+    if text == "none":
+        return None
+    if not text.isdecimal():
+        raise typer.BadParameter(f"--retain-bytes {text}: expected a whole number, or none")
+    return int(text)

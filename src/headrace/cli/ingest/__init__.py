@@ -1,1 +1,0 @@
-"""Rows out of files and pipes, typed by a stream's schema."""

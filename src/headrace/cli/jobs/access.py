@@ -1,0 +1,124 @@
+"""Where a job's files are, and its driver: asked by its API, else read from the job's files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from headrace.cli.options import settings_of
+
+if TYPE_CHECKING:
+    from headrace.bus.bus import Bus
+    from headrace.clock import Clock
+    from headrace.config import Settings
+    from headrace.control.client import Client
+    from headrace.control.description import JobDescription
+    from headrace.coordinator.manifest import JobState
+
+
+class JobLocation(NamedTuple):
+    """A job as its last driver left it.
+
+    ``settings`` have its durability; ``storage`` is where its epochs commit, on this host or in
+    job_dir; ``newest`` holds its newest epoch, which is a copy where this host has none.
+    """
+
+    settings: Settings
+    storage: Path
+    newest: Path
+    state: JobState
+
+
+def locate_job(
+    job: str, home: Path | None, config: Path | None, overrides: list[str] | None, clock: Clock
+) -> JobLocation:
+    """Find a job that is to be changed, however it was run: a command need not know that."""
+    from headrace.coordinator.inspection.job_reader import JobReader
+    from headrace.coordinator.job_storage import check_job_name, job_storages, newest_storage
+    from headrace.files import Files
+
+    newest = newest_storage(settings_of(home, config, overrides), check_job_name(job))
+    state = JobReader(newest, job, Files(sync=False), clock).state()
+    same = [*(overrides or []), f"state.durability={state.durability}"]
+    settings = settings_of(home, config, same)
+    return JobLocation(settings, job_storages(settings, job).storage, newest, state)
+
+
+def require_stopped(settings: Settings, job: str, clock: Clock, *, elsewhere: bool = False) -> None:
+    """Make sure that no driver of the job runs; with ``elsewhere``, none of another host."""
+    from headrace.coordinator.job_storage import newest_storage
+    from headrace.coordinator.leader_lease import driver_of
+    from headrace.errors import NotOwnerError
+
+    driver = driver_of(newest_storage(settings, job), settings.jobs_dir / job, job, clock)
+    if driver is not None and not (elsewhere and driver.is_here):
+        raise NotOwnerError(
+            f"job {job!r} is driven by {driver}; stop it first: headrace jobs stop {job}", job=job
+        )
+
+
+def show_notice(line: str) -> None:
+    """Say on stderr what is wrong although the command goes on."""
+    import typer
+
+    typer.echo(line, err=True)
+
+
+AT_ONCE = 16
+"""So many drivers are asked at the same time."""
+
+_T = TypeVar("_T")
+
+
+def driver_api(job: str, home: Path | None, timeout_s: float) -> Client:
+    """Return the API of the driver of a job, for what only a driver can do.
+
+    Raises:
+        InvalidInputError: there is none, or it cannot be asked from this host.
+    """
+    from headrace.cli.options import settings_of
+    from headrace.control.client import client_of
+
+    return client_of(settings_of(home), job, timeout_s)
+
+
+def describe_job(settings: Settings, job: str, bus: Bus, clock: Clock) -> JobDescription:
+    """Return what the driver of a job tells of it, or else its files.
+
+    Raises:
+        InvalidInputError: there is no such job.
+    """
+    (found,) = describe_jobs(settings, [job], bus, clock)
+    return found
+
+
+def describe_jobs(
+    settings: Settings, jobs: Sequence[str], bus: Bus, clock: Clock
+) -> list[JobDescription]:
+    """Return what is told of several jobs; drivers that do not answer are waited for together.
+
+    Raises:
+        InvalidInputError: there is no such job.
+    """
+    from headrace.control.description import JobDescription, describe_job
+    from headrace.coordinator.inspection.job_view import view_job
+
+    answers = _ask_driver(settings, jobs, "/v1/description", JobDescription)
+    return [
+        answer or describe_job(view_job(settings, job, bus, clock))
+        for job, answer in zip(jobs, answers, strict=True)
+    ]
+
+
+def _ask_driver(
+    settings: Settings, jobs: Sequence[str], path: str, kind: type[_T]
+) -> list[_T | None]:
+    from headrace.control.client import asked
+
+    if len(jobs) < 2:
+        return [asked(settings, job, path, kind) for job in jobs]
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(min(AT_ONCE, len(jobs))) as pool:
+        return list(pool.map(lambda job: asked(settings, job, path, kind), jobs))

@@ -1,0 +1,421 @@
+"""``headrace jobs stop``, ``savepoint`` and ``savepoints``: end a job, and keep its state."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from headrace.cli.jobs.access import locate_job, require_stopped, show_notice
+from headrace.cli.options import Config, Home, JobName, Json, Set, open_home_bus, settings_of
+from headrace.cli.output import count_text, show_json, show_line, show_table, size_text, time_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headrace.clock import Clock
+    from headrace.config import Settings
+    from headrace.control.client import Client
+    from headrace.coordinator.leader_lease import DriverProcess, MemberInfo
+    from headrace.coordinator.operations.savepoint_format import FoundSavepoint, Savepoint
+
+
+SAVEPOINT_ANSWER_S = 5.0
+MOST_S = 3_600.0
+
+To = Annotated[
+    Path | None,
+    typer.Option(
+        "--to",
+        metavar="DIR",
+        file_okay=False,
+        help="Folder to write to. Default: the job's own savepoints.",
+        show_default=False,
+    ),
+]
+Name = Annotated[
+    str | None,
+    typer.Option(
+        "--name", help="Name of the savepoint. Default: made of the time.", show_default=False
+    ),
+]
+Wait = Annotated[
+    float,
+    typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait for a running driver."),
+]
+
+
+def savepoint(
+    job: JobName,
+    name: Name = None,
+    to: To = None,
+    wait: Wait = 60.0,
+    config: Config = None,
+    overrides: Set = None,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """Create a savepoint: one committed epoch in a folder, from which other jobs can start.
+
+    The job can be running or stopped. The savepoint goes to `jobs/_savepoints/JOB` in the home, or
+    to `--to`. A driver on this host creates it between two epochs and continues. With `--to`, or
+    with settings of its own, the command creates it itself while the driver waits.
+
+    Guide: savepoints.
+
+    For example:
+
+        headrace jobs savepoint shop --name before-v2
+    """
+    saved = save(job, name, to, wait, home, config, overrides)
+    if as_json:
+        show_json(saved)
+    else:
+        show_line(saved_line(saved))
+
+
+def save(
+    job: str,
+    name: str | None,
+    to: Path | None,
+    wait: float,
+    home: Path | None,
+    config: Path | None = None,
+    overrides: list[str] | None = None,
+) -> dict[str, Any]:
+    """Save a job; return what is told of the savepoint, with the folder that it is as ``path``.
+
+    The driver does it where one answers. With ``to`` it does not, for that folder may be of this
+    host; nor with settings of one's own.
+    """
+    is_plain = not (to or config or overrides)
+    if is_plain and (told := _asked(job, name, wait, home)) is not None:
+        return {**told, "live": True}
+    from headrace.clock import SystemClock
+    from headrace.coordinator.operations.savepoint_writer import SavepointService
+    from headrace.files import Files
+
+    clock = SystemClock()
+    found = locate_job(job, home, config, overrides, clock)
+    settings = found.settings
+    if found.storage != settings.jobs_dir / job:  # a driver elsewhere cannot be asked
+        require_stopped(settings, job, clock, elsewhere=True)
+    with open_home_bus(settings) as bus:
+        folder = to and to.absolute()
+        saver = SavepointService(settings, job, bus, Files(), clock, folder, show_notice)
+        path, saved = saver.save(name, wait)
+        return {**savepoint_json(saved), "path": str(path), "live": False}
+
+
+def _asked(job: str, name: str | None, wait_s: float, home: Path | None) -> dict[str, Any] | None:
+    """Return what the driver answers; ``None``: none takes the request."""
+    from headrace.control.client import UnreachableError, reachable
+
+    client = reachable(settings_of(home), job, wait_s + SAVEPOINT_ANSWER_S)
+    if client is None:
+        return None
+    try:
+        told: dict[str, Any] = client.post("/v1/savepoint", name=name, wait_s=min(wait_s, MOST_S))
+    except UnreachableError:
+        return None
+    return told
+
+
+def _delete(job: str, name: str, folder: Path, *, as_json: bool) -> None:
+    from headrace.clock import SystemClock
+    from headrace.coordinator.operations.savepoint_format import delete_savepoint
+    from headrace.files import Files
+
+    path = delete_savepoint(folder, name, Files(), SystemClock())
+    if as_json:
+        show_json({"job": job, "deleted": str(path)})
+    else:
+        show_line(f"savepoint {name}: deleted")
+
+
+def savepoints(
+    job: JobName,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--in",
+            metavar="DIR",
+            file_okay=False,
+            help="Folder of savepoints. Default: the job's own.",
+            show_default=False,
+        ),
+    ] = None,
+    delete: Annotated[
+        str | None,
+        typer.Option("--delete", metavar="NAME", help="Savepoint to delete.", show_default=False),
+    ] = None,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """List the savepoints of a job, or delete one.
+
+    Shows epoch, time and size. Savepoints stay when the job is deleted.
+
+    Guide: savepoints.
+
+    For example:
+
+        headrace jobs savepoints shop --delete before-v2
+    """
+    from headrace.coordinator.operations.savepoint_format import list_savepoints, savepoints_dir
+
+    settings = settings_of(home)
+    there = folder or savepoints_dir(settings, job)
+    if delete is not None:
+        _delete(job, delete, there, as_json=as_json)
+        return
+    found = list(list_savepoints(there))
+    if not found:
+        _check_job(settings, job)
+    if as_json:
+        show_json({"job": job, "folder": str(there), "savepoints": [_kept_json(o) for o in found]})
+    elif found:
+        _show(found)
+    else:
+        typer.echo(f"no savepoints in {there}; make one with: headrace jobs savepoint {job}")
+
+
+def _check_job(settings: Settings, job: str) -> None:
+    from headrace.clock import SystemClock
+    from headrace.coordinator.inspection.job_reader import part_readers
+
+    part_readers(settings, job, SystemClock())  # tells which jobs there are
+
+
+def _kept_json(found: FoundSavepoint) -> dict[str, Any]:
+    told = {} if found.saved is None else savepoint_json(found.saved)
+    return {**told, "path": str(found.path), "problem": found.problem or None}
+
+
+def savepoint_json(saved: Savepoint) -> dict[str, Any]:
+    """Return a savepoint ready for JSON; times in ms."""
+    return {
+        "job": saved.job,
+        "name": saved.name,
+        "epoch": saved.epoch,
+        "time_ms": saved.time_ms,
+        "bytes": saved.bytes,
+        "files": len(saved.members()),
+        "parts": [part.state.job for part in saved.parts],
+    }
+
+
+def saved_line(saved: Mapping[str, Any]) -> str:
+    """Return what is said of a savepoint that was made."""
+    files = count_text(saved["files"], "file")
+    return (
+        f"job {saved['job']}: savepoint {saved['name']} of epoch {saved['epoch']:,}, {files}, "
+        f"{size_text(saved['bytes'])}; begin from it with: headrace run MODULE:JOB --as NAME "
+        f"--from-savepoint {saved['path']}"
+    )
+
+
+def _show(found: Sequence[FoundSavepoint]) -> None:
+    numbers = ("epoch", "files", "size")
+    rows = [
+        [one.path.name, "damaged: " + one.problem, "-", "-", "-"]
+        if one.saved is None
+        else [
+            one.saved.name,
+            time_text(one.saved.time_ms, with_ms=False),
+            f"{one.saved.epoch:,}",
+            f"{len(one.saved.members()):,}",
+            size_text(one.saved.bytes),
+        ]
+        for one in found
+    ]
+    show_table(("savepoint", "made (UTC)", *numbers), rows, right=numbers)
+
+
+if TYPE_CHECKING:
+    How = Literal["api", "signal"]
+
+POLL_S = 0.1
+STOP_ANSWER_S = 10.0
+
+
+def stop(
+    job: JobName,
+    wait: Annotated[
+        float,
+        typer.Option(
+            "--wait", metavar="SECONDS", min=0, help="How long to wait for the driver to end."
+        ),
+    ] = 60.0,
+    with_savepoint: Annotated[
+        bool, typer.Option("--savepoint", help="Create a savepoint after the stop.")
+    ] = False,
+    name: Name = None,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """Stop a running job after its current epoch; nothing is lost.
+
+    Asks the driver by its API, and waits until it has ended. A driver on this host without an API
+    gets SIGTERM. A driver on another host is stopped if it can be asked; otherwise the command
+    names it.
+
+    If you run the command again while the driver stops, a driver on this host ends at once, with
+    its process. If several processes share the job, only the driving process stops; the command
+    names the others, one of which drives next. With `--json`, `by` is `api` or `signal`, and
+    `goes_on_in` lists the processes in which the job continues.
+
+    Guide: control, savepoints, standalone.
+
+    For example:
+
+        headrace jobs stop shop --savepoint --name before-v2
+    """
+    from headrace.clock import SystemClock
+    from headrace.control.client import reachable
+    from headrace.coordinator.inspection.job_view import view_job
+
+    settings, clock = settings_of(home), SystemClock()
+    before = _members(settings, job)
+    driver, client = _driver(settings, job, clock), reachable(settings, job, STOP_ANSWER_S)
+    how = _ask(settings, job, driver, client, clock)
+    if how == "signal":  # whoever left the word of an API need not be whom the signal went to
+        client = None
+    process = client.place.process if client is not None else driver and driver.process
+    _await(settings, job, driver, client, wait, clock)
+    with open_home_bus(settings) as bus:
+        after = view_job(settings, job, bus, clock)
+    epoch = None if after.state is None else after.state.epoch
+    goes_on = _left(before, process)
+    if not as_json:
+        show_line(_line(job, epoch, process, goes_on))
+    told: dict[str, object] = {"job": job, "process": process, "epoch": epoch, "by": how}
+    told["goes_on_in"] = goes_on
+    if with_savepoint:
+        saved = save(job, name, None, wait, home)
+        told["savepoint"] = saved
+        if not as_json:
+            show_line(saved_line(saved))
+    if as_json:
+        show_json(told)
+
+
+def _members(settings: Settings, job: str) -> list[MemberInfo]:
+    from headrace.coordinator.job_storage import check_job_name, newest_storage
+    from headrace.coordinator.leader_lease import read_members
+
+    return read_members(newest_storage(settings, check_job_name(job)))
+
+
+def _left(members: list[MemberInfo], process: int | None) -> list[int]:
+    """Return the processes that share the job of a driver that has gone."""
+    from headrace.coordinator.job_storage import is_alive
+
+    own = os.uname().nodename
+    is_theirs = any(one.drives and one.process == process for one in members)
+    return [
+        one.process
+        for one in (members if is_theirs else ())
+        if not one.drives and (one.host != own or is_alive(one.process))
+    ]
+
+
+def _driver(settings: Settings, job: str, clock: Clock) -> DriverProcess | None:
+    from headrace.coordinator.job_storage import check_job_name, newest_storage
+    from headrace.coordinator.leader_lease import driver_of
+
+    return driver_of(
+        newest_storage(settings, check_job_name(job)), settings.jobs_dir / job, job, clock
+    )
+
+
+def _ask(
+    settings: Settings, job: str, driver: DriverProcess | None, client: Client | None, clock: Clock
+) -> How:
+    """Ask the driver to stop: by its API, else on this host by a signal; return how.
+
+    One that is stopping already gets the signal, which then ends it at once, as a second Ctrl-C.
+    """
+    from headrace.control.client import SilentError, UnreachableError
+    from headrace.control.job_handle import Stop
+    from headrace.errors import InvalidInputError, NotOwnerError
+
+    if client is not None:
+        try:
+            is_stopping = client.do(Stop()).was == "stopping"
+            if not (is_stopping and client.is_here):
+                return "api"
+        except SilentError:  # it is busy, or frozen: a signal might come on top of the request
+            return "api"
+        except (UnreachableError, InvalidInputError):  # it goes, or this is not its API
+            pass
+    if driver is None:
+        status = _status(settings, job, clock)
+        raise InvalidInputError(f"job {job!r} does not run; its status is {status}")
+    if not driver.is_here:
+        raise NotOwnerError(
+            f"job {job!r} is driven by {driver}, whose API this host cannot ask; stop it there, "
+            f"with: headrace jobs stop {job}",
+            job=job,
+        )
+    if _driver(settings, job, clock) == driver:  # it may have ended while its API was asked
+        with suppress(ProcessLookupError):
+            os.kill(driver.process, signal.SIGTERM)
+    return "signal"
+
+
+def _status(settings: Settings, job: str, clock: Clock) -> str:
+    from headrace.coordinator.inspection.job_view import view_job
+
+    with open_home_bus(settings) as bus:
+        return view_job(settings, job, bus, clock).status
+
+
+def _await(
+    settings: Settings,
+    job: str,
+    driver: DriverProcess | None,
+    client: Client | None,
+    wait_s: float,
+    clock: Clock,
+) -> None:
+    from headrace.clock import Deadline
+    from headrace.errors import UnavailableError
+
+    deadline = Deadline(clock, wait_s)
+    while not _is_gone(settings, job, driver, client, clock):
+        if deadline.expired:
+            who = driver or "the driver"
+            raise UnavailableError(
+                f"{who} of job {job!r} was asked to stop and still runs after {wait_s:.0f} s; "
+                "wait longer with --wait, or ask again: the second time it ends at once",
+                job=job,
+            )
+        clock.sleep(POLL_S)
+
+
+def _is_gone(
+    settings: Settings, job: str, driver: DriverProcess | None, client: Client | None, clock: Clock
+) -> bool:
+    if driver is not None and _driver(settings, job, clock) == driver:
+        return False
+    # Of a driver elsewhere its word may be all that is seen from here.
+    return client is None or client.has_ended
+
+
+def _line(job: str, epoch: int | None, process: int | None, goes_on: list[int]) -> str:
+    from headrace.cli.jobs.inspect import stopped_line
+
+    if not goes_on:
+        return stopped_line(job, epoch)
+    is_one = len(goes_on) == 1
+    others = f"process{'' if is_one else 'es'} {', '.join(map(str, goes_on))}"
+    return (
+        f"job {job}: process {process} has left it after epoch {epoch}; {others}, which "
+        f"share{'s' if is_one else ''} it, {'goes' if is_one else 'go'} on: headrace jobs stop "
+        f"{job}, once more, stops the one that drives next"
+    )

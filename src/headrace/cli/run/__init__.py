@@ -1,0 +1,3 @@
+"""``headrace run`` and ``headrace backfill``, and how a run is shown."""
+
+from __future__ import annotations

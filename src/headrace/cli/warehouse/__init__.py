@@ -1,1 +1,0 @@
-"""``headrace warehouse``: tables that jobs write by day."""

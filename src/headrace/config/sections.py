@@ -1,0 +1,330 @@
+"""Groups of settings with rules of their own.
+
+Durability, start positions, alerts, traces, bus and warehouse. ``Section`` is what all groups
+have in common. ``settings`` joins them into the tree.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from headrace.durations import duration_ms, duration_text, moment_ms
+from headrace.errors import InvalidInputError
+
+MIB = 1 << 20
+
+
+class Section(BaseModel):
+    """What all groups of settings have: frozen, and closed to unknown names."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, hide_input_in_errors=True
+    )
+
+
+def _absolute(path: object) -> object:
+    return Path(path).expanduser().absolute() if isinstance(path, str | Path) else path
+
+
+Folder = Annotated[Path, BeforeValidator(_absolute)]
+
+
+def _spark_text(value: object) -> object:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | float) else value
+
+
+SPARK_TEXT = Annotated[str, BeforeValidator(_spark_text)]
+"""What Spark takes for its settings and options: text, numbers, true and false."""
+
+
+EARLIEST, LATEST = "earliest", "latest"
+StartPosition = str | int
+
+
+def read_start(value: object, what: str = "start") -> StartPosition:
+    """Return ``earliest``, ``latest``, or milliseconds since 1970, UTC.
+
+    Args:
+        value: one of the words, a datetime, or its text such as ``2013-01-31T05:15``; without
+            a zone it is UTC.
+        what: what it is for, for the error.
+
+    Raises:
+        InvalidInputError: none of these.
+    """
+    if value in (EARLIEST, LATEST):
+        return str(value)
+    at = value
+    if isinstance(value, str):
+        try:
+            at = datetime.fromisoformat(value)
+        except ValueError:
+            at = None
+    if not isinstance(at, datetime):
+        raise InvalidInputError(
+            f"{what} is {value!r}; expected earliest, latest, or a time such as 2013-01-31T05:15"
+        )
+    return moment_ms(at)
+
+
+_BACKUP = re.compile(r"backup\(\s*(\d+)\s*(ms|s|m|h)\s*\)")
+_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+
+EPOCH_PROMISE = (
+    "exactly once: state and outputs of a committed epoch survive the loss of any process or host, "
+    "because epochs commit to job_dir"
+)
+BACKUP_PROMISE = (
+    "exactly once while this host's disk lives, because epochs commit to it; if it is lost, state "
+    "goes back to the last copy in job_dir, made every {every} while job_dir answers, the input is "
+    "read again from there, and later outputs appear again: at least once"
+)
+
+
+@dataclass(frozen=True)
+class Durability:
+    """When state is safe, and from what.
+
+    ``interval_ms`` is that of the copies of ``backup(interval)``; ``None``: every epoch is
+    committed to job_dir itself.
+    """
+
+    interval_ms: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Durability:
+        """Read ``epoch`` or ``backup(30s)``.
+
+        Raises:
+            ValueError: anything else, or an interval of zero.
+        """
+        if text.strip() == "epoch":
+            return cls()
+        found = _BACKUP.fullmatch(text.strip())
+        if found is None or int(found[1]) == 0:
+            raise ValueError("epoch, or backup(interval) such as backup(30s), is expected")
+        return cls(int(found[1]) * _UNITS[found[2]])
+
+    @property
+    def is_backup(self) -> bool:
+        """Say whether epochs commit to the host's own disk."""
+        return self.interval_ms is not None
+
+    @property
+    def promise(self) -> str:
+        """Return what is promised, in a sentence."""
+        return BACKUP_PROMISE.format(every=self._every) if self.is_backup else EPOCH_PROMISE
+
+    @property
+    def _every(self) -> str:
+        interval = self.interval_ms or 0
+        unit = next(u for u in ("h", "m", "s", "ms") if interval % _UNITS[u] == 0)
+        return f"{interval // _UNITS[unit]}{unit}"
+
+    def __str__(self) -> str:
+        """Return it as the setting has it."""
+        return f"backup({self._every})" if self.is_backup else "epoch"
+
+
+Kind = Literal["lag", "no_output", "restart_loop", "standby_behind", "clock_jump"]
+Place = Literal["log", "webhook", "stream"]
+
+_COUNTED = {"lag": "rows", "restart_loop": "starts", "standby_behind": "epochs"}
+_LASTING = ("no_output", "restart_loop")
+
+
+def _milliseconds(value: object) -> object:
+    return duration_ms(value, "for", least=0) if isinstance(value, str) else value
+
+
+class AlertRule(BaseModel):
+    """One rule: what is watched, from where on it is too much, for how long, and who is told.
+
+    ``above`` counts rows of lag, starts of drivers, or epochs that the last standby is behind. A
+    rule fires once that was so ``for`` as long as it says; of ``restart_loop`` that is the time in
+    which starts are counted. Without ``to`` it tells the log, and whatever else ``alerts`` names.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    kind: Kind
+    above: int | None = Field(None, ge=0)
+    for_ms: Annotated[int, BeforeValidator(_milliseconds)] = Field(0, alias="for", ge=0)
+    to: tuple[Place, ...] | None = None
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> AlertRule:
+        if self.kind in _COUNTED and self.above is None:
+            raise ValueError(f"kind {self.kind} needs above, a number of {_COUNTED[self.kind]}")
+        if self.kind not in _COUNTED and self.above is not None:
+            raise ValueError(f"kind {self.kind} has no above; leave it out")
+        if self.kind in _LASTING and not self.for_ms:
+            raise ValueError(f'kind {self.kind} needs for, a duration such as "10m"')
+        if self.to == ():
+            raise ValueError("to is empty; name log, webhook or stream, or leave it out")
+        return self
+
+    @property
+    def text(self) -> str:
+        """What it watches, in words."""
+        lasting = f" for {duration_text(self.for_ms)}" if self.for_ms else ""
+        match self.kind:
+            case "lag":
+                return f"lag above {self.above:,} rows{lasting}"
+            case "no_output":
+                return f"no output{lasting}"
+            case "restart_loop":
+                return f"more than {self.above:,} starts within {duration_text(self.for_ms)}"
+            case "clock_jump":
+                return f"the clock of the driver's host is not believed{lasting}"
+            case "standby_behind":
+                return f"a standby more than {self.above:,} epochs behind{lasting}"
+
+
+def read_rules(value: object) -> tuple[AlertRule, ...]:
+    """Return rules from what a settings file has, or from the same in JSON.
+
+    Raises:
+        ValueError: which rule is wrong, and how.
+    """
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"it is no JSON: {error}") from error
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise ValueError("tables [[alerts.rules]] are expected")
+    rules = tuple(_rule(number, one) for number, one in enumerate(value, 1))
+    names = [rule.name for rule in rules]
+    if doubled := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"two rules are called {doubled[0]!r}; each needs a name of its own")
+    return rules
+
+
+def _rule(number: int, found: object) -> AlertRule:
+    if isinstance(found, AlertRule):
+        return found
+    if not isinstance(found, Mapping):
+        raise ValueError(f"rule {number} is {found!r}; a table is expected")
+    given: dict[str, Any] = dict(found)
+    if isinstance(given.get("to"), list):
+        given["to"] = tuple(given["to"])
+    try:
+        return AlertRule.model_validate(given, strict=True, by_name=False, by_alias=True)
+    except ValidationError as error:
+        which = f"rule {number} ({given['name']})" if given.get("name") else f"rule {number}"
+        raise ValueError(f"{which}: {_reason(error)}") from error
+
+
+def _reason(error: ValidationError) -> str:
+    """Say what is wrong first, in the words of the rule."""
+    found = error.errors()[0]
+    where = ".".join(str(part) for part in found["loc"][:1])
+    if found["type"] == "extra_forbidden":
+        fields = ["name", "kind", "above", "for", "to"]
+        return f"unknown {where}; expected {', '.join(fields)}"
+    if found["type"] == "missing":
+        return f"{where} is missing"
+    reason = str(found["msg"]).removeprefix("Value error, ")
+    return f"{where} is {found['input']!r}: {reason}" if where and "is '" not in reason else reason
+
+
+class ObserveSettings(Section):
+    """What is looked at beside the results."""
+
+    hot_keys: bool = Field(
+        True, description="sample rows that go through `partition_by` to find its heaviest keys"
+    )
+
+
+class AlertSettings(Section):
+    """What is wrong with a job, and who is told."""
+
+    rules: Annotated[tuple[AlertRule, ...], BeforeValidator(read_rules)] = Field(
+        (), description="tables `[[alerts.rules]]`, or the same in JSON: when to alert"
+    )
+    webhook: str | None = Field(
+        None,
+        pattern=r"^https?://\S+$",
+        description="URL that alerts are posted to as JSON; ${NAME} is taken from the environment",
+    )
+    stream: str | None = Field(
+        None, min_length=1, description="stream that alerts are appended to, created if needed"
+    )
+
+
+class TracingSettings(Section):
+    """OpenTelemetry traces of epochs."""
+
+    endpoint: str | None = Field(
+        None,
+        pattern=r"^https?://\S+$",
+        description="URL that traces of epochs are sent to by OTLP over HTTP, such as "
+        "http://localhost:4318; none: no traces",
+    )
+    sample: float = Field(1.0, ge=0, le=1, description="share of epochs that are traced")
+
+
+class BusSettings(Section):
+    """How streams are written."""
+
+    fsync: Literal["always", "interval", "never"] = Field(
+        "always",
+        description="when an append survives a power failure; always: at its return; "
+        "interval: within the interval; never: when the system writes it. The "
+        "death of a process loses nothing",
+    )
+    fsync_interval_ms: int = Field(200, ge=1, description="the interval of fsync = interval")
+    segment_bytes: int = Field(64 * MIB, ge=4096, description="size at which a new file begins")
+    adopt_bytes: int = Field(
+        4 * MIB, ge=0, description="output segments of this size or more are adopted without a copy"
+    )
+    compact_bytes: int = Field(
+        64 * MIB,
+        ge=4096,
+        description="least new bytes in a partition of a compacted stream before it is "
+        "compacted automatically; there must also be as many as compacted ones",
+    )
+    batch_bytes: int = Field(64 * MIB, ge=1024, description="largest batch of an append")
+    record_bytes: int = Field(8 * MIB, ge=64, description="largest record of an append")
+    seal_after_s: float = Field(
+        10.0,
+        gt=0,
+        description="wait after which a frozen process that has the lock of a partition is "
+        "kept out of it; it appends again when it wakes up",
+    )
+
+
+class WarehouseSettings(Section):
+    """Tables that jobs write by day."""
+
+    dir: Folder | None = Field(
+        None,
+        description="folder of all tables, which the drivers' hosts can reach; none: "
+        "warehouse, below home",
+    )
+    file_bytes: int = Field(
+        128 * MIB,
+        ge=1024,
+        description="target size of a file of a day; files below half of it are merged",
+    )
+    merge_files: int = Field(
+        32, ge=2, description="number of small files of an incomplete day that are merged"
+    )
+    keep_s: float = Field(
+        3600.0,
+        ge=0,
+        description="how long merged or removed files are kept for readers that have already "
+        "started",
+    )

@@ -1,1 +1,0 @@
-"""Alerts: rules that are looked at while a job runs, and who is told when one fires."""

@@ -1,0 +1,137 @@
+"""All that observes a driver while it runs, begun and ended as one with its run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from headrace.bus.bus import Bus
+from headrace.clock import Clock
+from headrace.config import Settings
+from headrace.control.alerts import AlertWatch
+from headrace.control.history import SampleLog, Sampler
+from headrace.control.job_status import JobStatus
+from headrace.control.quiesce import HoldResponder, MergeHold
+from headrace.control.server import ControlServer
+from headrace.control.tracing import epoch_tracer
+from headrace.coordinator.driver_loop import JobControl
+from headrace.coordinator.epoch_records import EpochSummary
+from headrace.coordinator.job_group import JobGroup
+from headrace.coordinator.job_run import RunListeners
+from headrace.coordinator.job_storage import job_storages
+from headrace.files import Files
+
+
+class DriverObservers:
+    """What a driver lets others see and ask, and whom it tells by itself.
+
+    Args:
+        job: its name.
+        settings: of the run.
+        control: what requests set.
+        bus: for the stream of alerts.
+        clock: where time comes from.
+        tell: takes lines on what is wrong; from any thread.
+
+    Raises:
+        InvalidInputError: alerts or traces cannot be sent where the settings say.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        settings: Settings,
+        control: JobControl,
+        bus: Bus,
+        clock: Clock,
+        tell: Callable[[str], None],
+    ) -> None:
+        storage, wanted, files = (
+            job_storages(settings, job).storage,
+            settings.control,
+            Files(sync=False),
+        )
+        self.board = JobStatus(job, settings, control, clock)
+        self._hold = MergeHold(settings, job, control, tell)
+        self.board.hold = self._hold.look
+        self._answers = HoldResponder(storage, self._hold.look, files, clock)
+        self._clock, self._serves = clock, wanted.enabled
+        self._server = ControlServer(self.board, storage, wanted.host, wanted.port, files, clock)
+        self._sampler = Sampler(self.board, SampleLog(storage), clock)
+        self._alerts = AlertWatch(
+            self.board, bus, storage=storage, files=files, clock=clock, tell=tell
+        )
+        self._tracer = epoch_tracer(settings, job, tell)
+
+    def ready(self, parts: JobGroup) -> None:
+        """Begin, once the parts of the job have."""
+        self.board.ready(parts)
+        self._hold.look()  # a merge may have begun under the driver before
+        self._answers.start()
+        if self._serves:
+            self._server.start()
+        self._sampler.start()
+        self._alerts.start()
+
+    def observe(self, summary: EpochSummary) -> None:
+        """Learn of an epoch; returns at once."""
+        self.board.observe(summary)
+        if self._tracer is not None:
+            self._tracer.observe(summary, self._clock.now_ms())
+
+    def close(self) -> None:
+        """Take the last sample, look a last time, send what is left; within seconds."""
+        self._sampler.stop()
+        self._alerts.stop()
+        if self._tracer is not None:
+            self._tracer.close()
+        self._server.stop()
+        self._answers.close()
+        self._hold.close()
+
+
+class ObservedRun:
+    """What looks at a driver, put before the listeners of its run.
+
+    Args:
+        job: its name.
+        settings: of the run.
+        control: what requests set.
+        bus: for the stream of alerts.
+        clock: where time comes from.
+        told: the listeners.
+
+    Raises:
+        InvalidInputError: alerts or traces cannot be sent where the settings say.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        settings: Settings,
+        control: JobControl,
+        bus: Bus,
+        clock: Clock,
+        told: RunListeners,
+    ) -> None:
+        self._watch = DriverObservers(job, settings, control, bus, clock, told.notice)
+        self._told = told
+
+    @property
+    def listeners(self) -> RunListeners:
+        """What the run is to tell."""
+        return replace(self._told, on_parts=self._begin, on_epoch=self._observe)
+
+    def _begin(self, parts: JobGroup) -> None:
+        self._watch.ready(parts)
+        if self._told.on_parts is not None:
+            self._told.on_parts(parts)
+
+    def _observe(self, summary: EpochSummary) -> None:
+        self._watch.observe(summary)
+        if self._told.on_epoch is not None:
+            self._told.on_epoch(summary)
+
+    def close(self) -> None:
+        """Look no more."""
+        self._watch.close()

@@ -1,0 +1,383 @@
+"""A job that commands are given to, however its driver is reached, or without one.
+
+``JobHandle.ask`` runs a command of ``coordinator.commands`` between two epochs of each part that
+it concerns. In the driver's process that is by queues (``DriverHandle``), from another process by
+request files (``RequestHandle``), and where no driver runs under the job's lock and a generation
+(``StoppedHandle``). A ``ControlCommand`` is done at once, by the driver's process.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import msgspec
+
+from headrace.bus.bus import Bus
+from headrace.clock import Clock
+from headrace.config import Settings
+from headrace.control.job_status import JobStatus
+from headrace.coordinator.commands import (
+    Command,
+    CutAnswer,
+    Drain,
+    Request,
+    RequestChannel,
+    Restart,
+    RestartAnswer,
+)
+from headrace.coordinator.deployment import open_copier
+from headrace.coordinator.drain import commit_drain
+from headrace.coordinator.inspection.job_reader import JobReader
+from headrace.coordinator.manifest import JobState
+from headrace.coordinator.manifest_writer import (
+    FencedManifestWriter,
+    JobGeneration,
+    fenced_writer,
+    generation_of,
+)
+from headrace.coordinator.operations.savepoint_format import Savepoint
+from headrace.coordinator.operations.savepoint_writer import SavepointService
+from headrace.coordinator.rescale import commit_rescale
+from headrace.errors import InvalidInputError
+from headrace.files import Files
+
+NOBODY_MERGES = "nobody merges into job"
+"""What a driver answers by its API that sees nobody who has the lock of merges."""
+
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True)
+class Done:
+    """The status that a job has since."""
+
+    status: str
+
+
+@dataclass(frozen=True)
+class StopDone:
+    """The status that a job has since it was asked to stop, and the one before."""
+
+    status: str
+    was: str = ""
+
+
+@dataclass(frozen=True)
+class ClockDone:
+    """How far the clock was ahead so far, below 0 behind; 0: it was believed."""
+
+    was_off_ms: int
+
+
+class ControlCommand(msgspec.Struct, Generic[_Answer], frozen=True):
+    """Something that a driver's process does at once.
+
+    ``path`` is its route; ``answer`` is the type of its answer.
+    """
+
+    path: ClassVar[str]
+    answer: ClassVar[type[Any]]
+
+    def run(self, board: JobStatus) -> _Answer:
+        """Do it.
+
+        Raises:
+            InvalidInputError: it cannot be done.
+        """
+        raise NotImplementedError
+
+
+class Pause(ControlCommand[Done], frozen=True):
+    """Begin no epoch until the job is resumed."""
+
+    path: ClassVar[str] = "/v1/pause"
+    answer: ClassVar[type[Any]] = Done
+
+    def run(self, board: JobStatus) -> Done:
+        """Set the flag; the epoch under way is committed."""
+        board.control.paused.set()
+        return Done(board.status)
+
+
+class Resume(ControlCommand[Done], frozen=True):
+    """Begin epochs again."""
+
+    path: ClassVar[str] = "/v1/resume"
+    answer: ClassVar[type[Any]] = Done
+
+    def run(self, board: JobStatus) -> Done:
+        """Clear the flag."""
+        board.control.paused.clear()
+        return Done(board.status)
+
+
+class Finish(ControlCommand[Done], frozen=True):
+    """Read the inputs to their current ends, close all windows, and end for good."""
+
+    path: ClassVar[str] = "/v1/finish"
+    answer: ClassVar[type[Any]] = Done
+
+    def run(self, board: JobStatus) -> Done:
+        """Set the flag; a pause is over."""
+        board.control.paused.clear()
+        board.control.finish.set()
+        return Done(board.status)
+
+
+class Stop(ControlCommand[StopDone], frozen=True):
+    """End the epoch under way, and the driver."""
+
+    path: ClassVar[str] = "/v1/stop"
+    answer: ClassVar[type[Any]] = StopDone
+
+    def run(self, board: JobStatus) -> StopDone:
+        """Set the flag."""
+        was = board.status
+        board.control.stop.set()
+        return StopDone(board.status, was)
+
+
+class Hold(ControlCommand[Done], frozen=True):
+    """Begin no epoch while a process merges into the job."""
+
+    path: ClassVar[str] = "/v1/hold"
+    answer: ClassVar[type[Any]] = Done
+
+    def run(self, board: JobStatus) -> Done:
+        """Look at the lock of merges."""
+        if not board.hold():
+            raise InvalidInputError(f"{NOBODY_MERGES} {board.job!r}; see headrace jobs merge")
+        return Done(board.status)
+
+
+class AcceptClock(ControlCommand[ClockDone], frozen=True):
+    """Believe the clock of the driver's host as it is."""
+
+    path: ClassVar[str] = "/v1/accept-clock"
+    answer: ClassVar[type[Any]] = ClockDone
+
+    def run(self, board: JobStatus) -> ClockDone:
+        """Forget the doubt."""
+        doubt = board.accept_clock()
+        return ClockDone(0 if doubt is None else doubt.off_ms)
+
+
+class JobHandle(ABC):
+    """A job that commands are given to."""
+
+    @abstractmethod
+    def states(self) -> Mapping[Path, JobState]:
+        """Return the state of each part, by storage."""
+
+    @abstractmethod
+    def ask_part(self, root: Path, command: Command[_Answer], wait_s: float) -> _Answer:
+        """Have a command run on the part with this storage.
+
+        Raises:
+            UnavailableError: the driver does not answer.
+        """
+
+    def ask(self, command: Command[_Answer], wait_s: float) -> dict[Path, _Answer]:
+        """Have a command run on each part that it concerns, one after the other.
+
+        Args:
+            command: what is to be done.
+            wait_s: for the answer of each part; what is not done by then is taken back.
+
+        Returns:
+            The answers, by storage of the part.
+
+        Raises:
+            InvalidInputError: it cannot be done; no part was asked, or one refused.
+            UnavailableError: the job has not begun, or its driver does not answer.
+        """
+        return {
+            root: command.accept(self.ask_part(root, command, wait_s))
+            for root in command.concerns(self.states())
+        }
+
+    def drain(self, command: Drain, wait_s: float) -> str:
+        """Empty a host, or use it again; returns its identity; errors as of ``ask``."""
+        return list(self.ask(command, wait_s).values())[-1].host
+
+    def restart(self, command: Restart, wait_s: float) -> list[str]:
+        """Replace processes; returns the hosts that got some; errors as of ``ask``."""
+        answers = self.ask(command, wait_s).values()
+        return sorted({host for one in answers for host in one.hosts})
+
+
+@dataclass(frozen=True)
+class DriverHandle(JobHandle):
+    """The job that this process drives; from any other thread than its driver's.
+
+    Args:
+        storage: of the first part; those of the others are beside it.
+        board: of the driver.
+        files: the file system.
+        clock: for names.
+    """
+
+    storage: Path
+    board: JobStatus
+    files: Files
+    clock: Clock
+
+    def states(self) -> Mapping[Path, JobState]:
+        """Return the states after the last epochs."""
+        return {self.storage.with_name(state.job): state for state in self.board.states}
+
+    def ask_part(self, root: Path, command: Command[_Answer], wait_s: float) -> _Answer:
+        """Hand it to the loop of the part's driver."""
+        return self.board.commands(root.name).ask(command, wait_s)
+
+    def do(self, command: ControlCommand[_Answer]) -> _Answer:
+        """Do it at once; raises as the command does."""
+        answer = command.run(self.board)
+        self.board.wake()
+        return answer
+
+    def save(self, name: str | None, wait_s: float) -> tuple[Path, Savepoint]:
+        """Make a savepoint of the job with its own, between two epochs of each part.
+
+        Args:
+            name: of the savepoint; made of the time when left out.
+            wait_s: for each part.
+
+        Raises:
+            InvalidInputError: the name is taken, or nothing could go on from the job.
+            UnavailableError: the job has not begun, or its driver does not answer.
+        """
+        board = self.board
+        saver = SavepointService(board.settings, board.job, board.bus, self.files, self.clock)
+        return saver.save_running(name, wait_s, self.ask_part)
+
+
+@dataclass(frozen=True)
+class RequestHandle(JobHandle):
+    """A job that another process drives.
+
+    Args:
+        parts: states of its parts, by storage.
+        files: the file system.
+        clock: for names and waiting.
+    """
+
+    parts: Mapping[Path, JobState]
+    files: Files
+    clock: Clock
+
+    def states(self) -> Mapping[Path, JobState]:
+        """Return the states as they were found."""
+        return self.parts
+
+    def ask_part(self, root: Path, command: Command[_Answer], wait_s: float) -> _Answer:
+        """Leave a request file."""
+        return RequestChannel(root, self.files, self.clock, type(command)).ask(command, wait_s)
+
+
+@dataclass(frozen=True)
+class StoppedHandle(JobHandle):
+    """A job without a driver, whose ``DriverLock`` the caller holds; see ``stopped_job``.
+
+    Args:
+        parts: states of its parts, by storage, the first part's first.
+        settings: with the durability that the job was last run with.
+        job: its name.
+        bus: outputs of the last epoch may have to be published first.
+        files: the file system.
+        clock: time and names.
+        generation: under which all parts are opened.
+        tell: takes a line when something is wrong although it goes on.
+    """
+
+    parts: Mapping[Path, JobState]
+    settings: Settings
+    job: str
+    bus: Bus
+    files: Files
+    clock: Clock
+    generation: JobGeneration
+    tell: Callable[[str], None] = lambda line: None
+
+    def states(self) -> Mapping[Path, JobState]:
+        """Return the states as they were found."""
+        return self.parts
+
+    def ask_part(self, root: Path, command: Command[_Answer], wait_s: float) -> _Answer:
+        """Open the part under the handle's generation, and run the command."""
+        del wait_s
+        job, copier = self.parts[root].job, None
+        where = self.bus, self.files, self.clock
+        if root == next(iter(self.parts)):
+            copier = open_copier(self.settings, self.job, self.clock, self.files, self.tell)
+        with fenced_writer(root, job, *where, copier, self.generation) as (writer, publish):
+            part = StoppedPart(root, writer, publish, *where)
+            answer = command.run(part, Request.of(command, self.clock))
+            assert answer is not None  # all can be done at once where no epoch follows
+            return answer
+
+
+def stopped_job(
+    parts: Mapping[Path, JobState],
+    settings: Settings,
+    job: str,
+    bus: Bus,
+    files: Files,
+    clock: Clock,
+    tell: Callable[[str], None] = lambda line: None,
+) -> StoppedHandle:
+    """Return the handle of a job without a driver; arguments as of ``StoppedHandle``."""
+    generation = generation_of(next(iter(parts)), job, bus, files, clock)
+    return StoppedHandle(parts, settings, job, bus, files, clock, generation, tell)
+
+
+@dataclass(frozen=True)
+class StoppedPart:
+    """A part that no driver runs, opened under a generation; an ``OpenPart``.
+
+    Args:
+        root: the part's storage.
+        writer: that has begun.
+        publish: brings out the outputs of the last epoch, unless that was done.
+        bus: the streams.
+        files: the file system.
+        clock: for when it was.
+    """
+
+    root: Path
+    writer: FencedManifestWriter
+    publish: Callable[[], None]
+    bus: Bus
+    files: Files
+    clock: Clock
+    is_paused: ClassVar[bool] = True
+
+    @property
+    def state(self) -> JobState:
+        """The part's state after its last epoch."""
+        return self.writer.state
+
+    def rescale(self, tasks: int, stage: str | None) -> JobState:
+        """Give it another number of tasks."""
+        commit_rescale(self.writer, tasks, stage, self.clock, self.publish)
+        return self.writer.state
+
+    def drain(self, command: Drain) -> str:
+        """Mark a host, or take the mark away."""
+        return commit_drain(self.writer, command.named, self.clock, self.publish, undo=command.undo)
+
+    def cut(self) -> CutAnswer:
+        """Publish all outputs of the last epoch, and return where they end."""
+        self.publish()
+        state = self.writer.state
+        sends = JobReader(self.root, state.job, self.files, self.clock).catalog(state).sends
+        return CutAnswer(state.epoch, {name: self.bus.stream(name).ends() for name in sends})
+
+    def restart(self, request: Request[RestartAnswer] | None) -> RestartAnswer | None:
+        """Refuse: there is no process."""
+        del request
+        raise InvalidInputError(f"job {self.state.job!r} does not run", job=self.state.job)

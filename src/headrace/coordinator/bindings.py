@@ -1,0 +1,289 @@
+"""Binds what a graph names to what is there: streams, files of broadcast stores, servers.
+
+Streams by aliases and patterns. Files are read once at the start and kept in the job's storage
+by digest, so every host reads the same rows whatever becomes of the user's file, and a changed
+file is a new version at the next start: Parquet, CSV and JSON lines; everything else is a
+mistake. Remote stores that name no server get the one of the settings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+
+from headrace.bus.bus import Bus
+from headrace.coordinator.job_storage import JobStorage
+from headrace.errors import InvalidInputError
+from headrace.files import disk_error
+from headrace.graph.operators import (
+    Input,
+    JobGraph,
+    Merge,
+    Operator,
+    Process,
+    SendTo,
+    StoreSpec,
+    is_pattern,
+)
+from headrace.graph.shared_stores import BroadcastSpec
+from headrace.plan.dead_letters import has_dead_letters
+from headrace.plan.flows import TableFile
+from headrace.plan.parts import STREAM_SUFFIX
+from headrace.plan.stages import MARK
+from headrace.records.schema import normalise
+
+
+def with_store_servers(graph: JobGraph, url: str | None, *, absent_ok: bool = False) -> JobGraph:
+    """Return the graph with the address of every remote store.
+
+    Args:
+        graph: of the job.
+        url: the setting ``remote.url``.
+        absent_ok: leave out what nobody gave: enough to look at.
+
+    Raises:
+        InvalidInputError: a remote store has no address.
+    """
+
+    def given(spec: StoreSpec) -> StoreSpec:
+        if spec.remote is None or spec.remote.url is not None:
+            return spec
+        if url is None and not absent_ok:
+            raise InvalidInputError(
+                f"store {spec.name!r} is remote but has no address; give hr.store(url=...), or the "
+                "setting remote.url",
+                store=spec.name,
+            )
+        return replace(spec, remote=replace(spec.remote, url=url))
+
+    def bound(operator: Operator) -> Operator:
+        if not isinstance(operator, Process):
+            return operator
+        return replace(operator, stores=tuple(map(given, operator.stores)))
+
+    return replace(graph, operators=tuple(map(bound, graph.operators)))
+
+
+TABLES_FOLDER = "tables"
+SUFFIXES = {".parquet": "parquet", ".csv": "csv", ".jsonl": "ndjson", ".ndjson": "ndjson"}
+
+
+@dataclass(frozen=True)
+class LoadedFile:
+    """A file as it was read: what the plan says of it, and the bytes to store."""
+
+    bound: TableFile
+    data: bytes
+
+
+def broadcast_specs(graph: JobGraph) -> dict[str, BroadcastSpec]:
+    """Return the broadcast stores of a graph, by name."""
+    return {table.name: table for o in graph.operators for table in o.broadcast_stores}
+
+
+def load_table_files(graph: JobGraph, *, absent_ok: bool = False) -> dict[str, LoadedFile]:
+    """Read the files of a graph's broadcast stores, by the path that the user gave.
+
+    Args:
+        graph: of the job.
+        absent_ok: leave out a file that does not exist if its schema is given.
+
+    Raises:
+        InvalidInputError: a file is missing, of an unknown kind, or does not fit its schema.
+        UnavailableError: it cannot be read.
+    """
+    loaded = {}
+    for spec in broadcast_specs(graph).values():
+        if spec.file is not None and (
+            Path(spec.file).exists() or not (absent_ok and spec.schema is not None)
+        ):
+            loaded[spec.file] = _load(spec, Path(spec.file))
+    return loaded
+
+
+def store_table_files(loaded: Iterable[LoadedFile], storage: JobStorage, unique: str) -> None:
+    """Put what was read where all hosts find it.
+
+    Args:
+        loaded: the files.
+        storage: of the job.
+        unique: a name part that no other writer uses.
+    """
+    for file in loaded:
+        path = storage.root / file.bound.path
+        storage.files.publish_again(path, file.data, unique)
+
+
+def _load(spec: BroadcastSpec, path: Path) -> LoadedFile:
+    rows = normalise(_read(spec, path), spec.schema)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+    data = sink.getvalue().to_pybytes()
+    digest = hashlib.blake2b(data, digest_size=16).hexdigest()
+    return LoadedFile(TableFile(rows.schema, f"{TABLES_FOLDER}/{digest}.arrow", digest), data)
+
+
+def _read(spec: BroadcastSpec, path: Path) -> pa.Table:
+    kind = SUFFIXES.get(path.suffix.lower())
+    where = f"broadcast store {spec.name!r}: file {path}"
+    if kind is None:
+        raise InvalidInputError(
+            f"{where} is of no known kind; expected a name that ends in {', '.join(SUFFIXES)}"
+        )
+    if not path.is_file():
+        raise InvalidInputError(f"{where} does not exist; found in {Path.cwd()}: nothing there")
+    try:
+        if kind == "parquet":
+            return _fitted(pl.read_parquet(path), spec)
+        types = None if spec.schema is None else _polars_types(spec.schema)
+        if kind == "csv":
+            frame = pl.read_csv(
+                path, schema_overrides=types, infer_schema_length=None, try_parse_dates=True
+            )
+        else:
+            frame = pl.read_ndjson(path, schema_overrides=types, infer_schema_length=None)
+        return _fitted(frame, spec)
+    except OSError as error:
+        raise disk_error(error) from error
+    except pl.exceptions.PolarsError as error:
+        raise InvalidInputError(f"{where} cannot be read: {error}"[:1000]) from error
+
+
+def _fitted(frame: pl.DataFrame, spec: BroadcastSpec) -> pa.Table:
+    """The columns that the schema has, where there is one; normalising says what is missing."""
+    if spec.schema is not None:
+        frame = frame.select([name for name in spec.schema.names if name in frame.columns])
+    return frame.to_arrow()
+
+
+def _polars_types(schema: pa.Schema) -> dict[str, pl.DataType]:
+    frame = pl.from_arrow(schema.empty_table())
+    assert isinstance(frame, pl.DataFrame)
+    return dict(frame.schema)
+
+
+def with_bound_streams(graph: JobGraph, bus: Bus) -> JobGraph:
+    """Return the graph with the streams that its aliases and patterns stand for now.
+
+    An input of a pattern becomes one input for each stream, merged under the name that the
+    pattern's input had. A job keeps the streams of its aliases until it is started again.
+
+    Raises:
+        InvalidInputError: no stream matches a pattern, or a broadcast store names an alias,
+            which could be swapped while it is read.
+    """
+    aliases = bus.aliases()
+    for table in broadcast_specs(graph).values():
+        if table.stream in aliases:
+            raise InvalidInputError(
+                f"broadcast store {table.name!r} reads {table.stream!r}, which is an alias; name "
+                f"its stream, {aliases[table.stream]!r}",
+                stream=table.stream,
+            )
+    names: list[str] | None = None
+    operators: list[Operator] = []
+    for operator in graph.operators:
+        if isinstance(operator, Input) and is_pattern(operator.stream):
+            names = readable_names(bus) if names is None else names
+            operators += _expanded_graph(operator, names)
+        elif isinstance(operator, Input | SendTo) and operator.stream in aliases:
+            operators.append(replace(operator, stream=aliases[operator.stream]))
+        else:
+            operators.append(operator)
+    return replace(graph, operators=tuple(operators))
+
+
+def check_no_own_output(graph: JobGraph, bus: Bus, dead: str) -> None:
+    """Refuse a pattern that matches what the job itself sends, which it would read without end.
+
+    Args:
+        graph: as it was written.
+        bus: the streams.
+        dead: stream of the job's dead letters.
+
+    Raises:
+        InvalidInputError: names pattern and stream.
+    """
+    aliases = bus.aliases()
+    sent = [
+        aliases.get(one.stream, one.stream) for one in graph.operators if isinstance(one, SendTo)
+    ]
+    sent += [dead] if has_dead_letters(graph.operators) else []
+    for name, pattern in patterns_of(graph).items():
+        for stream in matching_streams(pattern, sent):
+            how = (
+                "set job.dead_letters to another" if stream == dead else "name the output otherwise"
+            )
+            raise InvalidInputError(
+                f"input {name!r} reads {pattern!r}, which matches {stream!r}, a stream that job "
+                f"{graph.name!r} sends to: it would read what it sends without end; {how}, or "
+                "narrow the pattern",
+                stream=stream,
+            )
+
+
+def readable_names(bus: Bus) -> list[str]:
+    """Return the names of the streams that patterns may match: internal ones are none."""
+    return [name for name in bus.names() if not _is_internal(bus, name)]
+
+
+def _is_internal(bus: Bus, name: str) -> bool:
+    return name.endswith(STREAM_SUFFIX) and MARK in bus.stream(name).spec.schema.names
+
+
+def patterns_of(graph: JobGraph) -> dict[str, str]:
+    """Return the pattern of each input that has one, by the name of the input."""
+    inputs = [operator for operator in graph.operators if isinstance(operator, Input)]
+    return {one.name: one.stream for one in inputs if is_pattern(one.stream)}
+
+
+def matching_streams(pattern: str, names: Iterable[str]) -> list[str]:
+    """Return the names that match a pattern."""
+    return [name for name in names if fnmatchcase(name, pattern)]
+
+
+def expanded_inputs(
+    named: Mapping[str, str], patterns: Mapping[str, str], bus: Bus
+) -> dict[str, str]:
+    """Return the stream of each input, and of those that patterns stand for now.
+
+    Args:
+        named: stream by input, of those without a pattern.
+        patterns: pattern by input.
+        bus: the streams.
+    """
+    names = readable_names(bus) if patterns else []
+    found = {
+        one_of(operator, name): name
+        for operator, pattern in patterns.items()
+        for name in matching_streams(pattern, names)
+    }
+    return {**named, **found}
+
+
+def one_of(operator: str, stream: str) -> str:
+    """Return the name of the input that reads one of the streams of a pattern's input."""
+    return f"{operator}:{stream}"
+
+
+def _expanded_graph(operator: Input, names: list[str]) -> Iterator[Operator]:
+    found = matching_streams(operator.stream, names)
+    if not found:
+        raise InvalidInputError(
+            f"no stream matches {operator.stream!r}; found {names[:10]}: create one first, or "
+            "change the pattern",
+            stream=operator.stream,
+        )
+    inputs = [
+        replace(operator, name=one_of(operator.name, name), stream=name, pattern=operator.name)
+        for name in found
+    ]
+    yield from inputs
+    yield Merge(operator.name, tuple(one.name for one in inputs), operator.site)

@@ -1,0 +1,196 @@
+"""Runs of a bounded job: inputs fixed from begin to end, each explicit start the next run.
+
+A run is known by its number, which the manifest holds. 1. What the last run sent is published.
+2. Of each part, a base manifest begins the next run: without state, at the begin of its inputs.
+3. Internal streams are removed; files of the last run are swept by the first epochs of the next.
+
+A driver that dies, at whichever step, is followed by one that continues the same run. So that
+a start after the last commit is told from one after the end, the driver notes that it got there
+(seed 004).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from headrace.bus.bus import Bus
+from headrace.bus.spec import Fence
+from headrace.clock import Clock, SystemClock
+from headrace.config import Settings
+from headrace.coordinator.catalog import load_catalog
+from headrace.coordinator.commit_log import FileCommitLog, load_state
+from headrace.coordinator.deployment import open_copier
+from headrace.coordinator.inspection.job_reader import JobReader, readers_of_other_parts
+from headrace.coordinator.job_parts import RUN, UNFINISHED
+from headrace.coordinator.job_storage import job_storages, newest_storage
+from headrace.coordinator.manifest import JobState
+from headrace.coordinator.manifest_writer import take_fence
+from headrace.coordinator.operations.paired_jobs import check_no_merge
+from headrace.coordinator.operations.reset import NEWEST_EPOCH, reset_parts
+from headrace.coordinator.operations.rewind import without_state
+from headrace.errors import NotOwnerError
+from headrace.faults import fault
+from headrace.files import Files
+from headrace.graph.operators import JobGraph
+from headrace.sources.bounded_bus import BoundedInputBus, resolve_inputs, underlying_bus
+from headrace.sources.listing import load_listing, save_listing
+
+
+def bounded_bus(graph: JobGraph, bus: Bus, settings: Settings, files: Files, clock: Clock) -> Bus:
+    """Return the bus as the run of a job is to have it, with what stands for its inputs.
+
+    Call before the job is planned, and after its next run has begun, if it is to begin one.
+
+    Args:
+        graph: of the job.
+        bus: the streams.
+        settings: of the run.
+        files: the file system.
+        clock: for names.
+
+    Raises:
+        InvalidInputError: an input cannot be what the settings say, or is another than that which
+            the run began with.
+    """
+    where = job_storages(settings, graph.name)
+    shared = where.copy or where.storage  # what the next host finds, should this one be lost
+    if not settings.inputs and not load_listing(shared):
+        return underlying_bus(bus)
+    found = BoundedInputBus(underlying_bus(bus))
+    has_state = _has_state(where.readable)
+    resolve_inputs(graph, found, settings, shared, files, clock, has_state=has_state)
+    return found
+
+
+def _has_state(root: Path) -> bool:
+    """Say whether a run has begun that is not over; after a reset there is none."""
+    if not (root / "manifests").exists():
+        return False
+    state = load_state(FileCommitLog(root, Files(sync=False), SystemClock()))
+    return state is not None and bool(state.fingerprint)
+
+
+def share_bounded_inputs(bus: Bus, storages: Iterable[Path], files: Files, clock: Clock) -> None:
+    """Let the slots of all parts find what stands for streams."""
+    if isinstance(bus, BoundedInputBus):
+        for storage in storages:
+            save_listing(storage, bus.sources, files, clock.new_id())
+
+
+CONCLUDED_FILE = "concluded"
+"""A file in a job's storage with the lineage of the last run whose driver saw its end.
+
+Not its number: a run that is rewound ends once more, under another lineage.
+"""
+
+
+def begin_bounded_run(
+    settings: Settings,
+    job: str,
+    bus: Bus,
+    files: Files,
+    clock: Clock,
+    check: Callable[[], None] | None = None,
+) -> JobState | None:
+    """Begin the next run of a bounded job, if its last one is over.
+
+    Call before the job is planned, for a job without state is planned like a new one. The caller
+    holds the ``DriverLock``.
+
+    Args:
+        settings: of the run; with ``job.replace_outputs`` the output streams begin anew.
+        job: its name.
+        bus: the streams.
+        files: the file system.
+        clock: time and names.
+        check: refuses a run that could not go on, before anything of the last one goes.
+
+    Returns:
+        The state that the run begins with; ``None`` where there was none to begin: the job is
+        new, or in the middle of a run.
+
+    Raises:
+        NotOwnerError: a driver elsewhere runs the job.
+        InvalidInputError: a sink has not confirmed the end of the last run, or a merge of its
+            results was begun and is not complete; what ``check`` raises.
+    """
+    readers = _readers(settings, job, clock)
+    if readers is None:
+        return None
+    root = next(iter(readers))
+    states = [reader.state() for reader in readers.values()]
+    if not _is_broken_off(root, files) and not _is_over(root, states, files):
+        if settings.job.replace_outputs and not any(state.fingerprint for state in states):
+            # A reset began the run, which has sent nothing.
+            _empty_outputs(readers, bus, _fenced(root, job, bus, files, clock), files)
+        return None
+    check_no_merge(settings, job, clock)
+    if check is not None:
+        check()
+    number = max(state.run + state.ended for state in states)
+    if settings.job.replace_outputs:
+        _empty_outputs(readers, bus, _fenced(root, job, bus, files, clock), files)
+        fault("run.outputs_emptied")
+
+    seen = {state.job: state.lineage for state in states}
+
+    def fresh(state: JobState, reader: JobReader) -> JobState:
+        if state.lineage != seen[state.job]:
+            raise NotOwnerError(
+                f"another process has begun run {state.run} of job {reader.job!r} meanwhile; look "
+                "who drives it: headrace jobs ls",
+                job=job,
+            )
+        return msgspec.structs.replace(without_state(state, {}, clock.new_id()), run=number)
+
+    copier = open_copier(settings, job, clock, files)
+    return reset_parts(readers, fresh, bus=bus, files=files, clock=clock, copier=copier, what=RUN)
+
+
+def conclude_bounded_run(root: Path, state: JobState, files: Files, clock: Clock) -> None:
+    """Note that a driver has seen the end of a run; the next explicit start begins another."""
+    if state.ended and _concluded(root, files) != state.lineage:
+        fault("run.conclude_due")
+        files.replace(root / CONCLUDED_FILE, state.lineage.encode(), clock.new_id())
+
+
+def _readers(settings: Settings, job: str, clock: Clock) -> dict[Path, JobReader] | None:
+    newest = newest_storage(settings, job)
+    if not any((newest / "manifests").glob("[0-9]*.json")):
+        return None
+    files = Files(sync=False)
+    others = readers_of_other_parts(settings, job, clock)
+    first = JobReader(newest, job, files, clock)
+    return {job_storages(settings, job).storage: first} | {one.root: one for one in others}
+
+
+def _is_broken_off(root: Path, files: Files) -> bool:
+    note = root / UNFINISHED
+    return note.exists() and files.read(note) == RUN.encode()
+
+
+def _is_over(root: Path, states: Sequence[JobState], files: Files) -> bool:
+    return all(state.ended for state in states) and _concluded(root, files) == states[0].lineage
+
+
+def _concluded(root: Path, files: Files) -> str:
+    path = root / CONCLUDED_FILE
+    return files.read(path).decode() if path.exists() else ""
+
+
+def _empty_outputs(readers: Mapping[Path, JobReader], bus: Bus, fence: Fence, files: Files) -> None:
+    """Drop the rows of all streams that the job sends to."""
+    catalogs = [load_catalog(root, NEWEST_EPOCH, files) for root in readers]
+    names = {name for one in catalogs if one is not None for name in one.outputs}
+    for name in sorted(names & set(bus.names())):
+        stream = bus.stream(name)
+        for partition, end in enumerate(stream.ends()):
+            fault("run.empty_due")
+            stream.trim(partition, end, fence=fence)
+
+
+def _fenced(root: Path, job: str, bus: Bus, files: Files, clock: Clock) -> Fence:
+    return take_fence(FileCommitLog(root, files, clock), job, bus, clock)

@@ -1,0 +1,361 @@
+"""From a graph and settings to a coordinator that can start: the order of things at deployment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from headrace.bus.bus import Bus
+from headrace.bus.read_only import ReadOnlyStream
+from headrace.clock import Clock, SystemClock
+from headrace.config import Settings
+from headrace.config.sections import Durability, read_start
+from headrace.coordinator.backup import Backup, BackupCopier
+from headrace.coordinator.bindings import (
+    LoadedFile,
+    broadcast_specs,
+    check_no_own_output,
+    load_table_files,
+    matching_streams,
+    patterns_of,
+    readable_names,
+    store_table_files,
+    with_bound_streams,
+    with_store_servers,
+)
+from headrace.coordinator.commit_log import FileCommitLog, load_state
+from headrace.coordinator.coordinator import Coordinator
+from headrace.coordinator.epoch import Runner
+from headrace.coordinator.epoch_records import EpochLimits
+from headrace.coordinator.job_parts import check_deployable, part_folders
+from headrace.coordinator.job_storage import STORAGES, JobStorage, check_job_name, job_storages
+from headrace.coordinator.manifest import JobState
+from headrace.coordinator.manifest_writer import JobGeneration
+from headrace.coordinator.placement import PlacementRules
+from headrace.coordinator.plan_files import save_plan
+from headrace.coordinator.worker_host import host_identity
+from headrace.errors import InvalidInputError
+from headrace.fencing import FencedFiles
+from headrace.files import Files
+from headrace.graph.operators import Input, JobGraph, SendTo
+from headrace.plan import StreamInfo, plan
+from headrace.plan.dead_letters import dead_stream
+from headrace.plan.parts import internal_stream_names, split_parts
+from headrace.plan.semantics import RequestedSemantics
+from headrace.plan.stages import CallLimits, JobPlan, with_task_counts
+from headrace.sources.bounded_bus import BoundedInputBus
+from headrace.warehouse.sink import with_warehouse
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A job that is planned and saved, ready for a runner.
+
+    Args:
+        plan: of the job.
+        digest: names the plan to the slots.
+        storage: of the job's files.
+        copier: keeps their copy in job_dir up, where they are on this host's own disk.
+        planner: plans it again when streams of a pattern come or go.
+        group: the generation of the job, which its parts share.
+    """
+
+    plan: JobPlan
+    digest: str
+    storage: JobStorage
+    copier: BackupCopier | None = None
+    planner: JobPlanner | None = None
+    group: JobGeneration | None = None
+
+    def coordinator(
+        self, runner: Runner, bus: Bus, clock: Clock, settings: Settings
+    ) -> Coordinator:
+        """Return the coordinator that drives this deployment on a runner."""
+        return Coordinator(
+            self.plan,
+            self.digest,
+            bus=bus,
+            log=FileCommitLog(self.storage.root, self.storage.files, clock),
+            storage=self.storage,
+            runner=runner,
+            clock=clock,
+            limits=EpochLimits(
+                settings.epoch.max_rows,
+                settings.epoch.max_bytes,
+                settings.epoch.timeout_s,
+                settings.state.overlay_bytes,
+                settings.job.bounded,
+                settings.state.durability,
+                settings.state.keep_epochs,
+                settings.state.keep_bytes,
+                read_start(settings.job.start, "job.start"),
+                settings.epoch.order,
+                settings.standby.wanted,
+                settings.epoch.max_waiting,
+                PlacementRules.of(settings.placement),
+            ),
+            copier=self.copier,
+            planner=self.planner,
+            group=self.group,
+        )
+
+
+@dataclass(frozen=True)
+class JobPlanner:
+    """Plans a deployed job again, over the streams that match its patterns by then.
+
+    Args:
+        graph: as it was written.
+        bus: the streams.
+        settings: of the run.
+        tables: the files of broadcast stores, as they were at deployment.
+        storage: of the job's files.
+        clock: for names.
+        module: the user's module, which is shipped by value.
+        part: of several, by its name; empty: the first.
+        inputs: operators, of the part.
+    """
+
+    graph: JobGraph
+    bus: Bus
+    settings: Settings
+    tables: Mapping[str, LoadedFile]
+    storage: JobStorage
+    clock: Clock
+    module: str
+    part: str
+    inputs: frozenset[str]
+
+    @cached_property
+    def patterns(self) -> dict[str, str]:
+        """The pattern of each input of the part that has one, by the name of the input."""
+        found = patterns_of(self.graph)
+        return {name: pattern for name, pattern in found.items() if name in self.inputs}
+
+    def matching(self) -> set[tuple[str, str]]:
+        """Return input and stream for all streams that match a pattern now."""
+        names = readable_names(self.bus)
+        return {
+            (operator, name)
+            for operator, pattern in self.patterns.items()
+            for name in matching_streams(pattern, names)
+        }
+
+    def plan(self) -> tuple[JobPlan, str]:
+        """Plan the job, and save the part's plan; return it with its digest.
+
+        Raises:
+            InvalidInputError: the graph does not fit its streams, or cannot be shipped.
+        """
+        parts = split_parts(make_plan(self.graph, self.bus, self.settings, files=self.tables))
+        made = next(one for one in parts if one.part == self.part)
+        return made, self.save(made)
+
+    def save(self, made: JobPlan) -> str:
+        """Save a plan of the part where the slots find it; return its digest.
+
+        Raises:
+            InvalidInputError: it cannot be shipped.
+        """
+        self.storage.create()
+        files, unique = self.storage.files, self.clock.new_id()
+        return save_plan(made, self.storage.root, files, unique, self.module)
+
+
+def stream_infos(graph: JobGraph, bus: Bus, *, absent_ok: bool = False) -> dict[str, StreamInfo]:
+    """Return what the planner has to know of the graph's streams that exist.
+
+    Args:
+        graph: of the job.
+        bus: the streams.
+        absent_ok: leave out an input that does not exist if its schema is given.
+
+    Raises:
+        InvalidInputError: an input stream does not exist, or has yet to be made of a DataFrame.
+    """
+    infos = {}
+    known = set(bus.names())
+    for operator in graph.operators:
+        is_needed = isinstance(operator, Input) and not (absent_ok and operator.schema is not None)
+        if absent_ok and isinstance(operator, Input) and operator.stream not in known:
+            _check_frame(graph.name, operator)
+        if isinstance(operator, Input | SendTo) and (is_needed or operator.stream in known):
+            infos[operator.stream] = _info(bus, operator.stream)
+    for stream in internal_stream_names(graph).values():
+        if stream in known:
+            infos[stream] = _info(bus, stream)
+    for table in broadcast_specs(graph).values():
+        is_needed = not (absent_ok and table.schema is not None)
+        if table.stream is not None and (is_needed or table.stream in known):
+            infos[table.stream] = _info(bus, table.stream)
+    return infos
+
+
+def _check_frame(job: str, operator: Input) -> None:
+    if operator.frame is not None and operator.schema is None:  # nobody creates its stream by hand
+        raise InvalidInputError(
+            f"input {operator.name!r} of job {job!r} is a Spark DataFrame, whose columns are known "
+            "when it has run once; run it, or give the input schema= to plan without that",
+            job=job,
+        )
+
+
+def _info(bus: Bus, stream: str) -> StreamInfo:
+    found = bus.stream(stream)
+    settings = found.settings
+    spec, written = found.spec, settings.counts(found.created.partitions)[0]
+    version = len(settings.columns)
+    source = found.said if isinstance(found, ReadOnlyStream) else ""
+    place = (spec.time, spec.key, written, version, spec.added, spec.compact, source)
+    return StreamInfo(spec.schema, spec.partitions, *place)
+
+
+def make_plan(
+    graph: JobGraph,
+    bus: Bus,
+    settings: Settings,
+    *,
+    absent_ok: bool = False,
+    files: Mapping[str, LoadedFile] | None = None,
+) -> JobPlan:
+    """Return the plan of a graph over the streams of a bus.
+
+    The number of key groups is fixed when a job is created; after that the manifest's holds, and
+    after a rescale so do its numbers of tasks.
+    With ``absent_ok`` an input need not exist if its schema is given: enough to look at.
+    ``files`` are those of broadcast stores; they are read when left out.
+    """
+    dead = dead_stream(graph.name, settings.job.dead_letters)
+    check_no_own_output(graph, bus, dead)
+    if isinstance(bus, BoundedInputBus):
+        graph = bus.from_beginning(graph)
+    graph = with_bound_streams(graph, bus)
+    if files is None:
+        files = load_table_files(graph, absent_ok=absent_ok)
+    held = _stored_state(job_storages(settings, check_job_name(graph.name)).readable)
+    if held is not None and not held.fingerprint:  # a reset job is cut like a new one
+        held = None
+    infos = stream_infos(graph, bus, absent_ok=absent_ok)
+    if dead in bus.names():
+        infos[dead] = _info(bus, dead)
+    made = plan(
+        with_warehouse(
+            with_store_servers(graph, settings.remote.url, absent_ok=absent_ok), settings
+        ),
+        infos,
+        key_groups=held.key_groups if held else settings.job.key_groups,
+        tasks=settings.job.tasks,
+        files={path: file.bound for path, file in files.items()},
+        dead_letters=dead,
+        limits=CallLimits(
+            settings.job.call_timeout_s,
+            settings.job.rows_per_message,
+            settings.job.max_concurrency,
+            settings.job.threads,
+            settings.epoch.calls_ms / 1000,
+            settings.epoch.wait_ms / 1000,
+        ),
+        semantics=RequestedSemantics(settings.job.state_semantics, settings.job.output_semantics),
+    )
+    counts: dict[str, int] = {}
+    for state in (held, *(_stored_state(path) for path in part_folders(settings, graph.name))):
+        if state is not None and state.rescaled_at >= 0:
+            counts |= state.task_counts
+    return with_task_counts(made, counts)
+
+
+def _stored_state(root: Path) -> JobState | None:
+    if not (root / "manifests").exists():
+        return None
+    return load_state(FileCommitLog(root, Files(sync=False), SystemClock()))
+
+
+def deploy(
+    graph: JobGraph,
+    bus: Bus,
+    settings: Settings,
+    clock: Clock,
+    files: Files,
+    module: str = "",
+    tables: Mapping[str, LoadedFile] | None = None,
+) -> tuple[Deployment, ...]:
+    """Plan a graph and save its parts where the slots find them; senders come first.
+
+    Args:
+        graph: of the job.
+        bus: inputs and outputs.
+        settings: of the run.
+        clock: where time comes from.
+        files: the file system.
+        module: the user's module, which is shipped by value.
+        tables: the files of broadcast stores; they are read when left out.
+
+    Raises:
+        InvalidInputError: the graph does not fit its streams, or cannot be shipped.
+    """
+    if tables is None:
+        tables = load_table_files(graph)
+    parts = split_parts(make_plan(graph, bus, settings, files=tables))
+    check_deployable(parts, settings, files, clock)
+    folder = job_storages(settings, parts[0].job).storage.parent
+    names = [one.job for one in parts]
+    group = JobGeneration(parts[0].job, folder, bus, files, clock, names)
+    deployments = []
+    for one in parts:
+        root = job_storages(settings, one.job).storage
+        storage = JobStorage(root, FencedFiles(files, root))
+        inputs = frozenset(b.pattern or b.operator for s in one.stages for b in s.inputs)
+        planner = JobPlanner(graph, bus, settings, tables, storage, clock, module, one.part, inputs)
+        digest = planner.save(one)
+        store_table_files(tables.values(), storage, clock.new_id())
+        copier = open_copier(settings, one.job, clock, files)
+        deployments.append(Deployment(one, digest, storage, copier, planner, group))
+    return tuple(deployments)
+
+
+def open_copier(
+    settings: Settings,
+    job: str,
+    clock: Clock,
+    files: Files,
+    tell: Callable[[str], None] = lambda line: None,
+) -> BackupCopier | None:
+    """Return what keeps the copy of a job's storage up; ``None`` where there is none.
+
+    Args:
+        settings: of the run.
+        job: its name.
+        clock: where time comes from.
+        files: the file system.
+        tell: called with a line when job_dir goes away and when it is back.
+
+    Raises:
+        InvalidInputError: epochs are about to commit to job_dir, which is behind a storage here.
+    """
+    where = job_storages(settings, job)
+    if where.copy is None:
+        _check_left(settings.state_dir / STORAGES / job, where.storage, files, clock)
+        return None
+    host = host_identity(settings.state_dir, clock, files)
+    backup = Backup(where.storage, where.copy, job, host, files, clock)
+    interval_ms = Durability.parse(settings.state.durability).interval_ms
+    assert interval_ms is not None
+    return BackupCopier(backup, interval_ms, settings.state.recovery_timeout_s, clock, tell)
+
+
+def _check_left(left: Path, root: Path, files: Files, clock: Clock) -> None:
+    """Refuse to go on from a copy while this host has what was committed after it."""
+    if not files.names(left / "manifests"):
+        return
+    copied = load_state(FileCommitLog(root, files, clock))
+    ahead = load_state(FileCommitLog(left, files, clock))
+    if copied is None or ahead is None or not copied.copy_of or ahead.digest == copied.copy_of:
+        return
+    raise InvalidInputError(
+        f"job {ahead.job!r} has epochs up to {ahead.epoch} in {left}, and its copy in {root} is of "
+        f"epoch {copied.epoch}; run it once more with state.durability={ahead.durability}, which "
+        "copies the rest when it stops, or remove the former to step back to the copy",
+        job=ahead.job,
+    )

@@ -1,0 +1,455 @@
+"""The direct loop of a driver: epochs one after the other, without spinning.
+
+What others ask for (``JobControl``, signals too) is looked at between two epochs, never in one.
+``stop`` wins over all else; a pause holds up epochs, not requests, and not a job that has ended.
+On a full disk the epoch under way is dropped, and tried again (``RetryPolicy``); what a sink
+that is away is to take is committed, and handed to it before anything else is done.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import partial
+from types import FrameType
+from typing import TypeVar
+
+from headrace.bus.bus import Bus
+from headrace.clock import Clock
+from headrace.coordinator.commands import CommandQueue
+from headrace.coordinator.coordinator import Coordinator
+from headrace.coordinator.epoch_records import EpochSummary
+from headrace.coordinator.job_events import MERGING, PAUSED, RESUMED
+from headrace.errors import HeadraceError, InternalError, UnavailableError
+from headrace.files import disk_error, is_full
+from headrace.graph.sinks import ReceiverAwayError
+
+
+class DriverPhase(StrEnum):
+    """What a driver does."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    PAUSED = "paused"
+    STOPPED = "stopped"
+    ENDED = "ended"
+
+
+class DriverAction(StrEnum):
+    """What is to be done now; its outcome goes to ``after``."""
+
+    LOOK = "look"
+    """Look at what others ask for."""
+    SERVE = "serve"
+    """Do what can be done between two turns, and wait for a moment."""
+    END_INPUTS = "end inputs"
+    """Note that the inputs end where they do now."""
+    TURN = "turn"
+    """Take a turn."""
+    REST = "rest"
+    """Wait until the next epoch may begin."""
+    AWAIT = "await"
+    """Wait until an input has grown or a timer is due."""
+    RETURN = "return"
+    """The driver is done."""
+
+
+@dataclass(frozen=True)
+class DriverStarted:
+    """The coordinator has started; the job may have ended long ago."""
+
+    ended: bool = False
+
+
+@dataclass(frozen=True)
+class ControlSignals:
+    """What others ask for."""
+
+    stop: bool = False
+    finish: bool = False
+    paused: bool = False
+
+
+@dataclass(frozen=True)
+class EpochDone:
+    """A turn is over: it committed an epoch or found nothing to do; the job may have ended."""
+
+    committed: bool
+    ended: bool
+
+
+@dataclass(frozen=True)
+class StepDone:
+    """What was to be done is done."""
+
+
+DriverEvent = DriverStarted | ControlSignals | EpochDone | StepDone
+
+
+@dataclass(frozen=True)
+class DriverLifecycle:
+    """A driver's life, as far as it has come.
+
+    Args:
+        phase: what it does.
+        action: what is to be done now; nothing while it is starting.
+        ended: the job has, for good.
+    """
+
+    phase: DriverPhase = DriverPhase.STARTING
+    action: DriverAction | None = None
+    ended: bool = False
+
+    def after(self, event: DriverEvent) -> DriverLifecycle:
+        """Return the life after what came of its action.
+
+        Raises:
+            InternalError: that cannot come of it.
+        """
+        match self.action, event:
+            case None, DriverStarted(ended):
+                return DriverLifecycle(DriverPhase.RUNNING, DriverAction.LOOK, ended)
+            case DriverAction.LOOK, ControlSignals():
+                return self._asked(event)
+            case DriverAction.END_INPUTS, StepDone():
+                return replace(self, action=DriverAction.TURN)
+            case DriverAction.TURN, EpochDone(committed, ended):
+                return self._turned(committed=committed, ended=ended)
+            case ((DriverAction.SERVE | DriverAction.REST | DriverAction.AWAIT), StepDone()):
+                return replace(self, action=DriverAction.LOOK)
+        raise InternalError(f"a driver that is to {self.action} met {type(event).__name__}")
+
+    def _asked(self, wishes: ControlSignals) -> DriverLifecycle:
+        if wishes.stop:
+            return replace(self, phase=DriverPhase.STOPPED, action=DriverAction.RETURN)
+        if wishes.paused and not self.ended:
+            return replace(self, phase=DriverPhase.PAUSED, action=DriverAction.SERVE)
+        action = DriverAction.END_INPUTS if wishes.finish and not self.ended else DriverAction.TURN
+        return replace(self, phase=DriverPhase.RUNNING, action=action)
+
+    def _turned(self, *, committed: bool, ended: bool) -> DriverLifecycle:
+        if committed:  # the next turn brings out what this one could not
+            return replace(self, action=DriverAction.REST, ended=ended)
+        if ended:
+            return DriverLifecycle(DriverPhase.ENDED, DriverAction.RETURN, ended=True)
+        return replace(self, action=DriverAction.AWAIT)
+
+    def validate(self) -> None:
+        """Make sure that a life is one that can be.
+
+        Raises:
+            InternalError: it is not.
+        """
+        is_over = self.phase in {DriverPhase.STOPPED, DriverPhase.ENDED}
+        wrong = {
+            "an action before it has begun": (self.phase is DriverPhase.STARTING)
+            != (self.action is None),
+            "no end": is_over != (self.action is DriverAction.RETURN),
+            "an end that is none": self.phase is DriverPhase.ENDED and not self.ended,
+            "turns while it is paused": self.phase is DriverPhase.PAUSED
+            and self.action not in {DriverAction.SERVE, DriverAction.LOOK},
+            "a pause after the end": self.phase is DriverPhase.PAUSED and self.ended,
+        }
+        if found := [name for name, is_wrong in wrong.items() if is_wrong]:
+            raise InternalError(f"a driver that is {self.phase} has {found[0]}: {self}")
+
+
+RETRY_S = 1.0
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How a job meets a full disk, and a receiver that is away.
+
+    Args:
+        clock: for the pauses.
+        stop: ends the waiting.
+        limit_s: how long to wait; ``None``: until stopped.
+        tell: called with a line when the waiting begins and when it is over.
+    """
+
+    clock: Clock
+    stop: threading.Event
+    limit_s: float | None = None
+    tell: Callable[[str], None] = lambda line: None
+
+    def retry_while_blocked(self, step: Callable[[], _Result]) -> _Result | None:
+        """Return what a step returns, tried again as long as a disk is full or a sink is away.
+
+        Returns:
+            ``None`` when the job was stopped meanwhile; nothing of the step is visible.
+
+        Raises:
+            DiskFullError: there was no room for longer than the limit.
+            ReceiverAwayError: the receiver did not answer for longer than the limit.
+        """
+        since: float | None = None
+        what = ""
+        while True:
+            try:
+                result = step()
+            except (OSError, HeadraceError) as error:
+                is_away = isinstance(error, ReceiverAwayError)
+                if not (is_away or is_full(error)):
+                    raise
+                now = self.clock.monotonic()
+                if since is None:
+                    since = now
+                    limit = "" if self.limit_s is None else f", for {self.limit_s:.0f} s at most"
+                    what = "an answer" if is_away else "room"
+                    self.tell(f"{_reason_text(error)}; the job waits for {what}{limit}")
+                if self.limit_s is not None and now - since >= self.limit_s:
+                    raise
+                if self.stop.is_set():
+                    return None
+                self.clock.sleep(RETRY_S)
+                continue
+            if since is not None:
+                waited = self.clock.monotonic() - since
+                self.tell(f"there is {what} again after {waited:.0f} s; the job continues")
+            return result
+
+
+def _reason_text(error: OSError | HeadraceError) -> str:
+    found = disk_error(error) if isinstance(error, OSError) else error
+    return found.message.partition(";")[0]
+
+
+IDLE_WAIT_S = 0.5
+
+
+class StopSignal(threading.Event):
+    """An event that calls those who wait for other things, too, when it is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._wakes: list[Callable[[], None]] = []
+
+    def set(self) -> None:
+        """Set it, and wake them."""
+        super().set()
+        for wake in tuple(self._wakes):
+            wake()
+
+    @contextmanager
+    def waking(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Have ``set`` call this for a block."""
+        self._wakes.append(wake)
+        try:
+            yield
+        finally:
+            self._wakes.remove(wake)
+
+
+@dataclass(frozen=True)
+class JobControl:
+    """What others may ask of a running job, from any thread or signal handler.
+
+    ``stop`` ends it after the epoch under way; ``finish`` makes it read its inputs to the ends
+    they have at that moment, close all windows, and end for good; while ``paused`` is set, no
+    epoch begins, nor while ``merging`` is, for somebody merges into the job. ``fenced`` says why it
+    is stopped: another driver has taken over.
+    """
+
+    stop: StopSignal = field(default_factory=StopSignal)
+    finish: threading.Event = field(default_factory=threading.Event)
+    paused: threading.Event = field(default_factory=threading.Event)
+    merging: threading.Event = field(default_factory=threading.Event)
+    fenced: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def is_paused(self) -> bool:
+        """Say whether no epoch may begin now."""
+        return self.paused.is_set() or self.merging.is_set()
+
+    def wishes(self) -> ControlSignals:
+        """Return what is asked for now."""
+        return ControlSignals(self.stop.is_set(), self.finish.is_set(), self.is_paused)
+
+
+def start_driver(coordinator: Coordinator, retry: RetryPolicy) -> bool:
+    """Start a job's driver, as patient with a full disk or a sink that is away as its epochs.
+
+    Args:
+        coordinator: not started.
+        retry: with what it meets.
+
+    Returns:
+        Whether it has started; False when it was told to stop first.
+
+    Raises:
+        HeadraceError: as of ``start``; of a disk or a sink when the limit is over, or when it
+            was told to stop before there was a job.
+    """
+
+    def start() -> bool:
+        coordinator.start()
+        return True
+
+    if retry.retry_while_blocked(start):
+        return True
+    if not coordinator.has_state:
+        coordinator.start()  # there is nothing to tell of but what was waited for
+    return False
+
+
+def run_epochs(
+    coordinator: Coordinator,
+    bus: Bus,
+    clock: Clock,
+    control: JobControl,
+    on_epoch: Callable[[EpochSummary], None],
+    *,
+    interval_ms: int = 0,
+    tick_ms: int = 100,
+    retry: RetryPolicy | None = None,
+) -> None:
+    """Advance a started job until it has ended or is told to stop.
+
+    Args:
+        coordinator: started.
+        bus: waited on for news.
+        clock: for the interval.
+        control: looked at between epochs.
+        on_epoch: called after each epoch.
+        interval_ms: least time from one epoch's start to the next's.
+        tick_ms: how often several input streams are looked at.
+        retry: with a full disk; without, that is an error at once.
+    """
+    retry = retry or RetryPolicy(clock, control.stop, 0)
+    commands = coordinator.commands
+    with control.stop.waking(commands.wake):
+        _run_epochs(coordinator, bus, clock, control, on_epoch, interval_ms, tick_ms, retry)
+
+
+def _run_epochs(
+    coordinator: Coordinator,
+    bus: Bus,
+    clock: Clock,
+    control: JobControl,
+    on_epoch: Callable[[EpochSummary], None],
+    interval_ms: int,
+    tick_ms: int,
+    retry: RetryPolicy,
+) -> None:
+    commands = coordinator.commands
+    life, began = DriverLifecycle().after(DriverStarted(coordinator.state.ended)), clock.monotonic()
+    while life.action is not DriverAction.RETURN:
+        match life.action:
+            case DriverAction.LOOK:
+                commands.looked()
+                before, life = life.phase, life.after(control.wishes())
+                if life.phase is DriverPhase.PAUSED is not before:
+                    coordinator.story.tell(*(MERGING if control.merging.is_set() else PAUSED))
+                if before is DriverPhase.PAUSED is not life.phase:
+                    coordinator.story.tell(*RESUMED)
+                continue
+            case DriverAction.SERVE:
+                retry.retry_while_blocked(coordinator.serve_requests)
+                commands.wait(tick_ms / 1000)
+            case DriverAction.END_INPUTS:
+                retry.retry_while_blocked(coordinator.end_at_present)
+            case DriverAction.TURN:
+                began = clock.monotonic()
+                summary = retry.retry_while_blocked(coordinator.advance)
+                if summary is not None:
+                    on_epoch(summary)
+                life = life.after(EpochDone(summary is not None, coordinator.state.ended))
+                continue
+            case DriverAction.REST:
+                due = began + interval_ms / 1000
+                while not control.stop.is_set() and (rest := due - clock.monotonic()) > 0:
+                    commands.wait(rest)
+                    if not commands.has_news:
+                        break
+                    commands.looked()
+                    if not control.stop.is_set():
+                        serve = partial(coordinator.serve_requests, is_paused=control.is_paused)
+                        retry.retry_while_blocked(serve)
+            case DriverAction.AWAIT:
+                deadline_ms = coordinator.wall_deadline()
+                wait_for_news(bus, coordinator.seen_ends, deadline_ms, clock, tick_ms, commands)
+        life = life.after(StepDone())
+
+
+def wait_for_news(
+    bus: Bus,
+    ends: Mapping[str, Sequence[int]],
+    deadline_ms: int | None,
+    clock: Clock,
+    tick_ms: int,
+    commands: CommandQueue,
+) -> None:
+    """Return when an input has grown, a timer is due, a command has come, or after a moment."""
+    timeout = IDLE_WAIT_S if len(ends) == 1 else tick_ms / 1000
+    if deadline_ms is not None:
+        timeout = min(timeout, max(0.0, (deadline_ms - clock.now_ms()) / 1000))
+    for name, known in ends.items():
+        stream = bus.stream(name)
+        with commands.waking(stream.wake):
+            stream.wait_unless(known, timeout, lambda: commands.has_news)
+        return
+    clock.sleep(timeout)
+
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def stop_on_signals(control: JobControl) -> Iterator[None]:
+    """Let the first signal set ``control.stop``; the next one ends the process at once.
+
+    Python runs handlers between two steps of the main thread. That may have entered a call
+    into Spark just before, and wait there for minutes; or hold the very lock that a handler
+    needs. So the handlers do nothing, and a thread reads which signals came.
+
+    In another thread than the main one signals are left to whoever handles them.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    descriptor = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    before = {number: signal.signal(number, _ignore) for number in STOP_SIGNALS}
+    listener = threading.Thread(
+        target=_listen, args=(reader, control), name="headrace-signals", daemon=True
+    )
+    listener.start()
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(descriptor)
+        writer.close()
+        listener.join()
+        reader.close()
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Replace the default action; the listener does the rest."""
+
+
+def _listen(reader: socket.socket, control: JobControl) -> None:
+    while came := reader.recv(64):
+        for number in came:
+            if number not in STOP_SIGNALS:
+                continue
+            if control.stop.is_set():
+                os._exit(128 + number)
+            control.stop.set()
+
+
+class DroppedError(UnavailableError):
+    """The epoch under way was dropped because the job was told to stop."""
+
+    code = "HR204"
+    move = "run the job again; nothing is lost"

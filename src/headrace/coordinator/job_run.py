@@ -1,0 +1,428 @@
+"""One run of a job, the same whatever runs the slots: begin, epochs, stop, end.
+
+What differs is an ``Engine``: which runner each part of the job gets, and what drives it. Inputs
+that were Spark DataFrames are left at the begin: offsets in their internal streams are of
+nothing else.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from headrace.bus.bus import Bus
+from headrace.clock import Clock, SystemClock
+from headrace.config import Settings
+from headrace.coordinator.backup import BackupCopier
+from headrace.coordinator.bounded_runs import (
+    begin_bounded_run,
+    bounded_bus,
+    conclude_bounded_run,
+    share_bounded_inputs,
+)
+from headrace.coordinator.commit_log import FileCommitLog, load_state
+from headrace.coordinator.coordinator import Coordinator
+from headrace.coordinator.deployment import Deployment, deploy
+from headrace.coordinator.driver_loop import (
+    DroppedError,
+    JobControl,
+    RetryPolicy,
+    start_driver,
+    stop_on_signals,
+)
+from headrace.coordinator.epoch import Runner
+from headrace.coordinator.epoch_records import EpochSummary
+from headrace.coordinator.job_group import JobGroup, drive_parts
+from headrace.coordinator.job_storage import job_storages
+from headrace.coordinator.leader_lease import LeaderLease
+from headrace.coordinator.manifest import JobState
+from headrace.coordinator.plan_files import forget_secrets
+from headrace.coordinator.recovery import Recovery, RecoveryWatch, watching
+from headrace.coordinator.worker_host import stop_file
+from headrace.errors import HeadraceError, InvalidInputError, NotOwnerError
+from headrace.files import Files, disk_error
+from headrace.graph.builder import Job
+from headrace.graph.operators import FRAME_FOLDER, FRAME_NOTE, Input, JobGraph
+from headrace.plan.stages import job_of
+from headrace.redaction import redacted
+from headrace.sources.bounded_bus import check_bounded_inputs as check_inputs
+from headrace.sources.bounded_bus import input_settings, underlying_bus, with_dataframes
+
+
+def leave_dataframes(graph: JobGraph, deployed: Sequence[Deployment], settings: Settings) -> None:
+    """Let inputs that were DataFrames be other things, at the begin of a run of the job.
+
+    What is known of those DataFrames goes. In the middle of a run it stays: the graph is refused.
+
+    Args:
+        graph: of the job.
+        deployed: its parts.
+        settings: of the run.
+
+    Raises:
+        InvalidInputError: the job was reset to offsets of such an internal stream.
+    """
+    folder = settings.jobs_dir / graph.name / FRAME_FOLDER
+    inputs = {one.name: one for one in graph.operators if isinstance(one, Input) and not one.frame}
+    left: set[Path] = set()
+    for one in deployed:
+        found = {b.operator for b in one.plan.reads if (folder / b.operator / FRAME_NOTE).exists()}
+        if not found & inputs.keys():
+            continue
+        root = job_storages(settings, one.plan.job).readable
+        state = load_state(FileCommitLog(root, Files(sync=False), SystemClock()))
+        if state is not None and state.fingerprint:
+            continue
+        for name in sorted(found & inputs.keys()):
+            begins = {} if state is None else state.inputs.get(name, {})
+            if any(at.next_offset for at in begins.values()):
+                raise _moved(graph, inputs[name], settings)
+            left.add(folder / name)
+    for path in left:
+        Files().remove_tree(path, SystemClock().new_id())
+
+
+def _moved(graph: JobGraph, operator: Input, settings: Settings) -> InvalidInputError:
+    given = input_settings(graph, settings).get(operator.stream)
+    now = f"stream {operator.stream!r}" if given is None else given.text
+    return InvalidInputError(
+        f"job {graph.name!r} was reset to offsets of input {operator.name!r} as it was, a Spark "
+        f"DataFrame, and now it is another: {now}; begin without them: headrace jobs delete "
+        f"{graph.name}",
+        job=graph.name,
+    )
+
+
+STOP_GRACE_S = 8.0
+LOOK_S = 0.1
+LAST_COPY_S = 1.0
+
+OnEpoch = Callable[[EpochSummary], None]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended: the state it left, what it did, and whether it was interrupted."""
+
+    state: JobState
+    epochs: int
+    rows: int
+    interrupted: bool
+
+
+class CancellableRunner(Runner, Protocol):
+    """A runner whose level another thread can drop."""
+
+    def cancel(self) -> None:
+        """Drop the level that is running, and run no other; for good."""
+        ...
+
+    def fail(self, error: HeadraceError) -> None:
+        """Drop the level that is running, which then raises this error."""
+        ...
+
+
+class Engine(Protocol):
+    """What runs the slots of a job."""
+
+    def runner(self, one: Deployment, share: tuple[int, int]) -> CancellableRunner:
+        """Return the runner of a part: its number, and how many parts share the slots."""
+        ...
+
+    def drive(self, part: Coordinator, on_epoch: OnEpoch, retry: RetryPolicy) -> None:
+        """Advance a started part until it has ended or is told to stop."""
+        ...
+
+
+@dataclass(frozen=True)
+class RunListeners:
+    """Who is told what of a run.
+
+    Args:
+        on_start: called once the coordinator has started; of several parts, that of the first.
+        on_parts: called then with all parts, or the only one, as one.
+        on_epoch: called after each epoch, one at a time.
+        on_notice: called, from any thread, with a line when something is wrong although the
+            job goes on, and when it is right again.
+        on_recovery: called, from another thread, with how far the stores are back where that
+            takes more than a moment, and with ``None`` when they are.
+    """
+
+    on_start: Callable[[Coordinator], None] | None = None
+    on_parts: Callable[[JobGroup], None] | None = None
+    on_epoch: OnEpoch | None = None
+    on_notice: Callable[[str], None] | None = None
+    on_recovery: Callable[[Recovery | None], None] | None = None
+
+    def notice(self, line: str) -> None:
+        """Tell of something wrong."""
+        if self.on_notice is not None:
+            self.on_notice(redacted(line))
+
+    def recovery(self, recovery: Recovery | None) -> None:
+        """Tell how far the stores are back."""
+        if self.on_recovery is not None:
+            self.on_recovery(recovery)
+
+
+@dataclass
+class JobRun:
+    """One run of a job by this process.
+
+    Args:
+        bus: inputs and outputs; once the job is deployed, with what stands for inputs.
+        settings: of the run.
+        control: stops and finishes it.
+        clock: where time comes from.
+        files: the file system.
+        listeners: who is told.
+        takes_over: drive the job although another host has its lease.
+    """
+
+    bus: Bus
+    settings: Settings
+    control: JobControl
+    clock: Clock
+    files: Files
+    listeners: RunListeners = field(default_factory=RunListeners)
+    takes_over: bool = False
+
+    def deployed(self, job: Job, ready: Callable[[], None] | None = None) -> tuple[Deployment, ...]:
+        """Plan a job whose lock this process holds, and save its parts for the slots.
+
+        Args:
+            job: made by ``headrace.job``.
+            ready: called once the run has begun, before the job is planned; fills the streams of
+                inputs that are DataFrames.
+
+        Raises:
+            NotOwnerError: another host drives it.
+            InvalidInputError: the job or its settings are at fault.
+        """
+        graph = with_dataframes(job.build(), self.bus, self.settings)
+        clock, files = self.clock, self.files
+        frames = [one.name for one in graph.operators if isinstance(one, Input) and one.frame]
+        if ready is None and frames:
+            raise InvalidInputError(
+                f"input {frames[0]!r} of job {job.name!r} is a Spark DataFrame, and here is no "
+                "Spark; run it with headrace run, and a master such as local[2]",
+                job=job.name,
+            )
+        where = job_storages(self.settings, graph.name)
+        if (
+            where.copy is None and not self.takes_over
+        ):  # a driver that has a copy looks there itself
+            LeaderLease(where.storage, graph.name, "", files, clock).refuse_others()
+        if self.settings.job.bounded:
+            check = partial(check_inputs, graph, underlying_bus(self.bus), self.settings)
+            begun = begin_bounded_run(self.settings, graph.name, self.bus, files, clock, check)
+            if begun is not None:
+                self.listeners.notice(f"{graph.name}: run {begun.run} begins, without state")
+        if ready is not None:
+            ready()
+        self.bus = bounded_bus(graph, self.bus, self.settings, files, clock)
+        module = job.function.__module__
+        deployed = deploy(graph, self.bus, self.settings, clock, files, module)
+        leave_dataframes(graph, deployed, self.settings)
+        share_bounded_inputs(self.bus, (one.storage.root for one in deployed), files, clock)
+        return deployed
+
+    @property
+    def retry(self) -> RetryPolicy:
+        """How the run meets what comes back by itself."""
+        limit_s = self.settings.state.disk_wait_s
+        return RetryPolicy(self.clock, self.control.stop, limit_s, self.listeners.notice)
+
+    def run(self, deployed: Sequence[Deployment], engine: Engine) -> RunResult:
+        """Run a deployed job until it ends, is told to stop, or fails.
+
+        Call from the main thread for SIGINT and SIGTERM to be handled.
+
+        Raises:
+            NotOwnerError: another driver has taken over.
+            InvalidInputError: the job, its settings or its data are invalid.
+            HeadraceError: errors of other kinds.
+        """
+        tally = _RunCounter(self.listeners.on_epoch)
+        with ExitStack() as held:
+            held.enter_context(stop_on_signals(self.control))
+            for one in deployed:
+                held.callback(forget_secrets, one.storage.root, one.storage.files)
+            count = len(deployed)
+            parts = [
+                self._prepare(held, one, engine, (at, count)) for at, one in enumerate(deployed)
+            ]
+            held.enter_context(suppress(DroppedError))
+            for part in parts:
+                held.enter_context(closing(part))
+            held.enter_context(told_end(parts[0], self.control))
+            if all(self._begin(part) for part in parts):
+                if self.listeners.on_start is not None:
+                    self.listeners.on_start(parts[0])
+                if self.listeners.on_parts is not None:
+                    self.listeners.on_parts(JobGroup(parts))
+                retry = self.retry
+                drive_parts(parts, lambda part: engine.drive(part, tally, retry), self.control)
+        state = JobGroup(parts).state
+        with suppress(NotOwnerError):  # a command has come first, and this run is not its concern
+            first = deployed[0].storage
+            conclude_bounded_run(first.root, state, first.files, self.clock)
+        interrupted = self.control.stop.is_set() and not state.ended
+        return RunResult(state, tally.epochs, tally.rows, interrupted)
+
+    def _prepare(
+        self, held: ExitStack, one: Deployment, engine: Engine, share: tuple[int, int]
+    ) -> Coordinator:
+        """Return the driver of a part, watched over as long as the stack is open."""
+        root, limit_s = one.storage.root, self.settings.state.recovery_timeout_s
+        if one.copier is not None:
+            one.copier.takes_over = self.takes_over
+        runner = engine.runner(one, share)
+        part = one.coordinator(runner, self.bus, self.clock, self.settings)
+        watch = RecoveryWatch(root, self.files, self.clock, limit_s)
+        held.enter_context(_backing_up(one.copier, part, self.listeners.notice))
+        held.enter_context(_stopping(self.control, part, runner, root))
+        held.enter_context(watching(watch, self.listeners.recovery, runner.fail))
+        return part
+
+    def _begin(self, part: Coordinator) -> bool:
+        """Start the driver of a part; False when it was told to stop first."""
+        has_begun = start_driver(part, self.retry)
+        if has_begun:
+            _check_end(part, self.settings)
+        return has_begun
+
+
+@contextmanager
+def told_end(part: Coordinator, control: JobControl) -> Iterator[None]:
+    """Let the story of a job have how its run ended, where no manifest tells of that.
+
+    A driver that was taken over may find that in many ways: by a look at the storage, or by the
+    refusal of a stream, a folder or a sink. All have the same words for it, with who follows.
+
+    Args:
+        part: of the job, the first one.
+        control: of the run.
+    """
+    try:
+        yield
+    except NotOwnerError as error:
+        if not part.generation:  # it has not come to drive the job
+            part.story.tell("failed", f"the driver ended: {error.code}: {error.message}")
+            raise
+        known = part.successor()
+        part.story.tell(*_taken_over(known or error))
+        if known is None:
+            raise
+        known.also = error.also
+        raise known from error
+    except DroppedError:
+        lost = part.successor() if control.fenced.is_set() else None
+        dropped = "stopped", "the driver stopped, and dropped the epoch under way"
+        part.story.tell(*(_taken_over(lost) if lost else dropped))
+        raise
+    except HeadraceError as error:
+        part.story.tell("failed", f"the driver ended: {error.code}: {error.message}")
+        raise
+    if control.stop.is_set() and not part.has_ended:
+        lost = part.successor() if control.fenced.is_set() else None
+        asked = "stopped", "the driver stopped, as requested"
+        part.story.tell(*(_taken_over(lost) if lost else asked))
+
+
+def _taken_over(lost: NotOwnerError) -> tuple[str, str]:
+    return "stopped", f"the driver stopped: {lost.message}"
+
+
+class _RunCounter:
+    """Counts what a run does, and tells of each epoch; parts may have epochs at the same time."""
+
+    def __init__(self, on_epoch: OnEpoch | None) -> None:
+        self._on_epoch, self._lock = on_epoch, threading.Lock()
+        self.epochs = self.rows = 0
+
+    def __call__(self, summary: EpochSummary) -> None:
+        with self._lock:
+            self.epochs += 1
+            self.rows += summary.rows
+            if self._on_epoch is not None:
+                self._on_epoch(summary)
+
+
+def _check_end(coordinator: Coordinator, settings: Settings) -> None:
+    """Refuse to follow the inputs of a run that was given an end and has not reached it."""
+    state = coordinator.state
+    if state.until is not None and not state.ended and not settings.job.bounded:
+        raise InvalidInputError(
+            f"job {job_of(state.job)!r} is in the middle of a bounded run, whose inputs end where "
+            "they did at its start; complete it with --bounded, or follow the inputs under another "
+            "name",
+            job=state.job,
+        )
+
+
+@contextmanager
+def _backing_up(
+    copier: BackupCopier | None, coordinator: Coordinator, tell: Callable[[str], None]
+) -> Iterator[None]:
+    """Let the copy of a storage on this host follow, to the last epoch when the run ends.
+
+    From the start on, for a driver that waits there has to keep its lease.
+    """
+    if copier is None:
+        yield
+        return
+    copier.tell = tell
+    copier.start()
+    try:
+        yield
+    finally:
+        copier.stop(None if coordinator.has_ended else LAST_COPY_S)
+
+
+@contextmanager
+def disk_errors_named() -> Iterator[None]:
+    """Give errors of the driver's own disk the words that those of slots have."""
+    try:
+        yield
+    except ConnectionError:  # such as of a pipe that nobody reads any more
+        raise
+    except OSError as error:
+        raise disk_error(error) from error
+
+
+@contextmanager
+def _stopping(
+    control: JobControl, coordinator: Coordinator, runner: CancellableRunner, root: Path
+) -> Iterator[None]:
+    """Let whoever sets ``control.stop``, signals too, end the epoch under way in time.
+
+    The stop file makes source tasks stop reading; what is still running after the grace
+    is cancelled, which drops the epoch. A second signal ends the process at once.
+    """
+    over = threading.Event()
+
+    def hurry() -> None:
+        while not control.stop.is_set():
+            if over.wait(LOOK_S):  # not for the stop, or the end of each run would wait for it
+                return
+        grace = STOP_GRACE_S
+        if coordinator.generation:
+            stop_file(root, coordinator.generation).touch()
+        while not over.wait(grace):
+            runner.cancel()  # again, should it have fallen between two levels
+            grace = 0.2
+
+    watcher = threading.Thread(target=hurry, name="headrace-stop", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+        stop_file(root, coordinator.generation).unlink(missing_ok=True)

@@ -1,0 +1,318 @@
+"""Where the files of a job are, who drives it, and how leftovers go.
+
+Below the job's folder: ``manifests``, ``generations``, ``plans`` and ``tables`` (by digest),
+and, all named by epoch, generation, slot and attempt: ``orders``, ``exchange``, ``segment``,
+``snapshot`` and ``output``. ``job_storages`` tells the storage that epochs commit to from its
+copy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from headrace.clock import Clock, Deadline, SystemClock
+from headrace.config import Settings
+from headrace.config.sections import Durability
+from headrace.errors import InvalidInputError, NotOwnerError
+from headrace.faults import fault
+from headrace.files import Files
+from headrace.state.restore import FOLDER
+
+FOLDERS = ("orders", "exchange", "segment", "snapshot", "output")
+_NAME = re.compile(r"(\d{12})-(\d{8})-")
+_JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+KEPT_PLANS = 20
+ORPHAN_S = 600.0
+HOLDER_S = 1.0
+
+
+class JobStorage:
+    """The folder of one job.
+
+    Args:
+        root: of the job.
+        files: the file system.
+    """
+
+    def __init__(self, root: Path, files: Files) -> None:
+        self.root, self.files = root, files
+
+    def create(self) -> None:
+        """Make the folders that are missing, readable by their owner only; their names last."""
+        self.files.make_missing(self.root, 0o700, durable=False)
+        for name in (*FOLDERS, "manifests", "generations"):
+            self.files.make_missing(self.root / name, durable=False)
+        self.files.make_folder(self.root / "manifests")
+
+    def tidy(self, generation: int, plan: str, tables: Collection[str] = ()) -> None:
+        """Remove what drivers before left when they were killed, a while after that.
+
+        Plans, but for the newest few; files of broadcast stores; temporary files that were never
+        linked; stop files and checkpoints of older generations. A driver that starts at the same
+        time loses nothing.
+
+        Args:
+            generation: of the driver.
+            plan: of the driver, by its name; it stays, however long ago it was first used.
+            tables: files of broadcast stores that it uses.
+        """
+        now = (self.root / "generations" / f"{generation:08d}.json").stat().st_mtime
+        names = [name for name in self.files.names(self.root / "plans") if name != plan]
+        plans = [self.root / "plans" / name for name in names]
+        plans.sort(key=lambda path: path.stat().st_mtime)
+        stops = [path for path in self.root.glob("stop-*") if int(path.name[5:]) < generation]
+        unused = [
+            path
+            for path in self.root.glob("tables/*")
+            if f"tables/{path.name}" not in tables and _age(path, now) > ORPHAN_S
+        ]
+        for path in (*plans[: 1 - KEPT_PLANS], *self._temporary(now), *stops, *unused):
+            fault("tidy.due")
+            self.files.remove(path)
+        for path in self.root.glob("query/*"):
+            if int(path.name) < generation:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def forget_recovery(self) -> None:
+        """Remove what slots that died said of their recovery."""
+        for name in self.files.names(self.root / FOLDER):
+            self.files.remove(self.root / FOLDER / name)
+
+    def missing(self, path: str, size: int) -> str | None:
+        """Say what is wrong with a file that a manifest is about to name, if anything."""
+        try:
+            found = (self.root / path).stat().st_size
+        except FileNotFoundError:
+            return f"file {path} is missing"
+        return None if found == size else f"file {path} has {found} bytes, expected {size}"
+
+    def sweep(self, epoch: int, generation: int, named: set[str], *, is_over: bool = False) -> int:
+        """Remove files of finished epochs that nothing names; returns how many.
+
+        Temporary files of processes that were killed go as well, a while after that.
+
+        Args:
+            epoch: the newest committed one; files of later epochs stay.
+            generation: of the caller; files of later ones stay.
+            named: paths below the root that the folded state names.
+            is_over: the job has ended, so nobody merges any more.
+        """
+        removed = 0
+        for folder in FOLDERS:
+            for name in self.files.names(self.root / folder):
+                found = _NAME.match(name)
+                if found is None or f"{folder}/{name}" in named:
+                    continue
+                if int(found[1]) <= epoch and int(found[2]) <= generation:
+                    fault("sweep.due")
+                    self.files.remove(self.root / folder / name)
+                    removed += 1
+        with contextlib.suppress(FileNotFoundError):  # pruned meanwhile
+            now = (self.root / "manifests" / f"{epoch:012d}.json").stat().st_mtime
+            for path in self._temporary(now):
+                self.files.remove(path)
+        for path in self.root.glob("*/.merge-*.tmp") if is_over else ():
+            self.files.remove(path)
+        return removed
+
+    def _temporary(self, now: float) -> list[Path]:
+        return [path for path in self.root.glob("*/.*.tmp") if _age(path, now) > ORPHAN_S]
+
+
+def generation_of(name: str) -> int | None:
+    """Return the generation that a file of an epoch was made in; ``None`` for other names."""
+    found = _NAME.search(name)
+    return None if found is None else int(found[2])
+
+
+def check_job_name(name: str) -> str:
+    """Return a job's name if it can name a folder.
+
+    Raises:
+        InvalidInputError: other characters than letters, digits, dot, dash, underscore.
+    """
+    if not _JOB.fullmatch(name):
+        raise InvalidInputError(
+            f"job name {name!r} cannot be used; begin with a letter or digit, continue with "
+            "letters, digits, '.', '_' or '-', 100 characters at most"
+        )
+    return name
+
+
+def is_alive(process: int) -> bool:
+    """Say whether a process of this machine runs.
+
+    One that has ended and that its parent has not asked about yet, as in many containers nobody
+    ever does, does not.
+    """
+    try:
+        os.kill(process, 0)
+    except PermissionError:
+        pass
+    except OSError:
+        return False
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text()
+    except OSError:  # another system, or it has ended since
+        return True
+    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
+
+
+def _age(path: Path, now: float) -> float:
+    try:
+        return now - path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _locked(path: Path) -> int:
+    """Open and lock a file that others may replace at any time.
+
+    Raises:
+        BlockingIOError: another process has the lock.
+    """
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with contextlib.suppress(FileNotFoundError):
+                if os.fstat(file).st_ino == path.stat().st_ino:
+                    return file
+        except BlockingIOError:
+            os.close(file)
+            raise
+        os.close(file)
+
+
+class DriverLock:
+    """One driver for each job on a host: a lock that ends with its process.
+
+    Args:
+        root: of the job.
+        job: its name.
+        clock: for waiting until a holder that has just begun says who it is.
+        seize: take it away from a process that has it but is frozen. The file is replaced: that
+            process keeps a lock on one that nobody finds any more, and what it still does is
+            refused by its generation.
+
+    Raises:
+        NotOwnerError: another process holds it; names that process.
+    """
+
+    def __init__(
+        self, root: Path, job: str, clock: Clock | None = None, *, seize: bool = False
+    ) -> None:
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = root / "driver.lock"
+        if seize:
+            new = root / f".driver.lock-{(clock or SystemClock()).new_id()}"
+            self._file = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._sign()
+            os.replace(new, path)
+            return
+        try:
+            self._file = _locked(path)
+        except BlockingIOError as error:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            holder = self._holder(clock or SystemClock())
+            os.close(self._file)
+            raise NotOwnerError(
+                f"job {job!r} is already driven by process {holder} on this host; stop that one "
+                "first (it ends its epoch on SIGTERM), or run this job under another name",
+                job=job,
+            ) from error
+        self._sign()
+
+    def _sign(self) -> None:
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+
+    def _holder(self, clock: Clock) -> str:
+        """Read who holds the lock; one that took it this instant has not written it yet."""
+        deadline = Deadline(clock, HOLDER_S)
+        while True:
+            said = os.pread(self._file, 20, 0).decode(errors="replace").strip()
+            if said.isdigit() and is_alive(int(said)):
+                return said
+            if deadline.expired:
+                return "unknown"
+            clock.sleep(HOLDER_S / 100)
+
+    def release(self) -> None:
+        """Let go; doing so twice is fine."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def __enter__(self) -> DriverLock:
+        """Hold the lock for a block."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let go."""
+        self.release()
+
+
+STORAGES = "_storage"
+"""Folder of a state directory with the storages of jobs; no job can have this name."""
+
+
+@dataclass(frozen=True)
+class JobStorages:
+    """The folders of one job.
+
+    Args:
+        storage: where epochs commit.
+        copy: the folder in job_dir that is kept up in the background, if any.
+    """
+
+    storage: Path
+    copy: Path | None
+
+    @property
+    def readable(self) -> Path:
+        """The storage, or on a host that has none the copy."""
+        if self.copy is not None and not (self.storage / "manifests").is_dir():
+            return self.copy
+        return self.storage
+
+
+def newest_storage(settings: Settings, job: str) -> Path:
+    """Return the folder with the newest epoch of a job, whatever it was run with.
+
+    A job that keeps a copy commits to a host's own disk, and a command need not know it. Of a copy
+    that is as new that disk counts: what a driver leaves of itself is there.
+    """
+    shared = settings.jobs_dir / job
+    own = settings.state_dir / STORAGES / job
+    epoch = _newest_epoch(own)
+    return own if epoch >= 0 and epoch >= _newest_epoch(shared) else shared
+
+
+def _newest_epoch(storage: Path) -> int:
+    names = (path.stem for path in (storage / "manifests").glob("[0-9]*.json"))
+    return max(map(int, names), default=-1)
+
+
+def job_storages(settings: Settings, job: str) -> JobStorages:
+    """Return where the files of a job are under these settings."""
+    shared = settings.jobs_dir / job
+    if not Durability.parse(settings.state.durability).is_backup:
+        return JobStorages(shared, None)
+    return JobStorages(settings.state_dir / STORAGES / job, shared)

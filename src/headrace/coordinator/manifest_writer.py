@@ -1,0 +1,424 @@
+"""The one way to commit a manifest: under a generation, as long as no newer one has begun.
+
+``FencedManifestWriter`` holds a driver's generation and the state that it has seen committed.
+``fenced_writer`` takes a generation of a stopped job for a moment, so that something can be done
+to it beside its epochs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from headrace.bus.bus import Bus
+from headrace.bus.spec import Fence
+from headrace.clock import Clock
+from headrace.coordinator.backup import BackupCopier
+from headrace.coordinator.commit_log import (
+    PRUNE_MARGIN,
+    CommitLog,
+    FileCommitLog,
+    load_state,
+    newest_base,
+)
+from headrace.coordinator.manifest import (
+    FORMAT,
+    JobState,
+    Manifest,
+    base_manifest,
+    decode_manifest,
+    encode_manifest,
+    fold,
+)
+from headrace.coordinator.outputs import check_sinks_confirmed, publish_outputs
+from headrace.errors import CorruptDataError, InternalError, InvalidInputError, NotOwnerError
+from headrace.faults import fault
+from headrace.fencing import FencedFiles
+from headrace.files import Files
+from headrace.plan.stages import PART, job_of
+
+
+class JobGeneration:
+    """The number under which one driver, or one command, acts for all parts of a job.
+
+    Args:
+        job: its name, which is that of its first part.
+        folder: of the storages of its parts.
+        bus: where the job's streams are.
+        files: the file system.
+        clock: time and names.
+        parts: names of those that may have no storage yet.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        folder: Path,
+        bus: Bus,
+        files: Files,
+        clock: Clock,
+        parts: Iterable[str] = (),
+    ) -> None:
+        self._job, self._folder, self._bus = job, folder, bus
+        self._files, self._clock = files, clock
+        self._parts = frozenset(parts)
+        self._has: set[Path] = set()
+        self.number = 0
+
+    def take(self, part: str, log: CommitLog, above: int = 0) -> int:
+        """Begin the generation of a part; the first call takes the number of all.
+
+        Args:
+            part: its name.
+            log: of the part.
+            above: the number is to be a later one, if it is this call that takes it.
+
+        Returns:
+            The number.
+
+        Raises:
+            NotOwnerError: a newer driver or command has the part.
+        """
+        holder, root = holder_here(self._clock), log.files.root
+        if not self.number:
+            above = max(above, self._known(root))
+            first = log if part == self._job else self._first_log()
+            self.number = first.take_generation(holder, above)
+            self._has.add(first.files.root)
+            if first is log:
+                return self.number
+        if root in self._has:  # asked for once more
+            if log.newest_generation()[0] == self.number:
+                log.files.take(self.number, self._clock.new_id())
+                return self.number
+        else:
+            fault("generation.taken")
+            is_newer = self._bus.fenced(part) <= self.number
+            if is_newer and log.claim_generation(self.number, holder):
+                self._has.add(root)
+                return self.number
+        newest, by = log.newest_generation()
+        raise NotOwnerError.taken_over(
+            f"job {part!r}", self.number, newer=newest, holder=holder_text(by), job=part
+        )
+
+    def _first_log(self) -> FileCommitLog:
+        return FileCommitLog(self._folder / self._job, self._files, self._clock)
+
+    def _known(self, root: Path) -> int:
+        """Return the highest number that any part has, whether it is still kept or not."""
+        kept = {path.name for path in self._folder.glob(f"{self._job}{PART}*")}
+        names = {self._job, *self._parts, *kept}
+        folders = {root, *(self._folder / name for name in names)}
+        numbers = [self._bus.fenced(name) for name in names]
+        for folder in folders:
+            files = self._files.names(folder / "generations")
+            numbers += [int(name.removesuffix(".json")) for name in files]
+        return max(numbers)
+
+
+def holder_here(clock: Clock) -> dict[str, str | int]:
+    """Return what a generation says of this process when it takes it."""
+    return {"process": os.getpid(), "host": os.uname().nodename, "time_ms": clock.now_ms()}
+
+
+def holder_text(holder: Mapping[str, str | int]) -> str:
+    """Name a driver by what it said when it took its generation; empty if that is not known."""
+    process, host = holder.get("process"), holder.get("host")
+    return "" if process is None else f"process {process} on {host}"
+
+
+class FencedManifestWriter:
+    """Publishes manifests as long as no newer generation has begun.
+
+    Args:
+        job: its name.
+        log: of manifests.
+        bus: where the job's streams are; refuses what an older generation still asks.
+        clock: for who began when.
+        copier: brings copies to job_dir, where epochs commit elsewhere.
+        group: the generation of the whole job; ``None`` where this is all of it.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        log: CommitLog,
+        bus: Bus,
+        clock: Clock,
+        copier: BackupCopier | None = None,
+        group: JobGeneration | None = None,
+    ) -> None:
+        self._job, self._log, self._bus, self._clock = job, log, bus, clock
+        self._copier, self._group = copier, group
+        self._state: JobState | None = None
+        self.generation = 0
+
+    @property
+    def files(self) -> FencedFiles:
+        """By these the job's storage is changed; they refuse, once a newer driver has begun."""
+        return self._log.files
+
+    @property
+    def has_begun(self) -> bool:
+        """Say whether there is a state."""
+        return self._state is not None
+
+    @property
+    def state(self) -> JobState:
+        """The job's state after the last committed epoch.
+
+        Raises:
+            InternalError: there is none yet.
+        """
+        if self._state is None:
+            raise InternalError("the coordinator was not started", job=self._job)
+        return self._state
+
+    @property
+    def fence(self) -> Fence:
+        """What changes of streams are to name, so that a newer generation's are not undone."""
+        return Fence(self._job, self.generation)
+
+    def begin(self, above: int = 0) -> bool:
+        """Take a generation and fold the manifests; False when the job has none yet.
+
+        From here on the bus refuses what older generations ask. One of a job that was deleted may
+        be known there still, so the new one is above that too.
+
+        Args:
+            above: the generation is to be a later one, for files of this one came from elsewhere.
+
+        Raises:
+            CorruptDataError: a manifest is damaged or missing.
+            NotOwnerError: a newer generation has begun meanwhile.
+        """
+        above = max(above, 0 if self._copier is None else self._copier.restore_from_copy())
+        above = max(above, self._bus.fenced(self._job))
+        if self._group is None:
+            self.generation = self._log.take_generation(holder_here(self._clock), above)
+        else:
+            self.generation = self._group.take(self._job, self._log, above)
+        self._bus.fence(self.fence)
+        if self._copier is not None:
+            self._copier.begin(self.generation)
+        self._state = load_state(self._log)
+        return self._state is not None
+
+    def check(self, cause: Exception | None = None) -> None:
+        """Make sure that this is the newest generation.
+
+        Raises:
+            NotOwnerError: a newer one has begun.
+        """
+        if self._copier is not None:
+            self._copier.check()
+        newest, holder = self._log.newest_generation()
+        if newest != self.generation:
+            raise self._taken_over(newest, holder) from cause
+
+    def _taken_over(self, newest: int, holder: Mapping[str, str | int]) -> NotOwnerError:
+        by = holder_text(holder)
+        return NotOwnerError.taken_over(
+            f"job {self._job!r}", self.generation, newer=newest, holder=by, job=self._job
+        )
+
+    def successor(self) -> NotOwnerError | None:
+        """Return the refusal of this driver, with all that the storage knows of who follows it.
+
+        ``None`` where the storage knows of none, as when the job was deleted.
+        """
+        with suppress(OSError, CorruptDataError):
+            newest, holder = self._log.newest_generation()
+            if newest > self.generation > 0:
+                return self._taken_over(newest, holder)
+        return None
+
+    def publish(self, manifest: Manifest) -> bool:
+        """Commit a manifest and fold it; False when another's was there and was folded instead.
+
+        That other one is an older driver's. It was its last: the next it tries is refused.
+
+        Raises:
+            NotOwnerError: a newer generation has begun; nothing was committed.
+        """
+        self.check()
+        won = self.append(manifest)
+        if not won:
+            self.check()
+        return won
+
+    def append(self, manifest: Manifest) -> bool:
+        """Do as ``publish`` without a look at the generation, which is to come before.
+
+        After a False the look is to come once more: a newer driver's manifest is not built on.
+        """
+        data, digest = encode_manifest(manifest)
+        won = self._log.publish(manifest.epoch, data)
+        self._state = fold(self._state, manifest, digest) if won else load_state(self._log)
+        return won
+
+    def finish(self, state: JobState | None = None) -> None:
+        """Let the copy in job_dir follow, where there is one, and give its lease back.
+
+        Args:
+            state: that the copy is to be of; by default the last one.
+
+        Raises:
+            RecoveryStalledError: job_dir hangs; what was committed stands.
+        """
+        if self._copier is not None:
+            self._copier.finish(state or self.state)
+
+    def create(self, state: JobState) -> bool:
+        """Publish the first state of a job; False when another driver's is there already."""
+        return self.publish(base_manifest(state, previous=""))
+
+    def append_base(self, manifest: Manifest) -> bool:
+        """Append a delta as a base, and remove the manifests before it."""
+        previous = self.state.digest
+        base = base_manifest(fold(self.state, manifest, ""), previous)
+        won = self.append(msgspec.structs.replace(base, is_half=manifest.is_half))
+        if won:
+            kept_from = self.state.kept_from
+            oldest = newest_base(self._log, min(manifest.epoch - PRUNE_MARGIN, kept_from))
+            if oldest is not None:  # what is kept is read from it on
+                self._log.prune(oldest)
+        return won
+
+    def publish_end(self, until: dict[str, list[int]]) -> bool:
+        """Commit an epoch that only fixes where each partition of the inputs ends."""
+        state = self.state
+        return self.publish(
+            Manifest(
+                format=FORMAT,
+                kind="delta",
+                job=state.job,
+                lineage=state.lineage,
+                generation=self.generation,
+                epoch=state.epoch + 1,
+                time_ms=max(self._clock.now_ms(), state.time_ms),
+                previous=state.digest,
+                until=until,
+            )
+        )
+
+    def publish_next(self, state: JobState) -> bool:
+        """Commit an epoch that reads nothing and after which the whole state is as given."""
+        before = self.state
+        after = msgspec.structs.replace(
+            state,
+            generation=self.generation,
+            epoch=before.epoch + 1,
+            time_ms=max(self._clock.now_ms(), before.time_ms),
+            outputs=(),
+            sinks=(),
+        )
+        return self.publish(base_manifest(after, before.digest))
+
+    @property
+    def is_half(self) -> bool:
+        """Say whether the last manifest is the first of two: an older driver may yet win the other.
+
+        That one names files of this epoch.
+        """
+        epoch = self.state.epoch
+        return decode_manifest(self._log.read(epoch), f"of epoch {epoch}")[0].is_half
+
+    @property
+    def is_newest(self) -> bool:
+        """Say whether no later epoch than the state's has been committed."""
+        return self._log.epochs()[-1] == self.state.epoch
+
+
+def generation_of(root: Path, job: str, bus: Bus, files: Files, clock: Clock) -> JobGeneration:
+    """Return the generation that a command is to take, once, for all that it does to a job.
+
+    Args:
+        root: the storage of any part.
+        job: the name of that part.
+        bus: the streams.
+        files: the file system.
+        clock: time and names.
+    """
+    return JobGeneration(job_of(job), root.parent, bus, files, clock)
+
+
+def take_fence(
+    log: FileCommitLog, job: str, bus: Bus, clock: Clock, group: JobGeneration | None = None
+) -> Fence:
+    """Take a generation of a job for what is done to its streams before one reigns, or without.
+
+    The caller holds its ``DriverLock``. From here on the bus and the storage refuse what older
+    ones ask; the log's files are those of the generation.
+
+    Args:
+        log: of the job.
+        job: its name.
+        bus: the streams.
+        clock: time and names.
+        group: of all parts that the caller takes; by default the generation is one of its own.
+
+    Raises:
+        NotOwnerError: a newer generation has begun meanwhile.
+    """
+    group = group or generation_of(log.files.root, job, bus, log.files.beneath, clock)
+    fence = Fence(job, group.take(job, log))
+    bus.fence(fence)
+    return fence
+
+
+@contextmanager
+def fenced_writer(
+    root: Path,
+    job: str,
+    bus: Bus,
+    files: Files,
+    clock: Clock,
+    copier: BackupCopier | None,
+    group: JobGeneration | None = None,
+) -> Iterator[tuple[FencedManifestWriter, Callable[[], None]]]:
+    """Take a generation of a job for a block; the caller holds its ``DriverLock``.
+
+    When the block has ended the copy in job_dir follows, where there is one, so that the loss
+    of this host takes nothing of it back; then the lease is let go of.
+
+    Args:
+        root: the job's storage.
+        job: its name.
+        bus: where outputs go.
+        files: the file system.
+        clock: time and names.
+        copier: where epochs commit to this host's disk.
+        group: of all parts that the caller takes; by default the generation is one of its own.
+
+    Yields:
+        The writer, and what brings out the outputs of its last epoch: call it before anything
+        that begins a lineage is published.
+
+    Raises:
+        InvalidInputError: the job has no epoch yet; or, by the second, a sink has not
+            confirmed the last one.
+        NotOwnerError: a driver elsewhere runs the job.
+        RecoveryStalledError: job_dir hangs; what the block did stands.
+    """
+    group = group or generation_of(root, job, bus, files, clock)
+    writer = FencedManifestWriter(job, FileCommitLog(root, files, clock), bus, clock, copier, group)
+    if not writer.begin():
+        raise InvalidInputError(f"job {job!r} has not committed an epoch yet; run it", job=job)
+
+    def publish() -> None:
+        check_sinks_confirmed(writer.state, root)
+        publish_outputs(writer.state, bus, root, writer.fence)
+
+    before = writer.state
+    try:
+        yield writer, publish
+    except Exception:
+        writer.finish(before)
+        raise
+    writer.finish()

@@ -1,0 +1,508 @@
+"""Which hosts a job has: who is there, who is waited for, who has failed.
+
+Slots are asked where they are whenever they may have changed. With strict affinity, as long as a
+host is missing that tasks live on, or has fewer slots than it had, nothing is placed: it is
+waited for, up to a bound. Then, and without strict affinity at once, tasks are placed over the
+slots that answered. A host that comes back has returned; what it gets is up to ``placement``.
+``Membership`` is the pure machine, ``ClusterMembers`` the I/O around it.
+
+A host that hangs or is cut off closes no socket. So a slot that takes long sends heartbeats, and
+``FailureDetector`` gives up one that does not; each mistake doubles the timeout.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from headrace.clock import Clock
+from headrace.coordinator.epoch_placement import EpochPlacement, PlacementContext, StickyAssignment
+from headrace.coordinator.host_state import (
+    MISSED,
+    STANDBYS_MISSED,
+    ClusterEvent,
+    EventKind,
+    Hosts,
+    HostState,
+)
+from headrace.coordinator.job_events import WAITING, JobEventLog
+from headrace.coordinator.manifest import JobState
+from headrace.coordinator.placement import Affinity, PlacementRules, Slot
+from headrace.errors import InternalError
+
+
+@dataclass(frozen=True)
+class AskSlots:
+    """Ask all slots where they are; they let go of their stores."""
+
+
+@dataclass(frozen=True)
+class AskMissingHosts:
+    """Wait for a moment and ask again, for these hosts are missing; until ``until_s`` at most."""
+
+    hosts: tuple[str, ...]
+    until_s: float
+
+
+@dataclass(frozen=True)
+class PlaceTasks:
+    """Place tasks over these slots.
+
+    ``lost`` are hosts that were given up for it, ``returned`` those that had been, and ``joined``
+    hosts that are new.
+    """
+
+    slots: tuple[Slot, ...]
+    lost: tuple[str, ...] = ()
+    returned: tuple[str, ...] = ()
+    joined: tuple[str, ...] = ()
+
+
+MembershipAction = AskSlots | AskMissingHosts | PlaceTasks
+
+
+@dataclass(frozen=True)
+class SlotsDoubted:
+    """Slots may have changed: an epoch found one misplaced, or a driver begins.
+
+    ``homes`` are the hosts that tasks live on by the manifest; those that are missing now have been
+    since ``now_s`` of the monotonic clock.
+    """
+
+    homes: frozenset[str]
+    now_s: float
+
+
+@dataclass(frozen=True)
+class SlotsAnswered:
+    """These slots answered; ``now_s`` of the monotonic clock."""
+
+    slots: tuple[Slot, ...]
+    now_s: float
+
+
+MembershipEvent = SlotsDoubted | SlotsAnswered
+
+
+class MissingHost(NamedTuple):
+    """A host that is waited for: so many slots of it are left, and since when."""
+
+    slots: int
+    since_s: float
+
+
+@dataclass(frozen=True)
+class Membership:
+    """The hosts of a job, as far as its driver knows.
+
+    Args:
+        rules: of placement.
+        homes: hosts that tasks live on.
+        slots: over which tasks are placed; none before the first answer.
+        wanted: how many slots each host is to have before tasks are placed.
+        suspected_s: since when slots may have changed, of the monotonic clock.
+        missed: hosts that are waited for.
+        given_up: hosts that were waited for, or not, in vain.
+        action: what is to be done now.
+    """
+
+    rules: PlacementRules
+    homes: frozenset[str] = frozenset()
+    slots: tuple[Slot, ...] = ()
+    wanted: Mapping[str, int] = field(default_factory=dict)
+    suspected_s: float = 0.0
+    missed: Mapping[str, MissingHost] = field(default_factory=dict)
+    given_up: frozenset[str] = frozenset()
+    action: MembershipAction = field(default_factory=AskSlots)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts that tasks are placed on."""
+        return tuple(sorted({slot.host for slot in self.slots}))
+
+    def after(self, event: MembershipEvent) -> Membership:
+        """Return the membership after an event; its action is what is to be done now."""
+        match event:
+            case SlotsDoubted(homes, now_s):
+                wanted = dict.fromkeys(homes, 1) | count_slots(self.slots)
+                begun = replace(self, homes=homes, wanted=wanted, suspected_s=now_s)
+                return replace(begun, missed={}, action=AskSlots())
+            case SlotsAnswered(slots, now_s):
+                return self._answered(slots, now_s)
+
+    def _answered(self, slots: Sequence[Slot], now_s: float) -> Membership:
+        there = count_slots(slots)
+        missed = {
+            host: self._missed(host, there.get(host, 0), now_s)
+            for host, count in self.wanted.items()
+            if there.get(host, 0) < count and host not in self.given_up
+        }
+        until = {host: one.since_s + self._wait_s for host, one in missed.items()}
+        if late := {host: at for host, at in until.items() if at > now_s}:
+            action = AskMissingHosts(tuple(sorted(late)), max(late.values()))
+            return replace(self, missed=missed, action=action)
+        return self._placed(tuple(slots), there)
+
+    def _missed(self, host: str, slots: int, now_s: float) -> MissingHost:
+        held = self.missed.get(host)
+        if held is None:
+            return MissingHost(slots, now_s if self.missed else self.suspected_s)
+        if slots < held.slots:
+            return MissingHost(slots, now_s)
+        return held._replace(slots=slots)  # what is back can go again
+
+    @property
+    def _wait_s(self) -> float:
+        return self.rules.wait_s if self.rules.affinity is Affinity.STRICT else 0.0
+
+    def _placed(self, slots: tuple[Slot, ...], there: Mapping[str, int]) -> Membership:
+        before = count_slots(self.slots)
+        known = {*self.homes, *before}
+        lost = sorted(known - set(there) - self.given_up)
+        returned = sorted(self.given_up & set(there))
+        joined = sorted(set(there) - known - self.given_up)
+        return replace(
+            self,
+            slots=slots,
+            wanted=dict(there),
+            missed={},
+            given_up=(self.given_up | set(lost)) - set(there),
+            action=PlaceTasks(slots, tuple(lost), tuple(returned), tuple(joined)),
+        )
+
+    def validate(self) -> None:
+        """Make sure that a membership is one that can be.
+
+        Raises:
+            InternalError: it is not.
+        """
+        there = {slot.host for slot in self.slots}
+        waits = isinstance(self.action, AskMissingHosts)
+        wrong = {
+            "two slots of one number": len({s.number for s in self.slots}) != len(self.slots),
+            "a host that is there and given up": bool(there & self.given_up)
+            and isinstance(self.action, PlaceTasks),
+            "a host that is waited for and given up": bool(set(self.missed) & self.given_up),
+            "waits for nobody": waits and not self.missed,
+            "waits although it is not strict": waits and self._wait_s <= 0,
+            "waits for nobody, but missed some": bool(self.missed) and not waits,
+            "places over no slots": isinstance(self.action, PlaceTasks) and not self.slots,
+        }
+        if found := [name for name, is_wrong in wrong.items() if is_wrong]:
+            raise InternalError(f"the hosts of a job: {found[0]}: {self}")
+
+
+def count_slots(slots: Collection[Slot]) -> dict[str, int]:
+    """Return how many slots each host has."""
+    return dict(Counter(slot.host for slot in slots))
+
+
+FIRST_TIMEOUT_S = 30.0
+"""What a slot is given for its first answer: its process may have to start and load libraries."""
+
+MAX_DOUBLINGS = 6
+
+
+@dataclass(frozen=True)
+class _LastHeartbeat:
+    executor: str
+    sign: str | None
+    at: float
+
+
+@dataclass
+class FailureDetector:
+    """What the driver has heard of the slots of its executors.
+
+    One thread calls. Times are monotonic seconds.
+
+    Args:
+        base_s: how long a slot may say nothing; doubled by each executor that proves to live.
+    """
+
+    base_s: float
+    _doublings: int = 0
+    _heard: dict[int, _LastHeartbeat] = field(default_factory=dict)
+    _answered: set[tuple[int, str]] = field(default_factory=set)
+    _aside: dict[str, int] = field(default_factory=dict)
+    _looked: float | None = None
+
+    @property
+    def limit_s(self) -> float:
+        """How long a slot that has answered before may say nothing now."""
+        return float(self.base_s * 2**self._doublings)
+
+    @property
+    def every_s(self) -> float:
+        """How often to look, and how often a slot that takes long says that it lives."""
+        return self.limit_s / 6
+
+    @property
+    def aside(self) -> Collection[str]:
+        """The executors that are given up for now."""
+        return self._aside.keys()
+
+    def begin(self, now: float) -> None:
+        """Begin with a level: nothing has been heard in it."""
+        self._heard.clear()
+        self._looked = now
+
+    def answered(self, executors: Mapping[int, str]) -> None:
+        """Note the slots that have answered, by number, and the executors that they ran on."""
+        self._answered.update(executors.items())
+
+    def renewed(self, slots: Collection[int]) -> None:
+        """Note that slots get new processes, which are given time to start."""
+        self._answered = {one for one in self._answered if one[0] not in slots}
+
+    def look(
+        self, now: float, running: Mapping[int, str], signs: Mapping[int, str], others: int
+    ) -> dict[str, float]:
+        """Return the executors that have been silent for too long, and for how long.
+
+        Nobody is given up while no executor is left to go to. A look that comes late says that the
+        driver itself was held up, and then nothing is known of the time since the last.
+
+        Args:
+            now: the time.
+            running: by number, the executor of each slot that has not answered yet.
+            signs: what those have last said that have said anything; a new sign differs.
+            others: executors without a slot that runs.
+        """
+        looked = now if self._looked is None else self._looked
+        is_late = now - looked > 3 * self.every_s
+        self._looked = now
+        silent: dict[str, float] = {}
+        heard: dict[int, _LastHeartbeat] = {}
+        for slot, executor in running.items():
+            before = self._heard.get(slot)
+            sign = signs.get(slot)
+            if before is None or before.executor != executor:
+                before = _LastHeartbeat(executor, sign, now if is_late or sign else looked)
+            elif sign is not None and sign != before.sign:
+                before = _LastHeartbeat(executor, sign, now)
+            elif is_late:
+                before = _LastHeartbeat(executor, sign, before.at + now - looked)
+            heard[slot] = before
+            is_known = sign is not None or (slot, executor) in self._answered
+            limit = self.limit_s if is_known else max(self.limit_s, FIRST_TIMEOUT_S)
+            if now - before.at >= limit:
+                silent[executor] = max(silent.get(executor, 0.0), now - before.at)
+        self._heard = heard
+        left = set(running.values()) - silent.keys()
+        return silent if left or others else {}
+
+    def give_up(self, ended: Mapping[str, int]) -> None:
+        """Set executors aside, by how many tasks each had ended by then."""
+        self._aside.update(ended)
+
+    def review(self, ended: Mapping[str, int]) -> list[str]:
+        """Take back what lives after all; returns those executors.
+
+        Args:
+            ended: how many tasks each executor has ended that Spark still has.
+        """
+        back = [name for name, then in self._aside.items() if ended.get(name, then) > then]
+        self._aside = {
+            name: then for name, then in self._aside.items() if name in ended and name not in back
+        }
+        if back:
+            self._doublings = min(MAX_DOUBLINGS, self._doublings + 1)
+        return back
+
+
+POLL_S = 0.25
+MEMBERS_LOOK_S = 0.5
+"""How often an idle job looks whether a standby has caught up that a task waits for."""
+
+
+class SlotSource(Protocol):
+    """What can be asked for slots: a runner."""
+
+    def slots(self) -> Sequence[Slot]:
+        """Return the slots that answer now; each lets go of its stores."""
+        ...
+
+
+class ClusterMembers:
+    """The hosts of one part of a job.
+
+    One thread calls.
+
+    Args:
+        rules: of placement.
+        runner: of the slots.
+        clock: for waiting.
+        tell: called with a line when a host is lost, waited for, or back.
+        story: of the job; it has who is waited for while that is so.
+    """
+
+    def __init__(
+        self,
+        rules: PlacementRules,
+        runner: SlotSource,
+        clock: Clock,
+        tell: Callable[[str], None] = lambda line: None,
+        *,
+        story: JobEventLog | None = None,
+    ) -> None:
+        self._rules, self._runner, self._clock, self._story = rules, runner, clock, story
+        self.tell = tell
+        self._members = Membership(rules)
+        self._happened: list[ClusterEvent] = []
+        self._missed: Counter[str] = Counter()
+        self.seats = StickyAssignment()
+        self.needs_placement = True
+        self._looked_s = 0.0
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """The slots that tasks are placed over."""
+        return self._members.slots
+
+    def begin(self, generation: int) -> None:
+        """Note that a driver has begun."""
+        detail = f"generation {generation}, process {os.getpid()} on {os.uname().nodename}"
+        self.note(EventKind.DRIVER, "", detail)
+
+    def find(self, state: JobState, reason: str = "", waited_s: float = 0.0) -> list[Slot]:
+        """Ask the slots where they are, and wait for hosts that are missing, up to the bound.
+
+        Args:
+            state: after the last epoch.
+            reason: why they are asked, if something went wrong.
+            waited_s: how long what is missing has been waited for already.
+
+        Returns:
+            The slots to place tasks over.
+        """
+        if reason:
+            self.note(EventKind.ASKED, "", reason)
+        homes = frozenset(task.host for task in state.tasks.values()) - {""}
+        began = self._clock.monotonic() - waited_s
+        self._members = self._members.after(SlotsDoubted(homes, began))
+        said: tuple[str, ...] = ()
+        gone: set[str] = set()
+        is_first = not self.slots  # hosts that have not come yet were not lost
+        while True:
+            slots = tuple(self._runner.slots())
+            self._members = self._members.after(SlotsAnswered(slots, self._clock.monotonic()))
+            action = self._members.action
+            if isinstance(action, PlaceTasks):
+                break
+            if isinstance(action, AskMissingHosts):
+                gone.update(() if is_first else action.hosts)
+                if action.hosts != said:
+                    said = action.hosts
+                    self._say_waiting(state, action)
+                self._clock.sleep(min(POLL_S, max(0.0, action.until_s - self._clock.monotonic())))
+        self.seats.let_go()
+        self._count_gone(state, gone.union(action.lost))
+        self._tell_of(state, action)
+        self.needs_placement = True
+        return list(slots)
+
+    def _count_gone(self, state: JobState, gone: Collection[str]) -> None:
+        """Count what was on hosts that were gone, for good or back in time."""
+        standbys = (one.host for held in state.standbys.values() for one in held)
+        self._missed[MISSED] += sum(task.host in gone for task in state.tasks.values())
+        self._missed[STANDBYS_MISSED] += sum(host in gone for host in standbys)
+
+    def _say_waiting(self, state: JobState, action: AskMissingHosts) -> None:
+        names = ", ".join(_host_name(state.hosts, host) for host in action.hosts)
+        left = max(0.0, action.until_s - self._clock.monotonic())
+        missing = f"host {names} is missing, or some of its slots"
+        waits = f"its tasks wait for it for up to {left:.1f} s"
+        self.tell(f"{missing}; {waits} (placement.wait_s)")
+        if self._story is not None:
+            self._story.observe(state, self.noted)
+            self._story.tell(WAITING, f"{missing}: {waits}")
+
+    def _tell_of(self, state: JobState, action: PlaceTasks) -> None:
+        addresses = {slot.host: slot.address for slot in action.slots}
+        on = _tasks_of(state)
+        for host in action.lost:
+            name, count = _host_name(state.hosts, host), on.get(host, 0)
+            waited = f"did not come back within {self._rules.wait_s:g} s"
+            why = waited if self._rules.affinity is Affinity.STRICT else "is lost"
+            tasks = "1 task goes elsewhere" if count == 1 else f"{count} tasks go elsewhere"
+            self.note(EventKind.LOST, host, tasks)
+            self.tell(f"host {name} {why}: its {tasks}")
+        for host, address in addresses.items():
+            held = state.hosts.get(host)
+            if held is None and state.hosts:
+                self.note(EventKind.JOINED, host)
+            elif held is not None and not held.slots:
+                self.note(EventKind.RETURNED, host)
+                limit = f"up to {self._rules.max_moves} an epoch (placement.max_moves)"
+                gets = "it stays empty (drained)" if held.drained else f"it gets tasks, {limit}"
+                self.tell(f"host {address or _host_name(state.hosts, host)} is back: {gets}")
+
+    def note(self, what: EventKind, host: str = "", detail: str = "") -> None:
+        """Remember that something happened, until an epoch commits it."""
+        self._happened.append(ClusterEvent(self._clock.now_ms(), what, host, detail))
+
+    @property
+    def noted(self) -> tuple[ClusterEvent, ...]:
+        """What has happened that no epoch has committed yet."""
+        return tuple(self._happened)
+
+    def around(self, state: JobState) -> PlacementContext:
+        """Return what the placing of the next epoch goes by."""
+        changes, happened = self._changes(state), tuple(self._happened)
+        return PlacementContext(self._rules, self.seats, changes, happened, dict(self._missed))
+
+    def wants(self, placing: EpochPlacement) -> bool:
+        """Say whether an epoch is to run for the sake of hosts alone."""
+        if placing.is_settled:
+            self.needs_placement = False
+            return False
+        if not placing.only_waits:
+            return True
+        now = self._clock.monotonic()
+        if now < self._looked_s + MEMBERS_LOOK_S:
+            return False
+        self._looked_s = now
+        return True
+
+    def _changes(self, state: JobState) -> Hosts:
+        """Return the hosts that are not as the manifest has them."""
+        counts = count_slots(self._members.slots)
+        addresses = {slot.host: slot.address for slot in self._members.slots}
+        found: Hosts = {}
+        for host, count in counts.items():
+            held = state.hosts.get(host, HostState())
+            address = addresses[host] or held.address
+            now = msgspec.structs.replace(held, address=address, slots=count)
+            if now != state.hosts.get(host):
+                found[host] = now
+        for host, held in state.hosts.items():
+            if host not in counts and held.slots:
+                found[host] = msgspec.structs.replace(held, slots=0)
+        return found
+
+    def committed(self, around: PlacementContext, state: JobState) -> None:
+        """Note that an epoch was committed with what had happened by its begin."""
+        del self._happened[: len(around.happened)]
+        self._missed.subtract(around.missed)
+        for one in state.story:
+            if one.what == EventKind.EMPTY and one.time_ms == state.time_ms:
+                name = _host_name(state.hosts, one.host)
+                self.tell(f"host {name} is drained: nothing is on it any more")
+
+
+def _host_name(hosts: Mapping[str, HostState], host: str) -> str:
+    return hosts.get(host, HostState()).named(host)
+
+
+def _tasks_of(state: JobState) -> dict[str, int]:
+    """Return how many tasks each host has."""
+    found: dict[str, int] = {}
+    for task in state.tasks.values():
+        found[task.host] = found.get(task.host, 0) + 1
+    return found

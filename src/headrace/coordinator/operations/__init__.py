@@ -1,0 +1,3 @@
+"""What commands do to a job beside its epochs: set back, removed, saved, merged, recorded."""
+
+from __future__ import annotations

@@ -1,0 +1,349 @@
+"""Begins a job from a savepoint: another one, or the same one after a reset.
+
+1. Every file of the savepoint is read and compared. 2. Where the job has several parts, a
+generation of each is taken, and a note says what is being done. 3. Internal streams are made,
+with the rows that waited in them. 4. The graph is compared with the state; of a job with one
+part the generation is taken here. 5. Files are linked, or copied, under the names they had,
+which are unique for all time. 6. Of each part, a base manifest begins a lineage. 7. The note
+goes. Before the first manifest there is no job; one with a note does not start until it is begun
+from a savepoint again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from msgspec import structs
+
+from headrace.bus.bus import Bus
+from headrace.bus.spec import Fence, StreamSpec
+from headrace.clock import Clock
+from headrace.config import Settings
+from headrace.coordinator.catalog import save_catalog
+from headrace.coordinator.commit_log import FileCommitLog, load_state
+from headrace.coordinator.deployment import make_plan, open_copier
+from headrace.coordinator.file_copier import FileCopier, named_files
+from headrace.coordinator.inputs import check_graph, task_counts
+from headrace.coordinator.job_parts import SAVEPOINT, UNFINISHED, part_folders
+from headrace.coordinator.job_storage import DriverLock, JobStorage, job_storages, newest_storage
+from headrace.coordinator.manifest import JobState, begin_lineage
+from headrace.coordinator.manifest_writer import FencedManifestWriter, JobGeneration
+from headrace.coordinator.operations.reset import remove_streams, unfinished_note
+from headrace.coordinator.operations.savepoint_format import (
+    SavedPart,
+    SavedStream,
+    Savepoint,
+    damaged_savepoint,
+    part_folder,
+    read_savepoint,
+    renamed_part,
+)
+from headrace.coordinator.operations.savepoint_writer import size_and_checksum
+from headrace.coordinator.outputs import create_internal_streams
+from headrace.coordinator.rescale import rescaled_state
+from headrace.errors import HeadraceError, InvalidInputError, PartsError
+from headrace.faults import fault
+from headrace.fencing import FencedFiles
+from headrace.files import Files
+from headrace.graph.operators import JobGraph
+from headrace.plan.parts import internal_stream_name, split_parts
+from headrace.plan.stages import JobPlan, with_task_counts
+
+
+def verify_files(folder: Path, saved: Savepoint) -> None:
+    """Read every file of a savepoint.
+
+    Raises:
+        CorruptDataError: one is missing, or differs from what was written.
+    """
+    for name, file in saved.members():
+        path = folder / name
+        if path.is_symlink() or not path.is_file():
+            raise damaged_savepoint(folder, f"file {name} is missing")
+        size, checksum = size_and_checksum(path)
+        if size != file.size:
+            raise damaged_savepoint(
+                folder, f"file {name} has {size:,} bytes, expected {file.size:,}"
+            )
+        if checksum != file.checksum:
+            raise damaged_savepoint(folder, f"file {name} does not match its checksum")
+
+
+def check_inputs(saved: Savepoint, bus: Bus) -> None:
+    """Make sure that the streams hold what is to be read next.
+
+    Raises:
+        InvalidInputError: one is not there, begins later, or ends before.
+    """
+    there = {*bus.names(), *bus.aliases()}
+    for part in saved.parts:
+        for operator, positions in part.state.inputs.items():
+            name = part.catalog.inputs.get(operator, operator)
+            if operator in part.catalog.feeds:
+                continue
+            if name not in there:
+                raise InvalidInputError(
+                    f"savepoint {saved.name!r} continues in stream {name!r}, which is not on the "
+                    "bus",
+                    stream=name,
+                )
+            begins, ends = bus.stream(name).begins(), bus.stream(name).ends()
+            for partition, at in positions.items():
+                begin, end = (
+                    (begins[partition], ends[partition]) if partition < len(begins) else (0, 0)
+                )
+                if not begin <= at.next_offset <= end:
+                    raise InvalidInputError(
+                        f"savepoint {saved.name!r} continues at offset {at.next_offset} of stream "
+                        f"{name!r}, partition {partition}, which holds {begin} to {end}: rows were "
+                        "dropped, or it is another stream of that name; use a later savepoint",
+                        stream=name,
+                        partition=partition,
+                    )
+
+
+_UNREADABLE_ROWS = (pa.ArrowException, OSError, ValueError, InvalidInputError)
+
+
+def stream_names(saved: Savepoint, job: str) -> list[str]:
+    """Return the names of the internal streams that a job of this name has."""
+    return [internal_stream_name(job, one.operator) for one in saved.streams]
+
+
+def restore_streams(folder: Path, saved: Savepoint, job: str, bus: Bus, fence: Fence) -> None:
+    """Make the internal streams of a job, which are not there; their rows begin at offset 0.
+
+    Raises:
+        CorruptDataError: a file of the savepoint is not what it should be.
+        NotOwnerError: a newer generation than that of the fence has begun.
+    """
+    for one in saved.streams:
+        try:
+            _restore(folder, one, internal_stream_name(job, one.operator), bus, fence)
+        except _UNREADABLE_ROWS as error:
+            raise damaged_savepoint(
+                folder, f"rows of {one.operator!r} cannot be used: {error}"
+            ) from error
+
+
+def _restore(folder: Path, saved: SavedStream, name: str, bus: Bus, fence: Fence) -> None:
+    schema = pa.ipc.open_stream((folder / saved.files[0].path).read_bytes()).schema
+    stream = bus.create(StreamSpec(name, len(saved.files), schema), fence=fence)
+    for partition, file in enumerate(saved.files):
+        for batch in _batches(folder / file.path):
+            stream.append(partition, batch, fence=fence)
+
+
+def _batches(path: Path) -> Iterator[pa.RecordBatch]:
+    with pa.ipc.open_stream(pa.memory_map(str(path))) as reader:
+        for batch in reader:
+            batch.validate(full=True)  # what points outside of its buffers would be read there
+            yield batch
+
+
+@dataclass(frozen=True)
+class SavepointRestore:
+    """Begins one job from savepoints.
+
+    Args:
+        graph: of the job, under the name that it is to have.
+        settings: of the run.
+        bus: its inputs and outputs.
+        files: the file system.
+        clock: time and names.
+    """
+
+    graph: JobGraph
+    settings: Settings
+    bus: Bus
+    files: Files
+    clock: Clock
+
+    @property
+    def _root(self) -> Path:
+        return job_storages(self.settings, self.graph.name).storage
+
+    def begin(self, folder: Path) -> list[JobState]:
+        """Make the job what its first driver goes on from.
+
+        Args:
+            folder: of the savepoint.
+
+        Returns:
+            The state of each part.
+
+        Raises:
+            CorruptDataError: the savepoint is damaged, or not whole.
+            InvalidInputError: the job exists; its inputs no longer hold what is to be read; or
+                its graph does not fit. There is no job then, or it is as before.
+            NotOwnerError: a driver runs the job.
+        """
+        saved = read_savepoint(folder)
+        verify_files(folder, saved)
+        fault("savepoint.verified")
+        with DriverLock(self._root, self.graph.name, self.clock):
+            self._check_absent(saved)
+            check_inputs(saved, self.bus)
+            if len(saved.parts) == 1 and not saved.streams:
+                return self._made(folder, saved)
+            reigns = self._taken(saved)
+            with unfinished_note(reigns[0].files, SAVEPOINT, self.clock):
+                return self._in_parts(folder, saved, reigns)
+
+    def _check_absent(self, saved: Savepoint) -> None:
+        job = self.graph.name
+        if (self._root / UNFINISHED).exists():
+            what = self.files.read(self._root / UNFINISHED).decode()
+            if what == SAVEPOINT:
+                return
+            raise PartsError(
+                f"a {what} of job {job!r} was not completed; run it again: headrace jobs {what} "
+                f"{job}",
+                job=job,
+            )
+        if any(state.fingerprint for state in self._held().values()):
+            raise InvalidInputError(
+                f"job {job!r} exists, and savepoint {saved.name!r} would take the place of its "
+                "state: leave --from-savepoint out to continue with it, give another name with "
+                f"--as, or start over with: headrace jobs reset {job}",
+                job=job,
+            )
+
+    def _held(self) -> dict[str, JobState]:
+        """Return the states of the parts that are there."""
+        found: dict[str, JobState] = {}
+        newest = newest_storage(self.settings, self.graph.name)  # whatever it was run with
+        for root in (newest, *part_folders(self.settings, self.graph.name)):
+            if (root / "manifests").is_dir():
+                state = load_state(FileCommitLog(root, self.files, self.clock))
+                if state is not None:
+                    found[root.name] = state
+        return found
+
+    def _taken(self, saved: Savepoint) -> list[FencedManifestWriter]:
+        """Begin to drive each part, above all generations that its files are of."""
+        names = [self.graph.name + part.suffix for part in saved.parts]
+        at = (self._root.parent, self.bus, self.files, self.clock)
+        group = JobGeneration(self.graph.name, *at, names)
+        reigns = []
+        for job in names:
+            root = job_storages(self.settings, job).storage
+            JobStorage(root, self.files).create()
+            copier = open_copier(self.settings, job, self.clock, self.files)
+            log = FileCommitLog(root, self.files, self.clock)
+            reigns.append(FencedManifestWriter(job, log, self.bus, self.clock, copier, group))
+            reigns[-1].begin(saved.generation)
+        return reigns
+
+    def _in_parts(
+        self, folder: Path, saved: Savepoint, reigns: Sequence[FencedManifestWriter]
+    ) -> list[JobState]:
+        names = stream_names(saved, self.graph.name)
+        fence = reigns[0].fence
+        remove_streams(names, self.bus, fence)
+        restore_streams(folder, saved, self.graph.name, self.bus, fence)
+        fault("savepoint.streams_made")
+        try:
+            return self._made(folder, saved, reigns)
+        except HeadraceError:
+            if not any(state.fingerprint for state in self._held().values()):
+                remove_streams(names, self.bus, reigns[0].fence)
+                reigns[0].files.remove(self._root / UNFINISHED)
+            raise
+
+    def _made(
+        self, folder: Path, saved: Savepoint, reigns: Sequence[FencedManifestWriter] = ()
+    ) -> list[JobState]:
+        plans = self._plans(saved)
+        fence = reigns[0].fence if reigns else None
+        fitted = [self._fitted(part, plans, saved.job, fence) for part in saved.parts]
+        begun = list(zip(fitted, reigns or self._taken(saved), strict=True))
+        for number, (part, writer) in enumerate(begun):
+            self._bring(folder / part_folder(number), part, writer.files)
+        fault("savepoint.files_brought")
+        return [self._publish(part, writer) for part, writer in begun]
+
+    def _plans(self, saved: Savepoint) -> dict[str, JobPlan]:
+        """Return the plan of each part, by its name."""
+        groups = {"key_groups": saved.parts[0].state.key_groups}
+        job = self.settings.job.model_copy(update=groups)
+        settings = self.settings.model_copy(update={"job": job})
+        plans = {one.job: one for one in split_parts(make_plan(self.graph, self.bus, settings))}
+        wanted = {self.graph.name + part.suffix for part in saved.parts}
+        if wanted != set(plans):
+            raise PartsError(
+                f"savepoint {saved.name!r} has the parts {sorted(wanted)}, and the graph of job "
+                f'{self.graph.name!r} is cut into {sorted(plans)}: via="bus" of a partition_by has '
+                "changed; change it back",
+                job=self.graph.name,
+            )
+        return plans
+
+    def _fitted(
+        self, part: SavedPart, plans: Mapping[str, JobPlan], job: str, fence: Fence | None
+    ) -> SavedPart:
+        """Return a part under the job's name, with as many tasks as it is to have.
+
+        Raises:
+            InvalidInputError: the graph does not fit the state.
+        """
+        part = renamed_part(part, job, self.graph.name)
+        state, plan = part.state, plans[part.state.job]
+        if state.rescaled_at >= 0:
+            plan = with_task_counts(plan, state.task_counts)
+        counts = task_counts(plan)
+        if set(counts) == set(state.task_counts) and counts != state.task_counts:
+            state = rescaled_state(state, counts, state.lineage)
+            state = structs.replace(state, rescaled_at=-1)  # it has as many as the settings say
+        create_internal_streams(plan, self.bus, fence)
+        check_graph(state, plan, part.catalog)
+        return structs.replace(part, state=state)
+
+    def _bring(self, source: Path, part: SavedPart, files: FencedFiles) -> None:
+        """Link or copy the files of a part to its storage; each is there whole, or not at all."""
+        copier = FileCopier(source, files.root, files, self.clock)
+        wanted = named_files(part.state)
+        for file in wanted:
+            with suppress(FileExistsError):
+                try:
+                    files.link(source / file.path, files.root / file.path, durable=False)
+                except FileExistsError:
+                    raise
+                except OSError:  # another file system
+                    copier.copy(file)
+            fault("savepoint.file_linked")
+        for folder in {(files.root / file.path).parent for file in wanted}:
+            files.sync_folder(folder)
+
+    def _publish(self, part: SavedPart, writer: FencedManifestWriter) -> JobState:
+        """Commit what a part begins with."""
+        unique, root = self.clock.new_id(), writer.files.root
+        save_catalog(root, writer.generation, part.catalog, writer.files, unique)
+        lineage = self.clock.new_id()
+        while not self._commit(writer, part.state, lineage, part.catalog.feeds):
+            pass
+        fault("savepoint.begun")
+        writer.finish()
+        return writer.state
+
+    def _commit(
+        self, writer: FencedManifestWriter, state: JobState, lineage: str, feeds: Collection[str]
+    ) -> bool:
+        held = writer.state if writer.has_begun else None
+        last = max(state.epoch, -1 if held is None else held.epoch)
+        own = {name: one for name, one in state.identities.items() if name not in feeds}
+        begun = structs.replace(
+            begin_lineage(state, lineage),
+            identities=own,
+            origin="" if held is None else held.origin or held.lineage,
+            epoch=last + 1,
+            kept_from=last + 1,
+            generation=writer.generation,
+            durability=self.settings.state.durability,
+            until=None,
+        )
+        return writer.create(begun) if held is None else writer.publish_next(begun)

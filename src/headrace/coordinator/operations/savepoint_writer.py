@@ -1,0 +1,520 @@
+"""Writes a savepoint: a folder that is there when it is complete.
+
+First an epoch of each part is found, so that together they are one state of the job: a driver is
+asked for its last epoch once all that it sent is out, parts readers first. 1. The files that the
+epoch names get second names, so that no driver sweeps them meanwhile. 2. They are linked, or
+copied to another file system, and read back against the manifest's checksums. 3. The rows that
+wait in internal streams are copied. 4. The manifest is written. 5. The folder gets its name. A
+writer that dies before that leaves a folder with a hidden name, which the next one removes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from graphlib import TopologicalSorter
+from itertools import chain, count
+from pathlib import Path
+
+import pyarrow as pa
+from msgspec import structs
+from xxhash import xxh3_64
+
+from headrace.bus.bus import Bus
+from headrace.bus.log import OffsetGoneError
+from headrace.clock import Clock
+from headrace.config import Settings
+from headrace.coordinator.backup import BackupCopier
+from headrace.coordinator.catalog import Catalog
+from headrace.coordinator.commands import Command, CutAnswer, CutSavepoint, RequestChannel
+from headrace.coordinator.commit_log import load_state
+from headrace.coordinator.deployment import open_copier
+from headrace.coordinator.file_copier import CopiedFile, named_files
+from headrace.coordinator.inspection.job_reader import TRIES, JobReader, part_readers
+from headrace.coordinator.job_storage import DriverLock, is_alive, job_storages, newest_storage
+from headrace.coordinator.manifest import JobState
+from headrace.coordinator.manifest_writer import JobGeneration, fenced_writer, generation_of
+from headrace.coordinator.operations.savepoint_format import (
+    FORMAT,
+    MANIFEST,
+    SavedFile,
+    SavedPart,
+    SavedStream,
+    Savepoint,
+    check_savepoint_name,
+    encode_savepoint,
+    part_folder,
+    savepoints_dir,
+    stream_file,
+)
+from headrace.errors import CorruptDataError, InvalidInputError, NotOwnerError, UnavailableError
+from headrace.faults import fault
+from headrace.files import Files
+from headrace.plan.parts import STREAM_SUFFIX
+from headrace.sources.listing import load_listing
+from headrace.state.segment import SegmentReader
+
+StreamEnds = Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """An epoch of one part.
+
+    Args:
+        root: the part's storage.
+        state: after the epoch.
+        catalog: what its stores hold.
+        ends: of each internal stream that it sends to, where the rows of the epoch end.
+    """
+
+    root: Path
+    state: JobState
+    catalog: Catalog
+    ends: StreamEnds
+
+
+HALF_EPOCH_WAIT_S = 0.25
+"""After so long the other half may be committed."""
+
+FindCut = Callable[[JobReader], Cut | None]
+"""Finds an epoch of a part; ``None``: look again, for it is none that can be used."""
+
+
+AskPart = Callable[[Path, Command[CutAnswer], float], CutAnswer]
+"""Has the driver of the part with this storage run a command; the seconds are for its answer."""
+
+
+def cut_of_driver(files: Files, clock: Clock, wait_s: float, ask: AskPart | None = None) -> FindCut:
+    """Return what asks the driver of each part.
+
+    Args:
+        files: the file system.
+        clock: for names and waiting.
+        wait_s: how long the driver of a part may take to answer.
+        ask: asks it; by default by a request file.
+    """
+
+    def cut(reader: JobReader) -> Cut | None:
+        if ask is None:
+            channel = RequestChannel(reader.root, files, clock, CutSavepoint)
+            answer = channel.ask(CutSavepoint(), wait_s)
+        else:
+            answer = ask(reader.root, CutSavepoint(), wait_s)
+        if reader.is_half(answer.epoch):  # the other half is the next epoch
+            clock.sleep(HALF_EPOCH_WAIT_S)
+            return None
+        state = load_state(reader.log, answer.epoch)  # though it may not be kept any more by now
+        if state is None or state.epoch != answer.epoch:
+            return None
+        return Cut(reader.root, state, reader.catalog(state), answer.ends)
+
+    return cut
+
+
+def cut_of_stopped(
+    bus: Bus, files: Files, clock: Clock, copier: BackupCopier | None = None
+) -> FindCut:
+    """Return what looks at each part of a job that nobody drives.
+
+    The caller holds the ``DriverLock`` of the first part.
+
+    Args:
+        bus: outputs of the last epoch may have to be published first.
+        files: the file system.
+        clock: time and names.
+        copier: where epochs commit to this host's disk.
+    """
+    group: JobGeneration | None = None
+
+    def cut(reader: JobReader) -> Cut:
+        nonlocal group
+        newest = reader.state()
+        if reader.is_half(newest.epoch):
+            raise InvalidInputError(
+                f"the last epoch of job {reader.job!r}, {newest.epoch}, is the first half of a "
+                "commit, in which state and offsets do not belong together; start the job, which "
+                "continues from it, and try again",
+                job=reader.job,
+            )
+        catalog = reader.catalog(newest)
+        where = (reader.root, reader.job, bus, files, clock)
+        group = group or generation_of(*where)
+        with fenced_writer(*where, copier, group) as (writer, publish):
+            publish()
+            ends = {name: bus.stream(name).ends() for name in catalog.sends}
+            return Cut(reader.root, writer.state, catalog, ends)
+
+    return cut
+
+
+def cut_of_parts(readers: Sequence[JobReader], cutting: FindCut, tries: int) -> list[Cut]:
+    """Return an epoch of each part of a job, in the order given, that belong together.
+
+    Args:
+        readers: of the parts.
+        cutting: finds an epoch of one.
+        tries: how often to look at a part.
+
+    Raises:
+        InvalidInputError: the job has ended, or a part of it; or it has not begun since a reset.
+    """
+    found: dict[str, Cut] = {}
+    for reader in _readers_first(readers):
+        looks = (cutting(reader) for _ in range(tries))
+        cut = next((one for one in looks if one is not None), None)
+        if cut is None:
+            raise InvalidInputError(
+                f"job {reader.job!r} commits no epoch with state and offsets together; see "
+                "state_semantics",
+                job=reader.job,
+            )
+        _check(cut.state)
+        found[reader.job] = cut
+    return [found[reader.job] for reader in readers]
+
+
+def _readers_first(readers: Sequence[JobReader]) -> list[JobReader]:
+    if len(readers) == 1:
+        return list(readers)
+    catalogs = {reader: reader.catalog(reader.state()) for reader in readers}
+    takes = {
+        reader: {catalog.inputs[name] for name in catalog.feeds}
+        for reader, catalog in catalogs.items()
+    }
+    after = {
+        sender: {reader for reader in readers if takes[reader] & set(catalog.sends)}
+        for sender, catalog in catalogs.items()
+    }
+    return list(TopologicalSorter(after).static_order())
+
+
+def _check(state: JobState) -> None:
+    if state.ended:
+        raise InvalidInputError(
+            f"job {state.job!r} has ended with epoch {state.epoch}: all its windows are closed, "
+            "and no job could continue from there",
+            job=state.job,
+        )
+    if not state.fingerprint:
+        raise InvalidInputError(
+            f"job {state.job!r} was reset and not started since; there is no state to save",
+            job=state.job,
+        )
+
+
+HIDDEN_PREFIX = ".savepoint-"
+CHUNK = 1 << 20
+_CANNOT_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES}
+
+
+class _SweptError(Exception):
+    """A file of the epoch, or a row, is gone: an epoch later than that is to be saved."""
+
+
+@dataclass(frozen=True)
+class SavepointWriter:
+    """Writes savepoints of one job.
+
+    Args:
+        readers: of its parts, the first part's first.
+        bus: with the internal streams.
+        folder: that savepoints are put into; made when missing.
+        files: the file system.
+        clock: for time and names.
+    """
+
+    readers: Sequence[JobReader]
+    bus: Bus
+    folder: Path
+    files: Files
+    clock: Clock
+
+    def write(self, cutting: FindCut, name: str | None = None) -> tuple[Path, Savepoint]:
+        """Write a savepoint of the newest epoch.
+
+        Args:
+            cutting: finds that, of a job that runs or does not.
+            name: of the savepoint; made of the time when left out.
+
+        Returns:
+            Its folder, and what it says.
+
+        Raises:
+            InvalidInputError: the name is taken, or the job has nothing to go on from.
+            CorruptDataError: a file of the epoch is damaged.
+            UnavailableError: the driver does not answer, or sweeps files faster than they can be
+                linked.
+        """
+        self._check_inputs()
+        moment = self.clock.now_ms()
+        target = self.folder / check_savepoint_name(name or self._free_name(moment))
+        _check_free(target)
+        self.files.make_folder(self.folder, 0o700)
+        _forget_dead(self.folder)
+        for _ in range(TRIES):
+            cuts = cut_of_parts(self.readers, cutting, TRIES)
+            fault("savepoint.cut")
+            with suppress(_SweptError), self._hidden(self.folder) as hidden:
+                saved = self._fill(hidden, cuts, target.name, moment)
+                self._name(hidden, target)
+                return target, saved
+        raise UnavailableError(
+            f"job {self.readers[0].job!r} swept its files {TRIES} times before they could be "
+            "linked; raise state.keep_epochs, or stop the job first",
+            job=self.readers[0].job,
+        )
+
+    def _check_inputs(self) -> None:
+        """Refuse positions in files or another stream: who begins would read the bus at them."""
+        aliases = self.bus.aliases()
+        for reader in self.readers:
+            for name, source in (load_listing(reader.root) or {}).items():
+                if source.stream not in (name, aliases.get(name)):
+                    raise InvalidInputError(
+                        f"job {reader.job!r} reads {source.said} instead of stream {name!r}, "
+                        "and a job that starts from a savepoint continues in streams; let the run "
+                        "end, or read a stream",
+                        job=reader.job,
+                        stream=name,
+                    )
+
+    def _free_name(self, moment: int) -> str:
+        at = datetime.fromtimestamp(moment / 1000, UTC)
+        name = f"{at:%Y%m%d-%H%M%S}"
+        others = (f"{name}-{number}" for number in count(2))
+        return next(one for one in chain([name], others) if not (self.folder / one).exists())
+
+    @contextmanager
+    def _hidden(self, folder: Path) -> Iterator[Path]:
+        """Make a folder with a name that nobody else has, and that tells who uses it."""
+        who = f"{os.uname().nodename}-{os.getpid()}-{self.clock.new_id()}"
+        path = folder / f"{HIDDEN_PREFIX}{who}"
+        self.files.make_missing(path, 0o700, durable=False)
+        try:
+            yield path
+        except Exception:
+            shutil.rmtree(path, ignore_errors=True)
+            raise
+
+    def _fill(self, hidden: Path, cuts: Sequence[Cut], name: str, moment: int) -> Savepoint:
+        parts = tuple(self._part(hidden, number, cut) for number, cut in enumerate(cuts))
+        streams = tuple(self._streams(hidden, cuts))
+        job, unique = self.readers[0].job, self.clock.new_id()
+        saved = Savepoint(FORMAT, unique, name, job, moment, parts, streams)
+        fault("savepoint.filled")
+        self.files.write_new(hidden / MANIFEST, [encode_savepoint(saved)])
+        for folder, _, _ in os.walk(hidden):
+            self.files.sync_folder(Path(folder))
+        fault("savepoint.written")
+        return saved
+
+    def _name(self, hidden: Path, target: Path) -> None:
+        try:
+            self.files.rename(hidden, target)  # fails where somebody else's is there
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            _check_free(target)
+        self.files.sync_folder(target.parent)
+        fault("savepoint.named")
+
+    def _part(self, hidden: Path, number: int, cut: Cut) -> SavedPart:
+        state = _detached_state(cut.state)
+        wanted = named_files(state)
+        root = hidden / part_folder(number)
+        with self._pinned(cut, wanted) as pinned:
+            saved = tuple(self._bring(one, pinned / str(at), root) for at, one in enumerate(wanted))
+        suffix = cut.state.job.removeprefix(self.readers[0].job)
+        return SavedPart(suffix, state, cut.catalog, saved)
+
+    @contextmanager
+    def _pinned(self, cut: Cut, wanted: Sequence[CopiedFile]) -> Iterator[Path]:
+        """Give the files of an epoch second names beside the job's storage, as long as needed."""
+        root = cut.root
+        _forget_dead(root.parent)
+        with self._hidden(root.parent) as pins:
+            for at, file in enumerate(wanted):
+                try:
+                    self.files.link(root / file.path, pins / str(at), durable=False)
+                except FileNotFoundError:
+                    raise self._gone(cut, root / file.path) from None
+            fault("savepoint.pinned")
+            yield pins
+            shutil.rmtree(pins)
+
+    def _gone(self, cut: Cut, path: Path) -> Exception:
+        reader = next(one for one in self.readers if one.root == cut.root)
+        if reader.kept().oldest > cut.state.epoch:
+            return _SweptError()
+        return CorruptDataError(
+            f"file {path} is missing, though epoch {cut.state.epoch} names it", file=str(path)
+        )
+
+    def _bring(self, file: CopiedFile, source: Path, root: Path) -> SavedFile:
+        target = root / file.path
+        self.files.make_missing(target.parent, durable=False)
+        try:
+            self.files.link(source, target, durable=False)
+        except OSError as error:
+            if error.errno not in _CANNOT_LINK:
+                raise
+            with open(source, "rb", buffering=0) as opened:
+                self.files.write_new(target, iter(lambda: opened.read(CHUNK), b""))
+        SegmentReader(self.files, target, file.checksum).verify()
+        size, checksum = size_and_checksum(target)
+        fault("savepoint.file_brought")
+        return SavedFile(file.path, size, checksum)
+
+    def _streams(self, hidden: Path, cuts: Sequence[Cut]) -> Iterator[SavedStream]:
+        """Copy the rows between what readers have taken in and what senders have sent."""
+        ends = {name: end for cut in cuts for name, end in cut.ends.items()}
+        number = 0
+        for cut in cuts:
+            for operator in cut.catalog.feeds:
+                name = cut.catalog.inputs[operator]
+                begins = cut.state.inputs.get(operator, {})
+                saved = []
+                for partition, end in enumerate(ends[name]):
+                    held = begins.get(partition)
+                    begin = 0 if held is None else held.next_offset
+                    path = stream_file(number, partition)
+                    self._rows(hidden / path, name, partition, (begin, end))
+                    saved.append(SavedFile(path, *size_and_checksum(hidden / path)))
+                yield SavedStream(
+                    name.removeprefix(f"{self.readers[0].job}.").removesuffix(STREAM_SUFFIX),
+                    tuple(saved),
+                )
+                fault("savepoint.stream_saved")
+                number += 1
+
+    def _rows(self, path: Path, name: str, partition: int, span: tuple[int, int]) -> None:
+        stream = self.bus.stream(name)
+        sink = pa.BufferOutputStream()
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        try:
+            with pa.ipc.new_stream(sink, stream.spec.schema, options=options) as writer:
+                for part in stream.read(partition, *span):
+                    writer.write_batch(part.batch)
+        except OffsetGoneError:
+            raise _SweptError from None  # the reader went on, and let go of them
+        self.files.write_new(path, [sink.getvalue()])
+
+
+def _detached_state(state: JobState) -> JobState:
+    """Return a state that a driver anywhere can go on from: nothing is left to be sent."""
+    return structs.replace(
+        state,
+        tasks={name: structs.replace(task, host="") for name, task in state.tasks.items()},
+        standbys={},
+        hosts={},
+        story=(),
+        outputs=(),
+        sinks=(),
+        copy_of="",
+        kept_from=state.epoch,
+    )
+
+
+def size_and_checksum(path: Path) -> tuple[int, int]:
+    """Return the size of a file, and the xxh3 of its bytes."""
+    size, digest = 0, xxh3_64()
+    with open(path, "rb", buffering=0) as opened:
+        while chunk := opened.read(CHUNK):
+            size += len(chunk)
+            digest.update(chunk)
+    return size, digest.intdigest()
+
+
+def _check_free(target: Path) -> None:
+    if target.exists():
+        raise InvalidInputError(
+            f"{target} exists already, and savepoints are never overwritten; give another --name"
+        )
+
+
+def _forget_dead(folder: Path) -> None:
+    """Remove what processes of this host left that were killed."""
+    for path in folder.glob(f"{HIDDEN_PREFIX}{os.uname().nodename}-*"):
+        process = path.name.removeprefix(f"{HIDDEN_PREFIX}{os.uname().nodename}-").partition("-")[0]
+        if process.isdigit() and not is_alive(int(process)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class SavepointService:
+    """Makes savepoints of one job.
+
+    Args:
+        settings: with the durability that the job was last run with.
+        job: its name.
+        bus: with its streams.
+        files: the file system.
+        clock: time and names.
+        folder: that savepoints are put into; the job's own when left out.
+        tell: called with a line when something is wrong although it goes on.
+    """
+
+    settings: Settings
+    job: str
+    bus: Bus
+    files: Files
+    clock: Clock
+    folder: Path | None = None
+    tell: Callable[[str], None] = lambda line: None
+
+    @property
+    def _writer(self) -> SavepointWriter:
+        readers = part_readers(self.settings, self.job, self.clock)
+        folder = self.folder or savepoints_dir(self.settings, self.job)
+        return SavepointWriter(readers, self.bus, folder, self.files, self.clock)
+
+    def save(self, name: str | None, wait_s: float) -> tuple[Path, Savepoint]:
+        """Save the job: by its driver's word where one runs on this host, else right away.
+
+        Args:
+            name: of the savepoint; made of the time when left out.
+            wait_s: how long a driver may take to answer: its epoch may be long.
+
+        Returns:
+            The folder of the savepoint, and what it says.
+
+        Raises:
+            InvalidInputError: there is no such job, or nothing could go on from it.
+            UnavailableError: the driver does not answer.
+        """
+        try:
+            lock = DriverLock(job_storages(self.settings, self.job).storage, self.job, self.clock)
+        except NotOwnerError:
+            return self.save_running(name, wait_s)
+        with lock:
+            return self._save_stopped(name)
+
+    def save_running(
+        self, name: str | None, wait_s: float, ask: AskPart | None = None
+    ) -> tuple[Path, Savepoint]:
+        """Save the job, whose driver runs.
+
+        Arguments and errors as of ``save``; ``ask`` asks its driver, by default by request files.
+        """
+        return self._writer.write(cut_of_driver(self.files, self.clock, wait_s, ask), name)
+
+    def _save_stopped(self, name: str | None) -> tuple[Path, Savepoint]:
+        storage, newest = (
+            job_storages(self.settings, self.job).storage,
+            newest_storage(self.settings, self.job),
+        )
+        if storage != newest:
+            raise InvalidInputError(
+                f"this host has no storage of job {self.job!r}, only its copy in {newest}; start "
+                "it here once, which brings it back, or save it where it ran",
+                job=self.job,
+            )
+        writer = self._writer
+        copier = open_copier(self.settings, self.job, self.clock, self.files, self.tell)
+        return writer.write(cut_of_stopped(self.bus, self.files, self.clock, copier), name)

@@ -1,1 +1,0 @@
-"""A job beside another one over the same data: compared, swapped in, merged."""

@@ -1,1 +1,0 @@
-"""Named copies of one committed epoch, that new jobs begin from."""

@@ -1,0 +1,443 @@
+"""Methods of a stream without state: on each row, and those that part streams or join them up.
+
+``StreamBase`` is what all methods of a stream share; each adds one operator to the graph.
+``RowTransforms``: ``map``, ``flat_map``, ``filter``, ``map_batches``. ``RoutingTransforms``:
+``split``, ``side``, ``merge``, ``union``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Self
+
+import polars as pl
+import pyarrow as pa
+
+from headrace.graph.diagnostics import (
+    GraphDiagnostics,
+    Keys,
+    attempt,
+    checked_function,
+    checked_uses,
+    is_function,
+    returned,
+    shown,
+    with_on_error,
+)
+from headrace.graph.introspection import (
+    message_class,
+    name_of,
+    returns_nothing,
+    user_names,
+    user_site,
+    with_message_class,
+)
+from headrace.graph.operators import (
+    FAIL,
+    Branch,
+    Explode,
+    Filter,
+    FilterMessages,
+    FlatMapMessages,
+    MapBatches,
+    MapMessages,
+    Merge,
+    Operator,
+    Port,
+    Process,
+    Sample,
+    Select,
+    Site,
+    Split,
+    Union,
+)
+from headrace.graph.side_outputs import DEFAULT, Branches, checked_sides
+from headrace.graph.types import to_schema
+
+# State is kept under the names of these operators. A derived one begins with the input or the
+# stateful operator before it, so that what is put in between renames no state.
+_STATEFUL = ("aggregate", "table", "window", "process", "deduplicate", "in_order", "join", "monoid")
+BY = "by_"
+
+
+class StreamBase:
+    """What leaves one operator.
+
+    Args:
+        ledger: of the graph.
+        name: of the operator.
+        keys: columns that it is partitioned by, if it is.
+        anchor: what the names of stateful operators after it begin with.
+    """
+
+    def __init__(self, ledger: GraphDiagnostics, name: str, keys: Keys, anchor: str) -> None:
+        self._ledger = ledger
+        self.name = name
+        self.keys = keys
+        self._anchor = anchor
+        self._sides: dict[str, Self] = {}
+
+    def _add(
+        self,
+        kind: str,
+        name: str | None,
+        make: Callable[[str, list[str]], Operator],
+        keys: Keys,
+        on_error: str = FAIL,
+        sides: Any = None,
+    ) -> Self:
+        wrong: list[str] = []
+        holds_state = kind in _STATEFUL or kind.startswith(BY)
+        before = self._anchor if holds_state else self.name
+        chosen = self._ledger.name(wrong, name, f"{before}.{kind}")
+        anchor = chosen if holds_state else self._anchor
+        operator = with_on_error(wrong, with_message_class(wrong, make(chosen, wrong)), on_error)
+        declared = checked_sides(wrong, sides)
+        if isinstance(operator, MapMessages | FlatMapMessages | Process):
+            operator = replace(operator, sides=tuple(declared.items()))
+        elif sides is not None:
+            wrong.append("sides= is for functions: an expression makes one message of each")
+        self._ledger.add(operator, wrong)
+        made = type(self)(self._ledger, chosen, keys, anchor)
+        sides_of, port = made._sides, made._port  # noqa: SLF001 - of the same class
+        sides_of |= {side: port(side, operator.site, own) for side, own in declared.items()}
+        return made
+
+    def _port(self, port: str, site: Site, columns: pa.Schema | None = None) -> Self:
+        """Add a stream that this one's operator has beside its main one."""
+        wrong: list[str] = []
+        chosen = self._ledger.name(wrong, None, f"{self.name}.{port}")
+        self._ledger.add(Port(chosen, (self.name,), site, port=port, returns=columns), wrong)
+        return type(self)(self._ledger, chosen, self.keys, f"{self._anchor}.{port}")
+
+
+class RowTransforms(StreamBase):
+    """The methods of a stream that make rows of rows, one by one."""
+
+    def map(
+        self,
+        *what: Callable[[Any], Any] | pl.Expr | str,
+        returns: Any = None,
+        uses: Sequence[str] | None = None,
+        name: str | None = None,
+        on_error: str = FAIL,
+        sides: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Turn each message into one message.
+
+        Args:
+            *what: one function from a message to a message; or Polars expressions and column
+                names, one for each column of the result.
+            returns: columns of a function's result: a schema, a dict of names and types, or a
+                record class; by default the function's return annotation.
+            uses: the columns a function reads; its message has only these. Default: all.
+            name: of the operator.
+            on_error: ``fail``, ``drop`` or ``dead_letter``, for a message on which it raises.
+            sides: columns of each side output that the function can emit to with ``hr.to``, by
+                name.
+        """
+        site = user_site()
+
+        def make(chosen: str, wrong: list[str]) -> Operator:
+            if len(what) == 1 and is_function(what[0]):
+                function: Any = what[0]
+                schema = returned(wrong, "map", function, returns)
+                columns = checked_function(wrong, "map", function, uses)
+                return MapMessages(chosen, (self.name,), site, function, schema, columns)
+            _check_untold(wrong, returns, uses)
+            good = _expressions(wrong, "map", what)
+            return Select(chosen, (self.name,), site, good, tuple(map(str, good)))
+
+        return self._add("map", name, make, self.keys, on_error, sides)
+
+    def flat_map(
+        self,
+        *what: Callable[[Any], Any] | pl.Expr | str,
+        returns: Any = None,
+        uses: Sequence[str] | None = None,
+        name: str | None = None,
+        on_error: str = FAIL,
+        sides: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Turn each message into any number of messages.
+
+        Args:
+            *what: one function from a message to an iterable of messages; or a Polars expression
+                of a list, whose elements become rows, with more expressions and column names for
+                these rows.
+            returns: columns of a message of the result; default: ``T`` of the return
+                annotation ``Iterable[T]``.
+            uses: the columns the function reads. Default: all.
+            name: of the operator.
+            on_error: ``fail``, ``drop`` or ``dead_letter``, for a message on which it raises.
+            sides: columns of each side output that the function can emit to with ``hr.to``, by
+                name.
+        """
+        site = user_site()
+
+        def make(chosen: str, wrong: list[str]) -> Operator:
+            if len(what) > 1 or isinstance(what[0] if what else None, pl.Expr):
+                _check_untold(wrong, returns, uses)
+                good = _expressions(wrong, "flat_map", what)
+                return Explode(chosen, (self.name,), site, good, tuple(map(str, good)))
+            function: Any = what[0] if what else None
+            columns = checked_function(wrong, "flat_map", function, uses)
+            schema = returned(wrong, "flat_map", function, returns, many=True)
+            return FlatMapMessages(chosen, (self.name,), site, function, schema, columns)
+
+        return self._add("flat_map", name, make, self.keys, on_error, sides)
+
+    def filter(
+        self,
+        condition: Callable[[Any], Any] | pl.Expr,
+        uses: Sequence[str] | None = None,
+        name: str | None = None,
+        on_error: str = FAIL,
+    ) -> Self:
+        """Keep the messages for which a condition is true.
+
+        Args:
+            condition: a function of a message, or a Polars expression; null drops the message.
+            uses: the columns a function reads. Default: all.
+            name: of the operator.
+            on_error: ``fail``, ``drop`` or ``dead_letter``, for a message on which it raises.
+        """
+        site = user_site()
+
+        def make(chosen: str, wrong: list[str]) -> Operator:
+            if isinstance(condition, pl.Expr):
+                if uses is not None:
+                    wrong.append("uses= is for functions; an expression names its own columns")
+                return Filter(chosen, (self.name,), site, condition, str(condition))
+            columns = checked_function(wrong, "filter", condition, uses)
+            if returns_nothing(condition):
+                wrong.append(f"function {name_of(condition)} never returns a value: add a return")
+            return FilterMessages(chosen, (self.name,), site, condition, columns)
+
+        return self._add("filter", name, make, self.keys, on_error)
+
+    def sample(
+        self,
+        fraction: float,
+        by: str | Sequence[str] | None = None,
+        name: str | None = None,
+    ) -> Self:
+        """Keep a fraction of the messages, chosen by a hash of a key.
+
+        All messages of a key are kept, or none. The choice is the same on every run, and in every
+        stream that is sampled by the same key. A larger fraction keeps the keys of a smaller one,
+        and more.
+
+        Args:
+            fraction: of the keys, above 0 and at most 1.
+            by: the columns of the key. Default: all columns, so that messages are chosen one by
+                one, and equal ones alike.
+            name: of the operator.
+        """
+        site = user_site()
+
+        def make(chosen: str, wrong: list[str]) -> Operator:
+            is_number = isinstance(fraction, int | float) and not isinstance(fraction, bool)
+            if not is_number or not 0 < fraction <= 1:
+                wrong.append(
+                    f"sample({fraction!r:.60}); expected a fraction above 0 and at most 1, such as "
+                    "0.01 for one of a hundred keys"
+                )
+            columns = () if by is None or isinstance(by, str) else by
+            is_list = isinstance(columns, Sequence) and all(isinstance(c, str) for c in columns)
+            if not is_list or (by is not None and not by):
+                wrong.append(f"by= takes names of columns, at least one; found {by!r:.60}")
+            names = (by,) if isinstance(by, str) else tuple(columns) if is_list else ()
+            return Sample(chosen, (self.name,), site, fraction, names)
+
+        return self._add("sample", name, make, self.keys)
+
+    def map_batches(
+        self,
+        function: Callable[[pl.DataFrame], pl.DataFrame],
+        returns: Any = None,
+        uses: Sequence[str] | None = None,
+        name: str | None = None,
+        on_error: str = FAIL,
+    ) -> Self:
+        """Turn each Polars frame into a Polars frame with the same number of rows.
+
+        How rows are divided into frames is undefined: the result of a row must not depend on other
+        rows.
+
+        Args:
+            function: from a frame to a frame with as many rows, in the same order.
+            returns: columns of the result.
+            uses: the columns the function reads; its frame has only these. Default: all.
+            name: of the operator.
+            on_error: ``fail``, ``drop`` or ``dead_letter``, for a message on which it raises.
+        """
+        site = user_site()
+
+        def make(chosen: str, wrong: list[str]) -> Operator:
+            columns = checked_function(wrong, "map_batches", function, uses)
+            schema = None
+            if returns is None:
+                wrong.append("map_batches needs returns=, the columns of its result")
+            else:
+                schema = attempt(wrong, lambda: to_schema(returns), None)
+            return MapBatches(chosen, (self.name,), site, function, schema, columns)
+
+        return self._add("map_batches", name, make, self.keys, on_error)
+
+
+def _check_untold(wrong: list[str], returns: Any, uses: Any) -> None:
+    if returns is not None or uses is not None:
+        wrong.append("returns= and uses= are for functions; expressions tell their own")
+
+
+def _expressions(wrong: list[str], what: str, given: Sequence[Any]) -> tuple[pl.Expr, ...]:
+    """Return what was given as expressions, names of columns too."""
+    expressions = [pl.col(part) if isinstance(part, str) else part for part in given]
+    bad = [part for part in expressions if not isinstance(part, pl.Expr)]
+    if bad or not expressions:
+        found = ", ".join(shown(part) for part in bad) or "nothing"
+        wrong.append(f"{what} takes one function, or expressions and columns; found {found}")
+    return tuple(part for part in expressions if isinstance(part, pl.Expr))
+
+
+class RoutingTransforms(StreamBase):
+    """The methods of a stream that say where rows go."""
+
+    def split(
+        self,
+        *,
+        uses: Sequence[str] | None = None,
+        name: str | None = None,
+        on_error: str = FAIL,
+        **branches: Callable[[Any], Any] | pl.Expr,
+    ) -> Branches[Self]:
+        """Send each row to the first branch whose condition is true.
+
+        Conditions are evaluated in the given order, only for rows that no earlier branch took.
+        Other rows go to the branch ``default``; if nothing reads it, they are dropped, and counted
+        as ``unmatched``.
+
+        Args:
+            uses: the columns that functions read; their messages have only these. Default: all.
+            name: of the operator.
+            on_error: ``fail``, ``drop`` or ``dead_letter``, for a row on which a condition raises.
+            **branches: by name, a function of a message or a Polars expression; null is not true.
+
+        Returns:
+            The streams: ``branches["name"]``, each with the columns of this one.
+        """
+        site = user_site()
+
+        def make(chosen: str, wrong: list[str]) -> Operator:
+            if not branches:
+                wrong.append("split has no branches; add one such as cheap=hr.col('price') < 10")
+            if DEFAULT in branches:
+                wrong.append(f"branch {DEFAULT!r} has the rows that no other takes: rename it")
+            made = tuple(_branch(wrong, *branch) for branch in branches.items())
+            if uses is not None and not any(branch.function for branch in made):
+                wrong.append("uses= is for functions; expressions tell their own columns")
+            return Split(chosen, (self.name,), site, made, checked_uses(wrong, uses))
+
+        whole = self._add("split", name, make, self.keys, on_error)
+        port = whole._port  # noqa: SLF001 - of the same class
+        named = {branch: port(branch, site) for branch in branches}
+
+        unknown = partial(self._mistaken, whole.name)
+        return Branches(named, lambda: port(DEFAULT, user_site()), unknown)
+
+    def side(self, name: str) -> Self:
+        """Return a side output of the operator before.
+
+        Args:
+            name: declared by ``sides=`` of ``map``, ``flat_map`` or ``process``; or ``late``, of a
+                window with ``late="side_output"``: unchanged late records.
+        """
+        if name in self._sides:
+            return self._sides[name]
+        sides = list(self._sides) or "none"
+        text = f"has no side {name!r}; it declares {sides}: add it to sides={{...}}"
+        return self._mistaken(self.name, text)
+
+    def _mistaken(self, operator: str, text: str) -> Self:
+        """Take a mistake about an operator, and go on with this stream."""
+        self._ledger.report(f"operator {operator!r}", user_site(), text)
+        return self
+
+    def merge(self, *others: Self, name: str | None = None) -> Self:
+        """Read several streams with the same columns as one.
+
+        Args:
+            *others: streams of the same graph, partitioned in the same way as this one.
+            name: of the operator.
+        """
+        return self._one_of("merge", Merge, others, name)
+
+    def union(self, *others: Self, name: str | None = None) -> Self:
+        """Read several streams with different columns as one that has all of them.
+
+        Columns are matched by name. A column that a stream does not have is null in its rows.
+        Types can differ if one of them, or a wider one, holds all values of both: integers of
+        different width, ``int32`` and ``float64``.
+
+        Args:
+            *others: streams of the same graph, partitioned in the same way as this one.
+            name: of the operator.
+        """
+        return self._one_of("union", Union, others, name)
+
+    def _one_of(
+        self, kind: str, operator: type[Merge], others: Sequence[object], name: str | None
+    ) -> Self:
+        site = user_site()
+
+        def make(chosen: str, wrong: list[str]) -> Operator:
+            if not others:
+                wrong.append(f"{kind} takes at least one other stream")
+            names = [self.name]
+            for other in others:
+                mistake = self._merge_mistake(kind, other, names)
+                if mistake is None:
+                    names.append(getattr(other, "name", ""))
+                else:
+                    wrong.append(mistake)
+            return operator(chosen, tuple(names), site)
+
+        return self._add(kind, name, make, self.keys)
+
+    def _merge_mistake(self, kind: str, other: object, names: Sequence[str]) -> str | None:
+        if not isinstance(other, StreamBase):
+            return f"{kind} takes streams; found {shown(other)}"
+        if other._ledger is not self._ledger:  # noqa: SLF001 - of the same class
+            return f"stream {other.name!r} belongs to another graph"
+        if other.name in names:
+            return f"stream {other.name!r} is merged with itself"
+        if other.keys != self.keys:
+            return (
+                f"stream {self.name!r} is {_keyed(self.keys)}, but {other.name!r} is "
+                f"{_keyed(other.keys)}; partition both by the same columns"
+            )
+        return None
+
+
+def _keyed(keys: Keys) -> str:
+    return "not partitioned" if keys is None else f"partitioned by {list(keys)}"
+
+
+def _branch(wrong: list[str], name: str, condition: object) -> Branch:
+    if isinstance(condition, pl.Expr):
+        return Branch(name, condition, text=str(condition))
+    if not is_function(condition):
+        wrong.append(f"branch {name!r} takes an expression or a function; found {shown(condition)}")
+        return Branch(name)
+    function: Any = condition
+    names = user_names()
+    own: list[str] = []
+    checked_function(own, "split", function, None)
+    if returns_nothing(function):
+        own.append(f"function {name_of(function)} never returns a value: add a return")
+    takes = attempt(own, lambda: message_class(function, names), None)
+    wrong += [f"branch {name!r}: {text}" for text in own]
+    return Branch(name, function=function, text=f"with {name_of(function)}", takes=takes)

@@ -1,0 +1,164 @@
+"""Both ends of an internal stream: what ``partition_by(..., via="bus")`` sends and receives.
+
+A partition of the stream belongs to a range of key groups, so a task reads just its own. Its
+rows are those of an exchange, with their key group. Between them are marks: rows that have
+nothing but the watermark that the sending stage had reached, or the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.bus.bus import Stream
+from headrace.plan.dead_letters import PARTITION_BITS
+from headrace.plan.stages import GROUP, MARK, ORIGIN, SOURCE, Exchange, OutputBinding
+from headrace.records.keys import group_range
+from headrace.runtime.chunk import UNKNOWN, Chunk, from_exchange
+from headrace.runtime.exchange import ExchangeWriter, HotKeySketch, with_lag
+from headrace.runtime.orders import END_WATERMARK, InputRange, Reached
+from headrace.runtime.outputs import OutputNode
+
+CHUNK_ROWS = 1 << 16
+
+
+class InternalStreamNode(OutputNode):
+    """``partition_by(..., via="bus")``, on the sending side.
+
+    Args:
+        exchange: through an internal stream.
+        groups: number of key groups of the job.
+        task: number of the task.
+        hot: sees the rows, where heavy keys are looked for.
+    """
+
+    def __init__(
+        self, exchange: Exchange, groups: int, task: int, hot: HotKeySketch | None = None
+    ) -> None:
+        schema = exchange.stream_schema
+        binding = OutputBinding(exchange.operator, exchange.stream, exchange.partitions, schema)
+        super().__init__(exchange.operator, binding, task)
+        self._exchange, self._groups, self.hot = exchange, groups, hot
+        self._writer = self._new_writer()
+
+    def _new_writer(self) -> ExchangeWriter:
+        return ExchangeWriter(self._exchange.schema, self._exchange.keys, self._groups)
+
+    def push(self, chunk: Chunk) -> None:
+        """Keep the rows."""
+        self.sent += chunk.rows
+        if self.hot is not None:
+            self.hot.see(chunk)
+        self._writer.add(with_lag(chunk, self._exchange.delay_ms))
+
+    def take(self) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Take the rows of each partition, sorted by key group, arrival order kept within one."""
+        writer, self._writer = self._writer, self._new_writer()
+        count = self.binding.partitions
+        for batch, begins in writer.frames():
+            groups = np.repeat(np.arange(self._groups, dtype=np.int32), np.diff(begins))
+            columns = [*batch.columns, pa.array(groups), pa.nulls(len(groups), pa.int64())]
+            if ORIGIN in batch.schema.names:
+                columns.append(_named(batch.column(ORIGIN), self._exchange.origins))
+            rows = pa.RecordBatch.from_arrays(columns, schema=self.binding.schema)
+            for partition in range(count):
+                first, last = group_range(partition, count, self._groups)
+                begin, end = int(begins[first]), int(begins[last])
+                if begin < end:
+                    yield partition, rows.slice(begin, end - begin)
+
+
+class InternalStreamReader:
+    """Reads a range of one partition of an internal stream, and keeps count of its marks.
+
+    Args:
+        stream: the internal stream.
+        exchange: that it stands for.
+        wanted: the range; ``max_time`` is the highest mark below it.
+        max_bytes: reading ends early after about so many bytes.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        exchange: Exchange,
+        wanted: InputRange,
+        max_bytes: int | None = None,
+    ) -> None:
+        self._stream, self._exchange, self._range = stream, exchange, wanted
+        self._max_bytes = max_bytes
+        self._next, self.mark = wanted.start, wanted.max_time
+        self._has_ended = False
+
+    def chunks(self, should_stop: Callable[[], bool]) -> Iterator[Chunk]:
+        """Yield the rows, small appends joined; stops early when asked.
+
+        The first chunk is always read, so that every epoch moves on.
+        """
+        if self._range.start == self._range.stop:
+            return
+        part = self._stream.read(
+            self._range.partition, self._range.start, self._range.stop, max_bytes=self._max_bytes
+        )
+        waiting: list[pa.RecordBatch] = []
+        rows = 0
+        for found in part:
+            batch = self._without_marks(found.batch)
+            self._next = found.next_offset
+            if batch.num_rows:
+                waiting.append(batch)
+                rows += batch.num_rows
+            if rows >= CHUNK_ROWS:
+                yield self._chunk(waiting)
+                waiting, rows = [], 0
+                if should_stop():
+                    return
+        if waiting:
+            yield self._chunk(waiting)
+
+    def _without_marks(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        marks = batch.column(MARK)
+        if marks.null_count == batch.num_rows:
+            return batch
+        for mark in pc.drop_null(marks).to_pylist():
+            if mark >= END_WATERMARK:
+                self._has_ended = True
+            else:
+                self.mark = max(self.mark, mark)
+        return batch.filter(pc.is_null(marks))
+
+    def _chunk(self, batches: Sequence[pa.RecordBatch]) -> Chunk:
+        batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        groups = batch.column(GROUP).to_numpy().astype(np.uint16)
+        if len(batches) > 1:
+            order = np.argsort(groups, kind="stable")
+            batch, groups = batch.take(pa.array(order)), groups[order]
+        rows = batch.select(self._exchange.schema.names)
+        if ORIGIN in rows.schema.names:
+            at = rows.schema.get_field_index(ORIGIN)
+            own = _numbered(batch.column(ORIGIN), batch.column(SOURCE), self._exchange.origins)
+            rows = rows.set_column(at, rows.schema.field(at), own)
+        return from_exchange(rows, groups)
+
+    def reached(self) -> Reached:
+        """Return where reading stopped, the highest mark so far, and whether that is the end."""
+        wanted, ended = self._range, self._has_ended
+        return Reached(wanted.operator, wanted.partition, self._next, self.mark, ended=ended)
+
+
+def _named(sources: pa.Array, origins: tuple[str, ...]) -> pa.Array:
+    """The name of the stream that each row came from; null where it is not known."""
+    numbers = sources.to_numpy() >> PARTITION_BITS
+    known = pa.array(numbers, mask=numbers < 0)
+    return pa.array(origins, pa.string()).take(known)
+
+
+def _numbered(sources: pa.Array, names: pa.Array, origins: tuple[str, ...]) -> pa.Array:
+    """The sources of rows by the numbers that their streams have now."""
+    at = pc.index_in(names, pa.array(origins, pa.string()))
+    numbers = at.fill_null(UNKNOWN).to_numpy().astype(np.int32)
+    partitions = sources.to_numpy() & ((1 << PARTITION_BITS) - 1)
+    return pa.array(np.where(numbers < 0, UNKNOWN, numbers << PARTITION_BITS | partitions))

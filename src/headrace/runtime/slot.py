@@ -1,0 +1,576 @@
+"""Runs one slot's part of one level of an epoch, in one process and one thread.
+
+Errors of any kind are answered as data, not raised.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from headrace.errors import (
+    CallTimeoutError,
+    CorruptDataError,
+    HeadraceError,
+    NotOwnerError,
+    UnavailableError,
+)
+from headrace.faults import fault
+from headrace.files import disk_error
+from headrace.plan.stages import CallLimits, Exchange, Stage
+from headrace.records.keys import group_range
+from headrace.remote_state import Stamp
+from headrace.runtime.async_calls import AsyncCalls
+from headrace.runtime.async_loop import CallLoop, LoopClient
+from headrace.runtime.async_process import SourceCallNode
+from headrace.runtime.chunk import Chunk, source_of
+from headrace.runtime.context import RemoteStores
+from headrace.runtime.exchange import ExchangeReader
+from headrace.runtime.internal_stream import InternalStreamReader
+from headrace.runtime.node_context import RuntimeContext
+from headrace.runtime.orders import (
+    NO_WATERMARK,
+    ExchangeFile,
+    FileRef,
+    InputRange,
+    MergedTask,
+    OutputPart,
+    Reached,
+    SlotFailure,
+    SlotOrder,
+    SlotReport,
+    TaskOrder,
+    TaskReport,
+)
+from headrace.runtime.outputs import OutputWriter, write_sinks
+from headrace.runtime.slot_host import (
+    CachedTask,
+    PartSize,
+    SealedTask,
+    SlotHost,
+    SlotStores,
+    TaskId,
+    revoke,
+    write_changes,
+)
+from headrace.runtime.source import SourceReader
+from headrace.runtime.stage_task import StageTask, store_specs
+from headrace.state.backend import Position
+from headrace.state.broadcast import BroadcastTable
+from headrace.state.restore import FOLDER as RECOVERY
+from headrace.state.restore import RestoreProgressFile
+from headrace.state.segment import CHANGELOG, header_at
+from headrace.state.task_state import TaskState
+
+
+def describe_failure(error: Exception) -> SlotFailure:
+    """Return an error as data."""
+    trace = "".join(traceback.format_exception(error))
+    if isinstance(error, OSError):  # those of users' code were wrapped where they occurred
+        error = disk_error(error)
+    if isinstance(error, HeadraceError):
+        fields = {k: v if isinstance(v, int) else str(v) for k, v in error.fields.items()}
+        operator = str(error.fields.get("operator", ""))
+        return SlotFailure(type(error).__name__, error.message, fields, trace, operator)
+    return SlotFailure(type(error).__name__, str(error), {}, trace)
+
+
+Push = Callable[[str, Chunk], None]
+ReadStops = dict[tuple[str, int], int]
+"""Where to stop reading, by input and partition."""
+
+
+class CallFeeder:
+    """Brings the rows of a source task up to its calls, as many as these need at a time.
+
+    Args:
+        asks: where calls are made.
+        push: feeds rows to what comes before them.
+        readers: of the ranges.
+    """
+
+    def __init__(
+        self, asks: Sequence[SourceCallNode], push: Push, readers: Sequence[SourceReader]
+    ) -> None:
+        self.asks, self._push, self._readers = asks, push, readers
+        self._parts = self._all()
+        for ask in asks:
+            ask.feed = self._more
+        for reader in readers:
+            source = source_at(reader)
+            for ask in asks:
+                ask.forget(source, reader.wanted.start)
+
+    def _all(self) -> Iterator[None]:
+        for reader in self._readers:
+            for chunk in reader.chunks(lambda: False):
+                self._push(reader.wanted.operator, chunk)
+                yield
+
+    def _more(self) -> bool:
+        return next(self._parts, self) is None
+
+    def stops(self) -> ReadStops:
+        """Return how far all calls have ended, for each range."""
+        found = {}
+        for reader in self._readers:
+            source = source_at(reader)
+            lows = [low for ask in self.asks if (low := ask.low(source)) is not None]
+            wanted = reader.wanted
+            found[wanted.operator, wanted.partition] = min([reader.reached().next_offset, *lows])
+        return found
+
+
+def source_at(reader: SourceReader) -> int:
+    """Return the number that the rows of a reader have in ``RowOrigins``."""
+    assert reader.binding.origin is not None
+    return source_of(reader.binding.origin, reader.wanted.partition)
+
+
+def run_calls(
+    loop: CallLoop,
+    pumped: Iterable[LoopClient],
+    limits: CallLimits,
+    *,
+    should_stop: Callable[[], bool],
+    to_the_end: bool = False,
+) -> None:
+    """Let calls run, as long as an epoch takes; at the end of the inputs until all have ended."""
+    if to_the_end:
+        loop.run(pumped, begin_s=None, wait_s=None, limit_s=limits.timeout_s)
+        return
+    loop.run(
+        pumped,
+        begin_s=limits.begin_s,
+        wait_s=limits.wait_s,
+        limit_s=limits.timeout_s,
+        should_stop=should_stop,
+    )
+
+
+# A database that a disk refused to write stays closed to writes until it is opened again, and
+# a file that was put right is seen by whoever opens it anew; a call that took too long was ended
+# anywhere, in the midst of a store's own steps, too. What is lost with them comes back.
+_CLOSING = (UnavailableError, NotOwnerError, CorruptDataError, CallTimeoutError, OSError)
+
+
+class _ReadyTask(NamedTuple):
+    """A task that is about to run."""
+
+    order: TaskOrder
+    stage: Stage
+    state: TaskState | None
+    runtime: StageTask
+
+
+class _TaskInput(NamedTuple):
+    """What a task has read, and where that brings its watermark."""
+
+    reached: list[Reached]
+    watermark: int
+
+
+class _TaskDeadlines(NamedTuple):
+    """What a task says of itself once it has run."""
+
+    event_deadline: int | None
+    wall_deadline: int | None
+    overlay_bytes: int
+
+    @classmethod
+    def of(cls, entry: _ReadyTask) -> _TaskDeadlines:
+        """Ask a task that has run and is not sealed."""
+        return cls(
+            *entry.runtime.deadlines(),
+            (0 if entry.state is None else entry.state.overlay_bytes) + entry.runtime.overlay_bytes,
+        )
+
+
+def run_slot(order: SlotOrder, host: SlotHost) -> SlotReport:
+    """Run an order; errors of any kind are answered, not raised.
+
+    Returns:
+        The report of this attempt, ``misplaced`` when the stores are on another host.
+    """
+    if order.host and order.host != host.host:
+        attempt = host.clock.new_id()
+        return SlotReport(order.slot, attempt, host.host, os.getpid(), misplaced=True)
+    if order.leaves or order.renew:
+        revoke(host, order)
+        return SlotReport(order.slot, host.clock.new_id(), host.host, os.getpid())
+    report, damaged = _tried(order, host)
+    if damaged is not None and host.mend(order, damaged):
+        report, _ = _tried(order, host)
+    return report
+
+
+def _tried(order: SlotOrder, host: SlotHost) -> tuple[SlotReport, Path | None]:
+    """Return the report of one attempt, and the committed file that it found damaged, if any."""
+    attempt = host.clock.new_id()
+    try:
+        return _attempt(order, host, attempt), None
+    except Exception as error:  # noqa: BLE001 - the one boundary between a slot and its driver
+        for task in order.tasks:
+            host.runtimes.pop((order.job, task.stage, task.task), None)
+            if isinstance(error, _CLOSING):
+                with suppress(HeadraceError):
+                    host.registry.close((order.job, task.stage, task.task))
+        file = error.fields.get("file") if isinstance(error, CorruptDataError) else None
+        failure = describe_failure(error)
+        report = SlotReport(order.slot, attempt, host.host, os.getpid(), error=failure)
+        return report, Path(str(file)) if file else None
+
+
+def _attempt(order: SlotOrder, host: SlotHost, attempt: str) -> SlotReport:
+    running = _Attempt(order, host, attempt)
+    try:
+        return running.run()
+    except Exception:
+        running.abandon()
+        raise
+
+
+class _Attempt:
+    """One try at an order."""
+
+    def __init__(self, order: SlotOrder, host: SlotHost, attempt: str) -> None:
+        self._order, self._host, self._id = order, host, attempt
+        self._plan = host.plans(order.plan)
+        self._stages = {stage.name: stage for stage in self._plan.stages}
+        self._stem = f"{order.epoch:012d}-{order.generation:08d}-{order.slot:04d}-{attempt}"
+        self._by_index = {stage.index: stage for stage in self._plan.stages}
+        self._readers: dict[str, list[ExchangeReader]] = {}
+        self._timings: dict[str, float] = {}
+        self._names: list[str] = []
+        self._built: list[StageTask] = []
+        self._recovery = RestoreProgressFile(
+            host.storage / RECOVERY / f"{order.generation:08d}-{order.slot:04d}.json",
+            host.clock,
+            order.slot,
+            order.epoch,
+            {(t.stage, t.task): t.state.bytes for t in order.tasks},
+        )
+        self._stores = SlotStores(order, host, attempt, self._recovery)
+        self._tables: dict[str, BroadcastTable] = {}
+        self._reads_since: float | None = None
+
+    @property
+    def _level(self) -> dict[str, Stage]:
+        return {n: stage for n, stage in self._stages.items() if stage.level == self._order.level}
+
+    def _timed(self, step: str, began: float) -> float:
+        now = self._host.clock.monotonic()
+        self._timings[step] = round(self._timings.get(step, 0.0) + (now - began) * 1000, 2)
+        return now
+
+    def run(self) -> SlotReport:
+        """Run all tasks and write what they made."""
+        began = self._host.clock.monotonic()
+        ready = self._prepare()
+        fault("slot.caught_up")
+        began = self._timed("catch up", began)
+        reached = self._run_tasks(ready)
+        # Before the stores are sealed: timers look for their next in what the epoch wrote.
+        after = [_TaskDeadlines.of(entry) for entry in ready]
+        fault("slot.ran")
+        began = self._timed("run", began)
+        exchange = [file for e in ready for file in self._write_exchange(e.order, e.runtime)]
+        fault("slot.exchange_written")
+        began = self._timed("exchange", began)
+        segment, sizes = self._write_segment(ready)
+        fault("slot.segment_written")
+        began = self._timed("segment", began)
+        outputs = OutputWriter(
+            self._host.files,
+            self._host.storage,
+            self._stem,
+            self._host.adopt_bytes,
+            self._order.epoch,
+        )
+        parts = [[p for n in e.runtime.outputs() for p in outputs.add(n)] for e in ready]
+        sinks = write_sinks([n for e in ready for n in e.runtime.sinks()], outputs)
+        outputs.close()
+        fault("slot.output_written")
+        began = self._timed("output", began)
+        merges = self._merge(ready)
+        began = self._timed("merge", began)
+        if sum(entry.runtime.send() for entry in ready):
+            self._timed("remote", began)
+        fault("slot.remote_sent")
+        standbys = self._stores.follow(self._level)
+        reports = [
+            self._report(entry, sizes, after[n], reached[n], parts[n])
+            for n, entry in enumerate(ready)
+        ]
+        return SlotReport(
+            self._order.slot,
+            self._id,
+            self._host.host,
+            os.getpid(),
+            tasks=reports,
+            exchange=exchange,
+            segment=segment,
+            output_files=outputs.written,
+            sinks=sinks,
+            merges=merges,
+            standbys=standbys,
+            timings_ms=self._timings,
+        )
+
+    def _prepare(self) -> list[_ReadyTask]:
+        """Return the tasks with their stores caught up."""
+        self._host.registry.reserve(2 * len(self._order.tasks))
+        used = {name for task in self._order.tasks for name in self._stages[task.stage].tables}
+        self._tables = self._host.tables.at(self._plan, used, self._order.tables)
+        ready = []
+        for task in self._order.tasks:
+            stage = self._stages[task.stage]
+            state = self._stores.state(stage, task)
+            ready.append(_ReadyTask(task, stage, state, self._runtime(stage, task, state)))
+        self._recovery.close()
+        return ready
+
+    def _merge(self, ready: list[_ReadyTask]) -> list[MergedTask]:
+        """See to the merges that are ordered, and report those that are done."""
+        merges = self._host.merges
+        for entry in ready:
+            if entry.state is not None:
+                stores = store_specs(entry.stage)
+                if merges.begin(self._order, entry.order, stores):
+                    entry.state.flush(wait=False)
+        return merges.finished(self._order, self._level)
+
+    def abandon(self) -> None:
+        """Close the users' processors, which no later attempt goes on with."""
+        self._recovery.close()
+        for runtime in self._built:
+            with suppress(Exception):  # the error that ended the attempt is the one to tell
+                runtime.close()
+
+    def _report(
+        self,
+        entry: _ReadyTask,
+        sizes: dict[TaskId, PartSize],
+        after: _TaskDeadlines,
+        reached: list[Reached],
+        parts: list[OutputPart],
+    ) -> TaskReport:
+        task, state, runtime = entry.order, entry.state, entry.runtime
+        name = (task.stage, task.task)
+        changed = name in sizes
+        stores = {} if state is None else state.store_bytes
+        self._host.runtimes[(self._order.job, *name)] = CachedTask(
+            runtime,
+            self._order.plan,
+            self._order.lineage,
+            self._order.epoch,
+            (self._order.epoch, self._id) if changed else (task.state.epoch, task.state.attempt),
+            state,
+        )
+        return TaskReport(
+            task.stage,
+            task.task,
+            reached=reached,
+            changed=changed,
+            segment_bytes=sizes[name].bytes if changed else 0,
+            segment_rows=sizes[name].rows if changed else 0,
+            merge_problem=self._host.merges.problem(self._order, task),
+            outputs=parts,
+            event_deadline=after.event_deadline,
+            wall_deadline=after.wall_deadline,
+            counts=runtime.counts(),
+            operators=runtime.operator_counts(),
+            state_bytes=sum(stores.values()),
+            stores=stores,
+            hot_keys=runtime.hot_keys(self._host.clock.monotonic()),
+            expires=any(spec.ttl_ms is not None for spec in entry.stage.stores),
+            overlay_bytes=after.overlay_bytes,
+            held=runtime.holds.reached,
+            waiting=runtime.holds.waiting,
+            swept_ms=-1 if state is None else state.swept_ms,
+        )
+
+    def _runtime(self, stage: Stage, task: TaskOrder, state: TaskState | None) -> StageTask:
+        """Return the task's nodes: those of its last epoch if that was committed, else new."""
+        key = (self._order.job, stage.name, task.task)
+        kept = self._host.runtimes.pop(key, None)
+        runtime = kept.task if kept is not None and kept.fits(self._order, task, state) else None
+        if runtime is None:
+            if kept is not None:
+                kept.task.close()
+            plan, job = self._plan, self._plan.graph.name
+            host = self._host
+            around = RuntimeContext(
+                job, plan.key_groups, plan.limits, host.bus, host.loop, host.hot_keys
+            )
+            remotes = RemoteStores(job, self._host.clock)
+            runtime = StageTask(stage, task.task, task.groups, around, state, remotes, self._tables)
+        self._built.append(runtime)
+        before = self._order.watermarks_before.get(stage.name, NO_WATERMARK)
+        before = max(before, task.passed)
+        order = self._order
+        stamp = Stamp(order.job, order.origin or order.lineage, order.generation, order.epoch)
+        runtime.begin(order.epoch, order.time_ms, before, task.held, stamp)
+        return runtime
+
+    def _run_tasks(self, ready: list[_ReadyTask]) -> list[list[Reached]]:
+        """Run the tasks one after the other, but their asynchronous calls all together."""
+        if not any(entry.runtime.asking or entry.runtime.holds.calling for entry in ready):
+            return [self._run_task(entry) for entry in ready]
+        asking = {n: self._asking(entry) for n, entry in enumerate(ready) if entry.runtime.asking}
+        fed = {n: self._feed(entry) for n, entry in enumerate(ready) if n not in asking}
+        calls = [ask.calls for one in asking.values() for ask in one.asks]
+        calls += [node.calls for entry in ready for node in entry.runtime.holds.calling]
+        self._run_calls(calls)
+        for entry in ready:
+            for node in entry.runtime.holds.calling:
+                node.is_fresh = False
+        fed |= {n: self._feed(ready[n], one.stops()) for n, one in asking.items()}
+        time_ms = self._order.time_ms
+        ends = [e.runtime.ends(fed[n].watermark, time_ms) for n, e in enumerate(ready)]
+        while waiting := [one for end in ends if (one := next(end, None)) is not None]:
+            self._run_calls([one.calls for one in waiting])
+        return [fed[n].reached for n in range(len(ready))]
+
+    def _run_calls(self, calls: list[AsyncCalls]) -> None:
+        order, loop, limits = self._order, self._host.loop, self._plan.limits
+        run_calls(loop, calls, limits, should_stop=self._should_stop, to_the_end=order.ended)
+
+    def _asking(self, entry: _ReadyTask) -> CallFeeder:
+        """Prepare the calls of a task that reads by offset, ahead of what it really reads."""
+        asking = entry.runtime.asking
+        assert asking is not None
+        readers = [self._reader(entry.stage, wanted, asking) for wanted in entry.order.ranges]
+        return CallFeeder(list(asking.asks), asking.push, readers)
+
+    def _reader(self, stage: Stage, wanted: InputRange, runtime: StageTask) -> SourceReader:
+        binding = next(one for one in stage.inputs if one.operator == wanted.operator)
+        return SourceReader(
+            self._host.bus.stream(binding.stream),
+            binding,
+            wanted,
+            timed=stage.timed,
+            max_bytes=self._order.range_bytes,
+            wall_ms=self._order.time_ms,
+            limits=self._plan.limits,
+            guard=runtime.input_guards.get(wanted.operator),
+        )
+
+    def _run_task(self, entry: _ReadyTask) -> list[Reached]:
+        fed = self._feed(entry)
+        entry.runtime.advance(fed.watermark, self._order.time_ms)
+        return fed.reached
+
+    def _feed(self, entry: _ReadyTask, stops: ReadStops | None = None) -> _TaskInput:
+        """Bring a task its rows, no further than ``stops`` say."""
+        task, stage, runtime = entry.order, entry.stage, entry.runtime
+        reached: list[Reached] = []
+        inputs = {binding.operator for binding in stage.inputs}
+        for ordered in task.ranges:
+            if ordered.operator not in inputs:
+                continue
+            wanted = ordered
+            if stops is not None:
+                stop = stops[wanted.operator, wanted.partition]
+                if stop <= wanted.start:
+                    continue
+                wanted = replace(wanted, stop=min(stop, wanted.stop))
+            reader = self._reader(stage, wanted, runtime)
+            for chunk in reader.chunks(self._should_stop):
+                runtime.push(wanted.operator, chunk)
+            reached.append(reader.reached())
+        watermark = self._order.watermarks.get(stage.name, NO_WATERMARK)
+        if stage.keyed:
+            runtime.expect(watermark)
+        feeds = {exchange.operator: exchange for exchange in stage.receives if exchange.stream}
+        marks = self._read_feeds(task, feeds, runtime, reached, watermark) if feeds else []
+        for exchange in stage.receives:
+            for file in self._exchange_readers(exchange):
+                for chunk in file.read(*task.groups):
+                    runtime.push(exchange.operator, chunk)
+        if marks:  # no other task has anything of its partitions
+            watermark = max(watermark, min(task.bound, *marks))
+        return _TaskInput(reached, watermark)
+
+    def _read_feeds(
+        self,
+        task: TaskOrder,
+        feeds: Mapping[str, Exchange],
+        runtime: StageTask,
+        reached: list[Reached],
+        watermark: int,
+    ) -> list[int]:
+        """Read what came through internal streams; returns the marks of their partitions since."""
+        readers: list[tuple[InputRange, InternalStreamReader, Iterable[Chunk]]] = []
+        for wanted in task.ranges:
+            if wanted.operator not in feeds:
+                continue
+            exchange = feeds[wanted.operator]
+            stream = self._host.bus.stream(exchange.stream)
+            reader = InternalStreamReader(stream, exchange, wanted, self._order.range_bytes)
+            readers.append((wanted, reader, reader.chunks(self._should_stop)))
+        if runtime.rings:  # timers between rows have to know what the marks after these say
+            readers = [(wanted, reader, list(chunks)) for wanted, reader, chunks in readers]
+            reached_by = min([task.bound, *(reader.mark for _, reader, _ in readers)])
+            runtime.expect(max(watermark, reached_by))
+        for wanted, reader, chunks in readers:
+            for chunk in chunks:
+                runtime.push(wanted.operator, chunk)
+            if wanted.start < wanted.stop:
+                reached.append(reader.reached())
+        return [reader.mark for _, reader, _ in readers]
+
+    def _should_stop(self) -> bool:
+        now, limit = self._host.clock.monotonic(), self._order.read_ms
+        self._reads_since = now if self._reads_since is None else self._reads_since
+        late = limit is not None and (now - self._reads_since) * 1000 >= limit
+        return late or self._host.should_stop(self._order.generation)
+
+    def _exchange_readers(self, exchange: Exchange) -> list[ExchangeReader]:
+        readers = self._readers.get(exchange.operator)
+        if readers is None:
+            paths = self._order.exchange.get(exchange.operator, [])
+            readers = self._readers[exchange.operator] = [
+                ExchangeReader(self._host.files, self._host.storage / path, schema)
+                for path in paths
+                for schema in (exchange.file_schema(path),)
+            ]
+        return readers
+
+    def _write_exchange(self, task: TaskOrder, runtime: StageTask) -> list[ExchangeFile]:
+        files = []
+        for number, node in enumerate(runtime.exchanges()):
+            for ending, writer in node.take():
+                name = f"exchange/{self._stem}-{task.task}-{number}-{len(self._names)}.{ending}"
+                self._names.append(name)
+                size, totals = writer.write(self._host.files, self._host.storage / name)
+                target = self._by_index[node.exchange.target_stage]
+                rows = []
+                tasks = self._order.task_counts.get(target.name, target.tasks)
+                for number_of in range(tasks):
+                    first, last = group_range(number_of, tasks, self._plan.key_groups)
+                    rows.append(sum(totals[first:last]))
+                files.append(ExchangeFile(node.exchange.operator, task.task, name, size, rows))
+        return files
+
+    def _write_segment(
+        self, ready: list[_ReadyTask]
+    ) -> tuple[FileRef | None, dict[TaskId, PartSize]]:
+        changed = [
+            SealedTask(entry.order, entry.state, changes)
+            for entry in ready
+            if entry.state is not None and (changes := entry.state.seal())
+        ]
+        if not changed:
+            return None, {}
+        order, groups = self._order, self._plan.key_groups
+        position = Position(order.lineage, order.epoch, self._id)
+        header = header_at(CHANGELOG, order.job, position, order.generation, self._id)
+        name = f"segment/{self._stem}.seg"
+        return write_changes(self._host.files, self._host.storage, name, header, changed, groups)

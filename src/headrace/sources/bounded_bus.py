@@ -1,0 +1,571 @@
+"""A bus in which some streams are what the settings put in their place.
+
+From settings to a fixed list: which files, split how; which days of a table; which offsets of a
+stream. The list is saved when a run begins (``listing``), so a run that is resumed reads the same.
+Streams that the settings replace by Spark DataFrames get the columns of those.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+
+import pyarrow as pa
+
+from headrace.bus.bus import Bus, Stream
+from headrace.bus.spec import Fence, StreamSpec
+from headrace.clock import Clock
+from headrace.config import Settings
+from headrace.config.inputs import InputSettings, split_key
+from headrace.config.loader import ON_COMMAND
+from headrace.config.sections import EARLIEST
+from headrace.errors import InvalidInputError
+from headrace.files import Files
+from headrace.graph.operators import (
+    FrameSource,
+    Input,
+    JobGraph,
+    Operator,
+    SettingsFrame,
+    frame_stream,
+    is_pattern,
+)
+from headrace.records.schema import normalise_schema
+from headrace.sources.file_streams import (
+    BoundedFileStream,
+    RangeStream,
+    parquet_splits,
+    text_splits,
+)
+from headrace.sources.files import Form, LineReader, form_of, found_files, infer_schema, open_text
+from headrace.sources.listing import (
+    BoundedSource,
+    FileSplit,
+    SourceFile,
+    load_listing,
+    save_listing,
+    stream_of,
+)
+from headrace.warehouse import Table, named_table
+
+LINKS = "sources"
+
+
+def find_source(
+    operator: Input, given: InputSettings, bus: Bus, settings: Settings, storage: Path | None
+) -> BoundedSource:
+    """Return what stands for an input, as it is now.
+
+    Args:
+        operator: the input.
+        given: what the settings say of it.
+        bus: has streams whose ranges are read, or that say which columns files have.
+        settings: of the run.
+        storage: of the job, which gets links to files of tables, for these may be merged while the
+            run goes on; ``None``: only a look is wanted.
+
+    Raises:
+        InvalidInputError: there are no such files, or not with the columns that are expected; or
+            it is a DataFrame, which only a driver on Spark makes (``frames``).
+    """
+    if given.dataframe is not None:
+        raise InvalidInputError(
+            f"input {operator.stream!r} is a {given.text}, by the settings, and here is no Spark; "
+            "run the job with headrace run, and a master such as local[2], or give a test its rows "
+            "as a stream or files"
+        )
+    if given.files:
+        return _of_files(operator, given, bus, settings.job.tasks)
+    if given.table is not None:
+        return _of_table(operator, given, settings, storage)
+    return _of_stream(operator, given, bus)
+
+
+def check_source(operator: Input, given: InputSettings, bus: Bus, settings: Settings) -> None:
+    """Look whether what is to stand for an input is there; no file is read through for that.
+
+    Raises:
+        InvalidInputError: it is not.
+        UnavailableError: the file system does not answer.
+    """
+    if given.files:
+        _listed_files(operator, given)
+    elif given.table is not None:
+        _in_table(given, settings)
+    elif given.dataframe is None:
+        _of_stream(operator, given, bus)
+
+
+def _of_stream(operator: Input, given: InputSettings, bus: Bus) -> BoundedSource:
+    stream = bus.stream(given.stream or operator.stream)
+    begins, ends = stream.begins(), stream.ends()
+    begins = _bounds(given.from_offset, begins, "from_offset", operator)
+    ends = _bounds(given.to_offset, ends, "to_offset", operator)
+    spec = replace(stream.spec, time=operator.time or stream.spec.time)
+    if given.begin_ms is not None or given.end_ms is not None:
+        _check_timed(spec.time, operator)
+    if given.begin_ms is not None and spec.time == stream.spec.time:  # what its index is of
+        begins = [
+            max(begin, _offset(stream, partition, given.begin_ms))
+            for partition, begin in enumerate(begins)
+        ]
+    ends = [max(begin, end) for begin, end in zip(begins, ends, strict=True)]
+    return BoundedSource(
+        given.text,
+        **stream_of(spec),
+        stream=stream.spec.name,
+        begins=tuple(begins),
+        ends=tuple(ends),
+        begin_ms=given.begin_ms,
+        end_ms=given.end_ms,
+    )
+
+
+def _offset(stream: Stream, partition: int, time_ms: int) -> int:
+    """Where the first append with a row of that time begins; rows before it are left out later."""
+    return stream.offset_at(partition, time_ms)
+
+
+def _check_timed(time: str | None, operator: Input) -> None:
+    if time is None:
+        raise InvalidInputError(
+            f"input {operator.stream!r}: from and to are event times, which it has none of; give "
+            "time, or from_offset and to_offset"
+        )
+
+
+def _bounds(given: Sequence[int], there: Sequence[int], what: str, operator: Input) -> list[int]:
+    if not given:
+        return list(there)
+    wanted = list(given) if len(given) > 1 else list(given) * len(there)
+    if len(wanted) != len(there):
+        raise InvalidInputError(
+            f"setting inputs.{operator.stream}.{what}: found {len(wanted)} offsets, expected one, "
+            f"or {len(there)}, one for each partition"
+        )
+    limit = max if what == "from_offset" else min
+    return [limit(one, bound) for one, bound in zip(wanted, there, strict=True)]
+
+
+def _of_table(
+    operator: Input, given: InputSettings, settings: Settings, storage: Path | None
+) -> BoundedSource:
+    table, paths = _in_table(given, settings)
+    if storage is not None:
+        paths = _linked(paths, storage / LINKS / operator.stream)
+    time = operator.time or table.time or None
+    cut = [parquet_splits(number, str(path))[0] for number, path in enumerate(paths)]
+    return BoundedSource(
+        given.text,
+        **stream_of(StreamSpec(operator.stream, 1, table.schema, time)),
+        form="parquet",
+        files=tuple(SourceFile(str(path), path.stat().st_size) for path in paths),
+        partitions=_dealt(cut, given.partitions or min(len(cut), settings.job.tasks)),
+        begin_ms=given.begin_ms,
+        end_ms=given.end_ms,
+        is_filled=True,
+    )
+
+
+def _in_table(given: InputSettings, settings: Settings) -> tuple[Table, list[Path]]:
+    """The table, and its files of these days."""
+    assert given.table is not None
+    table = named_table(settings.warehouse_dir, given.table)
+    paths = [Path(path) for path in table.files(given.days)]
+    if not paths:
+        raise InvalidInputError(
+            f"table {given.table!r} has no rows of days {given.days or 'at all'}; it has "
+            f"{_days(table)}"
+        )
+    return table, paths
+
+
+def _days(table: Table) -> str:
+    days = table.days
+    return f"{days[0].day} to {days[-1].day}" if days else "none"
+
+
+def _linked(paths: Sequence[Path], folder: Path) -> list[Path]:
+    """Give files names in the job's storage, where these can be; they stay there for the run."""
+    shutil.rmtree(folder, ignore_errors=True)
+    linked = []
+    for path in paths:
+        own = folder / path.parent.name / path.name
+        own.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):
+            os.link(path, own)
+        linked.append(own if own.exists() else path)
+    return linked
+
+
+def _of_files(operator: Input, given: InputSettings, bus: Bus, tasks: int) -> BoundedSource:
+    found, form = _listed_files(operator, given)
+    files, cut, schemas = [], [], []
+    for number, (address, size) in enumerate(found.items()):
+        header = ""
+        if form == "parquet":
+            units, schema = parquet_splits(number, address)
+            schemas.append(schema)
+        else:
+            units, header = text_splits(number, address, is_csv=form == "csv")
+        files.append(SourceFile(address, size, header))
+        cut.append(units)
+    telling = next((file for file, units in zip(files, cut, strict=True) if units), files[0])
+    spec = _spec(operator, given, bus, form, telling, schemas)
+    if given.begin_ms is not None or given.end_ms is not None:
+        _check_timed(spec.time, operator)
+    return BoundedSource(
+        given.text,
+        **stream_of(spec),
+        form=form,
+        files=tuple(files),
+        partitions=_dealt(cut, given.partitions or min(len(cut), tasks)),
+        begin_ms=given.begin_ms,
+        end_ms=given.end_ms,
+    )
+
+
+def _listed_files(operator: Input, given: InputSettings) -> tuple[dict[str, int], Form]:
+    """The files, with their bytes, and what they all are."""
+    found: dict[str, int] = {}
+    for address in given.files:
+        found.update(found_files(address, given.format))
+    forms = {form_of(address, given.format) for address in found}
+    if len(forms) > 1:
+        raise InvalidInputError(
+            f"input {operator.stream!r} has files of {', '.join(sorted(forms))}; give those of one "
+            "format, or say which: format ="
+        )
+    return found, forms.pop()
+
+
+def _spec(
+    operator: Input,
+    given: InputSettings,
+    bus: Bus,
+    form: str,
+    telling: SourceFile,
+    schemas: Sequence[pa.Schema],
+) -> StreamSpec:
+    """Which columns files have to have: those of the stream, of the graph, or of one with rows."""
+    name = operator.stream
+    if name in bus.names() or name in bus.aliases():
+        spec = bus.stream(name).spec
+        return replace(spec, partitions=1, time=given.time or operator.time or spec.time)
+    time = given.time or operator.time
+    if operator.schema is not None:
+        return StreamSpec(name, 1, operator.schema, time)
+    if form == "parquet":
+        return StreamSpec(name, 1, normalise_schema(schemas[0]), time)
+    with open_text(telling.address) as source:
+        schema = infer_schema(LineReader(source), telling.address, is_csv=form == "csv")
+    return StreamSpec(name, 1, normalise_schema(schema), time)
+
+
+def _dealt(
+    cut: Sequence[Sequence[FileSplit]], partitions: int
+) -> tuple[tuple[FileSplit, ...], ...]:
+    """Deal files to partitions in turn: rows of a file stay in their order."""
+    dealt: list[list[FileSplit]] = [[] for _ in range(partitions)]
+    for number, units in enumerate(cut):
+        dealt[number % partitions] += [unit for unit in units if unit.rows]
+    return tuple(map(tuple, dealt))
+
+
+class BoundedInputBus(Bus):
+    """A bus that answers with bounded inputs for the streams that they stand for.
+
+    Args:
+        bus: has all the others.
+        sources: by the streams that they stand for.
+    """
+
+    def __init__(self, bus: Bus, sources: Mapping[str, BoundedSource] | None = None) -> None:
+        self._bus = bus
+        self._sources: dict[str, BoundedSource] = {}
+        self._open: dict[str, Stream] = {}
+        self.use(sources or {})
+
+    @property
+    def sources(self) -> dict[str, BoundedSource]:
+        """What stands for streams, by their names."""
+        return dict(self._sources)
+
+    @property
+    def plain(self) -> Bus:
+        """The bus itself."""
+        return self._bus
+
+    def use(self, sources: Mapping[str, BoundedSource]) -> None:
+        """Let these stand for streams from now on, and no others."""
+        self._sources = dict(sources)
+        self._open = {
+            name: RangeStream(name, source, self._bus.stream(source.stream))
+            if source.stream
+            else BoundedFileStream(name, source)
+            for name, source in self._sources.items()
+        }
+
+    def create(
+        self, spec: StreamSpec, *, exist_ok: bool = False, fence: Fence | None = None
+    ) -> Stream:
+        """Create a stream, but for those that something stands for."""
+        if spec.name in self._open:
+            raise InvalidInputError(
+                f"stream {spec.name!r} is {self._sources[spec.name].said} by the settings, and "
+                "can only be read",
+                stream=spec.name,
+            )
+        return self._bus.create(spec, exist_ok=exist_ok, fence=fence)
+
+    def stream(self, name: str) -> Stream:
+        """Return a stream, or what stands for it."""
+        return self._open[name] if name in self._open else self._bus.stream(name)
+
+    def names(self) -> list[str]:
+        """Return the names of all streams, and of those that something stands for."""
+        return sorted({*self._bus.names(), *self._open})
+
+    def aliases(self) -> dict[str, str]:
+        """Return the aliases, but for those that something stands for."""
+        found = self._bus.aliases().items()
+        return {alias: stream for alias, stream in found if alias not in self._open}
+
+    def close(self) -> None:
+        """Close the bus itself."""
+        self._bus.close()
+
+    def fence(self, fence: Fence) -> None:
+        """Refuse what older generations of a job ask."""
+        self._bus.fence(fence)
+
+    def fenced(self, job: str) -> int:
+        """Return the newest generation announced of a job."""
+        return self._bus.fenced(job)
+
+    def _remove(self, name: str, fence: Fence | None) -> None:
+        self._bus.remove(name, fence=fence)
+
+    def _set_aliases(
+        self, targets: Mapping[str, str | None], expected: Mapping[str, str] | None = None
+    ) -> None:
+        named = {alias: name for alias, name in targets.items() if name is not None}
+        self._bus.swap(named, expected)
+        for alias, name in targets.items():
+            if name is None:
+                self._bus.unalias(alias)
+
+    def from_beginning(self, graph: JobGraph) -> JobGraph:
+        """Return a graph that reads what stands for streams from its first row."""
+
+        def begun(operator: Operator) -> Operator:
+            if isinstance(operator, Input) and operator.stream in self._open:
+                return replace(operator, start=EARLIEST)
+            return operator
+
+        return replace(graph, operators=tuple(map(begun, graph.operators)))
+
+
+def preview_inputs(graph: JobGraph, bus: Bus, settings: Settings) -> Bus:
+    """Return a bus for a look at a job: with its bounded inputs as they are now.
+
+    Args:
+        graph: of the job.
+        bus: the streams.
+        settings: of the run.
+
+    Raises:
+        InvalidInputError: an input cannot be what the settings say.
+    """
+    found = _found(graph, bus, settings, None)
+    return BoundedInputBus(bus, found) if found else bus
+
+
+def check_bounded_inputs(graph: JobGraph, bus: Bus, settings: Settings) -> None:
+    """Look whether all that a job reads is there, before anything of its last run goes for it.
+
+    Args:
+        graph: of the job.
+        bus: the streams.
+        settings: of the run.
+
+    Raises:
+        InvalidInputError: something is not.
+        UnavailableError: a file system does not answer.
+    """
+    given = input_settings(graph, settings)
+    for one in graph.operators:
+        if not isinstance(one, Input) or one.frame or is_pattern(one.stream):
+            continue
+        if one.stream in given:
+            check_source(one, given[one.stream], bus, settings)
+        else:
+            bus.stream(one.stream)
+
+
+def resolve_inputs(
+    graph: JobGraph,
+    bus: BoundedInputBus,
+    settings: Settings,
+    storage: Path,
+    files: Files,
+    clock: Clock,
+    *,
+    has_state: bool,
+) -> None:
+    """Let bounded inputs stand for streams: as the run began with, or as they are now.
+
+    Args:
+        graph: of the job.
+        bus: gets them.
+        settings: of the run.
+        storage: of the job.
+        files: the file system.
+        clock: for names.
+        has_state: whether the job is in the middle of a run.
+
+    Raises:
+        InvalidInputError: an input cannot be what the settings say, or is another than that which
+            the run began with.
+    """
+    held = load_listing(storage) if has_state else None
+    wanted = {name: given.text for name, given in input_settings(graph, settings).items()}
+    if has_state:
+        _check_same(graph.name, wanted, held or {})
+    sources = held or _found(graph, bus.plain, settings, storage)
+    if sources or load_listing(storage) is not None:
+        save_listing(storage, sources, files, clock.new_id())
+    bus.use(sources)
+
+
+def _check_same(job: str, wanted: Mapping[str, str], held: Mapping[str, BoundedSource]) -> None:
+    for name in sorted({*wanted, *held}):
+        said = held[name].said if name in held else "the stream"
+        asked = wanted.get(name, "the stream")
+        if said != asked:
+            raise input_changed(job, name, said, asked)
+
+
+def input_changed(job: str, name: str, said: str, asked: str) -> InvalidInputError:
+    """Return the error for an input that the settings make another in the middle of a run."""
+    return InvalidInputError(
+        f"job {job!r} is in the middle of a run in which input {name!r} is {said}; found "
+        f"{asked} in the settings: end that run first, start over with headrace jobs reset "
+        f"{job}, or run it under another name",
+        job=job,
+    )
+
+
+def input_settings(graph: JobGraph, settings: Settings) -> dict[str, InputSettings]:
+    """Return what the settings say of the streams that a graph reads.
+
+    Files of settings may be those of several jobs; what is given on the command is for this one.
+
+    Raises:
+        InvalidInputError: what is given on the command is of no input.
+    """
+    inputs = [one for one in graph.operators if isinstance(one, Input)]
+    names, read = {one.named for one in inputs}, {one.stream for one in inputs}
+    asked = (split_key(key) for key, by in settings.sources.items() if by.startswith(ON_COMMAND))
+    for name in (part[0] for part in asked if part is not None):
+        if name not in names or is_pattern(name):
+            raise _not_known(graph.name, name, sorted(names))
+    return {name: given for name, given in settings.inputs.items() if name in read}
+
+
+def _not_known(job: str, name: str, names: Sequence[str]) -> InvalidInputError:
+    if is_pattern(name):
+        why = "which is a pattern: name one stream"
+    else:
+        near = get_close_matches(name, names, 1)
+        why = f"did you mean {near[0]!r}? " if near else ""
+        why += f"job {job!r} reads {', '.join(names) or 'no stream'}"
+    return InvalidInputError(f"settings inputs.{name} are of no input; {why}", job=job)
+
+
+def _found(
+    graph: JobGraph, bus: Bus, settings: Settings, storage: Path | None
+) -> dict[str, BoundedSource]:
+    inputs: dict[str, Input] = {}
+    for one in graph.operators:
+        if isinstance(one, Input) and not is_pattern(one.stream):
+            inputs.setdefault(one.stream, one)
+    return {
+        name: find_source(inputs[name], given, bus, settings, storage)
+        for name, given in input_settings(graph, settings).items()
+        if name in inputs
+    }
+
+
+def saved_inputs(bus: Bus, storage: Path) -> Bus:
+    """Return the bus as the run of a job has it: what its slots read."""
+    sources = load_listing(storage)
+    return BoundedInputBus(bus, sources) if sources else bus
+
+
+def underlying_bus(bus: Bus) -> Bus:
+    """Return the bus alone, without what stands for streams."""
+    return bus.plain if isinstance(bus, BoundedInputBus) else bus
+
+
+def with_dataframes(graph: JobGraph, bus: Bus, settings: Settings) -> JobGraph:
+    """Return a graph whose inputs are DataFrames where the settings say so.
+
+    They become what ``g.input_dataframe`` makes of them: inputs over internal streams. Their names
+    stay, and so does all that is behind them.
+
+    Args:
+        graph: of the job.
+        bus: has streams that say which columns and event time an input has.
+        settings: of the run.
+
+    Raises:
+        InvalidInputError: what is given on the command is of no input, or of a DataFrame already.
+    """
+    if not settings.inputs:
+        return graph
+    given = {name: one for name, one in input_settings(graph, settings).items() if one.dataframe}
+
+    def framed(operator: Operator) -> Operator:
+        if not isinstance(operator, Input) or is_pattern(operator.stream):
+            return operator
+        found = given.get(operator.stream)
+        return operator if found is None else _framed(graph.name, operator, found, bus)
+
+    return replace(graph, operators=tuple(map(framed, graph.operators))) if given else graph
+
+
+def _framed(job: str, operator: Input, given: InputSettings, bus: Bus) -> Input:
+    if operator.frame is not None:
+        raise InvalidInputError(
+            f"setting inputs.{operator.stream}: input {operator.name!r} of job {job!r} is a Spark "
+            "DataFrame by its code; dataframe goes with g.input",
+            job=job,
+        )
+    known = operator.stream in bus.names() or operator.stream in bus.aliases()
+    spec = bus.stream(operator.stream).spec if known else None
+    time = given.time or operator.time or (spec.time if spec and operator.event is None else None)
+    instead = SettingsFrame(operator.stream, given, _columns(operator, spec, time))
+    return replace(
+        operator,
+        stream=frame_stream(job, operator.name),
+        time=time,
+        start=EARLIEST,
+        schema=instead.columns,
+        frame=FrameSource(None, (), given.partitions, instead),
+    )
+
+
+def _columns(operator: Input, spec: StreamSpec | None, time: str | None) -> pa.Schema | None:
+    """Which columns it has to have: those of the graph, or of the stream of that name."""
+    if operator.schema is None:
+        return None if spec is None else spec.schema
+    columns = operator.schema
+    if spec is not None and time in spec.schema.names and time not in columns.names:
+        columns = columns.append(spec.schema.field(time))
+    return columns

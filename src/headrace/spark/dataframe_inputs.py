@@ -1,0 +1,586 @@
+"""Appends what Spark DataFrames have to the internal streams of a job's inputs.
+
+Of a batch DataFrame all rows are one write, done once in a run of the job. Of a streaming one each
+batch is a write under the query's identity and the batch's number, so that Spark's checkpoint, in
+the job's storage, decides what was read, and a batch that Spark replays is appended once. What
+belongs to which run of the job is noted beside the checkpoint, under a generation of the job of its
+own: it fences what feeds the job, apart from what drives it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark import TaskContext
+from pyspark.errors import (
+    AnalysisException,
+    IllegalArgumentException,
+    ParseException,
+    PySparkException,
+)
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace.bus.bus import Bus
+from headrace.bus.spec import Fence, StreamSpec
+from headrace.clock import Clock, SystemClock
+from headrace.config import Settings
+from headrace.config.inputs import INPUT_KEY, FrameSettings
+from headrace.coordinator.commit_log import FileCommitLog, load_state
+from headrace.coordinator.deployment import Deployment
+from headrace.coordinator.driver_loop import JobControl
+from headrace.coordinator.manifest import JobState
+from headrace.coordinator.manifest_writer import take_fence
+from headrace.coordinator.slot_reports import slot_error
+from headrace.errors import HeadraceError, InvalidInputError, UnavailableError
+from headrace.fencing import FencedFiles
+from headrace.files import Files
+from headrace.graph.operators import (
+    FRAME_FOLDER,
+    FRAME_NOTE,
+    FrameSource,
+    Input,
+    JobGraph,
+    SettingsFrame,
+)
+from headrace.records.schema import normalise_schema
+from headrace.runtime.orders import SlotFailure, SlotReport
+from headrace.runtime.slot import describe_failure
+from headrace.sources.bounded_bus import input_changed
+from headrace.spark.data_source import QUERY, query_write
+from headrace.spark.runner import first_line
+from headrace.spark.source_options import StreamLocation, arrow_schema
+from headrace.spark.staging import BatchWriterId, Checkpoint, Committer, StagedPart, Stager
+
+_MISTAKES = (AnalysisException, IllegalArgumentException, ParseException)
+_AWAY = "FAILED_JDBC"  # which Spark counts among mistakes of the query
+_NO_SOURCE = ("DATA_SOURCE_NOT_FOUND", "ClassNotFoundException", "NoClassDefFoundError")
+
+
+def configured_dataframe(
+    session: SparkSession, instead: SettingsFrame, time: str | None, clock: Clock
+) -> DataFrame:
+    """Return the DataFrame that the settings put in the place of a stream.
+
+    Args:
+        session: of Spark.
+        instead: what they say, and the columns that it has to have.
+        time: its event-time column.
+        clock: for names.
+
+    Raises:
+        InvalidInputError: Spark cannot make it of what the settings say, or its columns are not
+            those that the job reads.
+        UnavailableError: what it is read from does not answer, or lacks a package.
+    """
+    given = instead.given.dataframe
+    assert given is not None
+    key = f"setting {INPUT_KEY}{instead.stream}.dataframe"
+    with redacted_errors(key, given):
+        frame = _chosen(session, _read(session, given), given, clock)
+        frame = _with_columns(frame, instead.columns, key)
+        return _between(frame, time, instead.given.begin_ms, instead.given.end_ms, key)
+
+
+@contextmanager
+def redacted_errors(key: str, given: FrameSettings) -> Iterator[None]:
+    """Tell what Spark says while it makes a DataFrame, without what may be secret."""
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        # What a mistake shows of options may be a password: the log has the story without them.
+        story = given.told(error)
+        said = first_line(story)
+        if any(word in str(error) for word in _NO_SOURCE):
+            raise UnavailableError(
+                f"{key}: Spark has no {given.format or given.table}: {said}; name the package that "
+                "has it, such as spark.conf.spark.jars.packages=GROUP:NAME:VERSION"
+            ) from story
+        if isinstance(error, _MISTAKES) and _AWAY not in said:
+            raise InvalidInputError(f"{key}: {said}") from story
+        raise UnavailableError(
+            f"{key}: Spark could not reach {given.text}: {said}; Spark's log has the whole story"
+        ) from story
+
+
+def _read(session: SparkSession, given: FrameSettings) -> DataFrame:
+    reader = session.readStream if given.streaming else session.read
+    if given.options:
+        reader = reader.options(**given.options)
+    if given.columns is not None:
+        reader = reader.schema(given.columns)
+    if given.table is not None:
+        return reader.table(given.table)
+    assert given.format is not None
+    return reader.format(given.format).load(given.load)
+
+
+def _chosen(
+    session: SparkSession, frame: DataFrame, given: FrameSettings, clock: Clock
+) -> DataFrame:
+    """Do to a DataFrame what the settings say in SQL."""
+    if given.select is None and given.where is None:
+        return frame
+    view = f"headrace_{clock.new_id()}".replace("-", "_")
+    frame.createOrReplaceTempView(view)
+    try:
+        where = "" if given.where is None else f" WHERE {given.where}"
+        return session.sql(f"SELECT {given.select or '*'} FROM `{view}`{where}")
+    finally:
+        session.catalog.dropTempView(view)
+
+
+def _with_columns(frame: DataFrame, wanted: pa.Schema | None, key: str) -> DataFrame:
+    """Return the columns that are wanted, in their order; Spark tells no cases apart in names.
+
+    Raises:
+        InvalidInputError: tells of all that are missing or of another type.
+    """
+    try:
+        found = normalise_schema(arrow_schema(frame.schema))
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{key}: {error.message}, with dataframe.select") from error
+    if wanted is None:
+        return frame
+    names = {name.lower(): name for name in reversed(found.names)}
+    chosen: list[Column] = []
+    wrong: list[str] = []
+    for column in wanted:
+        name = column.name if column.name in found.names else names.get(column.name.lower())
+        if name is None:
+            wrong.append(f"no column {column.name!r}")
+        elif not _fits(found.field(name).type, column.type):
+            wrong.append(f"column {column.name!r} is {found.field(name).type}, not {column.type}")
+        else:
+            chosen.append(F.col(f"`{name.replace('`', '``')}`").alias(column.name))
+    if wrong:
+        raise InvalidInputError(
+            f"{key}: found {'; '.join(wrong)}; it has {', '.join(found.names)}: say what the job's "
+            "columns are made of with dataframe.select, such as 'cast(price as double) price'"
+        )
+    return frame.select(*chosen)
+
+
+def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values can be had without loss; which of them are too large is seen later."""
+    is_int, is_float, types = pa.types.is_integer, pa.types.is_floating, pa.types
+    if is_int(found):
+        return bool(is_int(wanted) or is_float(wanted))
+    if types.is_decimal(found) and types.is_decimal(wanted):
+        return bool(found.scale <= wanted.scale)
+    return bool(found.equals(wanted) or (is_float(found) and is_float(wanted)))
+
+
+def _between(
+    frame: DataFrame, time: str | None, begin_ms: int | None, end_ms: int | None, key: str
+) -> DataFrame:
+    """Leave out rows whose event time is outside of a range; what has none is refused later on."""
+    if begin_ms is None and end_ms is None:
+        return frame
+    if time is None or time not in frame.columns:
+        raise InvalidInputError(
+            f"{key}: from and to are event times, which it has none of; give time, or "
+            "dataframe.where"
+        )
+    at = F.col(f"`{time}`")
+    is_timestamp = frame.schema[time].dataType.typeName().startswith("timestamp")
+    fits = F.lit(True)
+    for bound, is_end in ((begin_ms, False), (end_ms, True)):
+        if bound is not None:
+            edge = F.timestamp_millis(F.lit(bound)) if is_timestamp else F.lit(bound)
+            fits &= (at < edge) if is_end else (at >= edge)
+    return frame.where(at.isNull() | fits)
+
+
+POLL_S = 0.2
+TRIM_S = 10.0
+FEEDS = "~frames"
+"""Behind the name of a job: for whom the bus takes what feeds it."""
+
+_OF_SPARK = (PySparkException, Py4JJavaError)
+
+
+def dataframe_inputs(graph: JobGraph) -> list[Input]:
+    """Return the inputs of a graph that are DataFrames."""
+    return [one for one in graph.operators if isinstance(one, Input) and one.frame is not None]
+
+
+@dataclass
+class DataFrameFeeds:
+    """The DataFrames that feed a job, as long as its driver runs.
+
+    Args:
+        session: of Spark.
+        graph: of the job.
+        bus: the streams.
+        settings: of the run.
+        root: of the job's storage.
+    """
+
+    session: SparkSession
+    graph: JobGraph
+    bus: Bus
+    settings: Settings
+    root: Path
+    files: Files = field(default_factory=Files)
+    clock: SystemClock = field(default_factory=SystemClock)
+    fence: Fence | None = None
+    fenced: FencedFiles | None = None
+    _made: list[DataFrameFeed] = field(default_factory=list)
+    _streaming: list[DataFrameFeed] = field(default_factory=list)
+
+    def make(self) -> None:
+        """Let functions and settings make the DataFrames, before anything of the last run goes.
+
+        Raises:
+            InvalidInputError: a function that returns no DataFrame; or settings that cannot be.
+            UnavailableError: what one is read from does not answer, or lacks a package.
+        """
+        self._made = [DataFrameFeed.of(self, operator) for operator in dataframe_inputs(self.graph)]
+
+    def fill(self) -> None:
+        """Make the internal streams, and append what batch DataFrames have; all, when bounded.
+
+        Call under the driver's lock, once the DataFrames are made and the run of the job has begun,
+        before it is planned.
+
+        Raises:
+            InvalidInputError: a DataFrame of other columns than before, or another one.
+            UnavailableError: Spark could not read a DataFrame.
+            NotOwnerError: a newer driver has begun meanwhile.
+        """
+        log, job = FileCommitLog(self.root, self.files, self.clock), self.graph.name
+        if self._made:
+            taken = take_fence(log, job, self.bus, self.clock)
+            self.fence, self.fenced = Fence(f"{job}{FEEDS}", taken.generation), log.files
+            self.bus.fence(self.fence)
+        state = load_state(log)
+        is_ending = state is not None and state.until is not None
+        for feed in self._made:
+            feed.prepare(state)
+            if is_ending:  # where the inputs end is known, and all of it is there
+                continue
+            if not feed.frame.isStreaming:
+                feed.append_once()
+            elif self.settings.job.bounded:
+                with suppress(PySparkException):  # which check tells of
+                    feed.start(is_bounded=True).awaitTermination()
+                feed.check()
+            else:
+                self._streaming.append(feed)
+
+    @contextmanager
+    def running(self, control: JobControl, deployed: Sequence[Deployment]) -> Iterator[None]:
+        """Let streaming DataFrames feed the job meanwhile; one that fails stops it.
+
+        Raises:
+            HeadraceError: what a query failed with.
+        """
+        if not self._streaming:
+            yield
+            return
+        for feed in self._streaming:
+            feed.start(is_bounded=False)
+        over = threading.Event()
+        watcher = threading.Thread(
+            target=self._watch, args=(control, deployed, over), name="headrace-frames", daemon=True
+        )
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
+            for feed in self._streaming:
+                feed.stop()
+        for feed in self._streaming:
+            feed.check()
+
+    def _watch(
+        self, control: JobControl, deployed: Sequence[Deployment], over: threading.Event
+    ) -> None:
+        trimmed = self.clock.monotonic()
+        while not over.wait(POLL_S):
+            if not all(feed.is_running for feed in self._streaming):
+                control.stop.set()
+                return
+            if self.clock.monotonic() - trimmed >= TRIM_S:
+                for feed in self._streaming:
+                    feed.trim(deployed)
+                trimmed = self.clock.monotonic()
+
+
+@dataclass
+class DataFrameFeed:
+    """One DataFrame and the internal stream that it goes to."""
+
+    feeds: DataFrameFeeds
+    operator: Input
+    source: FrameSource
+    frame: DataFrame
+    query: StreamingQuery | None = None
+    failure: Exception | None = None
+    birth: str = ""
+
+    @classmethod
+    def of(cls, feeds: DataFrameFeeds, operator: Input) -> DataFrameFeed:
+        """Let the user's function, or the settings, make the DataFrame.
+
+        Raises:
+            InvalidInputError: it returns another thing, or columns that no stream can have; or as
+                of ``configured_dataframe``.
+            UnavailableError: the same.
+        """
+        source = operator.frame
+        assert source is not None
+        if source.instead is not None:
+            frame = configured_dataframe(feeds.session, source.instead, operator.time, feeds.clock)
+        else:
+            assert source.make is not None
+            frame = source.make(feeds.session)
+        if not isinstance(frame, DataFrame):
+            raise InvalidInputError(
+                f"input_dataframe {operator.name!r}: its function returned a "
+                f"{type(frame).__name__}; expected a Spark DataFrame"
+            )
+        feed = cls(feeds, operator, source, frame)
+        feed._spec()  # what it refuses is refused while the stream of the last run is there
+        return feed
+
+    @property
+    def folder(self) -> Path:
+        """Where the checkpoint and the note of the run are."""
+        return self.feeds.root / FRAME_FOLDER / self.operator.name
+
+    @property
+    def place(self) -> StreamLocation:
+        """The internal stream."""
+        return StreamLocation(str(self.feeds.settings.home), self.operator.stream)
+
+    def prepare(self, state: JobState | None) -> None:
+        """Make the stream, empty at the first start of a run.
+
+        1. Remove the checkpoint, the stream and what was staged for it. 2. Create the stream.
+        3. Note the run. Whoever dies in between is followed by one that does it all again. After a
+        reset, whose positions are in the stream, it stays.
+
+        Raises:
+            InvalidInputError: the DataFrame has other columns than before.
+        """
+        fence, fenced, clock = self.feeds.fence, self.feeds.fenced, self.feeds.clock
+        assert fenced is not None
+        run = 1 if state is None else state.run
+        noted, self.birth, said = self._noted()
+        if said != self.said:
+            self._check_same(state, said)
+        bus, is_there = self.feeds.bus, self.operator.stream in self.feeds.bus.names()
+        is_same = noted == run and said == self.said
+        has_positions = state is not None and self.operator.name in state.inputs
+        if not is_same and not (noted and is_there and has_positions and said == self.said):
+            fenced.remove_tree(self.folder, clock.new_id())
+            self.birth = ""
+            if is_there:
+                bus.remove(self.operator.stream, fence=fence)
+        spec = self._spec()
+        if self.operator.stream in bus.names():
+            self._check_columns(spec)
+        else:
+            bus.create(spec, fence=fence)
+        if not is_same:
+            self.birth = self.birth or clock.new_id()
+            text = f"{run} {self.birth} {self.said}".encode()
+            fenced.replace(self.folder / FRAME_NOTE, text, clock.new_id())
+
+    @property
+    def said(self) -> str:
+        """What the settings say that it is; nothing where the code makes it."""
+        return "" if self.source.instead is None else self.source.instead.given.text
+
+    def _spec(self) -> StreamSpec:
+        instead, partitions = self.source.instead, self.source.partitions
+        wanted = None if instead is None else instead.columns
+        return StreamSpec(
+            self.operator.stream,
+            partitions or self.feeds.settings.job.tasks,
+            arrow_schema(self.frame.schema) if wanted is None else wanted,
+            self.operator.time,
+            self.source.key,
+        )
+
+    def _noted(self) -> tuple[int, str, str]:
+        """Return the run that the stream is of, a name that only it has, and what was said."""
+        if not (self.folder / FRAME_NOTE).exists():
+            return 0, "", ""
+        run, birth, *said = self.feeds.files.read(self.folder / FRAME_NOTE).decode().split(" ", 2)
+        return int(run), birth, "".join(said)
+
+    def _check_same(self, state: JobState | None, said: str) -> None:
+        """Refuse another DataFrame where rows, or offsets, of the one before count.
+
+        Raises:
+            InvalidInputError: the job is in the middle of a run, or was reset to such offsets.
+        """
+        job, name = self.feeds.graph.name, self.operator.name
+        if state is not None and state.fingerprint:
+            held, asked = (one or "no Spark DataFrame of them" for one in (said, self.said))
+            raise input_changed(job, name, held, asked)
+        begins = {} if state is None else state.inputs.get(name, {})
+        if any(one.next_offset for one in begins.values()):
+            raise InvalidInputError(
+                f"job {job!r} was reset to offsets of input {name!r} as it was, and now it is "
+                f"another: {self.said or 'a DataFrame of its code'}; begin without them: headrace "
+                f"jobs delete {job}",
+                job=job,
+            )
+
+    def _check_columns(self, wanted: StreamSpec) -> None:
+        stream = self.feeds.bus.stream(self.operator.stream)
+        if stream.spec.schema.equals(wanted.schema):
+            return
+        missing = [name for name in stream.spec.schema.names if name not in wanted.schema.names]
+        if missing:
+            raise InvalidInputError(
+                f"input_dataframe {self.operator.name!r} has no columns {missing} any more, which "
+                "the rows before it have; select them, as null where there is nothing",
+                stream=self.operator.stream,
+            )
+        stream.evolve(wanted.schema, fence=self.feeds.fence)
+
+    def append_once(self) -> None:
+        """Append the rows of a batch DataFrame, unless this run of the job has them."""
+        write = BatchWriterId(self.place, f"frame {self.birth}", fence=self.feeds.fence)
+        committer = Committer(write, self.feeds.files)
+        if not committer.needs_rows(0):
+            committer.commit(0, None)
+            return
+        frame, time = self.frame, self.operator.time
+        if time is not None and self.source.key:
+            frame = frame.orderBy(time)  # tasks have ranges of time, and are appended in order
+        elif time is not None:
+            partitions = self.feeds.bus.stream(self.operator.stream).spec.partitions
+            frame = frame.repartition(partitions).sortWithinPartitions(time)
+        try:
+            committer.commit(0, _stage(frame, write, 0))
+        except _OF_SPARK as error:
+            failure = self._told(error)
+            raise failure from failure.__cause__
+
+    def start(self, *, is_bounded: bool) -> StreamingQuery:
+        """Start the query that appends a streaming DataFrame, batch by batch."""
+        writer = self.frame.writeStream.foreachBatch(self._append_batch).option(
+            "checkpointLocation", str(self.folder / "checkpoint")
+        )
+        if is_bounded:
+            writer = writer.trigger(availableNow=True)
+        try:
+            self.query = writer.queryName(f"headrace {self.operator.stream}").start()
+        except _OF_SPARK as error:
+            failure = self._told(error)
+            raise failure from failure.__cause__
+        return self.query
+
+    def _append_batch(self, frame: DataFrame, number: int) -> None:
+        """Append one batch; called by Spark, in a thread of its own."""
+        try:
+            query = frame.sparkSession.sparkContext.getLocalProperty(QUERY)
+            write = replace(query_write(self.place, str(query)), fence=self.feeds.fence)
+            checkpoint = Checkpoint(self.folder / "checkpoint", self.feeds.files)
+            committer = Committer(write, self.feeds.files, checkpoint=checkpoint)
+            if not committer.needs_rows(number):
+                committer.commit(number, None)
+                return
+            if self.operator.time is not None:
+                frame = frame.sortWithinPartitions(self.operator.time)
+            committer.commit(number, _stage(frame, write, number))
+        except Exception as error:  # told by who waits; Spark would tell it in Java
+            self.failure = error
+            raise
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its query has not ended."""
+        return self.query is not None and self.query.isActive
+
+    def stop(self) -> None:
+        """Stop the query; a batch under way is done again by the next start."""
+        if self.query is not None:
+            self.query.stop()
+
+    def check(self) -> None:
+        """Raise what the query failed with, if it did.
+
+        Raises:
+            HeadraceError: of the rows, or of the stream.
+            UnavailableError: of Spark.
+        """
+        if self.query is None or self.query.exception() is None:
+            return
+        if isinstance(self.failure, HeadraceError):
+            raise self.failure
+        error = self.query.exception()
+        assert error is not None
+        failure = self._told(self.failure if isinstance(self.failure, _OF_SPARK) else error)
+        raise failure from failure.__cause__
+
+    def _told(self, error: Exception) -> UnavailableError:
+        name = self.operator.name
+        what = f"input {name!r}, {self.said}" if self.said else f"input_dataframe {name!r}"
+        given = None if self.source.instead is None else self.source.instead.given.dataframe
+        story = error if given is None else given.told(error)
+        failure = UnavailableError(
+            f"Spark could not read {what}: {first_line(story)}; Spark's log has the whole story"
+        )
+        failure.__cause__ = story
+        return failure
+
+    def trim(self, deployed: Sequence[Deployment]) -> None:
+        """Let go of rows that the job has taken in, but for epochs that it may be taken back to."""
+        for one in deployed:
+            if self.operator.name not in {binding.operator for binding in one.plan.reads}:
+                continue
+            log = FileCommitLog(one.storage.root, Files(sync=False), self.feeds.clock)
+            state = load_state(log)
+            kept = None if state is None else load_state(log, state.kept_from)
+            positions = {} if kept is None else kept.inputs.get(self.operator.name, {})
+            stream = self.feeds.bus.stream(self.operator.stream)
+            for partition, position in positions.items():
+                try:
+                    stream.trim(partition, position.next_offset, fence=self.feeds.fence)
+                except UnavailableError:  # somebody appends; another time will do
+                    continue
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """What a task has staged, or why it could not."""
+
+    task: int
+    parts: list[StagedPart] = []
+    error: SlotFailure | None = None
+
+
+def _stage(frame: DataFrame, write: BatchWriterId, number: int) -> list[StagedPart]:
+    """Let Spark's tasks stage the rows of a DataFrame; answer what those that count have."""
+
+    def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        task = 0 if context is None else context.partitionId()
+        try:
+            answer = _Answer(task, Stager(write, number, task).stage(batches))
+        except (HeadraceError, OSError) as error:
+            answer = _Answer(task, error=describe_failure(error))
+        yield pa.RecordBatch.from_pydict({"answer": [msgspec.json.encode(answer)]})
+
+    rows = frame.mapInArrow(stage, "answer binary").collect()
+    answers = [msgspec.json.decode(row["answer"], type=_Answer) for row in rows]
+    for answer in answers:
+        if answer.error is not None:
+            raise slot_error(SlotReport(answer.task, "", "", 0, error=answer.error))
+    return [part for answer in answers for part in answer.parts]

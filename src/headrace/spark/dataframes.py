@@ -1,0 +1,496 @@
+"""Headrace for PySpark pipelines and notebooks: streams and tables in SQL, state for DataFrames.
+
+``session`` and ``register`` make streams and warehouse tables known to Spark SQL. ``stateful`` runs
+stateful code over a DataFrame: a batch one through a bounded job at once; a streaming one feeds a
+job that runs in this process beside the caller's queries, and the stream that it sends is the
+DataFrame which the caller gets. The job's manifests and Spark's checkpoint make each row count once
+in the state, the checkpoint of the caller's own query each result once in what that writes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import DataType, DateType, StructField, StructType
+
+from headrace.bus.address import open_bus
+from headrace.clock import Deadline, SystemClock
+from headrace.config import Settings, load_settings
+from headrace.coordinator.bindings import readable_names
+from headrace.coordinator.driver_loop import JobControl
+from headrace.coordinator.job_group import JobGroup
+from headrace.durations import Duration
+from headrace.errors import HeadraceError, InvalidInputError, UnavailableError
+from headrace.files import Files
+from headrace.graph.builder import Graph, Job
+from headrace.graph.operators import frame_stream
+from headrace.graph.types import to_schema
+from headrace.graph.windows import Window, global_window
+from headrace.spark.data_source import NAME, StreamSource
+from headrace.spark.run import run_job
+from headrace.spark.runner import first_line
+from headrace.spark.sessions import build_session
+from headrace.spark.source_options import FAILED, READ, WRITE, answer_name, open_requests
+from headrace.warehouse import Table, readable_tables
+from headrace.warehouse.table import missing_tables, unique_names
+
+
+def register_tables(spark: SparkSession, warehouse: Path) -> dict[str, HeadraceError]:
+    """Make the tables of a warehouse known to a session, each as its newest snapshot has it.
+
+    Args:
+        spark: the session.
+        warehouse: folder of the tables.
+
+    Returns:
+        Why the others cannot be read.
+    """
+    tables, failed = readable_tables(warehouse)
+    for table in tables:
+        register_table(spark, table)
+    return failed
+
+
+def register_table(spark: SparkSession, table: Table, days: str | None = None) -> None:
+    """Make the snapshot of one table known to a session, under its name.
+
+    Args:
+        spark: the session.
+        table: with the snapshot.
+        days: only these, as ``Table.files`` takes them.
+    """
+    files = table.files(days)
+    base = str(Path(files[0]).parent.parent) if files else ""
+    columns = from_arrow_schema(table.schema)
+    kind: DataType = DateType()
+    schema = StructType([*columns.fields, StructField("ds", kind)])
+    if files:
+        reader = spark.read.schema(schema).option("basePath", base)
+        frame = reader.parquet(*files)
+    else:
+        frame = spark.createDataFrame([], schema)
+    frame.createOrReplaceTempView(f"`{table.name}`")
+
+
+def query_rows(spark: SparkSession, warehouse: Path, query: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a query over the tables of a warehouse.
+
+    Args:
+        spark: the session.
+        warehouse: folder of the tables.
+        query: in Spark's SQL.
+
+    Raises:
+        InvalidInputError: Spark refuses it.
+    """
+    failed = register_tables(spark, warehouse)
+    try:
+        found = spark.sql(query)
+        for row in found.toDF(*unique_names(found.columns)).toLocalIterator():
+            yield row.asDict(recursive=True)
+    except PySparkException as error:
+        raise InvalidInputError(missing_tables(f"Spark: {first_line(error)}", failed)) from error
+
+
+STREAMS, WAREHOUSE = "streams", "warehouse"
+_NOT_SQL = re.compile(r"\W")
+
+
+def session(
+    master: str | None = None,
+    home: str | os.PathLike[str] | None = None,
+    conf: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Start Spark, or take the active session, and register Headrace with it.
+
+    Streams are SQL tables: ``select * from streams.flights``; characters that a table's name
+    cannot have become ``_``. Tables of the warehouse have their own names, and the column ``ds``.
+    Only existing streams and tables are registered; call this or ``register`` again for later
+    ones.
+
+    Args:
+        master: as Spark names it; by default what ``headrace.toml`` or the environment say.
+        home: folder of streams and jobs; by default that of the settings.
+        conf: other Spark settings, for a session that is started.
+
+    Raises:
+        InvalidInputError: Spark Connect, or no master.
+        UnavailableError: Java does not start.
+    """
+    settings = _settings(home)
+    log = settings.home / "spark" / "spark.log"
+    given = {**settings.spark.conf, **(conf or {})}
+    found = build_session(master or settings.spark.master, "headrace", log, given)
+    register(found, settings.home)
+    return found
+
+
+def register(spark: SparkSession, home: str | os.PathLike[str] | None = None) -> None:
+    """Register the data source ``headrace``, and the streams and tables of a home, with a session.
+
+    Tables of the warehouse have their own names, and the contents of their latest snapshots.
+
+    Args:
+        spark: your session.
+        home: folder of streams and jobs; by default that of the settings.
+    """
+    register_source(spark)
+    settings = _settings(home)
+    folder = settings.home
+    for error in register_tables(spark, settings.warehouse_dir).values():
+        warnings.warn(f"passed over: {error}", stacklevel=2)
+    with open_bus(folder / "bus") as bus:
+        names = [*readable_names(bus), *bus.aliases()]
+    place = folder / "spark" / STREAMS
+    spark.sql(f"create database if not exists {STREAMS} location '{place.as_uri()}'")
+    for table, stream in _tables(names).items():
+        source = _source_of(stream, str(folder))
+        spark.dataSource.register(source)
+        spark.sql(f"drop table if exists {STREAMS}.`{table}`")
+        spark.sql(f"create table {STREAMS}.`{table}` using `{source.name()}`")
+    _register_warehouse(spark, folder, settings.warehouse_dir)
+
+
+def _register_warehouse(spark: SparkSession, folder: Path, tables: Path) -> None:
+    """Make tables of the warehouse known as ``warehouse.NAME``, beside the views of their names.
+
+    Not those of Delta, for which Spark has no reader of its own.
+    """
+    place = folder / "spark" / WAREHOUSE
+    spark.sql(f"create database if not exists {WAREHOUSE} location '{place.as_uri()}'")
+    for table in readable_tables(tables)[0]:
+        if not table.is_delta and table.files():
+            known = f"{WAREHOUSE}.`{_NOT_SQL.sub('_', table.name).lower()}`"
+            files = (tables / table.name).as_uri()
+            spark.sql(f"drop table if exists {known}")
+            spark.sql(
+                f"create table {known} using parquet options (mergeSchema 'true') "
+                f"location '{files}'"
+            )
+            spark.sql(f"msck repair table {known}")
+
+
+def register_source(spark: SparkSession) -> None:
+    """Make the data source alone known."""
+    if not hasattr(spark, "_jsparkSession"):
+        raise InvalidInputError(
+            "Headrace is not for Spark Connect sessions; use one with a SparkContext"
+        )
+
+    class HomeSource(StreamSource):
+        """Takes what is not said from the process that registers it."""
+
+        folder, home = str(Path.cwd()), str(_settings(None).home)
+
+    spark.dataSource.register(HomeSource)
+
+
+def _settings(home: str | os.PathLike[str] | None) -> Settings:
+    sets = [] if home is None else [f"home={Path(home)}"]
+    return load_settings(None, sets, dict(os.environ))
+
+
+def _tables(streams: list[str]) -> dict[str, str]:
+    """Return the stream of each table; of two that would have one name the first alone."""
+    found: dict[str, str] = {}
+    for stream in sorted(streams):
+        found.setdefault(_NOT_SQL.sub("_", stream).lower(), stream)
+    return found
+
+
+def _source_of(stream: str, home: str) -> type[DataSource]:
+    """Return a source of one stream: Spark gives a source of a table no options."""
+
+    class TableSource(StreamSource):
+        """Reads and writes one stream."""
+
+        def __init__(self, options: MutableMapping[str, str]) -> None:
+            super().__init__(options)
+            for option in {name.lower() for name in options} - {*READ, *WRITE}:
+                del options[option]  # what Spark's catalogue notes of a table
+            options["stream"], options["home"] = stream, home
+
+        @classmethod
+        def name(cls) -> str:
+            """Return the name used with ``using``."""
+            return f"{NAME}.{stream}"
+
+    return TableSource
+
+
+ROWS = "rows"
+FOLDER = "stateful"
+START_S = 120.0
+_BY_CLOCK, _WAITS = "Rate", "Waiting for data to arrive"
+POLL_S = 0.05
+
+_running: dict[str, _Running] = {}
+
+
+def stateful(  # noqa: PLR0913 - each is a knob of its own, by name
+    df: DataFrame,
+    key: str | Sequence[str],
+    process: Callable[[], Any] | None = None,
+    *,
+    aggregate: Mapping[str, Any] | None = None,
+    window: Window | None = None,
+    stores: Any = (),
+    returns: Any = None,
+    time: str | None = None,
+    lateness: Duration = "0s",
+    name: str | None = None,
+    home: str | os.PathLike[str] | None = None,
+    settings: Sequence[str] = (),
+) -> DataFrame:
+    """Run your class, or aggregates, over the rows of each key of a DataFrame.
+
+    Replaces ``applyInPandasWithState`` and ``transformWithState``. For a batch DataFrame, it
+    returns the complete results. For a streaming DataFrame, it starts a job in this process, and
+    returns a streaming DataFrame of its results, for your ``writeStream``. The job runs until
+    ``stop(name)`` or the end of the process; called again with the same ``name`` and ``home``, it
+    continues where it was.
+
+    Args:
+        df: batch or streaming.
+        key: columns of the key.
+        process: a class as for ``Stream.process``, or a function that returns an instance.
+        aggregate: aggregates by column name, instead of ``process``; emitted at the end of a batch
+            DataFrame, after each row of a streaming one, or for each ``window``.
+        window: of the aggregates, such as ``hr.tumbling("1h")``.
+        stores: of the class, as for ``Stream.process``.
+        returns: columns of the emitted rows.
+        time: the event-time column, for windows and timers.
+        lateness: how far out of order rows are.
+        name: of the job; required for a streaming DataFrame, whose state is stored under it.
+        home: folder of state and results. Default: that of the settings; for a batch DataFrame a
+            temporary one, removed at the end of the process.
+        settings: more settings of the job, such as ``["job.tasks=8"]``.
+
+    Raises:
+        InvalidInputError: neither or both of ``process`` and ``aggregate``, or arguments of the
+            other; no name; an invalid job.
+        HeadraceError: what the job failed with.
+    """
+    if (process is None) == (aggregate is None):
+        raise InvalidInputError("stateful takes one of process= and aggregate=; give the other up")
+    if process is not None and window is not None:
+        raise InvalidInputError("window= goes with aggregate=; found process=")
+    if aggregate is not None and (returns is not None or stores):
+        raise InvalidInputError("returns= and stores= go with process=; found aggregate=")
+    if df.isStreaming and name is None:
+        raise InvalidInputError(
+            "stateful of a streaming DataFrame keeps its state by name; give name="
+        )
+    keys = (key,) if isinstance(key, str) else tuple(key)
+    chosen = name or f"stateful-{SystemClock().new_id()}"
+    folder = _temporary() if home is None and not df.isStreaming else home
+
+    def graph(g: Graph) -> None:
+        rows = g.input_dataframe(ROWS, lambda spark: df, time=time, lateness=lateness)
+        keyed = rows.partition_by(*keys)
+        if process is not None:
+            found = keyed.process(process, stores=stores, returns=returns, name="process")
+        elif window is not None:
+            found = keyed.window(window, name="window", **aggregate or {})
+        elif df.isStreaming:
+            found = keyed.aggregate(name="totals", **aggregate or {})
+        else:
+            found = keyed.window(global_window(), name="totals", **aggregate or {})
+            found = found.map(*keys, *(aggregate or {}), name="shown")
+        found.send_to(g.output(f"{chosen}.results"))
+
+    if process is not None:
+        to_schema(returns)
+        graph.__module__ = getattr(process, "__module__", graph.__module__)
+    sets = [*([] if folder is None else [f"home={Path(folder).absolute()}"]), *settings]
+    session = df.sparkSession
+    register_source(session)
+    if df.isStreaming:
+        found = load_settings(None, sets, dict(os.environ))
+        return _started(session, Job(chosen, graph), found)
+    found = load_settings(None, [*sets, "job.bounded=true"], dict(os.environ))
+    run_job(Job(chosen, graph), found)
+    return _results(session.read, chosen, found)
+
+
+def stop(name: str | None = None) -> None:
+    """Stop the job of a streaming ``stateful``, or all; they can continue later.
+
+    Args:
+        name: of the job; by default all.
+
+    Raises:
+        InvalidInputError: no job of that name runs.
+    """
+    if name is not None and name not in _running:
+        raise InvalidInputError(f"no job {name!r} is running here; found {sorted(_running)}")
+    for one in [name] if name is not None else list(_running):
+        _running.pop(one).stop()
+
+
+def _results(reader: Any, job: str, settings: Settings, **options: str) -> DataFrame:
+    stream = f"{job}.results"
+    with open_bus(settings.bus_dir) as bus:
+        columns = ",".join(bus.stream(stream).spec.schema.names)
+    reader = reader.format(NAME).option("home", str(settings.home)).option("columns", columns)
+    found: DataFrame = reader.options(**options).load(stream)
+    return found
+
+
+@dataclass
+class _Running:
+    """A job that runs beside the caller's queries, in a thread."""
+
+    session: SparkSession
+    job: Job
+    settings: Settings
+    control: JobControl = field(default_factory=JobControl)
+    failure: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        self.folder = self.settings.home / "spark" / FOLDER / self.job.name
+        self._parts: JobGroup | None = None
+        self._seen: Any = None
+        self._has_begun, self._over = threading.Event(), threading.Event()
+        self._files, self._clock = Files(sync=False), SystemClock()
+        name = f"headrace {self.job.name}"
+        self._threads = [
+            threading.Thread(target=self._run, name=name, daemon=True),
+            threading.Thread(target=self._answer, name=f"{name} answers", daemon=True),
+        ]
+
+    def start(self) -> None:
+        """Start the job; return once its results can be read.
+
+        Raises:
+            HeadraceError: what it failed with before that.
+        """
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        for thread in self._threads:
+            thread.start()
+        deadline = Deadline(self._clock, START_S)
+        while not self._has_begun.wait(POLL_S):
+            if self.failure is not None:
+                raise self.failure
+            if deadline.expired:
+                raise UnavailableError(f"job {self.job.name!r} has not begun in {START_S:.0f} s")
+
+    def stop(self) -> None:
+        """Stop the job after its epoch."""
+        self.control.stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        def on_parts(parts: JobGroup) -> None:
+            self._parts, self._seen = parts, parts.state
+            self._has_begun.set()
+
+        def on_epoch(summary: Any) -> None:
+            del summary
+            assert self._parts is not None
+            self._seen = self._parts.state
+
+        try:
+            run_job(
+                self.job,
+                self.settings,
+                control=self.control,
+                on_parts=on_parts,
+                on_epoch=on_epoch,
+            )
+        except BaseException as error:  # noqa: BLE001 - told to who waits, and to the query
+            self.failure = error
+            text = f"job {self.job.name!r} failed: {error}"
+            self._files.replace(self.folder / FAILED, text.encode(), self._clock.new_id())
+        finally:
+            self._over.set()
+
+    def _answer(self) -> None:
+        """Tell queries that ask when what there was for the job by then has been taken in."""
+        while not self._over.wait(POLL_S):
+            for question in open_requests(self._files, self.folder):
+                with suppress(PySparkException):  # the job ends by it, and says so
+                    if self._has_taken_in():
+                        path = self.folder / answer_name(question)
+                        self._files.replace(path, b"", self._clock.new_id())
+
+    def _has_taken_in(self) -> bool:
+        stream = frame_stream(self.job.name, ROWS)
+        for query in self.session.streams.active:
+            if query.name == f"headrace {stream}":
+                self._drain(query)
+        assert self._parts is not None
+        ends = self._parts.bus.stream(stream).ends()
+        while not self._over.wait(POLL_S):
+            held = self._seen.inputs.get(ROWS, {})
+            if all(p in held and held[p].next_offset >= end for p, end in enumerate(ends)):
+                return True
+        return False
+
+    def _drain(self, query: StreamingQuery) -> None:
+        """Return when the query has handed over the rows that there are now.
+
+        Spark's own way waits until there are no more, which of a source that makes rows by the
+        clock is never. Of that one the batch that begins after the one under way is enough.
+        """
+        first: int | None = None
+        while query.isActive and not self._over.is_set():
+            progress = query.lastProgress
+            if progress is None:
+                if query.status["message"] != _WAITS:
+                    self._over.wait(POLL_S)
+                    continue
+            elif any(str(one["description"]).startswith(_BY_CLOCK) for one in progress["sources"]):
+                first = progress["batchId"] if first is None else first
+                if progress["batchId"] >= first + 2:
+                    return
+                self._over.wait(POLL_S)
+                continue
+            query.processAllAvailable()
+            return
+
+
+def _started(session: SparkSession, job: Job, settings: Settings) -> DataFrame:
+    if job.name in _running:
+        stop(job.name)
+    if not _running:
+        atexit.register(_stop_all)
+    running = _Running(session, job, settings)
+    _running[job.name] = running
+    try:
+        running.start()
+    except BaseException:
+        _running.pop(job.name, None)
+        raise
+    return _results(session.readStream, job.name, settings, follows=str(running.folder))
+
+
+def _stop_all() -> None:
+    atexit.unregister(_stop_all)
+    with suppress(HeadraceError):
+        stop()
+
+
+def _temporary() -> str:
+    """Return a folder that goes with the process."""
+    folder = tempfile.mkdtemp(prefix="headrace-stateful-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

@@ -1,1 +1,0 @@
-"""``headrace submit``: a job with its code and environment, packed for ``spark-submit``."""

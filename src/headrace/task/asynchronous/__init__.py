@@ -1,1 +1,0 @@
-"""Calls of the user's that end later: the rules, the loop they run on, the nodes around them."""

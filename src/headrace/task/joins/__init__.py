@@ -1,1 +1,0 @@
-"""Joins of streams, as they run."""

@@ -1,1 +1,0 @@
-"""Tables that a task keeps: the last row of each key, and the joins that look it up."""

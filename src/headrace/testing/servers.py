@@ -1,0 +1,342 @@
+"""Processes and servers for tests and measurements: PostgreSQL and Redis, each in its own folder.
+
+PostgreSQL listens on a socket, Redis on a free port. Nothing is left behind. Linux only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from headrace.clock import Clock, Deadline, SystemClock
+from headrace.closeable import Closeable
+from headrace.errors import InvalidInputError, UnavailableError
+
+PROCESS_POLL_S = 0.02
+END_S = 10.0
+
+
+def wait_until(
+    condition: Callable[[], object],
+    deadline: Deadline,
+    what: str,
+    clock: Clock | None = None,
+) -> None:
+    """Return as soon as a condition holds.
+
+    Args:
+        condition: asked again and again.
+        deadline: when to give up.
+        what: is waited for, for the error.
+        clock: for the pauses.
+
+    Raises:
+        TimeoutError: it did not hold in time.
+    """
+    clock = clock or SystemClock()
+    while not condition():
+        if deadline.expired:
+            raise TimeoutError(f"waited in vain for {what}")
+        clock.sleep(PROCESS_POLL_S)
+
+
+def is_alive(pid: int) -> bool:
+    """Say whether a process runs; one that is dead but not yet buried does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def parents(pid: int) -> Iterator[int]:
+    """Yield the parent of a process, its parent, and so on."""
+    while pid > 1:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        pid = int(stat.rpartition(")")[2].split()[1])
+        yield pid
+
+
+def command(pid: int) -> str:
+    """Return a process's command line; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def with_variable(name: str, value: str) -> list[int]:
+    """Return the processes that were started with a variable: a family, however scattered."""
+    wanted = f"{name}={value}".encode()
+    found = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    return sorted(pid for pid in found if is_alive(pid))
+
+
+def kill(pid: int) -> None:
+    """Kill a process, if it is there, and wait until it is gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    wait_until(
+        lambda: not is_alive(pid), Deadline(SystemClock(), END_S), f"the end of process {pid}"
+    )
+
+
+def end_group(process: subprocess.Popen[Any]) -> None:
+    """Kill what is left of a process that was started in a session of its own, and bury it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+POSTGRES_START_S, POSTGRES_POLL_S, READY = 60.0, 0.02, 0
+_USERS = ("postgres", "nobody")  # it refuses to run as root
+
+
+class PostgresServer(Closeable):
+    """Started when it is made; ``close`` ends it and removes its folder.
+
+    It listens on a socket in its folder only, and lets everybody in who reaches that as user
+    ``tester``. Where the test runs as root, the server runs as another user that exists.
+
+    Args:
+        clock: for waiting.
+
+    Raises:
+        InvalidInputError: no server is installed.
+        UnavailableError: it does not start; has the end of its log.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._programs = postgres_programs()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._user = _unprivileged()
+        self.folder = Path(tempfile.mkdtemp(prefix="headrace-pg-"))
+        self.folder.chmod(0o755)
+        if self._user is not None:
+            os.chown(self.folder, self._user.pw_uid, self._user.pw_gid)
+        try:
+            self._initialise()
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def url(self) -> str:
+        """Where to reach it."""
+        return f"postgresql://tester@/postgres?host={self.folder}"
+
+    @property
+    def pid(self) -> int:
+        """Of its first process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def _begin(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
+        user = self._user
+        with (self.folder / "log").open("ab") as log:
+            return subprocess.Popen(
+                [str(self._programs / program), *arguments],
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C.UTF-8"},
+                user=None if user is None else user.pw_uid,
+                group=None if user is None else user.pw_gid,
+                extra_groups=None if user is None else [],
+            )
+
+    def _initialise(self) -> None:
+        arguments = ("--username=tester", "--auth=trust", "--encoding=UTF8", "--no-sync")
+        made = self._begin("initdb", "--pgdata=data", *arguments)
+        if made.wait(POSTGRES_START_S):
+            raise self._failure("initdb")
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        options = ("-c", "listen_addresses=", "-c", f"unix_socket_directories={self.folder}")
+        # What a killed server has written is in the system's memory, which outlives it.
+        self._process = self._begin("postgres", "-D", "data", *options, "-c", "fsync=off")
+        deadline = Deadline(self._clock, POSTGRES_START_S)
+        while self._process.poll() is None and not deadline.expired:
+            if self._is_ready():
+                return
+            self._clock.sleep(POSTGRES_POLL_S)
+        raise self._failure("postgres")
+
+    def _is_ready(self) -> bool:
+        command = [str(self._programs / "pg_isready"), "-q", "-h", str(self.folder)]
+        return subprocess.run(command, check=False).returncode == READY
+
+    def _failure(self, program: str) -> UnavailableError:
+        said = (self.folder / "log").read_text(errors="replace")[-500:]
+        return UnavailableError(f"{program} did not start: {said}")
+
+    def kill(self) -> None:
+        """End all of its processes without warning."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        children = _children(process.pid)
+        process.kill()
+        process.wait()
+        for child in children:
+            kill(child)
+
+    def close(self) -> None:
+        """End it, and remove its folder; closing twice is fine."""
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _children(pid: int) -> list[int]:
+    with suppress(OSError):
+        return [
+            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
+    return []
+
+
+def _unprivileged() -> pwd.struct_passwd | None:
+    """Return the user that the server runs as; ``None``: the one that asks."""
+    if os.geteuid() != 0:
+        return None
+    for name in _USERS:
+        with suppress(KeyError):
+            return pwd.getpwnam(name)
+    raise InvalidInputError(f"PostgreSQL does not run as root; expected a user of {_USERS}")
+
+
+def postgres_programs() -> Path:
+    """Return the folder of the server's programs.
+
+    Raises:
+        InvalidInputError: none is installed; says how to.
+    """
+    found = shutil.which("initdb")
+    # Debian keeps programs of each version apart, and off the path.
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda p: p.parent.name)
+    if found is not None:
+        folders.append(Path(found).resolve().parent)
+    for folder in reversed(folders):
+        if (folder / "initdb").exists() and (folder / "postgres").exists():
+            return folder
+    raise InvalidInputError(
+        "no PostgreSQL server is installed; on Debian and Ubuntu: sudo apt-get install postgresql"
+        ", on Fedora: sudo dnf install postgresql-server, on macOS: brew install postgresql"
+    )
+
+
+REDIS_START_S, REDIS_POLL_S, TRIES = 20.0, 0.01, 5
+
+
+class RedisServer(Closeable):
+    """Started when it is made; ``close`` ends it. Nothing of it is left outside ``folder``.
+
+    Args:
+        folder: for its log and, if durable, its data; made when missing.
+        is_durable: every write is on disk before it is answered, and back after ``restart``.
+        clock: for waiting.
+
+    Raises:
+        InvalidInputError: no ``redis-server`` is installed.
+        UnavailableError: it does not start; names its log.
+    """
+
+    def __init__(
+        self, folder: Path, *, is_durable: bool = False, clock: Clock | None = None
+    ) -> None:
+        self._folder, self._durable, self._clock = folder, is_durable, clock or SystemClock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = 0
+        folder.mkdir(parents=True, exist_ok=True)
+        for _ in range(TRIES):  # another process may take the port before the server does
+            self.port = free_port()
+            if self.start():
+                return
+        raise UnavailableError(f"redis-server did not start; see {folder / 'redis.log'}")
+
+    @property
+    def url(self) -> str:
+        """Where to reach it."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> bool:
+        """Start it on its port, and wait until it answers; says whether it does."""
+        command = [redis_binary(), "--port", str(self.port), "--bind", "127.0.0.1"]
+        command += ["--dir", str(self._folder), "--save", "", "--daemonize", "no"]
+        command += ["--appendonly", "yes" if self._durable else "no", "--appendfsync", "always"]
+        with (self._folder / "redis.log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        deadline = Deadline(self._clock, REDIS_START_S)
+        while self._process.poll() is None and not deadline.expired:
+            if self._answers():
+                return True
+            self._clock.sleep(REDIS_POLL_S)
+        self.kill()
+        return False
+
+    def _answers(self) -> bool:
+        address = ("127.0.0.1", self.port)
+        with suppress(OSError), socket.create_connection(address, timeout=1) as connection:
+            connection.sendall(b"PING\r\n")
+            return connection.recv(64).startswith(b"+PONG")
+        return False
+
+    def kill(self) -> None:
+        """End it without warning."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def close(self) -> None:
+        """End it; closing twice is fine."""
+        self.kill()
+
+
+def redis_binary() -> str:
+    """Return the path of ``redis-server``.
+
+    Raises:
+        InvalidInputError: none is installed; says how to.
+    """
+    found = shutil.which("redis-server")
+    if found is None:
+        raise InvalidInputError(
+            "no redis-server is installed; on Debian and Ubuntu: sudo apt-get install redis-server"
+            ", on Fedora: sudo dnf install redis, on macOS: brew install redis"
+        )
+    return found
+
+
+def free_port() -> int:
+    """Return a port of the loopback address that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,70 @@
+"""Homes that earlier code has written are read and carried on by this code.
+
+Each archive under ``golden/`` is named by the commit whose code wrote it, see ``make_golden``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.compat.golden_jobs import JOBS, create, feed, open_job
+from tests.compat.make_golden import STEPS, committed, headrace
+from tests.support.homes import unpack
+
+ARCHIVES = sorted((Path(__file__).parent / "golden").glob("[0-9a-f]*.tar.xz"))
+GOLDEN = pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name.split(".")[0])
+
+
+def _unpacked(archive: Path, name: str, place: Path) -> tuple[Path, dict[str, Any]]:
+    """The home of one job, and what its readers saw when it was written."""
+    unpack(archive, place, f"golden/{name}/", "golden/expected.json")
+    expected = json.loads((place / "golden" / "expected.json").read_text())
+    return place / "golden" / name, expected[name]
+
+
+def _rows(streams: Mapping[str, Any]) -> dict[str, Counter[str]]:
+    return {name: Counter(row for part in parts for row in part) for name, parts in streams.items()}
+
+
+@GOLDEN
+@pytest.mark.parametrize("name", JOBS)
+def test_what_is_there_is_seen_and_the_job_continues_as_one_that_never_stopped(
+    archive: Path, name: str, tmp_path: Path
+) -> None:
+    home, expected = _unpacked(archive, name, tmp_path)
+    with (
+        open_job(JOBS[name], home) as driver,
+        open_job(JOBS[name], tmp_path / "other") as other,
+    ):
+        assert committed(driver) == expected
+        create(other)
+        for step in range(STEPS):
+            feed(other, step)
+        for each in (driver, other):
+            feed(each, STEPS)
+            each.finish()
+        found, wanted = committed(driver), committed(other)
+    assert _rows(wanted["streams"]) == _rows(found["streams"])
+    assert wanted["counts"] == found["counts"]
+    assert wanted["stores"] == found["stores"]
+
+
+@GOLDEN
+def test_a_savepoint_begins_another_job(archive: Path, tmp_path: Path) -> None:
+    """It sends the windows that were open when the other one was saved."""
+    home, before = _unpacked(archive, "windows", tmp_path)
+    module = Path(__file__).parent / "golden_jobs.py"
+    begin = ("run", f"{module}:windows", "--as", "second", "--from-savepoint", "golden")
+    headrace(home, *begin, "--standalone", "--bounded")
+    with open_job(JOBS["windows"], home) as driver:
+        sent = _rows(committed(driver)["streams"])["w.tumbling"]
+        driver.finish()
+        both = _rows(committed(driver)["streams"])["w.tumbling"]
+    old = _rows(before["streams"])["w.tumbling"]
+    assert sent > old
+    assert sent - old == both - sent  # the one that was saved sends them, too

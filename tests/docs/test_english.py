@@ -1,0 +1,104 @@
+"""Pages and help texts are in plain English; lines of pages are short."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.docs.pages import GUIDE, ROOT
+from tests.support.cli import ALL
+from tests.support.homes import Settings, setting_keys
+from tests.support.watching import TABLE
+
+WIDTH = 120
+IDIOMS = (
+    "told",
+    "tells",
+    "lets? go",
+    "letting go",
+    "mend(s|ed|ing)?",
+    "anew",
+    "whoever",
+    "(of yours|of ours)",
+    "(go|goes|going|gone) on",
+    "put(s|ting)?( it| them| that| these| this)? right",
+    "reign",
+    "as a whole",
+    "for ever",
+    "by way of",
+    "what becomes of",
+    "what comes of",
+    "is no more",
+)
+IDIOM = re.compile(rf"\b({'|'.join(IDIOMS)})\b", re.IGNORECASE)
+DOCS = ROOT / "docs"
+NOTES = sorted((DOCS / "decisions").glob("*.md"))
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *(DOCS / f"{name}.md" for name in ("glossary", "not-doing", "benchmarks")),
+    ROOT / "bench" / "README.md",
+    *sorted(GUIDE.rglob("*.md")),
+    *NOTES,
+]
+
+
+def prose(page: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a page outside code blocks, with their numbers."""
+    is_code = False
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        if line.startswith("```"):
+            is_code = not is_code
+        elif not is_code:
+            yield number, line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_lines_are_short(page: Path) -> None:
+    long = [
+        n for n, line in prose(page) if not line.lstrip().startswith("|") and len(line) >= WIDTH
+    ]
+    assert long == []
+
+
+PROSE = [*PAGES, *sorted((DOCS / "reference").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PROSE, ids=[str(page.relative_to(ROOT)) for page in PROSE])
+def test_no_private_idioms(page: Path) -> None:
+    is_note = page in NOTES  # the title of a note is its name and stays
+    text = "\n".join(line for n, line in prose(page) if not (is_note and n == 1))
+    assert [re.sub(r"\s+", " ", found[0]) for found in IDIOM.finditer(text)] == []
+
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=[example.name for example in EXAMPLES])
+def test_docstrings_of_examples_have_no_private_idioms(example: Path) -> None:
+    nodes = ast.walk(ast.parse(example.read_text(encoding="utf-8")))
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    text = "\n".join(ast.get_docstring(node) or "" for node in nodes if isinstance(node, kinds))
+    assert IDIOM.findall(text) == []
+
+
+def help_texts() -> Iterator[tuple[str, str]]:
+    """Yield what commands, settings and metrics say of themselves, and where."""
+    for name, command in ALL.items():
+        yield name, command.help
+        yield from ((f"{name} {param.opts[0]}", param.help) for param in command.params)
+    yield from ((key, Settings().explain(key).description) for key in setting_keys())
+    yield from ((one.name, one.text) for one in TABLE)
+
+
+def test_help_has_no_private_idioms() -> None:
+    found = [(where, IDIOM.findall(text)) for where, text in help_texts() if IDIOM.search(text)]
+    assert found == []
+
+
+def test_a_command_says_in_one_line_what_it_does() -> None:
+    summaries = [command.help.partition("\n\n")[0] for command in ALL.values()]
+    assert [line for line in summaries if "\n" in line or not line.endswith(".")] == []

@@ -1,0 +1,25 @@
+"""Each operator of a graph has a node that runs it."""
+
+from __future__ import annotations
+
+from headrace.graph.operators import Input, Operator, PartitionBy
+from headrace.runtime.node_factory import NODES, load
+
+_OF_THE_STAGE = {Input, PartitionBy}
+"""A stage reads and exchanges by itself; there is no node."""
+
+
+def _kinds(base: type[Operator]) -> set[type[Operator]]:
+    below = {kind for one in base.__subclasses__() for kind in _kinds(one)}
+    return below | set(base.__subclasses__())
+
+
+def test_each_operator_is_registered() -> None:
+    known = {kind for kind in _kinds(Operator) if kind.__module__.startswith("headrace.")}
+    assert known - _OF_THE_STAGE == set(NODES)
+
+
+def test_what_is_registered_is_there() -> None:
+    for runtime in NODES.values():
+        assert callable(load(runtime.node))
+        assert not runtime.layouts or callable(load(runtime.layouts))

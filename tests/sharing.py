@@ -1,0 +1,88 @@
+"""How processes share tests out: a file at a time, those that take longest first.
+
+So the processes end together, and what the fixtures of a module make is made once. How long each
+file takes is in ``durations.json``, which this writes anew:
+``make test ARGS=--durations-to=tests/durations.json``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadFileScheduling
+
+DURATIONS = Path(__file__).with_name("durations.json")
+NEW_S = 5.0
+CLUSTERS = "tests/spark/test_cluster"
+
+
+class ByFile(LoadFileScheduling):  # type: ignore[misc] # it has no types
+    """Lets each file be run by one process, and all files with clusters by the same.
+
+    A cluster has a JVM for each host and for each executor: two of them at once would be slow
+    enough for the hosts of one to be taken for frozen.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return scope_of(nodeid)
+
+
+def scope_of(nodeid: str) -> str:
+    """Return what a test is shared out with: the tests of its file, or all with clusters."""
+    return CLUSTERS if nodeid.startswith(CLUSTERS) else nodeid.partition("::")[0]
+
+
+def seconds() -> dict[str, float]:
+    """Return how long each scope took when durations were written down."""
+    taken: defaultdict[str, float] = defaultdict(float)
+    for file, one in json.loads(DURATIONS.read_text()).items():
+        taken[scope_of(file)] += one
+    return taken
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    """Share the tests out in this way where there are several processes."""
+    return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the files that take longest first, where several processes share them."""
+    if hasattr(config, "workerinput"):
+        known = seconds()
+        items.sort(key=lambda item: known.get(scope_of(item.nodeid), NEW_S), reverse=True)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that has durations written down."""
+    parser.addoption("--durations-to", type=Path, help="write seconds by file to this JSON file")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Note durations where they are asked for, in the process that hears of all tests."""
+    target = config.getoption("durations_to")
+    if target is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Stopwatch(target))
+
+
+class Stopwatch:
+    """Adds up how long the tests of each file take, and writes that over what is known of it."""
+
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self._taken: defaultdict[str, float] = defaultdict(float)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count a test's beginning, its middle or its end."""
+        self._taken[report.nodeid.partition("::")[0]] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        """Write it down, without files that are gone."""
+        root = DURATIONS.parents[1]
+        known = json.loads(self._target.read_text()) if self._target.exists() else {}
+        known |= {file: round(taken, 1) for file, taken in self._taken.items()}
+        there = {file: known[file] for file in sorted(known) if (root / file).exists()}
+        self._target.write_text(json.dumps(there, indent=0) + "\n")

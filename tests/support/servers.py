@@ -1,0 +1,16 @@
+"""Servers that stores and sinks live on, and what is looked at in them past the code under test."""
+
+from headrace.records.keys import decode_key, encode_key
+from headrace.sinks.postgres import resolved_url
+from headrace.sinks.redis import compact_partials, read_partials
+from headrace.testing.servers import PostgresServer, RedisServer, free_port, redis_binary
+
+__all__ = [
+    "PostgresServer",
+    "RedisServer",
+    "compact_partials",
+    "decode_key",
+    "encode_key",
+    "read_partials",
+]
+__all__ += ["free_port", "redis_binary", "resolved_url"]

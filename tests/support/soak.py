@@ -1,0 +1,131 @@
+"""Which tests are of the soak suite, the part of it that CI runs, and how many examples are drawn.
+
+Tests that look for the unlikely (long random schedules, full products of what others meet in pairs)
+are marked ``soak`` and left out. ``SOAK=all`` runs them, with many examples of each Hypothesis
+test. With ``CI=true`` a tenth is run, or a smaller share where a test says so, which a seed
+chooses: the source tree of the commit, or ``SOAK_SEED``. It also draws the examples. So every change
+of the code looks elsewhere, and a red run is run again by its seed, which the head of the output
+names.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, core, settings
+from xxhash import xxh3_64_intdigest
+
+SHARE = 10
+"""CI runs one of so many tests of the soak suite, where they do not say otherwise."""
+
+EXAMPLES, TIMES = 12, 50
+"""Of a Hypothesis test that does not say how many; the soak suite draws so many times more."""
+
+
+def more(quick: Sequence[Any], every: Sequence[Any], share: int = SHARE) -> list[Any]:
+    """Return the parameters of a test of which a few are always run, and all by the soak suite.
+
+    Args:
+        quick: those that are always run, in any order; the others are left out at once where the
+            soak suite is not run. A tuple is the values of several parameters.
+        every: all of them.
+        share: CI runs one of so many of the others.
+    """
+    if wanted() == "none":
+        return list(quick)
+    mark = pytest.mark.soak(share=share)
+    others = ((one if isinstance(one, tuple) else (one,)) for one in every if one not in quick)
+    return [*quick, *(pytest.param(*one, marks=mark) for one in others)]
+
+
+def crossed(*factors: Sequence[Any]) -> list[Any]:
+    """Return parameters that have each value of each factor; their product is of the soak suite.
+
+    Where the values of two factors may be at fault together only, name the pairs instead, with
+    ``tests.support.pairwise``.
+    """
+    most = max(map(len, factors))
+    quick = [tuple(values[n % len(values)] for values in factors) for n in range(most)]
+    return more(quick, list(dict.fromkeys(itertools.product(*factors))))
+
+
+def examples(count: int) -> int:
+    """Return how many examples a Hypothesis test draws that wants so many at least."""
+    return count * TIMES if wanted() == "all" else count
+
+
+def wanted() -> str:
+    """Return which tests of the soak suite are run: ``all``, ``tenth`` or ``none``."""
+    asked = os.environ.get("SOAK", "")
+    if asked in ("all", "tenth", "none"):
+        return asked
+    return "tenth" if os.environ.get("CI") == "true" else "none"
+
+
+@cache
+def seed() -> str:
+    """Return what chooses the tenth, and draws its examples.
+
+    It is the tree of ``src``, not the commit: what passed stays chosen when the same code is
+    committed again, merged or documented.
+    """
+    if given := os.environ.get("SOAK_SEED"):
+        return given
+    found = subprocess.run(
+        ["git", "rev-parse", "--short=12", "HEAD:src"],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return found.stdout.strip() or "no commit"
+
+
+def load_profile() -> None:
+    """Set up Hypothesis: the same examples always, those of the seed, or many that nobody knows."""
+    asked = wanted()
+    settings.register_profile(
+        "chosen",
+        max_examples=examples(EXAMPLES),
+        deadline=None,
+        derandomize=asked == "none",
+        database=None,
+        print_blob=True,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    settings.load_profile("chosen")
+    if asked == "tenth":
+        core.global_force_seed = xxh3_64_intdigest(seed().encode())  # type: ignore[assignment]
+
+
+def is_left_out(item: pytest.Item, asked: str, of: str) -> bool:
+    """Say whether a test is of the soak suite, and not of the part of it that a seed chooses."""
+    mark = item.get_closest_marker("soak")
+    if mark is None or asked == "all":
+        return False
+    share = mark.kwargs.get("share", SHARE)
+    return asked == "none" or xxh3_64_intdigest(f"{of} {item.nodeid}".encode()) % share != 0
+
+
+def select(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Take out of ``items`` what is not run of the soak suite, and return it."""
+    asked, of = wanted(), seed()
+    out = [item for item in items if is_left_out(item, asked, of)]
+    gone = set(map(id, out))
+    items[:] = [item for item in items if id(item) not in gone]
+    return out
+
+
+def header() -> Iterable[str]:
+    """Yield what the head of the output says."""
+    if wanted() == "tenth":
+        yield f"soak: one of {SHARE} tests; the same again with SOAK=tenth SOAK_SEED={seed()}"
+    elif wanted() == "all":
+        yield f"soak: all tests, and {TIMES} times the examples"
