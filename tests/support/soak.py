@@ -3,7 +3,7 @@
 Tests that look for the unlikely (long random schedules, full products of what others meet in pairs)
 are marked ``soak`` and left out. ``SOAK=all`` runs them, with many examples of each Hypothesis
 test. With ``CI=true`` a tenth is run, or a smaller share where a test says so, which a seed
-chooses: the source tree of the commit, or ``SOAK_SEED``. It also draws the examples. So every change
+chooses: the commit's tree of ``src``, or ``SOAK_SEED``. It also draws the examples. So every change
 of the code looks elsewhere, and a red run is run again by its seed, which the head of the output
 names.
 """

@@ -447,8 +447,9 @@ class MonoidTransforms(StreamBase):
         def generate(chosen: str, mistakes: list[str]) -> Operator:
             mistakes += wrong
             read = checked_uses(mistakes, uses)
+            function = cast("Any", factory)
             return Generate(
-                chosen, (self.name,), site, cast("Any", factory), columns, read, every_ms=every_ms
+                chosen, (self.name,), site, function, columns, uses=read, every_ms=every_ms
             )
 
         made = self._add("generate", None, generate, (), on_error)

@@ -145,7 +145,7 @@ class RowTransforms(StreamBase):
                 function: Any = what[0]
                 schema = returned(wrong, "map", function, returns)
                 columns = checked_function(wrong, "map", function, uses)
-                return MapMessages(chosen, (self.name,), site, function, schema, columns)
+                return MapMessages(chosen, (self.name,), site, function, schema, uses=columns)
             _check_untold(wrong, returns, uses)
             good = _expressions(wrong, "map", what)
             return Select(chosen, (self.name,), site, good, tuple(map(str, good)))
@@ -185,7 +185,7 @@ class RowTransforms(StreamBase):
             function: Any = what[0] if what else None
             columns = checked_function(wrong, "flat_map", function, uses)
             schema = returned(wrong, "flat_map", function, returns, many=True)
-            return FlatMapMessages(chosen, (self.name,), site, function, schema, columns)
+            return FlatMapMessages(chosen, (self.name,), site, function, schema, uses=columns)
 
         return self._add("flat_map", name, make, self.keys, on_error, sides)
 
@@ -214,7 +214,7 @@ class RowTransforms(StreamBase):
             columns = checked_function(wrong, "filter", condition, uses)
             if returns_nothing(condition):
                 wrong.append(f"function {name_of(condition)} never returns a value: add a return")
-            return FilterMessages(chosen, (self.name,), site, condition, columns)
+            return FilterMessages(chosen, (self.name,), site, condition, uses=columns)
 
         return self._add("filter", name, make, self.keys, on_error)
 

@@ -34,6 +34,7 @@ class Runtime:
     layouts: str = ""
 
 
+_AGGREGATES = Runtime("windows.builder:aggregate_node", "windows.layouts:table_layouts")
 _TABLE_LAYOUTS = "ktable_joins:ktable_layouts"
 NODES: dict[type[Operator], Runtime] = {
     operators.Select: Runtime("stateless:SelectNode.of"),
@@ -53,8 +54,8 @@ NODES: dict[type[Operator], Runtime] = {
     operators.Generate: Runtime("processors:PreAggregateNode.of"),
     operators.Deduplicate: Runtime("deduplicate:DeduplicateNode.of", "deduplicate:id_layouts"),
     operators.InOrder: Runtime("in_order:InOrderNode.of", "in_order:in_order_layouts"),
-    operators.RunningAggregate: Runtime("window_registration:node", "window_registration:layouts"),
-    operators.WindowAggregate: Runtime("window_registration:node", "window_registration:layouts"),
+    operators.RunningAggregate: _AGGREGATES,
+    operators.WindowAggregate: _AGGREGATES,
     operators.Process: Runtime("process_nodes:process_node"),
     processors.ProcessSeveral: Runtime("process_nodes:multi_input_node"),
     operators.KeepTable: Runtime("ktable_joins:kept_table_node", _TABLE_LAYOUTS),

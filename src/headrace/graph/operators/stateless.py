@@ -186,12 +186,36 @@ class Sample(Operator):
 
 
 @dataclass(frozen=True)
-class MapMessages(Operator):
-    """``map`` with a function from one message to one message."""
+class MessageFunction(Operator):
+    """An operator with a function that is called with each message.
+
+    ``uses`` names the columns that the function reads; ``None``: all.
+    """
 
     function: Callable[[Any], Any] | None = field(default=None, compare=False)
+    uses: tuple[str, ...] | None = field(default=None, kw_only=True)
+
+    verb: ClassVar[str] = "map"
+
+    def reads(self, upstream: str, flows: Mapping[str, Flow], wanted: set[str]) -> set[str]:
+        """Return what its function reads."""
+        return set(flows[upstream].schema.names if self.uses is None else self.uses)
+
+    def describe(self) -> list[str]:
+        """Return the function, and the columns that it reads."""
+        return [f"{self.verb} with {called(self.function, self.uses)}"]
+
+    @property
+    def message_function(self) -> Any:
+        """The function."""
+        return self.function
+
+
+@dataclass(frozen=True)
+class MapMessages(MessageFunction):
+    """``map`` with a function from one message to one message."""
+
     returns: pa.Schema | None = None
-    uses: tuple[str, ...] | None = None
     sides: Sides = ()
 
     keeps_columns: ClassVar[bool] = True
@@ -201,37 +225,22 @@ class MapMessages(Operator):
         bound = bound_function(walk, self, before)
         return None if bound is None else declared_flow(self, before, columns_of(self.returns))
 
-    def reads(self, upstream: str, flows: Mapping[str, Flow], wanted: set[str]) -> set[str]:
-        """Return what its function reads."""
-        everything = set(flows[upstream].schema.names)
-        return everything if self.uses is None else set(self.uses)
-
-    def describe(self) -> list[str]:
-        """Return the function, and the columns that it reads."""
-        return [f"map with {called(self.function, self.uses)}"]
-
-    @property
-    def message_function(self) -> Any:
-        """The function."""
-        return self.function
-
 
 @dataclass(frozen=True)
-class FlatMapMessages(Operator):
+class FlatMapMessages(MessageFunction):
     """``flat_map`` with a function from one message to any number of messages.
 
     The function's results begin with the columns ``beside`` of the message that they do not have
     themselves. With ``like`` its other columns are those of that operator, found by the planner.
     """
 
-    function: Callable[[Any], Any] | None = field(default=None, compare=False)
     returns: pa.Schema | None = None
-    uses: tuple[str, ...] | None = None
     sides: Sides = ()
     beside: tuple[str, ...] = ()
     like: str = ""
 
     keeps_columns: ClassVar[bool] = True
+    verb: ClassVar[str] = "flat_map"
 
     def flow(self, walk: Planning, before: Flow) -> Flow | None:
         """Return the columns that the function declares, behind those of the message."""
@@ -249,27 +258,12 @@ class FlatMapMessages(Operator):
         heads = [source.field(name) for name in self.beside if name not in own.names]
         return replace(self, returns=pa.schema([*heads, *own]))
 
-    def reads(self, upstream: str, flows: Mapping[str, Flow], wanted: set[str]) -> set[str]:
-        """Return what its function reads."""
-        everything = set(flows[upstream].schema.names)
-        return everything if self.uses is None else set(self.uses)
-
-    def describe(self) -> list[str]:
-        """Return the function, and the columns that it reads."""
-        return [f"flat_map with {called(self.function, self.uses)}"]
-
-    @property
-    def message_function(self) -> Any:
-        """The function."""
-        return self.function
-
 
 @dataclass(frozen=True)
-class FilterMessages(Operator):
+class FilterMessages(MessageFunction):
     """``filter`` with a function from one message to a truth value."""
 
-    function: Callable[[Any], Any] | None = field(default=None, compare=False)
-    uses: tuple[str, ...] | None = None
+    verb: ClassVar[str] = "filter"
 
     def flow(self, walk: Planning, before: Flow) -> Flow | None:
         """Return the flow as it is, if the function can read it."""
@@ -277,16 +271,7 @@ class FilterMessages(Operator):
 
     def reads(self, upstream: str, flows: Mapping[str, Flow], wanted: set[str]) -> set[str]:
         """Return what the function reads, and what is passed on."""
-        return wanted | set(flows[upstream].schema.names if self.uses is None else self.uses)
-
-    def describe(self) -> list[str]:
-        """Return the function, and the columns that it reads."""
-        return [f"filter with {called(self.function, self.uses)}"]
-
-    @property
-    def message_function(self) -> Any:
-        """The function."""
-        return self.function
+        return wanted | super().reads(upstream, flows, wanted)
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from headrace.graph.windows import (
     Tumbling,
     Window,
 )
-from headrace.plan.stages import Stage
 from headrace.runtime.node import Node
+from headrace.runtime.node_context import NodeContext
 from headrace.runtime.windows.aggregation import Aggregation
 from headrace.runtime.windows.assigners import (
     Assigner,
@@ -47,28 +47,14 @@ from headrace.runtime.windows.partial_table import ColumnarPartials, KeyValuePar
 from headrace.runtime.windows.triggered_state import SessionState, TriggeredState
 from headrace.runtime.windows.triggers import Accumulation, Trigger
 from headrace.runtime.windows.window_node import RunningNode, WindowNode, WindowParts, WindowState
-from headrace.state.task_state import TaskState
 
 Common = tuple[str, Aggregation, PartialTable[Any], pa.Schema, int]
 """Name, aggregation, table, schema of the results, and number of key groups of the job."""
 
 
-def aggregate_node(
-    stage: Stage,
-    operator: Aggregating,
-    state: TaskState,
-    groups: tuple[int, int],
-    key_groups: int,
-) -> Node:
-    """Return the node of an operator over the state of a task.
-
-    Args:
-        stage: its stage.
-        operator: to run.
-        state: of the task.
-        groups: key groups of the task.
-        key_groups: of the job.
-    """
+def aggregate_node(operator: Aggregating, build: NodeContext) -> Node:
+    """Return the node of an operator over the state of a task."""
+    stage, state, key_groups = build.stage, build.stores, build.around.key_groups
     aggregation = aggregation_of(stage, operator)
     table: PartialTable[Any]
     if operator.store.kind == COLUMNAR:
@@ -78,7 +64,7 @@ def aggregate_node(
             state.store(operator.store.name),
             aggregation,
             key_schema(stage, operator),
-            groups,
+            build.groups,
             key_groups,
             buckets=has_buckets(operator),
         )

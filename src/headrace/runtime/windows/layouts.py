@@ -48,19 +48,17 @@ _MOST = 1 << 48
 """Later than any event time in ms, and with a minus before any."""
 
 
-def table_layouts(stage: Stage) -> dict[str, TableLayout]:
-    """Return the layout of each columnar store of a stage, by name."""
-    return {
-        operator.store.name: partial_layout(
-            aggregation_of(stage, operator),
-            key_schema(stage, operator),
-            buckets=has_buckets(operator),
-            ttl_ms=operator.store.ttl_ms,
-        )
-        for operator in stage.operators
-        if isinstance(operator, RunningAggregate | WindowAggregate)
-        and operator.store.kind == COLUMNAR
-    }
+def table_layouts(stage: Stage, operator: Aggregating) -> dict[str, TableLayout]:
+    """Return the layout of an operator's store by its name, where that is columnar."""
+    if operator.store.kind != COLUMNAR:
+        return {}
+    layout = partial_layout(
+        aggregation_of(stage, operator),
+        key_schema(stage, operator),
+        buckets=has_buckets(operator),
+        ttl_ms=operator.store.ttl_ms,
+    )
+    return {operator.store.name: layout}
 
 
 def aggregation_of(stage: Stage, operator: Aggregating) -> Aggregation:
