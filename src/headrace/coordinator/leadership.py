@@ -23,14 +23,14 @@ from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.driver_loop import JobControl
 from headrace.coordinator.job_events import JobEvent, JobEventFile
 from headrace.coordinator.job_storage import job_storages
-from headrace.coordinator.leader_lease import LeaderLease
+from headrace.coordinator.leader_lease import LeaderLease, LeaseHolder
 from headrace.coordinator.manifest_writer import holder_text
 from headrace.coordinator.worker_host import host_identity
 from headrace.errors import HeadraceError, NotOwnerError
 from headrace.files import Files
 
 RELEASE_S = 15.0
-"""So long a driver that is fenced has to end its epoch and let go of the lock."""
+"""So long a driver that is fenced has to end its epoch and release the lock."""
 
 LOOK_S = 1.0
 POLL_S = 0.2
@@ -40,7 +40,7 @@ class LeaderLock(Protocol):
     """A lock on driving a job, held from its making on."""
 
     def release(self) -> None:
-        """Let go of it."""
+        """Release it."""
         ...
 
 
@@ -48,7 +48,7 @@ class LeaderLockFactory(Protocol):
     """Makes a lock, or is refused."""
 
     def __call__(self, root: Path, job: str, clock: Clock, *, seize: bool = False) -> LeaderLock:
-        """Take the lock; with ``seize`` from whoever has it."""
+        """Take the lock; with ``seize`` also from a process that has it."""
         ...
 
 
@@ -145,7 +145,7 @@ class _TakeoverFence:
         return self._log.take_generation(told)
 
     def check(self) -> None:
-        """Make sure that nobody came after this process; the driver itself is fenced anew.
+        """Make sure that nobody came after this process; the driver itself is fenced again.
 
         Raises:
             NotOwnerError: another process takes the job over, too, and came later.
@@ -175,7 +175,7 @@ def keep_own_job(
     Args:
         settings: of the run.
         job: its name.
-        control: told to stop when the job is lost.
+        control: stopped when the job is lost.
         clock: for names.
         files: the file system.
     """
@@ -196,50 +196,79 @@ def keep_leadership(
         lease: in the storage; ``None`` where a copy in job_dir has one.
         root: the job's storage.
         job: its name.
-        control: told to stop when the job is lost.
+        control: stopped when the job is lost.
         clock: for names.
         files: the file system.
 
     Raises:
         NotOwnerError: another driver had begun, and nothing else went wrong before.
     """
-    keeper = _LeaseKeeper(lease, root, job, control, clock, files)
-    keeper.start()
-    try:
+
+    def stop(lost: NotOwnerError) -> None:
+        control.fenced.set()
+        control.stop.set()
+
+    if lease is not None:
+        lease.force()
+    with LeaseKeeper(lease, FileCommitLog(root, files, clock), job, stop, LOOK_S) as keeper:
         yield
-    finally:
-        keeper.stop()
     if keeper.lost is not None:
         raise keeper.lost
 
 
-class _LeaseKeeper:
-    """Renews a lease and looks at generations, from a thread."""
+def is_replaced(
+    mine: LeaseHolder | None, seen: LeaseHolder | None, generation: int, newest: int
+) -> bool:
+    """Say whether a driver has lost the job: to a newer generation, or to the lease's holder.
+
+    Args:
+        mine: what this driver has written into the lease.
+        seen: what is in it now.
+        generation: of this driver; the newest of before, while it has none.
+        newest: generation there is.
+    """
+    return newest > generation or (seen is not None and seen != mine)
+
+
+class LeaseKeeper:
+    """Renews the lease of a driver from a thread, and notices when another has the job.
+
+    Args:
+        lease: that this process holds; ``None`` where a copy in job_dir has one.
+        log: of the job.
+        job: its name.
+        on_lost: called once, from the thread, with the error that the driver ends with.
+        every_s: how often it looks.
+        yields: whether a driver that finds another in its lease gives the job up, before that
+            one takes a generation.
+    """
 
     def __init__(
         self,
         lease: LeaderLease | None,
-        root: Path,
+        log: FileCommitLog,
         job: str,
-        control: JobControl,
-        clock: Clock,
-        files: Files,
+        on_lost: Callable[[NotOwnerError], None],
+        every_s: float,
+        *,
+        yields: bool = False,
     ) -> None:
-        self._lease, self._job, self._control = lease, job, control
-        self._log = FileCommitLog(root, files, clock)
-        self._first, _ = self._log.newest_generation()
+        self._lease, self._log, self._job, self._on_lost = lease, log, job, on_lost
+        self._every_s, self._yields = every_s, yields
+        self._known, _ = log.newest_generation()
         self._own = (os.getpid(), os.uname().nodename)
-        self._own_number = 0
+        self._mine = 0
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="headrace-tenure", daemon=True)
+        self._thread = threading.Thread(target=self._keep, name="headrace-lease", daemon=True)
         self.lost: NotOwnerError | None = None
 
-    def start(self) -> None:
-        if self._lease is not None:
-            self._lease.force()
+    def __enter__(self) -> LeaseKeeper:
+        """Begin to renew it."""
         self._thread.start()
+        return self
 
-    def stop(self) -> None:
+    def __exit__(self, *_: object) -> None:
+        """Stop renewing, and give back a lease that is still held."""
         self._over.set()
         self._thread.join()
         if self._lease is not None and self.lost is None:
@@ -247,19 +276,30 @@ class _LeaseKeeper:
                 self._lease.release()
 
     def _keep(self) -> None:
-        while not self._over.wait(LOOK_S):
+        while not self._over.wait(self._every_s):
             with suppress(OSError, HeadraceError):  # the next look may find better
-                number, holder = self._log.newest_generation()
-                own = _process(holder) == self._own
-                if own:
-                    self._own_number = number
-                elif number > self._first:
-                    by, job = holder_text(holder), self._job
-                    self.lost = NotOwnerError.taken_over(
-                        f"job {job!r}", self._own_number, newer=number, holder=by, job=job
-                    )
-                    self._control.fenced.set()
-                    self._control.stop.set()
+                self.lost = self._look()
+                if self.lost is not None:
+                    self._on_lost(self.lost)
                     return
                 if self._lease is not None:
                     self._lease.renew()
+
+    def _look(self) -> NotOwnerError | None:
+        """Return the error to stop with, when another driver has the job."""
+        newest, taker = self._log.newest_generation()
+        if _process(taker) == self._own:
+            self._mine = self._known = newest
+        mine = seen = None
+        if self._lease is not None and self._yields:
+            mine, (seen, _) = self._lease.mine, self._lease.holder()
+        if not is_replaced(mine, seen, self._known, newest):
+            return None
+        newer = newest if newest > self._known else 0
+        if newer:
+            by = holder_text(taker)
+        else:
+            by = "" if seen is None else f"process {seen.process} on {seen.host}"
+        return NotOwnerError.taken_over(
+            f"job {self._job!r}", self._mine, newer=newer, holder=by, job=self._job
+        )

@@ -18,19 +18,19 @@ from enum import StrEnum
 from functools import partial
 
 from headrace.coordinator.commit_log import FileCommitLog, load_state
-from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.driver_loop import DroppedError, JobControl
 from headrace.coordinator.epoch_records import EpochSummary
 from headrace.coordinator.job_run import RunResult
 from headrace.coordinator.job_storage import DriverLock, job_storages
 from headrace.coordinator.leader_lease import read_members
+from headrace.coordinator.leadership import LeaseKeeper
 from headrace.coordinator.worker_host import host_identity
-from headrace.errors import HeadraceError, InvalidInputError, NotOwnerError, UnavailableError
+from headrace.errors import InvalidInputError, NotOwnerError, UnavailableError
 from headrace.files import Files
 from headrace.runtime.orders import SlotReport
+from headrace.standalone.election import RENEWALS, Candidate, ElectionStep
 from headrace.standalone.engine import DriverContext, GroupEngine
 from headrace.standalone.group import BEAT_S, DriverAddress, Membership, ProcessGroup, read_address
-from headrace.standalone.leadership import RENEWALS, Candidate, ElectionStep, LeaseKeeper
 from headrace.standalone.slots import LocalSlots, SlotDiedError
 from headrace.standalone.wire import (
     Alive,
@@ -258,27 +258,26 @@ class SharedJobProcess:
 
     def _drive(self, frozen: str) -> RunResult | None:
         """Drive the job; ``None``: another process has taken over."""
-        driving, clock = self._driving, self._driving.clock
+        driving = self._driving
         held = driving.control
         control = JobControl(finish=held.finish, paused=held.paused, merging=held.merging)
         group = self._group(frozen)
         engine = driving.engine(group, control)
-        parts: list[Coordinator] = []
-        keeper = LeaseKeeper(
-            self._candidate.lease,
-            self._storage,
-            lambda: parts[0].generation if parts else 0,
-            partial(_give_up, self._driving.job.name, engine.fail, control),
-            Files(sync=False),
-            clock,
-            self._lease_s / RENEWALS,
-        )
+
+        def give_up(lost: NotOwnerError) -> None:
+            engine.fail(lost)
+            control.stop.set()
+
+        log = FileCommitLog(self._storage, Files(sync=False), driving.clock)
+        every_s, lease = self._lease_s / RENEWALS, self._candidate.lease
+        keeper = LeaseKeeper(lease, log, driving.job.name, give_up, every_s, yields=True)
         self._on_role(True)
         ended = False
         try:
-            self._open(group)
-            with _linked(driving.control, control):
-                result = self._driven(engine, parts)
+            with keeper:
+                self._open(group)
+                with _linked(driving.control, control):
+                    result = self._driven(engine)
             self._epochs += result.epochs
             self._rows += result.rows
             ended = result.state.ended
@@ -297,25 +296,17 @@ class SharedJobProcess:
             driving.control.stop.wait(RETRY_S)
             return None
         finally:
-            keeper.close()
             group.close(ended=ended)
-        return None if keeper.has_lost and not driving.control.stop.is_set() else result
+        return None if keeper.lost is not None and not driving.control.stop.is_set() else result
 
-    def _driven(self, engine: GroupEngine, parts: list[Coordinator]) -> RunResult:
-        told = engine.course.listeners.on_start
-
-        def started(part: Coordinator) -> None:
-            parts.append(part)
-            if told is not None:
-                told(part)
-
+    def _driven(self, engine: GroupEngine) -> RunResult:
         def epoch(summary: EpochSummary) -> None:
             self._failures = 0
             if tell is not None:
                 tell(summary)
 
         tell = engine.course.listeners.on_epoch
-        listeners = replace(engine.course.listeners, on_start=started, on_epoch=epoch)
+        listeners = replace(engine.course.listeners, on_epoch=epoch)
         course = replace(engine.course, listeners=listeners)
         return self._driving.run(replace(engine, course=course), is_alone=False)
 
@@ -332,11 +323,6 @@ class SharedJobProcess:
     def _open(self, group: ProcessGroup) -> None:
         host, notice = self._driving.settings.standalone.host, self._driving.listeners.notice
         group.open(self._storage, host, Files(sync=False), notice)
-
-
-def _give_up(job: str, fail: Callable[[HeadraceError], None], control: JobControl) -> None:
-    fail(NotOwnerError.taken_over(f"job {job!r}", job=job))
-    control.stop.set()
 
 
 @contextmanager

@@ -9,14 +9,9 @@ from pathlib import Path
 import pytest
 
 from headrace.coordinator.leader_lease import LeaseHolder
+from headrace.coordinator.leadership import is_replaced
 from headrace.files import Files
-from headrace.standalone.leadership import (
-    Candidate,
-    DriverView,
-    ElectionStep,
-    is_replaced,
-    next_step,
-)
+from headrace.standalone.election import Candidate, DriverView, ElectionStep, next_step
 from headrace.testing import ManualClock
 
 LEASE_S = 5.0
@@ -47,7 +42,8 @@ def test_what_a_process_does_next(seen: DriverView, move: ElectionStep) -> None:
 
 def test_a_driver_is_deposed_by_a_generation_or_by_the_lease() -> None:
     assert not is_replaced(ME, ME, 3, 3)
-    assert not is_replaced(ME, None, 0, 3)
+    assert not is_replaced(ME, None, 3, 3)
+    assert not is_replaced(None, None, 3, 3)
     assert is_replaced(ME, ME, 3, 4)
     assert is_replaced(ME, OTHER, 3, 3)
 

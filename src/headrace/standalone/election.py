@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import fcntl
 import os
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from headrace.clock import Clock
-from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.job_storage import DriverLock, is_alive
 from headrace.coordinator.leader_lease import LeaderLease, LeaseHolder
-from headrace.errors import HeadraceError, NotOwnerError
+from headrace.errors import NotOwnerError
 from headrace.files import Files
 from headrace.standalone.group import read_address
 
@@ -75,20 +73,6 @@ def next_step(seen: DriverView, lease_s: float) -> ElectionStep:
     if seen.has_address:
         return ElectionStep.FOLLOW
     return ElectionStep.WAIT if seen.locked_s < lease_s else ElectionStep.GIVE_UP
-
-
-def is_replaced(mine: LeaseHolder, seen: LeaseHolder | None, generation: int, newest: int) -> bool:
-    """Say whether a driver has lost the job: to a newer generation, or to who holds the lease.
-
-    Args:
-        mine: what this driver has written into the lease.
-        seen: what is in it now.
-        generation: of this driver; 0: none yet.
-        newest: generation there is.
-    """
-    if generation and newest > generation:
-        return True
-    return seen is not None and seen != mine
 
 
 RENEWALS = 5
@@ -188,53 +172,3 @@ def _alone(path: Path) -> Iterator[bool]:
         yield False
     finally:
         os.close(descriptor)
-
-
-class LeaseKeeper:
-    """Renews the lease of a driver from a thread, and tells when it has lost the job.
-
-    Args:
-        lease: of this process, which it holds.
-        storage: of the job.
-        generation: returns that of the driver; 0: none yet.
-        on_lost: called once, from the thread.
-        files: the file system.
-        clock: where time comes from.
-        every_s: how often it looks.
-    """
-
-    def __init__(
-        self,
-        lease: LeaderLease,
-        storage: Path,
-        generation: Callable[[], int],
-        on_lost: Callable[[], None],
-        files: Files,
-        clock: Clock,
-        every_s: float,
-    ) -> None:
-        self._lease, self._generation, self._on_lost = lease, generation, on_lost
-        self._log, self._every_s = FileCommitLog(storage, files, clock), every_s
-        self._over = threading.Event()
-        self.has_lost = False
-        self._thread = threading.Thread(target=self._keep, name="headrace-lease", daemon=True)
-        self._thread.start()
-
-    def _keep(self) -> None:
-        while not self._over.wait(self._every_s):
-            with suppress(OSError, HeadraceError):  # the next look may find better
-                newest, _ = self._log.newest_generation()
-                holder, _ = self._lease.holder()
-                if is_replaced(self._lease.mine, holder, self._generation(), newest):
-                    self.has_lost = True
-                    self._on_lost()
-                    return
-                self._lease.renew()
-
-    def close(self) -> None:
-        """Keep it no longer; one that is still held is given back."""
-        self._over.set()
-        self._thread.join()
-        if not self.has_lost:
-            with suppress(OSError):
-                self._lease.release()
