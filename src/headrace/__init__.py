@@ -135,6 +135,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("headrace")
     if name not in _HOMES:
         raise AttributeError(f"module 'headrace' has no attribute {name!r}; it has {__all__}")
     module = importlib.import_module(_HOMES[name])

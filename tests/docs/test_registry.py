@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from headrace.graph.operators import Input, Operator, PartitionBy
+from headrace.graph.operators import Input, Operator, PartitionBy, Reshape
 from headrace.graph.operators.stateless import MessageFunction
 from headrace.runtime.node_factory import NODES, load
 
-_WITHOUT_NODE = {Input, PartitionBy, MessageFunction}
-"""A stage reads and exchanges by itself; the last is what others have in common."""
+_WITHOUT_NODE = {Input, PartitionBy, MessageFunction, Reshape}
+"""A stage reads and exchanges by itself; the planner replaces ``Reshape``; one is a base."""
 
 
 def _kinds(base: type[Operator]) -> set[type[Operator]]:

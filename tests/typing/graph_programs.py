@@ -87,7 +87,7 @@ def wrong(g: hr.Graph) -> None:
     source.window(hr.tumbling(3600), n=hr.agg.count())  # type: ignore[arg-type]
     source.aggregate(n=len)  # type: ignore[arg-type]
     source.aggregate(every=60, n=hr.agg.count())  # type: ignore[arg-type]
-    source.send_to("hourly")  # type: ignore[arg-type]
+    source.send_to(7)  # type: ignore[arg-type]
     source.merge("other")  # type: ignore[arg-type]
     source.union("other")  # type: ignore[arg-type]
     source.join("other", within="1m")  # type: ignore[arg-type]

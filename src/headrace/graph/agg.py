@@ -6,8 +6,9 @@ builtins on purpose: they are always written ``agg.sum``.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -34,6 +35,35 @@ __all__ = [
     "top_k",
     "variance",
 ]
+
+_ELSEWHERE = {
+    **dict.fromkeys(("avg", "average"), "mean"),
+    **dict.fromkeys(("std", "stddev_samp"), "stddev"),
+    **dict.fromkeys(("var", "var_samp"), "variance"),
+    **dict.fromkeys(("n", "len", "size"), "count"),
+    **dict.fromkeys(("n_unique", "nunique", "count_distinct"), "approx_distinct"),
+    **dict.fromkeys(("approx_count_distinct", "hll"), "approx_distinct"),
+    **dict.fromkeys(("collect_list", "list", "array_agg"), "collect"),
+    **dict.fromkeys(("median", "quantile", "percentile", "percentile_approx"), "quantiles"),
+    **dict.fromkeys(("mode", "most_frequent"), "frequent"),
+    **dict.fromkeys(("latest", "last_value"), "last"),
+    **dict.fromkeys(("earliest", "first_value"), "first"),
+    **dict.fromkeys(("nlargest", "top"), "top_k"),
+    **dict.fromkeys(("reduce", "fold", "custom"), "monoid"),
+}
+"""What names of Spark, Flink, SQL, pandas and Polars are called here."""
+
+
+if not TYPE_CHECKING:  # type checkers are to find what is not there
+
+    def __getattr__(name: str) -> Any:
+        near = (
+            [_ELSEWHERE[name]]
+            if name in _ELSEWHERE
+            else difflib.get_close_matches(name, __all__, 1)
+        )
+        hint = f"; use hr.agg.{near[0]}" if near else f"; it has {', '.join(__all__[1:])}"
+        raise AttributeError(f"hr.agg has no {name!r}{hint}")
 
 
 def count(column: str | None = None) -> Count:

@@ -177,23 +177,27 @@ class Stream(
 ):
     """The output of an operator; each method adds the next operator and returns its stream."""
 
-    def send_to(self, output: Output | SinkOutput | Sink, name: str | None = None) -> None:
+    def send_to(self, output: Output | SinkOutput | Sink | str, name: str | None = None) -> None:
         """Append the messages to an output stream, or send them to a sink.
 
         Args:
-            output: from ``Graph.output`` or ``Graph.output_sink``; or a sink, such as
-                ``hr.sinks.parquet(folder)``.
+            output: the name of a stream; what ``Graph.output`` or ``Graph.output_sink`` made; or
+                a sink, such as ``hr.sinks.parquet(folder)``.
             name: of the operator; a sink records under it which epochs it has.
         """
         site = user_site()
-        if isinstance(output, Sink):
+        if isinstance(output, str):
+            output = self._ledger.output_of(output, site)
+        elif isinstance(output, Sink):
             output = SinkOutput(self._ledger, output, site)
             self._ledger.add_sink(output, [])
         target = _as_output(output)
 
         def make(chosen: str, wrong: list[str]) -> Operator:
             if target is None:
-                wrong.append(f'send_to takes g.output("name") or a sink; found {shown(output)}')
+                wrong.append(
+                    f'send_to takes "name", g.output("name") or a sink; found {shown(output)}'
+                )
                 return SendTo(chosen, (self.name,), site)
             if target.ledger is not self._ledger:
                 wrong.append(f"output {target.label!r} belongs to another graph")

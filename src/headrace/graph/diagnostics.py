@@ -180,6 +180,15 @@ class GraphDiagnostics:
             self.report(f"output {stream!r}", output.site, text)
         self._outputs.append(output)
 
+    def output_of(self, stream: str, site: Site) -> Output:
+        """Return the output to a stream that was named before, or else a new one."""
+        for known in self._outputs:
+            if known.stream == stream:
+                return known
+        output = Output(self, stream, None, site)
+        self.add_output(output, [])
+        return output
+
     def add_sink(self, output: SinkOutput, wrong: list[str]) -> None:
         """Take a sink and its mistakes."""
         found = [f"found {output.sink!r}, expected a sink, such as hr.sinks.parquet(folder)"]

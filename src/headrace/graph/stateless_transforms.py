@@ -1,16 +1,18 @@
 """Methods of a stream without state: on each row, and those that part streams or join them up.
 
 ``StreamBase`` is what all methods of a stream share; each adds one operator to the graph.
-``RowTransforms``: ``map``, ``flat_map``, ``filter``, ``map_batches``. ``RoutingTransforms``:
+``RowTransforms``: ``map``, ``flat_map``, ``select``, ``with_columns``, ``drop``, ``rename``,
+``filter``, ``sample``, ``map_batches``. ``RoutingTransforms``:
 ``split``, ``side``, ``merge``, ``union``.
 """
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import polars as pl
 import pyarrow as pa
@@ -47,6 +49,7 @@ from headrace.graph.operators import (
     Operator,
     Port,
     Process,
+    Reshape,
     Sample,
     Select,
     Site,
@@ -60,6 +63,27 @@ from headrace.graph.types import to_schema
 # stateful operator before it, so that what is put in between renames no state.
 _STATEFUL = ("aggregate", "table", "window", "process", "deduplicate", "in_order", "join", "monoid")
 BY = "by_"
+
+_PARTITION = "use partition_by(column, ...), then aggregate(...), window(...) or process(...)"
+_SEND = 'use send_to("stream") or send_to(sink)'
+_AGGREGATE = "use partition_by(column).aggregate(name=hr.agg.sum(column)), or window(...)"
+_ELSEWHERE = {
+    **dict.fromkeys(("group_by", "groupBy", "groupby", "key_by", "keyBy", "key_on"), _PARTITION),
+    **dict.fromkeys(("repartition", "partitionBy", "rekey"), _PARTITION),
+    **dict.fromkeys(("to", "sink", "sink_to", "to_topic", "write", "write_to", "through"), _SEND),
+    **dict.fromkeys(("reduce_by_key", "reduceByKey", "agg", "count", "sum"), _AGGREGATE),
+    **dict.fromkeys(("map_partitions", "mapPartitions", "map_in_pandas"), "use map_batches(f)"),
+    **dict.fromkeys(("apply", "transform", "map_values", "mapValues"), "use map(f)"),
+    **dict.fromkeys(("flatMap", "explode"), "use flat_map(f), or flat_map(hr.col(list_column))"),
+    **dict.fromkeys(("withColumn", "withColumns", "assign"), "use with_columns(name=expression)"),
+    **dict.fromkeys(("withColumnRenamed", "rename_columns"), "use rename({'old': 'new'})"),
+    **dict.fromkeys(("where", "filter_by"), "use filter(condition)"),
+    **dict.fromkeys(("distinct", "unique", "drop_duplicates"), "use deduplicate(...)"),
+    **dict.fromkeys(("union_all", "concat", "unionByName"), "use merge(...) or union(...)"),
+    **dict.fromkeys(("tumbling_window", "hopping_window"), "use window(hr.tumbling('1m'), ...)"),
+    **dict.fromkeys(("foreach", "for_each"), "use process(...), or send_to(hr.sinks...)"),
+}
+"""What names of Spark, Flink, Kafka Streams, Quix and Polars are called here."""
 
 
 class StreamBase:
@@ -78,6 +102,24 @@ class StreamBase:
         self.keys = keys
         self._anchor = anchor
         self._sides: dict[str, Self] = {}
+
+    if not TYPE_CHECKING:  # type checkers are to find what is not there
+
+        def __getattr__(self, name: str) -> Any:
+            """Name the method that somebody means who knows another library.
+
+            Raises:
+                AttributeError: always: this is called for what is not there.
+            """
+            text = f"a stream has no {name!r}"
+            if not name.startswith("_"):
+                right = _ELSEWHERE.get(name)
+                near = difflib.get_close_matches(name, [n for n in dir(self) if n[0] != "_"], 1)
+                if right is not None:
+                    text += f": {right}"
+                elif near:
+                    text += f"; did you mean {near[0]!r}?"
+            raise AttributeError(text, name=name, obj=self)
 
     def _add(
         self,
@@ -189,6 +231,93 @@ class RowTransforms(StreamBase):
 
         return self._add("flat_map", name, make, self.keys, on_error, sides)
 
+    def select(
+        self,
+        *columns: pl.Expr | str,
+        name: str | None = None,
+        on_error: str = FAIL,
+        **named: pl.Expr,
+    ) -> Self:
+        """Keep and make columns: only those that are given, in their order.
+
+        Args:
+            *columns: Polars expressions and names of columns.
+            name: of the operator. For a column of that name use ``.alias("name")``.
+            on_error: ``fail``, ``drop`` or ``dead_letter``, for a message on which one fails.
+            **named: expressions by the name of their column.
+        """
+        site = user_site()
+
+        def make(chosen: str, wrong: list[str]) -> Operator:
+            good = _columns(wrong, "select", columns, named, name)
+            return Select(chosen, (self.name,), site, good, tuple(map(str, good)))
+
+        return self._add(
+            "select", None if isinstance(name, pl.Expr) else name, make, self.keys, on_error
+        )
+
+    def with_columns(
+        self,
+        *columns: pl.Expr,
+        name: str | None = None,
+        on_error: str = FAIL,
+        **named: pl.Expr,
+    ) -> Self:
+        """Add columns, or put others in the place of those with the same names.
+
+        Args:
+            *columns: Polars expressions.
+            name: of the operator. For a column of that name use ``.alias("name")``.
+            on_error: ``fail``, ``drop`` or ``dead_letter``, for a message on which one fails.
+            **named: expressions by the name of their column.
+        """
+        site = user_site()
+
+        def make(chosen: str, wrong: list[str]) -> Operator:
+            good = _columns(wrong, "with_columns", columns, named, name)
+            return Reshape(chosen, (self.name,), site, "with_columns", good)
+
+        return self._add(
+            "with_columns", None if isinstance(name, pl.Expr) else name, make, self.keys, on_error
+        )
+
+    def drop(self, *columns: str, name: str | None = None) -> Self:
+        """Drop columns.
+
+        Args:
+            *columns: their names.
+            name: of the operator.
+        """
+        site = user_site()
+
+        def make(chosen: str, wrong: list[str]) -> Operator:
+            if not columns or not all(isinstance(column, str) for column in columns):
+                wrong.append(f"drop takes names of columns, at least one; found {columns!r:.60}")
+            return Reshape(chosen, (self.name,), site, "drop", dropped=columns)
+
+        return self._add("drop", name, make, self.keys)
+
+    def rename(self, columns: Mapping[str, str], name: str | None = None) -> Self:
+        """Give columns other names; a key that is renamed has to be partitioned by again.
+
+        Args:
+            columns: the new name of each, by the old one.
+            name: of the operator.
+        """
+        site = user_site()
+
+        def make(chosen: str, wrong: list[str]) -> Operator:
+            pairs = tuple(columns.items()) if isinstance(columns, Mapping) else ()
+            if not pairs or not all(isinstance(part, str) for pair in pairs for part in pair):
+                wrong.append(
+                    f"rename takes new names by old ones, such as {{'old': 'new'}}; found "
+                    f"{columns!r:.60}"
+                )
+                pairs = ()
+            return Reshape(chosen, (self.name,), site, "rename", renamed=pairs)
+
+        return self._add("rename", name, make, self.keys)
+
     def filter(
         self,
         condition: Callable[[Any], Any] | pl.Expr,
@@ -286,6 +415,27 @@ class RowTransforms(StreamBase):
             return MapBatches(chosen, (self.name,), site, function, schema, columns)
 
         return self._add("map_batches", name, make, self.keys, on_error)
+
+
+def _columns(
+    wrong: list[str], method: str, given: Sequence[Any], named: Mapping[str, Any], name: object
+) -> tuple[pl.Expr, ...]:
+    """Return expressions, with those given by name under these names."""
+    parts = [pl.col(part) if isinstance(part, str) else part for part in given]
+    parts += [
+        part.alias(name) if isinstance(part, pl.Expr) else part for name, part in named.items()
+    ]
+    bad = [part for part in parts if not isinstance(part, pl.Expr)]
+    if isinstance(name, pl.Expr):
+        wrong.append(
+            "name= names the operator, but is an expression; for a column that is called 'name' "
+            "write .alias('name') behind it"
+        )
+    elif bad or not parts:
+        found = ", ".join(shown(part) for part in bad) or "nothing"
+        hint = "; use map for a function" if any(map(is_function, bad)) else ""
+        wrong.append(f"{method} takes expressions, such as hr.col('a') + 1; found {found}{hint}")
+    return tuple(part for part in parts if isinstance(part, pl.Expr))
 
 
 def _check_untold(wrong: list[str], returns: Any, uses: Any) -> None:

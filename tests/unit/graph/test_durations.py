@@ -22,6 +22,14 @@ from headrace.errors import InvalidInputError
         ("1h30m", 5_400_000),
         (" 2d ", 172_800_000),
         ("1w", 604_800_000),
+        ("10 seconds", 10_000),
+        ("1 minute", 60_000),
+        ("5min", 300_000),
+        ("2 hours 30 minutes", 9_000_000),
+        ("1h 30m", 5_400_000),
+        ("250 milliseconds", 250),
+        ("1 day", 86_400_000),
+        ("2 weeks", 1_209_600_000),
         (datetime.timedelta(hours=1), 3_600_000),
     ],
 )
@@ -30,7 +38,9 @@ def test_durations_are_milliseconds(written: Any, expected: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "written", ["", "10", "s", "1.5h", "ten", 10, None, "-1s", "1h 30m"], ids=repr
+    "written",
+    ["", "10", "s", "1.5h", "ten", 10, None, "-1s", "1 month", "1 fortnight", "5 s 3"],
+    ids=repr,
 )
 def test_what_is_no_duration_is_refused(written: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"size is .*; expected a duration such as '10s'"):

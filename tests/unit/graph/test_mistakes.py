@@ -269,8 +269,8 @@ STEPS: dict[str, tuple[Callable[[hr.Stream], Any], str]] = {
         "the name 'orders' is already taken at",
     ),
     "output that is none": (
-        lambda s: s.send_to("copy"),  # type: ignore[arg-type]
-        """send_to takes g.output("name") or a sink; found 'copy' (str)""",
+        lambda s: s.send_to(7),  # type: ignore[arg-type]
+        """send_to takes "name", g.output("name") or a sink; found 7 (int)""",
     ),
 }
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 import polars as pl
 import pyarrow as pa
 
+from headrace.graph.aggregates import unknown_column
 from headrace.graph.expressions import Resolved, broadcast
 from headrace.graph.flows import bound_to_class, key_mistakes, merge_mistakes, union_schema
 from headrace.graph.introspection import class_mistakes, name_of
@@ -115,6 +116,46 @@ class Select(Operator):
     def describe(self) -> list[str]:
         """Return the expressions."""
         return [f"map to {listed(self.text)}"]
+
+
+@dataclass(frozen=True)
+class Reshape(Operator):
+    """``with_columns``, ``drop`` and ``rename``: all columns, but for those that it changes.
+
+    The planner puts the ``Select`` in its place that it comes to with the columns of its input.
+    """
+
+    method: str = ""
+    expressions: tuple[pl.Expr, ...] = field(default=(), compare=False)
+    dropped: tuple[str, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
+
+    def flow(self, walk: Planning, before: Flow) -> Flow | None:
+        """Return the columns of the input with the changes; report names that are not there."""
+        schema = before.schema
+        wrong = [
+            unknown_column(name, schema.names)
+            for name in (*self.dropped, *dict(self.renamed))
+            if name not in schema.names
+        ]
+        for text in wrong:
+            walk.report(self, text)
+        parts = [Resolved(expression, schema) for expression in self.expressions]
+        good = [walk.resolve(self, part, self.method) for part in parts]
+        if wrong or not all(good):
+            return None
+        made = {piece.schema.names[0]: piece.expression for part in parts for piece in part.split()}
+        renamed = {old: pl.col(old).alias(new) for old, new in self.renamed}
+        kept = [
+            made.pop(name) if name in made else renamed.get(name, pl.col(name))
+            for name in schema.names
+            if name not in self.dropped
+        ]
+        if not kept and not made:
+            walk.report(self, f"{self.method} leaves no column; keep one")
+            return None
+        place = (self.name, self.inputs, self.site, (*kept, *made.values()))
+        return Select(*place, on_error=self.on_error, takes=self.takes).flow(walk, before)
 
 
 @dataclass(frozen=True)
