@@ -29,7 +29,9 @@ def make_job(window: GlobalWindow, store: str, *, keyed: bool) -> Any:
         bag = hr.agg.monoid(
             [], lambda v: [v], lambda a, b: sorted([*a, *b]), returns=list[int], columns="v"
         )
-        stream.window(window, store, "w", n=hr.agg.count(), bag=bag).send_to(g.output("out"))
+        stream.window(window, store=store, name="w", n=hr.agg.count(), bag=bag).send_to(
+            g.output("out")
+        )
 
     return whole
 

@@ -28,7 +28,7 @@ def make_job(window: Any, store: str) -> Any:
         order = hr.agg.monoid(
             [], lambda v: [v], lambda a, b: [*a, *b], returns=list[int], columns="v"
         )
-        made = keyed.window(window, store, "w", n=hr.agg.count(), order=order)
+        made = keyed.window(window, store=store, name="w", n=hr.agg.count(), order=order)
         made.send_to(g.output("out"))
 
     return changes

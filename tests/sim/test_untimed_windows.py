@@ -28,10 +28,12 @@ def make_job(size: int, store: str, *, timed: bool, keyed: bool) -> Any:
             [], lambda v: [v], lambda a, b: [*a, *b], returns=list[int], columns="v"
         )
         counted = stream.window(
-            hr.count_window(size), store, "counted", n=hr.agg.count(), order=order
+            hr.count_window(size), store=store, name="counted", n=hr.agg.count(), order=order
         )
         counted.send_to(g.output("counted"))
-        whole = stream.window(hr.global_window(), store, "whole", n=hr.agg.count(), order=order)
+        whole = stream.window(
+            hr.global_window(), store=store, name="whole", n=hr.agg.count(), order=order
+        )
         whole.send_to(g.output("whole"))
         if timed:
             counted.window(hr.tumbling("10ms"), s=hr.agg.sum("n"), m=hr.agg.count()).send_to(

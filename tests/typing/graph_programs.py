@@ -100,5 +100,6 @@ def wrong(g: hr.Graph) -> None:
     source.map(to_visit, sides=Visit)  # type: ignore[arg-type]
     source.group(max)  # type: ignore[attr-defined]
     hr.job(visits)  # type: ignore[arg-type]
-    unknown: Aggregate = hr.agg.count().alias("n")  # type: ignore[attr-defined]
+    unknown: Aggregate = hr.agg.count().named("n")  # type: ignore[attr-defined]
     del unknown
+    source.window(hr.tumbling("1h"), hr.agg.count())  # type: ignore[arg-type]

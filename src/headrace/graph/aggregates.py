@@ -45,6 +45,14 @@ def unknown_column(name: str, names: list[str]) -> str:
 
 
 @dataclass(frozen=True)
+class NamedAggregate:
+    """An aggregate with the name of the column of its result; made by ``Aggregate.alias``."""
+
+    name: str
+    aggregate: Aggregate
+
+
+@dataclass(frozen=True)
 class Aggregate(ABC):
     """A monoid over messages, with a vectorised form.
 
@@ -56,6 +64,10 @@ class Aggregate(ABC):
 
     is_per_epoch: ClassVar[bool] = False
     """Whether its messages are totals of an epoch already, so that none is sent for each."""
+
+    def alias(self, name: str) -> NamedAggregate:
+        """Name the column of the result, which may be any name."""
+        return NamedAggregate(name, self)
 
     @abstractmethod
     def columns(self) -> tuple[str, ...]:

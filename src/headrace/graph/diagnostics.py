@@ -7,7 +7,9 @@ A check never raises: it notes what is wrong and goes on with a placeholder, so 
 
 from __future__ import annotations
 
+import datetime
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -17,7 +19,7 @@ import pyarrow as pa
 
 from headrace.durations import Duration, duration_ms
 from headrace.errors import InvalidInputError
-from headrace.graph.aggregates import Aggregate
+from headrace.graph.aggregates import Aggregate, NamedAggregate
 from headrace.graph.introspection import call_mistake, name_of, runs_later, user_names
 from headrace.graph.operators import (
     FAIL,
@@ -338,14 +340,69 @@ def returned(
     return schema
 
 
+def given_aggregates(
+    wrong: list[str],
+    method: str,
+    given: Sequence[object],
+    named: Mapping[str, Any],
+    options: dict[str, Any],
+) -> dict[str, Any]:
+    """Return aggregates by the name of their column, however they were given.
+
+    Args:
+        wrong: takes mistakes.
+        method: for them.
+        given: aggregates with a name, and dicts of them; also options by position, in their order.
+        named: aggregates by keyword.
+        options: of the method, with their values; those given by position are put in, and an
+            aggregate, which was meant as a column, is taken out.
+    """
+    pairs: list[tuple[str, Any]] = []
+    places = iter(options)
+    for part in given:
+        if isinstance(part, NamedAggregate):
+            pairs.append((part.name, part.aggregate))
+        elif isinstance(part, Mapping):
+            pairs += part.items()
+        elif isinstance(part, str | datetime.timedelta) and (option := next(places, None)):
+            warnings.warn(
+                f"{method}({part!r}) by position is for a release only: write {option}={part!r}",
+                DeprecationWarning,
+                stacklevel=3,
+            )
+            options[option] = part
+        else:
+            wrong.append(
+                f"{method} takes aggregates with names: hr.agg.count().alias('n'), a dict, or "
+                f"n=hr.agg.count(); found {shown(part)}"
+            )
+    for option, value in options.items():
+        if isinstance(value, Aggregate):
+            options[option] = "columnar" if option == "store" else None
+            wrong.append(
+                f"{option}= is an option of {method}; for a column of that name write "
+                f".alias({option!r}) behind the aggregate"
+            )
+    pairs += named.items()
+    if not pairs and not wrong:
+        wrong.append(f"{method} has no aggregates; add one such as n=hr.agg.count()")
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if not isinstance(name, str) or not name:
+            wrong.append(f"the name of a column is text; found {shown(name)}")
+        elif name in found:
+            wrong.append(f"{method} makes the column {name!r} twice; rename one")
+        else:
+            found[name] = value
+    return found
+
+
 def checked_aggregates(
     wrong: list[str], method: str, aggregates: Mapping[str, Any], keys: Keys, taken: set[str]
 ) -> tuple[tuple[str, Aggregate], ...]:
     """Check the aggregates of ``aggregate`` and ``window`` and return the good ones."""
     if keys is None:
         wrong.append(f"{method} keeps state for each key: put partition_by before it")
-    if not aggregates:
-        wrong.append(f"{method} has no aggregates; add one such as n=hr.agg.count()")
     for name, aggregate in aggregates.items():
         if isinstance(aggregate, Aggregate):
             wrong += [f"{name}: {text}" for text in aggregate.check()]

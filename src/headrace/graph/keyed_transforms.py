@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headrace.durations import Duration, duration_ms
 from headrace.errors import InvalidInputError
-from headrace.graph.aggregates import Aggregate
+from headrace.graph.aggregates import Aggregate, NamedAggregate
 from headrace.graph.diagnostics import (
     TABLE_KINDS,
     attempt,
@@ -25,6 +25,7 @@ from headrace.graph.diagnostics import (
     checked_stores,
     checked_uses,
     checked_window,
+    given_aggregates,
     shown,
 )
 from headrace.graph.introspection import user_names, user_site
@@ -124,6 +125,7 @@ class KeyedTransforms(StreamBase):
 
     def aggregate(
         self,
+        *columns: NamedAggregate | Mapping[str, Aggregate],
         every: Duration | None = None,
         store: str = "columnar",
         name: str | None = None,
@@ -133,6 +135,8 @@ class KeyedTransforms(StreamBase):
         """Compute totals for each key over all messages so far.
 
         Args:
+            *columns: aggregates with the names of their columns: ``hr.agg.count().alias("n")``, or
+                a dict by name.
             every: emit the totals of changed keys each time event time passes a multiple of it,
                 with column ``at``. Default: the new totals after each message.
             store: ``columnar``; or ``rocksdb`` or ``memory``, with totals as entries by key.
@@ -141,7 +145,10 @@ class KeyedTransforms(StreamBase):
                 of the epochs, start over. Default: they stay.
             **aggregates: by name of the result column.
         """
-        site = user_site()
+        site, early = user_site(), list[str]()
+        options: dict[str, Any] = {"every": every, "store": store, "name": name, "ttl": ttl}
+        found = given_aggregates(early, "aggregate", columns, aggregates, options)
+        every, store, name, ttl = options.values()
 
         def make(chosen: str, wrong: list[str]) -> Operator:
             every_ms = ttl_ms = None
@@ -150,7 +157,8 @@ class KeyedTransforms(StreamBase):
             if every is not None:
                 every_ms = attempt(wrong, lambda: duration_ms(every, "every"), None)
             taken = {"at"} if every is not None else set()
-            kept = checked_aggregates(wrong, "aggregate", aggregates, self.keys, taken)
+            wrong += early
+            kept = checked_aggregates(wrong, "aggregate", found, self.keys, taken)
             check_kind(wrong, chosen, store, TABLE_KINDS)
             self._ledger.claim_stores(wrong, chosen, [chosen])
             spec = StoreSpec(chosen, store, ttl_ms=ttl_ms)
@@ -161,6 +169,7 @@ class KeyedTransforms(StreamBase):
     def window(
         self,
         window: Window,
+        *columns: NamedAggregate | Mapping[str, Aggregate],
         store: str = "columnar",
         name: str | None = None,
         **aggregates: Aggregate,
@@ -175,18 +184,24 @@ class KeyedTransforms(StreamBase):
             window: such as ``hr.tumbling("1h")``, ``hr.hopping("1h", every="5m")``,
                 ``hr.sliding("1h")``, ``hr.session("30m")``, ``hr.count_window(100)`` or
                 ``hr.global_window()``.
+            *columns: aggregates with the names of their columns: ``hr.agg.count().alias("n")``, or
+                a dict by name.
             store: ``columnar``; or ``rocksdb`` or ``memory``, with totals as entries by key.
             name: of the operator; its state is stored under it.
             **aggregates: by name of the result column.
         """
         if self.keys is None:
-            return self._together().window(window, store, name, **aggregates)
-        site = user_site()
+            return self._together().window(window, *columns, store=store, name=name, **aggregates)
+        site, early = user_site(), list[str]()
+        options: dict[str, Any] = {"store": store, "name": name}
+        found = given_aggregates(early, "window", columns, aggregates, options)
+        store, name = options.values()
 
         def make(chosen: str, wrong: list[str]) -> Operator:
             shape = checked_window(wrong, window)
             taken = {*shape.heads, *shape.flags}
-            kept = checked_aggregates(wrong, "window", aggregates, self.keys, taken)
+            wrong += early
+            kept = checked_aggregates(wrong, "window", found, self.keys, taken)
             check_kind(wrong, chosen, store, TABLE_KINDS)
             self._ledger.claim_stores(wrong, chosen, [chosen])
             spec = StoreSpec(chosen, store)

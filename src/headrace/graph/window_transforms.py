@@ -284,7 +284,7 @@ class WindowTransforms(StreamBase):
         site = user_site()
         names = tuple(dict.fromkeys((*(kept.uses or ()), *([kept.by] if kept.by else ()))))
         collect: dict[str, Aggregate] = {MESSAGES: Collect(names if kept.uses else ())}
-        collected = cast("Any", self).window(window, kept.store, kept.name, **collect)
+        collected = cast("Any", self).window(window, collect, store=kept.store, name=kept.name)
 
         def make(chosen: str, wrong: list[str]) -> Operator:
             wrong += mistakes

@@ -30,7 +30,9 @@ def job(kind: str) -> Any:
     def opened(g: hr.Graph) -> None:
         keyed = g.input("in", time="at").partition_by("k")
         for name, window in windows.items():
-            keyed.window(window, kind, name, n=hr.agg.count()).send_to(g.output(f"to-{name}"))
+            keyed.window(window, store=kind, name=name, n=hr.agg.count()).send_to(
+                g.output(f"to-{name}")
+            )
 
     return opened
 

@@ -180,7 +180,7 @@ STEPS: dict[str, tuple[Callable[[hr.Stream], Any], str]] = {
         "grace is datetime.timedelta(days=-1, seconds=86399); expected at least 0s",
     ),
     "period that is no duration": (
-        lambda s: s.partition_by("customer").aggregate("soon", n=hr.agg.count()),
+        lambda s: s.partition_by("customer").aggregate(every="soon", n=hr.agg.count()),
         "every is 'soon'; expected a duration such as '10s'",
     ),
     "kind of store": (

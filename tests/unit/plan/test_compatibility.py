@@ -73,7 +73,7 @@ def test_a_step_put_before_fits_even_under_derived_names() -> None:
 def window(size: str = "1h", store: str = "rocksdb", keys: Any = (), **aggregates: Any) -> Build:
     def function(g: hr.Graph) -> None:
         kept = aggregates or {"n": hr.agg.count()}
-        keyed(g, *keys).window(hr.tumbling(size), store, name="hourly", **kept)
+        keyed(g, *keys).window(hr.tumbling(size), store=store, name="hourly", **kept)
 
     return function
 

@@ -61,10 +61,12 @@ def test_windows_and_totals_of_every_kind(store: str, tmp_path: Path) -> None:
     @hr.job("kinds")
     def kinds(g: hr.Graph) -> None:
         keyed = g.input("in", time="at").partition_by("k")
-        keyed.window(hr.hopping("10ms", "5ms"), store, "hops", **AGGREGATES).send_to(
+        keyed.window(hr.hopping("10ms", "5ms"), store=store, name="hops", **AGGREGATES).send_to(
             g.output("hops")
         )
-        keyed.window(hr.session("3ms"), store, "visits", **AGGREGATES).send_to(g.output("visits"))
+        keyed.window(hr.session("3ms"), store=store, name="visits", **AGGREGATES).send_to(
+            g.output("visits")
+        )
         keyed.aggregate(store=store, name="totals", **AGGREGATES).send_to(g.output("totals"))
 
     rows = rows_of(24)
