@@ -239,6 +239,11 @@ class Stage:
         return "+".join(feeds + [exchange.operator for exchange in self.receives])
 
     @cached_property
+    def derived(self) -> dict[str, Any]:
+        """What those who run it make of it once, for it never changes; by names of theirs."""
+        return {}
+
+    @cached_property
     def feeds(self) -> tuple[Exchange, ...]:
         """What it receives through internal streams."""
         return tuple(exchange for exchange in self.receives if exchange.stream)

@@ -109,6 +109,12 @@ def stage_before_calls(stage: Stage) -> Stage | None:
 
 def store_specs(stage: Stage) -> list[StoreSpec]:
     """Return every store that a task of the stage has: timers' too, and tables with layouts."""
+    if "store_specs" not in stage.derived:
+        stage.derived["store_specs"] = tuple(_store_specs(stage))
+    return list(stage.derived["store_specs"])
+
+
+def _store_specs(stage: Stage) -> list[StoreSpec]:
     layouts: dict[str, TableLayout] = {}
     for operator in stage.operators:
         layouts |= layouts_of(stage, operator)

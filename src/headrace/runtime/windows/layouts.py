@@ -62,8 +62,13 @@ def table_layouts(stage: Stage, operator: Aggregating) -> dict[str, TableLayout]
 
 
 def aggregation_of(stage: Stage, operator: Aggregating) -> Aggregation:
-    """Return all aggregates of an operator, as expressions."""
-    return Aggregation(operator.name, *kept_aggregates(operator, stage.schemas[operator.inputs[0]]))
+    """Return all aggregates of an operator, as expressions; made once for all tasks."""
+    name = f"aggregation:{operator.name}"
+    if name not in stage.derived:
+        kept = kept_aggregates(operator, stage.schemas[operator.inputs[0]])
+        stage.derived[name] = Aggregation(operator.name, *kept)
+    made: Aggregation = stage.derived[name]
+    return made
 
 
 def key_schema(stage: Stage, operator: Operator) -> pa.Schema:
