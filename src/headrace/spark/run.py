@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -32,7 +32,7 @@ from headrace.graph.operators import JobGraph
 from headrace.sources.bounded_bus import with_dataframes
 from headrace.spark.dataframe_inputs import DataFrameFeeds, dataframe_inputs
 from headrace.spark.runner import SparkRunner
-from headrace.spark.sessions import build_session
+from headrace.spark.sessions import build_session, has_session
 
 __all__ = ["RunResult", "run_job"]
 
@@ -89,13 +89,14 @@ def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
             "spark.loop=query has no effect: the driver's own loop drives epochs; leave it out, "
             "for a later release refuses it"
         )
+    stays = has_session()
     with disk_errors_named(), lock:
         graph = with_dataframes(job.build(), bus, settings)
         if not dataframe_inputs(graph):
             deployed = course.deployed(job)
             session = _session(settings, job.name, root, slots_only=True)
             with keep_own_job(settings, job.name, control, clock, files):
-                return course.run(deployed, SparkEngine(session, course))
+                return SparkEngine(session, course).run(deployed, releases=stays)
         _check_durability(graph, settings)
         session = _session(settings, job.name, root)
         feeds = DataFrameFeeds(session, graph, bus, settings, root)
@@ -105,7 +106,7 @@ def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
             keep_own_job(settings, job.name, control, clock, files),
             feeds.running(control, deployed),
         ):
-            return course.run(deployed, SparkEngine(session, course))
+            return SparkEngine(session, course).run(deployed, releases=stays)
 
 
 def _session(settings: Settings, job: str, root: Path, *, slots_only: bool = False) -> SparkSession:
@@ -125,11 +126,25 @@ class SparkEngine:
 
     session: SparkSession
     course: JobRun
+    _runners: list[SparkRunner] = field(default_factory=list)
+
+    def run(self, deployed: Sequence[Deployment], *, releases: bool) -> RunResult:
+        """Run all parts until the job ends.
+
+        Args:
+            deployed: the parts.
+            releases: the session stays, so workers close their stores at the end.
+        """
+        result = self.course.run(deployed, self)
+        if releases:
+            for runner in self._runners:
+                runner.release()
+        return result
 
     def runner(self, one: Deployment, share: tuple[int, int]) -> SparkRunner:
         """Return the runner of a part."""
         settings = self.course.settings
-        return SparkRunner(
+        made = SparkRunner(
             self.session.sparkContext,
             worker_settings(one.plan.job, one.storage.root, settings),
             one.storage.root / "orders",
@@ -138,6 +153,8 @@ class SparkEngine:
             silence_s=settings.job.slot_silence_s,
             tell=self.course.listeners.notice,
         )
+        self._runners.append(made)
+        return made
 
     def drive(self, part: Coordinator, on_epoch: OnEpoch, retry: RetryPolicy) -> None:
         """Advance a started part until it ends or is stopped."""

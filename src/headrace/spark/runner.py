@@ -403,6 +403,16 @@ class SparkRunner:
         if self._cancelled.is_set():
             raise DroppedError("the epoch was dropped: the job was asked to stop") from cause
 
+    def release(self) -> None:
+        """Have the processes of the slots close their stores, so that others may open them at once.
+
+        Spark ends a process that has nothing to do only after a minute. Nothing happens where the
+        job was dropped, for its processes may be in a user's function that does not end.
+        """
+        if self._rdd is not None:
+            with suppress(HeadraceError):
+                self._run(None, list(self._numbering.placed))
+
     def fail(self, error: HeadraceError) -> None:
         """Have Spark drop the level that is running, which then raises this error."""
         self._failure = error

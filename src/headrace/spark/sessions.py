@@ -131,7 +131,7 @@ def build_session(
             "unset SPARK_REMOTE and name a master such as local[2] or spark://host:7077"
         )
     _tell_once()
-    if SparkContext._active_spark_context is not None:  # noqa: SLF001 - of any thread
+    if has_session():
         return SparkSession.builder.getOrCreate()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -161,6 +161,11 @@ def build_session(
             f"Spark did not start with master {master!r}; {log_file} has what Java said, and "
             "headrace doctor looks whether Java is as it must be"
         ) from error
+
+
+def has_session() -> bool:
+    """Say whether this process has a Spark application already."""
+    return SparkContext._active_spark_context is not None  # noqa: SLF001 - of any thread
 
 
 def properties_text(conf: Mapping[str, str]) -> str:
@@ -196,7 +201,7 @@ def _off_the_command(private: Mapping[str, str], folder: Path) -> Iterator[None]
 def end_session() -> None:
     """End the Spark application of this process, if there is one; another can begin after it."""
     _tell_once()
-    if SparkContext._active_spark_context is not None:  # noqa: SLF001 - of any thread
+    if has_session():
         SparkSession.builder.getOrCreate().stop()
 
 
