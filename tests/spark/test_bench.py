@@ -16,7 +16,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.mark.parametrize(
     "options",
-    [{"path": "message"}, {"path": "batch"}, {"path": "message", "whole": True, "key": "string"}],
+    [{"path": "batch"}, {"path": "message", "whole": True, "key": "string"}],
     ids=lambda options: "-".join(map(str, options.values())),
 )
 def test_readwrite_counts_every_message(
@@ -32,6 +32,7 @@ def test_readwrite_counts_every_message(
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_pysparks_own_ways_are_measured_beside_it(spark: SparkSession, home: Path) -> None:
     options = {"home": home, "rows": 300, "ids": 50, "compare": "pyspark", "tasks": 2}
     result = readwrite.measure_readwrite(options)

@@ -13,10 +13,12 @@ import pytest
 from tests.support.cli import headrace
 from tests.support.processes import until
 from tests.support.shop import EXPECTED, ROWS, Shop, ended, next_line, objects
+from tests.support.soak import more
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 MASTER = ("--master", "local[2]")
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 
 @pytest.fixture
@@ -55,7 +57,7 @@ def test_a_bounded_run_in_json(shop: Shop) -> None:
     assert shop.counted() == EXPECTED
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", more(SIGNALS[:1], SIGNALS))
 def test_a_signal_ends_the_epoch_and_loses_nothing(shop: Shop, number: signal.Signals) -> None:
     """Ctrl-C reaches Spark's processes too; SIGTERM, as from a service manager, the driver."""
     where = ("run", "shop.py:counts", *MASTER, "--json")

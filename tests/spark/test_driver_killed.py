@@ -9,14 +9,15 @@ from pyspark.sql import SparkSession
 from tests.spark.story import story
 from tests.support.jobs import counting, model
 from tests.support.runs import World, run_driver, run_job
+from tests.support.soak import more
 
 pytestmark = pytest.mark.spark
 
 # The pass of the point that falls into the second of three epochs with input.
-DEATHS = [("epoch.level_done", 3), ("commit.published", 2)]
+DEATHS = [("commit.published", 2), ("epoch.level_done", 3)]
 
 
-@pytest.mark.parametrize(("point", "nth"), DEATHS)
+@pytest.mark.parametrize(("point", "nth"), more(DEATHS[:1], DEATHS))
 def test_a_killed_driver_loses_and_doubles_nothing(
     spark: SparkSession, world: World, point: str, nth: int
 ) -> None:

@@ -10,11 +10,16 @@ from unittest import mock
 import pytest
 from tests.support.jobs import counting, model
 from tests.support.runs import Driver, World, on_spark, until
+from tests.support.soak import more
 
 from headrace.errors import NotOwnerError
 from headrace.testing import call_at
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+
+
+# Where the newer one takes over: a point, and which pass of it.
+TAKEN = [("commit.written", 4), ("epoch.before_commit", 2)]
 
 
 def freeze(driver: Driver, world: World) -> bool:
@@ -30,7 +35,7 @@ def freeze(driver: Driver, world: World) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("point", "nth"), [("epoch.before_commit", 2), ("commit.written", 4)])
+@pytest.mark.parametrize(("point", "nth"), more(TAKEN[:1], TAKEN))
 def test_the_older_of_two_hosts_drivers_stops(world: World, point: str, nth: int) -> None:
     """A newer driver with stores of its own takes over just before the older one commits."""
     world.feed(150)

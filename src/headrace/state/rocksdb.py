@@ -130,6 +130,7 @@ def database_options(settings: RocksDBSettings) -> Options:
     options.set_paranoid_checks(True)
     options.set_max_background_jobs(2)  # a slot is one core; compaction must not starve it
     options.set_max_open_files(256)  # a host holds many tasks
+    options.set_max_file_opening_threads(1)  # else 16 begin and end for each family when it opens
     options.set_max_log_file_size(LOG_BYTES)  # else one file grows as long as a process lives
     options.set_keep_log_file_num(1)
     options.set_max_manifest_file_size(1 << 20)
