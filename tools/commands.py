@@ -34,11 +34,11 @@ _GUIDE = re.compile(r"\n\nGuide: ([\w, \n-]+)\.(?=\n|\Z)")
 def commands(command: Any = None, words: str = "headrace") -> Iterator[tuple[str, Any]]:
     """Yield every command with its words, in the order of --help."""
     found = command or get_command(app)
-    inner = getattr(found, "commands", None)
-    if inner is None:
+    if not hasattr(found, "list_commands"):
         yield words, found
-    for name, each in (inner or {}).items():
-        yield from commands(each, f"{words} {name}")
+        return
+    for name in found.list_commands(None):
+        yield from commands(found.get_command(None, name), f"{words} {name}")
 
 
 def written() -> str:

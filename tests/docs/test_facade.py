@@ -24,6 +24,7 @@ PUBLIC = {
     "headrace.errors",
     "headrace.sinks",
     "headrace.spark",
+    "headrace.stores",
     "headrace.testing",
     "headrace.warehouse",
 }

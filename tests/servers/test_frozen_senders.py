@@ -24,8 +24,8 @@ from headrace.errors import NotOwnerError
 from headrace.graph.operators import StoreSpec
 from headrace.graph.shared_stores import Remote
 from headrace.graph.sinks import Receiver, Sink
-from headrace.remote_state import RemoteStore, Stamp
 from headrace.sinks import Prepared, RedisTotals, SinkEpoch, SinkSite
+from headrace.state.remote_store import RemoteStore, Stamp
 from headrace.testing import ManualClock, TestDriver, call_at
 
 ROWS = pa.schema({"id": pa.int64(), "n": pa.int64()})

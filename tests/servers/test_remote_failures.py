@@ -16,7 +16,7 @@ from headrace.errors import InvalidInputError, UnavailableError
 from headrace.graph.operators import StoreSpec
 from headrace.graph.shared_stores import Remote
 from headrace.records.keys import encode_key
-from headrace.remote_state import RemoteStore
+from headrace.state.remote_store import RemoteStore
 from headrace.testing.servers import RedisServer, free_port, redis_binary
 
 ACCESSES = ["batched", "async", "blocking"]
@@ -144,7 +144,7 @@ import os
 from headrace.clock import SystemClock
 from headrace.graph.operators import StoreSpec
 from headrace.graph.shared_stores import Remote
-from headrace.remote_state import RemoteStore
+from headrace.state.remote_store import RemoteStore
 
 remote = Remote(url={server.url!r}, cache="0s")
 store = RemoteStore("job", StoreSpec("s", "remote", int, remote=remote), SystemClock())

@@ -15,7 +15,7 @@ from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.graph.operators import StoreSpec
 from headrace.graph.shared_stores import Remote
 from headrace.records.keys import encode_key
-from headrace.remote_state import RemoteStore
+from headrace.state.remote_store import RemoteStore
 from headrace.testing import ManualClock
 from headrace.testing.servers import RedisServer
 
@@ -197,7 +197,7 @@ def test_requests_of_one_turn_of_the_loop_share_a_command(opened: Opener, backdo
         first = await asyncio.gather(*[fresh.get_async(key, 0) for key in (1, 2, 3, 3)])
         return [*first, await fresh.get_async(4)]
 
-    from headrace.remote_state.client import wait_for
+    from headrace.stores.redis import wait_for
 
     assert wait_for(ask()) == [0, 0, 30, 30, None]
     assert (calls(backdoor, "mget"), calls(backdoor, "get")) == (1, 1)
@@ -212,7 +212,7 @@ def test_a_put_while_a_request_is_under_way_is_newer(opened: Opener) -> None:
         store.put(1, 5)
         return await asked
 
-    from headrace.remote_state.client import wait_for
+    from headrace.stores.redis import wait_for
 
     assert wait_for(ask()) == 5
 

@@ -11,14 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.cli import done, refused
+from tests.support.cli import done, on_spark, refused
 from tests.support.jobs import SCHEMA, tabling
 from tests.support.runs import World, run_job
 
 import headrace as hr
 from headrace.errors import InvalidInputError
 from headrace.spark import session
-from headrace.spark.dataframes import query_rows
 from headrace.testing import TestDriver, crash_at
 
 pytestmark = pytest.mark.spark
@@ -49,18 +48,18 @@ def test_a_driver_that_dies_fills_a_table_from_files_once_and_spark_reads_it(
     found = pl.read_parquet(warehouse / "events/*/*.parquet").select(SCHEMA.names)
     wanted = pl.read_parquet(world.gates / "*.parquet").select(SCHEMA.names)
     assert sorted(found.rows()) == sorted(wanted.rows())
-    [counted] = query_rows(
-        spark, warehouse, f"SELECT count(*) AS n FROM events WHERE ds = date '{first}'"
+    [counted] = on_spark(
+        f"SELECT count(*) AS n FROM events WHERE ds = date '{first}'", spark, warehouse
     )
     assert counted == {"n": found.filter(pl.col("at") // DAY_MS == fed[0]["at"] // DAY_MS).height}
     with pytest.raises(InvalidInputError, match=r"Spark: .*evnts"):
-        list(query_rows(spark, warehouse, "SELECT * FROM evnts"))
+        list(on_spark("SELECT * FROM evnts", spark, warehouse))
     by_spark = ("warehouse", "sql", "--engine", "spark", "--json", "--home", world.home)
     assert json.loads(done(*by_spark, "SELECT count(*) AS n FROM events")) == {"n": len(fed)}
     capfd.readouterr()
     assert "error HR100: Spark: [TABLE_OR_VIEW_NOT" in refused(*by_spark, "SELECT * FROM evnts")
     assert "errorClass" not in capfd.readouterr().err  # of Spark's own logger, with Java's frames
-    [doubled] = query_rows(spark, warehouse, "SELECT 1 AS n, 2 AS n, 3 AS n_1, 4 AS N")
+    [doubled] = on_spark("SELECT 1 AS n, 2 AS n, 3 AS n_1, 4 AS N", spark, warehouse)
     assert doubled == {"n": 1, "n_2": 2, "n_1": 3, "N": 4}
     assert session("local[2]", home=world.home).sparkContext is spark.sparkContext
     for name in ("events", "warehouse.events"):
@@ -68,10 +67,10 @@ def test_a_driver_that_dies_fills_a_table_from_files_once_and_spark_reads_it(
         assert {row.ds for row in by_day} == {row.ds for row in read}
         assert sum(row.n for row in by_day) == len(fed)
     (warehouse / "torn" / "_delta_log").mkdir(parents=True)
-    [counted] = query_rows(spark, warehouse, "SELECT count(*) AS n FROM events")
+    [counted] = on_spark("SELECT count(*) AS n FROM events", spark, warehouse)
     assert counted == {"n": len(fed)}
     with pytest.raises(InvalidInputError, match=r"Spark: .*torn.*; the log of Delta table"):
-        list(query_rows(spark, warehouse, "SELECT * FROM torn"))
+        list(on_spark("SELECT * FROM torn", spark, warehouse))
     counted = {"n": found.filter(pl.col("at") // DAY_MS == fed[0]["at"] // DAY_MS).height}
     mark = warehouse / "events" / f"ds={first}" / "_SUCCESS"
     assert json.loads(mark.read_text())["rows"] == counted["n"]
@@ -97,7 +96,7 @@ def test_columns_that_were_added_are_null_in_older_files_to_spark(
         driver.run()
         warehouse = driver.settings.warehouse_dir
         wanted = [(n, None) for n in range(5)] + [(5, "here")]
-        found = query_rows(spark, warehouse, "SELECT n, shop FROM added ORDER BY n")
+        found = on_spark("SELECT n, shop FROM added ORDER BY n", spark, warehouse)
         assert [tuple(row.values()) for row in found] == wanted
         if form == "parquet":
             plain = spark.read.option("mergeSchema", "true").parquet(str(warehouse / "added"))

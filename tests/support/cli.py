@@ -17,7 +17,7 @@ from headrace.cli.init import write_project
 from headrace.cli.job_loader import load_job
 from headrace.cli.main import app
 from headrace.cli.run.backfill import range_sets, rate_sets
-from headrace.cli.warehouse import on_duckdb
+from headrace.warehouse.commands import on_duckdb, on_spark
 
 __all__ = [
     "ALL",
@@ -32,6 +32,7 @@ __all__ = [
     "health",
     "load_job",
     "on_duckdb",
+    "on_spark",
     "parse_columns",
     "range_sets",
     "rate_sets",
@@ -80,12 +81,11 @@ def refused(*words: object, code: int = 1, stdin: str | bytes = "") -> str:
 
 
 def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    inner = getattr(command, "commands", None)
-    if inner is None:
+    if not hasattr(command, "list_commands"):
         yield " ".join(words), command
         return
-    for name, found in inner.items():
-        yield from commands(found, (*words, name))
+    for name in command.list_commands(None):
+        yield from commands(command.get_command(None, name), (*words, name))
 
 
 ALL = dict(commands(COMMAND))

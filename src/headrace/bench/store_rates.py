@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -34,9 +35,8 @@ from headrace.clock import SystemClock
 from headrace.config import Settings, load_settings
 from headrace.coordinator.epoch_records import EpochSummary
 from headrace.coordinator.job_run import RunResult
-from headrace.errors import InternalError
+from headrace.errors import InternalError, InvalidInputError
 from headrace.records.keys import encode_key
-from headrace.remote_state.client import client_library
 from headrace.spark.run import run_job
 from headrace.testing.servers import RedisServer
 
@@ -162,6 +162,16 @@ def _key(one: int) -> bytes:
     return NAMESPACE.encode() + encode_key((one,))
 
 
+def _client_library() -> Any:
+    try:
+        return importlib.import_module("redis")
+    except ImportError as error:
+        raise InvalidInputError(
+            "remote stores are measured with the Redis client, which is not installed here: "
+            "pip install 'headrace[remote]', or give --only"
+        ) from error
+
+
 @contextmanager
 def server_of(case: Case, folder: Path) -> Iterator[Server | None]:
     """Start what a case needs beside the job, and end it."""
@@ -169,7 +179,7 @@ def server_of(case: Case, folder: Path) -> Iterator[Server | None]:
         yield None
         return
     with RedisServer(folder / "redis") as redis:
-        client = client_library().Redis.from_url(redis.url)
+        client = _client_library().Redis.from_url(redis.url)
         try:
             if not case.delay_ms:
                 yield Server(redis, redis.url, client)

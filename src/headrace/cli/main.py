@@ -1,36 +1,58 @@
-"""The entry point: all commands under one name, and the one place where their errors end."""
+"""The entry point: all commands under one name, and the one place where their errors end.
+
+Verbs of plug-ins come from entry points: see ``Commands``.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, Literal
 
 import typer
 from typer.core import TyperGroup
+from typer.main import get_group
 
-from headrace.cli import (
-    alerts,
-    bench,
-    cluster,
-    demo,
-    dev,
-    dlq,
-    environment,
-    init,
-    state,
-    submit,
-    warehouse,
-)
+from headrace import plugins
+from headrace.cli import alerts, cluster, dev, dlq, environment, init, state, submit
 from headrace.cli.bus import commands as bus
 from headrace.cli.failures import NO_READER, as_headrace_error, exit_code, record, show
 from headrace.cli.jobs import commands as jobs
 from headrace.cli.options import forget_home, home_of_failure
 from headrace.cli.run import backfill, commands
+from headrace.errors import InvalidInputError
+
+MARKUP: Literal["markdown"] = "markdown"
 
 
 class Commands(TyperGroup):
-    """All commands; an error of any becomes a message, a log entry and an exit code."""
+    """All commands; an error of any becomes a message, a log entry and an exit code.
+
+    Plug-ins are looked for by help, and for a verb that is none of the core's. They cannot replace
+    a verb of the core.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the verbs of the core, then those of plug-ins."""
+        own = super().list_commands(ctx)
+        return [*own, *(name for name in plugins.names(plugins.COMMANDS) if name not in own)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command, or ``None``."""
+        found = super().get_command(ctx, cmd_name)
+        if found is None and cmd_name in plugins.names(plugins.COMMANDS):
+            return _plugin(cmd_name)
+        return found
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that is asked for; for a wrong one, suggest those of plug-ins too."""
+        name = args[0]
+        if name.startswith("-") or name in self.list_commands(ctx):
+            return super().resolve_command(ctx, args)
+        near = ", ".join(map(repr, get_close_matches(name, self.list_commands(ctx))))
+        hints = (f"Did you mean {near}?" if near else None, plugins.missing_own())
+        return ctx.fail(" ".join(filter(None, (f"No such command {name!r}.", *hints))))
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""
@@ -49,11 +71,30 @@ class Commands(TyperGroup):
             raise typer.Exit(exit_code(error)) from None
 
 
+def _plugin(name: str) -> Any:
+    """Return the command of a plug-in; one that cannot be loaded says so when it is run."""
+    host = typer.Typer(add_completion=False, rich_markup_mode=MARKUP)
+    try:
+        found = plugins.load(plugins.COMMANDS, name)
+    except InvalidInputError as error:
+        problem = error
+
+        def found() -> None:
+            raise problem
+
+        found.__doc__ = f"Cannot be used: {problem.message}"
+    if isinstance(found, typer.Typer):
+        host.add_typer(found, name=name)
+    else:
+        host.command(name)(found)
+    return get_group(host).commands[name]
+
+
 app = typer.Typer(
     name="headrace",
     cls=Commands,
     help="Stateful stream processing in Python on Apache Spark.",
-    rich_markup_mode="markdown",
+    rich_markup_mode=MARKUP,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -69,13 +110,10 @@ app.add_typer(bus.app)
 app.add_typer(state.app)
 app.add_typer(jobs.app)
 app.add_typer(dlq.app)
-app.add_typer(warehouse.app)
 app.add_typer(alerts.app)
 app.add_typer(environment.app)
 app.add_typer(cluster.app)
 app.command()(environment.doctor)
-app.add_typer(bench.app)
-app.command()(demo.demo)
 app.command()(environment.version)
 
 if __name__ == "__main__":

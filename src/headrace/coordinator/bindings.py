@@ -18,6 +18,7 @@ import polars as pl
 import pyarrow as pa
 
 from headrace.bus.bus import Bus
+from headrace.config import Settings
 from headrace.coordinator.job_storage import JobStorage
 from headrace.errors import InvalidInputError
 from headrace.files import disk_error
@@ -28,10 +29,12 @@ from headrace.graph.operators import (
     Operator,
     Process,
     SendTo,
+    SendToSink,
     StoreSpec,
     is_pattern,
 )
 from headrace.graph.shared_stores import BroadcastSpec
+from headrace.graph.sinks import DailyTable
 from headrace.plan.dead_letters import has_dead_letters
 from headrace.plan.flows import TableFile
 from headrace.plan.parts import STREAM_SUFFIX
@@ -48,7 +51,7 @@ def with_store_servers(graph: JobGraph, url: str | None, *, absent_ok: bool = Fa
         absent_ok: leave out what nobody gave: enough to look at.
 
     Raises:
-        InvalidInputError: a remote store has no address.
+        InvalidInputError: a remote store has no address, or one that no plug-in knows.
     """
 
     def given(spec: StoreSpec) -> StoreSpec:
@@ -60,7 +63,10 @@ def with_store_servers(graph: JobGraph, url: str | None, *, absent_ok: bool = Fa
                 "setting remote.url",
                 store=spec.name,
             )
-        return replace(spec, remote=replace(spec.remote, url=url))
+        remote = replace(spec.remote, url=url)
+        for text in remote.mistakes():
+            raise InvalidInputError(f"setting remote.url, for store {spec.name!r}: {text}")
+        return replace(spec, remote=remote)
 
     def bound(operator: Operator) -> Operator:
         if not isinstance(operator, Process):
@@ -68,6 +74,29 @@ def with_store_servers(graph: JobGraph, url: str | None, *, absent_ok: bool = Fa
         return replace(operator, stores=tuple(map(given, operator.stores)))
 
     return replace(graph, operators=tuple(map(bound, graph.operators)))
+
+
+def with_deployed_sinks(graph: JobGraph, settings: Settings) -> JobGraph:
+    """Return the graph with sinks as the settings of the run have them.
+
+    Raises:
+        InvalidInputError: two outputs of the job have the same table.
+    """
+    tables: set[str] = set()
+
+    def deployed(operator: Operator) -> Operator:
+        if not isinstance(operator, SendToSink) or operator.sink is None:
+            return operator
+        if isinstance(operator.sink, DailyTable):
+            if operator.sink.name in tables:
+                raise InvalidInputError(
+                    f"table {operator.sink.name!r} is sent to by several operators; merge their "
+                    "streams first, or give each a table of its own"
+                )
+            tables.add(operator.sink.name)
+        return replace(operator, sink=operator.sink.deployed(settings))
+
+    return replace(graph, operators=tuple(map(deployed, graph.operators)))
 
 
 TABLES_FOLDER = "tables"

@@ -23,6 +23,7 @@ from headrace.coordinator.bindings import (
     readable_names,
     store_table_files,
     with_bound_streams,
+    with_deployed_sinks,
     with_store_servers,
 )
 from headrace.coordinator.commit_log import FileCommitLog, load_state
@@ -46,7 +47,6 @@ from headrace.plan.parts import internal_stream_names, split_parts
 from headrace.plan.semantics import RequestedSemantics
 from headrace.plan.stages import CallLimits, JobPlan, with_task_counts
 from headrace.sources.bounded_bus import BoundedInputBus
-from headrace.warehouse.sink import with_warehouse
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ def make_plan(
     if dead in bus.names():
         infos[dead] = _info(bus, dead)
     made = plan(
-        with_warehouse(
+        with_deployed_sinks(
             with_store_servers(graph, settings.remote.url, absent_ok=absent_ok), settings
         ),
         infos,

@@ -6,13 +6,13 @@ store of kind ``remote`` is reached: plain data that a job declares.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pyarrow as pa
 
+from headrace import plugins
 from headrace.durations import Duration, duration_ms
 from headrace.errors import InvalidInputError
 from headrace.graph.types import to_schema
@@ -133,7 +133,6 @@ def taken_columns(
 
 Access = Literal["batched", "async", "blocking"]
 ACCESSES = ("batched", "async", "blocking")
-_SCHEME = re.compile(r"(redis|rediss|unix)://")
 
 
 @dataclass(frozen=True)
@@ -141,9 +140,9 @@ class Remote:
     """Access to a remote store, for ``hr.store(..., kind="remote", remote=...)``.
 
     Args:
-        url: ``redis://host:6379/0``, ``rediss://`` or ``unix://``; none: the setting
-            ``remote.url``. ``${NAME}`` is replaced from the environment of the process that
-            connects, so that a password is in neither the plan nor a message.
+        url: ``redis://host:6379/0``, ``rediss://`` or ``unix://``, or what a plug-in adds; none:
+            the setting ``remote.url``. ``${NAME}`` is replaced from the environment of the process
+            that connects, so that a password is in neither the plan nor a message.
         access: ``batched``: load the keys of a batch with one round trip before user code runs,
             and send changes with one at the end of the epoch; ``async``: load no keys in advance;
             ``context.get_later`` and ``get_async`` keep many requests in flight; ``blocking``: one
@@ -174,13 +173,18 @@ class Remote:
         """Keep a password that the address has out of what is shown and of the plan's file."""
         object.__setattr__(self, "url", SecretText.of(self.url))
 
+    @property
+    def scheme(self) -> str:
+        """The kind of server, as the address says; empty: it does not."""
+        before, found, _ = (self.url or "").partition("://")
+        return before if found else ""
+
     def mistakes(self) -> list[str]:
         """Return the mistakes, one sentence each."""
         wrong = []
-        if self.url is not None and not _SCHEME.match(self.url):
-            wrong.append(
-                f"url is {without_login(self.url)}; expected redis://, rediss:// or unix://"
-            )
+        if self.url is not None:
+            text = plugins.mistake(plugins.STORES, self.scheme)
+            wrong += [f"url is {without_login(self.url)}: {text}"] if text else []
         if self.access not in ACCESSES:
             wrong.append(f"access is {self.access!r}; expected one of {ACCESSES}")
         if self.load and self.access != "batched":

@@ -11,13 +11,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 import pyarrow as pa
 
+from headrace import plugins
 from headrace.clock import Clock
+from headrace.config.settings import Settings
 from headrace.durations import Duration, duration_ms, duration_text
-from headrace.errors import InternalError, InvalidInputError, UnavailableError
+from headrace.errors import HeadraceError, InternalError, InvalidInputError, UnavailableError
 from headrace.files import Bytes, Files
 from headrace.graph.aggregates import unknown_column
 
@@ -187,6 +189,11 @@ class Sink(ABC):
         del time, behind_ms
         return self
 
+    def deployed(self, settings: Settings) -> Sink:
+        """Return the sink with what the settings of a run say of it; called when it is deployed."""
+        del settings
+        return self
+
     def mistakes(self) -> list[str]:
         """Return the mistakes, one sentence each; called when the graph is built."""
         return []
@@ -268,16 +275,15 @@ class DailyTable(Sink):
             "fail": "fail the job",
         }[self.late]
         after = "" if not self.grace_ms else f" and {duration_text(self.grace_ms)}"
-        if self.form == "delta":
-            return (
-                "exactly-once: an epoch is one version; a day is complete, with a file _SUCCESS, "
-                f"when the watermark has passed its end{after}; rows after that {late}"
-            )
         return (
-            f"exactly-once: an epoch is there whole or not at all, and once; read {self.name}/*/"
-            f"*.parquet; a day is complete, with a file _SUCCESS, when the watermark has passed its"
-            f" end{after}; rows after that {late}"
+            f"exactly-once: {self.commits}; a day is complete, with a file _SUCCESS, when the "
+            f"watermark has passed its end{after}; rows after that {late}"
         )
+
+    @property
+    def commits(self) -> str:
+        """How readers see an epoch, in words; known where the table is bound to its warehouse."""
+        return "an epoch is there whole or not at all"
 
     @property
     def suffix(self) -> str:
@@ -308,6 +314,10 @@ class DailyTable(Sink):
         if self.time is not None:
             return self
         return dataclasses.replace(self, time=time, behind_ms=behind_ms)
+
+    def deployed(self, settings: Settings) -> Sink:
+        """Return the sink that writes into the warehouse of a run."""
+        return installed_warehouse().table_sink(self, settings)
 
     def mistakes(self) -> list[str]:
         """Return the mistakes."""
@@ -347,8 +357,6 @@ class DailyTable(Sink):
             f"column {name!r} has the name of the partition by day; rename it with map"
             for name in taken
         ]
-        if self.form == "delta":
-            wrong += _no_delta(schema)
         nested = [name for name in self.sort_by if pa.types.is_nested(schema.field(name).type)]
         if nested:
             wrong.append(f"columns {nested} are lists or structs, which have no order to sort by")
@@ -363,11 +371,59 @@ class DailyTable(Sink):
         raise InternalError(f"table {self.name!r} is not bound to a warehouse")
 
 
-def _no_delta(schema: pa.Schema) -> list[str]:
-    """Return the columns that Delta has no type for."""
-    tests = (pa.types.is_unsigned_integer, pa.types.is_duration, pa.types.is_float16)
-    return [
-        f"column {field.name!r} is {field.type}, which Delta has no type for; cast it with map"
-        for field in schema
-        if any(test(field.type) for test in tests)
-    ]
+class StoredDay(Protocol):
+    """A day of a stored table."""
+
+    @property
+    def day(self) -> str:
+        """Such as ``2013-01-31``."""
+
+
+class StoredTable(Protocol):
+    """One snapshot of a table, as those see it who read it."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def time(self) -> str:
+        """The column that determines the day."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns, without the partition column."""
+
+    @property
+    def days(self) -> Sequence[StoredDay]:
+        """Its days, in order."""
+
+    is_delta: bool
+
+    def files(self, days: str | None = None) -> list[str]:
+        """Return the files with the rows of days."""
+
+
+class Warehouse(Protocol):
+    """What keeps tables by day: a plug-in."""
+
+    def table_sink(self, table: DailyTable, settings: Settings) -> Sink:
+        """Return the sink that writes a table."""
+
+    def named_table(self, warehouse: Path, name: str) -> StoredTable:
+        """Return a table of a folder by its name."""
+
+    def readable_tables(
+        self, warehouse: Path
+    ) -> tuple[Sequence[StoredTable], dict[str, HeadraceError]]:
+        """Return the readable tables in a folder, and why the others cannot be read."""
+
+
+def installed_warehouse() -> Warehouse:
+    """Return the warehouse, which is loaded when a job or a reader first uses a table.
+
+    Raises:
+        InvalidInputError: it is not installed.
+    """
+    found: Warehouse = plugins.load(plugins.TABLES, "warehouse")
+    return found

@@ -7,6 +7,7 @@ is stored beside them.
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -273,3 +274,15 @@ class TableLayout:
         values = pa.schema(fields[keys:])
         repeats = told.get(b"rows") == b"repeat"
         return cls(pa.schema(fields[:keys]), values, CLUSTER in own, ttl_ms, by_event, repeats)
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """Number names of columns that come again, for a row has each once."""
+    taken: list[str] = []
+    for name in names:
+        free, number = name, 0
+        while free in taken or (number and free in names):
+            number += 1
+            free = f"{name}_{number}"
+        taken.append(free)
+    return taken

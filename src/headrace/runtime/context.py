@@ -20,12 +20,12 @@ from headrace.errors import InvalidInputError
 from headrace.graph.operators import StoreSpec
 from headrace.graph.side_outputs import To
 from headrace.plan.stages import CallLimits
-from headrace.remote_state import RemoteStore, Stamp
 from headrace.runtime.orders import NO_WATERMARK
 from headrace.runtime.timers import Timer, Timers
 from headrace.runtime.user_calls import NO_LIMITS, SideOutputRouter, too_many_error
 from headrace.state.broadcast import BroadcastStore
 from headrace.state.object_store import KeySnapshot, ObjectStore
+from headrace.state.remote_store import RemoteStore, Stamp
 
 
 class RollbackStore:
@@ -374,7 +374,7 @@ class Context:
         """Return a store that the operator declared.
 
         A store of kind ``remote`` has the same ``get``, ``put``, ``delete`` and ``in``, with other
-        guarantees: see ``headrace.remote_state.store``. A broadcast store has ``get``, ``in`` and
+        guarantees: see the guide to remote stores. A broadcast store has ``get``, ``in`` and
         ``scan``, over the whole table, whatever the message's key.
 
         Raises:

@@ -20,7 +20,6 @@ from headrace.errors import CallTimeoutError, HeadraceError, InvalidInputError
 from headrace.graph.introspection import function_site
 from headrace.records.keys import encode_columns
 from headrace.records.messages import columns_to_lists
-from headrace.remote_state import RemoteStore
 from headrace.runtime.chunk import UNKNOWN, Chunk, Groups, Ints, RowOrigins, split_groups
 from headrace.runtime.context import NO_GROUP, Context, ProcessorCall, TimerOutput
 from headrace.runtime.dead_letters import Refused
@@ -38,6 +37,7 @@ from headrace.runtime.user_calls import (
     unsent_result_error,
     user_error,
 )
+from headrace.state.remote_store import RemoteStore
 
 TIMER_BATCH = 4_096
 """About so many messages of timers are sent on at a time."""

@@ -9,7 +9,6 @@ from headrace.errors import InvalidInputError
 from headrace.graph.introspection import function_site
 from headrace.graph.operators import FAIL, Process
 from headrace.graph.processors import ProcessSeveral
-from headrace.remote_state import RemoteStore
 from headrace.runtime.async_process import (
     AsyncNode,
     PendingRows,
@@ -28,6 +27,7 @@ from headrace.runtime.timers import Timers
 from headrace.runtime.user_calls import SideOutputRouter
 from headrace.state.broadcast import BroadcastStore
 from headrace.state.object_store import ObjectStore
+from headrace.state.remote_store import RemoteStore
 
 
 def process_node(operator: Process, build: NodeContext) -> Node:

@@ -25,7 +25,6 @@ from headrace.faults import fault
 from headrace.files import disk_error
 from headrace.plan.stages import CallLimits, Exchange, Stage
 from headrace.records.keys import group_range
-from headrace.remote_state import Stamp
 from headrace.runtime.async_calls import AsyncCalls
 from headrace.runtime.async_loop import CallLoop, LoopClient
 from headrace.runtime.async_process import SourceCallNode
@@ -63,6 +62,7 @@ from headrace.runtime.source import SourceReader
 from headrace.runtime.stage_task import StageTask, store_specs
 from headrace.state.backend import Position
 from headrace.state.broadcast import BroadcastTable
+from headrace.state.remote_store import Stamp
 from headrace.state.restore import FOLDER as RECOVERY
 from headrace.state.restore import RestoreProgressFile
 from headrace.state.segment import CHANGELOG, header_at

@@ -15,7 +15,6 @@ from headrace.graph.operators import DEAD_LETTER, FAIL, Input, Operator, Port, P
 from headrace.plan.dead_letters import DEAD_LETTERS
 from headrace.plan.stages import Exchange, Stage
 from headrace.records.schema import TableLayout
-from headrace.remote_state import Stamp
 from headrace.runtime.async_process import AsyncNode, SourceCallNode
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.context import REMOTE, RemoteStores
@@ -28,6 +27,7 @@ from headrace.runtime.node_factory import layouts_of, make_node
 from headrace.runtime.orders import END_WATERMARK, NO_WATERMARK, HotKeys
 from headrace.runtime.outputs import OutputNode, SinkNode
 from headrace.state.broadcast import BroadcastTable
+from headrace.state.remote_store import Stamp
 from headrace.state.task_state import TaskState
 
 

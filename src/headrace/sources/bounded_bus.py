@@ -35,6 +35,7 @@ from headrace.graph.operators import (
     frame_stream,
     is_pattern,
 )
+from headrace.graph.sinks import StoredTable, installed_warehouse
 from headrace.records.schema import normalise_schema
 from headrace.sources.file_streams import (
     BoundedFileStream,
@@ -51,7 +52,6 @@ from headrace.sources.listing import (
     save_listing,
     stream_of,
 )
-from headrace.warehouse import Table, named_table
 
 LINKS = "sources"
 
@@ -172,10 +172,10 @@ def _of_table(
     )
 
 
-def _in_table(given: InputSettings, settings: Settings) -> tuple[Table, list[Path]]:
+def _in_table(given: InputSettings, settings: Settings) -> tuple[StoredTable, list[Path]]:
     """The table, and its files of these days."""
     assert given.table is not None
-    table = named_table(settings.warehouse_dir, given.table)
+    table = installed_warehouse().named_table(settings.warehouse_dir, given.table)
     paths = [Path(path) for path in table.files(given.days)]
     if not paths:
         raise InvalidInputError(
@@ -185,7 +185,7 @@ def _in_table(given: InputSettings, settings: Settings) -> tuple[Table, list[Pat
     return table, paths
 
 
-def _days(table: Table) -> str:
+def _days(table: StoredTable) -> str:
     days = table.days
     return f"{days[0].day} to {days[-1].day}" if days else "none"
 

@@ -40,15 +40,15 @@ from headrace.errors import HeadraceError, InvalidInputError, UnavailableError
 from headrace.files import Files
 from headrace.graph.builder import Graph, Job
 from headrace.graph.operators import frame_stream
+from headrace.graph.sinks import StoredTable, installed_warehouse
 from headrace.graph.types import to_schema
 from headrace.graph.windows import Window, global_window
+from headrace.records.schema import unique_names
 from headrace.spark.data_source import NAME, StreamSource
 from headrace.spark.run import run_job
 from headrace.spark.runner import first_line
 from headrace.spark.sessions import build_session
 from headrace.spark.source_options import FAILED, READ, WRITE, answer_name, open_requests
-from headrace.warehouse import Table, readable_tables
-from headrace.warehouse.table import missing_tables, unique_names
 
 
 def register_tables(spark: SparkSession, warehouse: Path) -> dict[str, HeadraceError]:
@@ -61,13 +61,13 @@ def register_tables(spark: SparkSession, warehouse: Path) -> dict[str, HeadraceE
     Returns:
         Why the others cannot be read.
     """
-    tables, failed = readable_tables(warehouse)
+    tables, failed = installed_warehouse().readable_tables(warehouse)
     for table in tables:
         register_table(spark, table)
     return failed
 
 
-def register_table(spark: SparkSession, table: Table, days: str | None = None) -> None:
+def register_table(spark: SparkSession, table: StoredTable, days: str | None = None) -> None:
     """Make the snapshot of one table known to a session, under its name.
 
     Args:
@@ -88,24 +88,22 @@ def register_table(spark: SparkSession, table: Table, days: str | None = None) -
     frame.createOrReplaceTempView(f"`{table.name}`")
 
 
-def query_rows(spark: SparkSession, warehouse: Path, query: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a query over the tables of a warehouse.
+def query_rows(spark: SparkSession, query: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a query.
 
     Args:
-        spark: the session.
-        warehouse: folder of the tables.
+        spark: the session, which knows the tables.
         query: in Spark's SQL.
 
     Raises:
         InvalidInputError: Spark refuses it.
     """
-    failed = register_tables(spark, warehouse)
     try:
         found = spark.sql(query)
         for row in found.toDF(*unique_names(found.columns)).toLocalIterator():
             yield row.asDict(recursive=True)
     except PySparkException as error:
-        raise InvalidInputError(missing_tables(f"Spark: {first_line(error)}", failed)) from error
+        raise InvalidInputError(f"Spark: {first_line(error)}") from error
 
 
 STREAMS, WAREHOUSE = "streams", "warehouse"
@@ -174,7 +172,7 @@ def _register_warehouse(spark: SparkSession, folder: Path, tables: Path) -> None
     """
     place = folder / "spark" / WAREHOUSE
     spark.sql(f"create database if not exists {WAREHOUSE} location '{place.as_uri()}'")
-    for table in readable_tables(tables)[0]:
+    for table in installed_warehouse().readable_tables(tables)[0]:
         if not table.is_delta and table.files():
             known = f"{WAREHOUSE}.`{_NOT_SQL.sub('_', table.name).lower()}`"
             files = (tables / table.name).as_uri()

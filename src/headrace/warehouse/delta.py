@@ -485,3 +485,13 @@ def compact(folder: Path, keep_ms: int, files: Files) -> tuple[int, int]:
         if Path(name).name != MARK:
             (folder / name).unlink(missing_ok=True)
     return before, len(found.file_uris())
+
+
+def untyped_columns(schema: pa.Schema) -> list[str]:
+    """Return the columns that Delta has no type for."""
+    tests = (pa.types.is_unsigned_integer, pa.types.is_duration, pa.types.is_float16)
+    return [
+        f"column {field.name!r} is {field.type}, which Delta has no type for; cast it with map"
+        for field in schema
+        if any(test(field.type) for test in tests)
+    ]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import pyarrow as pa
 
 from headrace.clock import Clock, Deadline
 from headrace.config.settings import Settings
-from headrace.errors import InvalidInputError
 from headrace.files import Bytes, Files
-from headrace.graph.operators import JobGraph, Operator, SendToSink
 from headrace.graph.sinks import DailyTable, Receiver, ReceiverAwayError, SinkSite
 from headrace.warehouse import delta
 from headrace.warehouse.day_files import FileSizeTargets, encode_packet
@@ -33,6 +31,18 @@ class TableSink(DailyTable):
     folder: str = ""
     aims: FileSizeTargets = field(default_factory=FileSizeTargets)
 
+    @property
+    def commits(self) -> str:
+        """How readers see an epoch."""
+        if self.form == "delta":
+            return "an epoch is one version"
+        return f"an epoch is there whole or not at all, and once; read {self.name}/*/*.parquet"
+
+    def column_mistakes(self, schema: pa.Schema) -> list[str]:
+        """Return what is wrong with the columns, for the format too."""
+        wrong = super().column_mistakes(schema)
+        return wrong + (delta.untyped_columns(schema) if self.form == "delta" else [])
+
     def prepare(self, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> list[Bytes]:
         """Return the files of all days, one after the other."""
         assert self.time is not None
@@ -45,31 +55,11 @@ class TableSink(DailyTable):
         return TableReceiver(TableLocation(Path(self.folder)), self, self.aims, site)
 
 
-def with_warehouse(graph: JobGraph, settings: Settings) -> JobGraph:
-    """Return the graph with the folder of each table.
-
-    Raises:
-        InvalidInputError: two outputs of the job have the same table.
-    """
-    seen: set[str] = set()
-
-    def bound(operator: Operator) -> Operator:
-        if not (isinstance(operator, SendToSink) and isinstance(operator.sink, DailyTable)):
-            return operator
-        table = operator.sink
-        if table.name in seen:
-            raise InvalidInputError(
-                f"table {table.name!r} is sent to by several operators; merge their streams first, "
-                "or give each a table of its own"
-            )
-        seen.add(table.name)
-        own = {one.name: getattr(table, one.name) for one in fields(DailyTable)}
-        folder = str(settings.warehouse_dir / table.name)
-        return replace(
-            operator, sink=TableSink(**own, folder=folder, aims=size_targets_of(settings))
-        )
-
-    return replace(graph, operators=tuple(map(bound, graph.operators)))
+def table_sink(table: DailyTable, settings: Settings) -> TableSink:
+    """Return the sink of a table in the warehouse of the settings."""
+    own = {one.name: getattr(table, one.name) for one in fields(DailyTable)}
+    folder = str(settings.warehouse_dir / table.name)
+    return TableSink(**own, folder=folder, aims=size_targets_of(settings))
 
 
 def size_targets_of(settings: Settings) -> FileSizeTargets:

@@ -1,12 +1,12 @@
 """``Table``: what a reader may know of a table, and the files that hold its committed rows.
 
-SQL on DuckDB and on Spark share how they name columns and report missing tables.
+SQL on DuckDB and on Spark share how they report missing tables.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -19,18 +19,6 @@ from headrace.graph.sinks import NO_TIME, PARTITION
 from headrace.warehouse.day_files import filled
 from headrace.warehouse.delta import DELTA_LOG, snapshot_of
 from headrace.warehouse.snapshot import TableLocation, existing_snapshot, folder_of, read_days
-
-
-def unique_names(names: Sequence[str]) -> list[str]:
-    """Number names of columns that come again, for a row has each once."""
-    taken: list[str] = []
-    for name in names:
-        free, number = name, 0
-        while free in taken or (number and free in names):
-            number += 1
-            free = f"{name}_{number}"
-        taken.append(free)
-    return taken
 
 
 def missing_tables(told: str, failed: Mapping[str, HeadraceError]) -> str:

@@ -30,7 +30,10 @@ def job_with(*stores: StoreSpec, keyed: bool = True, **more: Any) -> hr.Job:
 @pytest.mark.parametrize(
     ("store", "message"),
     [
-        ({"url": "http://x"}, "store 's': url is http://x; expected redis://, rediss:// or unix"),
+        (
+            {"url": "http://x"},
+            "url is http://x: no remote store 'http'; expected redis, rediss or unix",
+        ),
         ({"remote": hr.Remote(access="fast")}, "access is 'fast'; expected one of"),  # type: ignore[arg-type]
         ({"remote": hr.Remote(load=("id",), access="async")}, "load= is for access='batched'"),
         ({"remote": hr.Remote(batch_keys=0)}, "batch_keys is 0; expected at least 1"),

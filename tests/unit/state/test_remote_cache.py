@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.remote_state.store import ENTRY_BYTES, ReadCache
+from headrace.state.remote_store import ENTRY_BYTES, ReadCache
 from headrace.testing import ManualClock
 
 

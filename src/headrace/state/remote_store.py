@@ -1,21 +1,167 @@
-"""Encoded values of a remote store that were read or sent lately, bounded in bytes and in age."""
+"""Stores on a server that others share: what user code sees, and what a client of a server does.
+
+``RemoteStore`` holds the epoch's reads and writes, encodes values and keeps them for a while in a
+``ReadCache``. What talks to the server is a ``RemoteClient``, a plug-in that is found by the scheme
+of the address. At-least-once: changes are sent when all else of the epoch is written, before it is
+committed, and again if it is run again; a ``Stamp`` lets a server refuse those of an older driver.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import msgspec
 
+from headrace import plugins
 from headrace.clock import Clock
 from headrace.durations import duration_ms
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.graph.operators import StoreSpec
 from headrace.graph.shared_stores import Remote
 from headrace.records.keys import encode_key
-from headrace.remote_state.client import AsyncClient, Client, Stamp, wait_for
+from headrace.redaction import SecretText
 from headrace.state.store import ENTRY_OVERHEAD_BYTES
+
+
+class Stamp(NamedTuple):
+    """For which epoch of which driver a slot writes; of a job in parts, that of the part."""
+
+    job: str
+    origin: str
+    generation: int
+    epoch: int
+
+    @property
+    def key(self) -> bytes:
+        """The entry that holds the newest one."""
+        return f"headrace-newest/{self.job}/{self.origin}".encode()
+
+    @property
+    def value(self) -> bytes:
+        """What sorts by generation, then epoch."""
+        return f"{self.generation:012d}-{self.epoch:016d}".encode()
+
+
+class RemoteClient(ABC):
+    """Reads and writes the entries of one store on its server; made with the three arguments.
+
+    Of one thread. It connects when it is first used, and a forked child has connections of its
+    own. Each command may be sent twice, so it reads, or sets or deletes whole values.
+
+    Args:
+        store: its name, for errors.
+        remote: where the server is, and how patient to be; see ``resolved_url``.
+        clock: for pauses and deadlines.
+
+    Attributes:
+        round_trips: to the server since they were taken.
+        is_fenced: whether the server refuses writes of older drivers; if not, a late write counts.
+    """
+
+    round_trips = 0
+    is_fenced = False
+
+    @abstractmethod
+    def __init__(self, store: str, remote: Remote, clock: Clock) -> None: ...
+
+    @abstractmethod
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the value of each key, ``None`` where there is none.
+
+        Raises:
+            UnavailableError: the server did not answer in time.
+            InvalidInputError: it refuses the login, or the address makes no sense.
+        """
+
+    @abstractmethod
+    def set_many(
+        self,
+        keys: Sequence[bytes],
+        values: Sequence[bytes | None],
+        ttl_ms: int | None,
+        stamp: Stamp | None,
+    ) -> None:
+        """Set or delete keys; after an error, any part of them.
+
+        Args:
+            keys: distinct.
+            values: of each; ``None`` deletes.
+            ttl_ms: after which the server drops what is set.
+            stamp: for whom; where a later one has written, nothing is.
+
+        Raises:
+            NotOwnerError: a later epoch has written by now, or a newer driver.
+            UnavailableError: the server did not answer in time.
+        """
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of one key."""
+        return self.get_many([key])[0]
+
+    async def get_async(self, key: bytes) -> bytes | None:
+        """Return the value of a key, without holding up others on the same loop if it can."""
+        return self.get(key)
+
+    def get_many_async(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the value of each key, with many requests in flight if it can."""
+        return self.get_many(keys)
+
+    def take_round_trips(self) -> int:
+        """Return the round trips since the last call."""
+        trips, self.round_trips = self.round_trips, 0
+        return trips
+
+    def close(self) -> None:  # noqa: B027 - most hold nothing
+        """Close the connections; the next use opens others."""
+
+
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+
+
+def resolved_url(remote: Remote, store: str) -> str:
+    """Return the address to connect to, with variables of the environment put in.
+
+    Those of the login are quoted, so that a password may hold any character.
+
+    Raises:
+        InvalidInputError: there is no address, or a variable is not set.
+    """
+    if remote.url is None:
+        raise _no_address(store)
+    missing = sorted({name for name in _VARIABLE.findall(remote.url) if name not in os.environ})
+    if missing:
+        raise InvalidInputError(
+            f"the url of store {store!r} names variables that are not set here: {missing}; set "
+            "them in the environment of every executor",
+            store=store,
+        )
+    login, at, place = remote.url.rpartition("@")
+    login = _VARIABLE.sub(lambda found: quote(os.environ[found[1]], safe=""), login)
+    return SecretText(login + at + _VARIABLE.sub(lambda found: os.environ[found[1]], place))
+
+
+def _no_address(store: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"store {store!r} is remote but has no address; give hr.store(url=...), or the setting "
+        "remote.url",
+        store=store,
+    )
+
+
+def _client_of(store: str, remote: Remote, clock: Clock) -> RemoteClient:
+    """Return a client for the scheme of the address."""
+    if remote.url is None:
+        raise _no_address(store)
+    found = plugins.load(plugins.STORES, remote.scheme)(store, remote, clock)
+    assert isinstance(found, RemoteClient)
+    return found
+
 
 ENTRY_BYTES = 250
 """What an entry costs beside its key and value: a slot, a tuple and three small objects."""
@@ -116,8 +262,7 @@ class RemoteStore:
         self._prefix = (f"headrace/{job}/{spec.name}/" if namespace is None else namespace).encode()
         self._value, self._ttl_ms = spec.value, spec.ttl_ms
         self._decode = msgspec.msgpack.Decoder(spec.value).decode
-        self._client = Client(spec.name, remote, clock)
-        self._async = AsyncClient(spec.name, remote)
+        self._client = _client_of(spec.name, remote, clock)
         max_age_ms = duration_ms(remote.cache, "cache", least=0)
         self._cache = ReadCache(remote.cache_bytes, max_age_ms, clock)
         self._is_blocking = remote.access == "blocking"
@@ -153,7 +298,7 @@ class RemoteStore:
         if full not in self._values:
             found = self._known([full])
             if full not in found:
-                raw = await self._async.get(full)
+                raw = await self._client.get_async(full)
                 self._cache.keep([full], [raw])
                 found = {full: raw}
             if full not in self._values:  # a put while this one waited is newer
@@ -227,7 +372,7 @@ class RemoteStore:
         return self._through_cache(fulls, get)
 
     def _read_async(self, fulls: list[bytes]) -> list[bytes | None]:
-        return self._through_cache(fulls, lambda missing: wait_for(self._async.get_many(missing)))
+        return self._through_cache(fulls, self._client.get_many_async)
 
     def _through_cache(
         self, fulls: list[bytes], ask: Callable[[list[bytes]], list[bytes | None]]
@@ -306,9 +451,7 @@ class RemoteStore:
     def take_counts(self) -> dict[str, int]:
         """Return what was counted since the last call: hits, misses, writes, round trips."""
         counts = Counter({f"remote.{self.name}.{name}": n for name, n in self._counts.items()})
-        trips = self._client.round_trips + self._async.round_trips
-        counts[f"remote.{self.name}.round_trips"] += trips
-        self._client.round_trips = self._async.round_trips = 0
+        counts[f"remote.{self.name}.round_trips"] += self._client.take_round_trips()
         self._counts.clear()
         return {name: count for name, count in counts.items() if count}
 
@@ -329,7 +472,6 @@ class RemoteStore:
     def close(self) -> None:
         """Let the connections go."""
         self._client.close()
-        self._async.close()
 
     def _full(self, key: Any) -> bytes:
         return self._prefix + self._bare(key)

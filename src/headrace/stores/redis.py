@@ -1,7 +1,8 @@
-"""The two ways to the server of a remote store: code that waits, and code that does not.
+"""Remote stores on Redis: for code that waits, and for code that does not.
 
-``Client`` pipelines commands on one connection; ``AsyncClient`` has many requests in flight on one
-loop of the process. Which errors are tried again, and what is reported at the end, is at the top.
+``RedisClient`` pipelines commands on one connection; ``AsyncClient`` has many requests in flight on
+one loop of the process. Which errors are tried again, and what is reported at the end, is at the
+top.
 """
 
 from __future__ import annotations
@@ -11,19 +12,17 @@ import atexit
 import hashlib
 import importlib
 import os
-import re
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
-from urllib.parse import quote
+from typing import Any, TypeVar
 
 from headrace.clock import Clock, Deadline
 from headrace.durations import duration_ms
 from headrace.errors import HeadraceError, InvalidInputError, NotOwnerError, UnavailableError
 from headrace.graph.shared_stores import Remote
-from headrace.redaction import SecretText, without_login
+from headrace.redaction import without_login
+from headrace.state.remote_store import RemoteClient, Stamp, resolved_url
 
-_VARIABLE = re.compile(r"\$\{(\w+)\}")
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
 
 
@@ -40,32 +39,6 @@ def client_library(name: str = "redis") -> Any:
             "stores of kind remote need the Redis client, which is not installed here; install "
             "it on every host with: pip install 'headrace[remote]'"
         ) from error
-
-
-def resolved_url(remote: Remote, store: str) -> str:
-    """Return the address to connect to, with variables of the environment put in.
-
-    Those of the login are quoted, so that a password may hold any character.
-
-    Raises:
-        InvalidInputError: there is no address, or a variable is not set.
-    """
-    if remote.url is None:
-        raise InvalidInputError(
-            f"store {store!r} is remote but has no address; give hr.store(url=...), or the "
-            "setting remote.url",
-            store=store,
-        )
-    missing = sorted({name for name in _VARIABLE.findall(remote.url) if name not in os.environ})
-    if missing:
-        raise InvalidInputError(
-            f"the url of store {store!r} names variables that are not set here: {missing}; set "
-            "them in the environment of every executor",
-            store=store,
-        )
-    login, at, place = remote.url.rpartition("@")
-    login = _VARIABLE.sub(lambda found: quote(os.environ[found[1]], safe=""), login)
-    return SecretText(login + at + _VARIABLE.sub(lambda found: os.environ[found[1]], place))
 
 
 def is_transient(error: Exception) -> bool:
@@ -142,30 +115,8 @@ _DIGEST = hashlib.sha1(_WRITE.encode(), usedforsecurity=False).hexdigest()
 _UNKNOWN = "unknown command"
 
 
-class Stamp(NamedTuple):
-    """For which epoch of which driver a slot writes; of a job in parts, that of the part."""
-
-    job: str
-    origin: str
-    generation: int
-    epoch: int
-
-    @property
-    def key(self) -> bytes:
-        """The entry that holds the newest one."""
-        return f"headrace-newest/{self.job}/{self.origin}".encode()
-
-    @property
-    def value(self) -> bytes:
-        """What sorts by generation, then epoch."""
-        return f"{self.generation:012d}-{self.epoch:016d}".encode()
-
-
-class Client:
+class RedisClient(RemoteClient):
     """One connection, opened when it is first used, and again after it broke.
-
-    Every command may be sent twice: it reads, or sets or deletes whole values. For one
-    thread; after a fork the child opens a connection of its own.
 
     Args:
         store: its name, for errors.
@@ -176,11 +127,10 @@ class Client:
     def __init__(self, store: str, remote: Remote, clock: Clock) -> None:
         self._store, self._remote, self._clock = store, remote, clock
         self._patience_s = duration_ms(remote.patience, "patience", least=0) / 1000
+        self._async = AsyncClient(store, remote)
         self._redis: Any = None
         self._pid = 0
-        self.round_trips = 0
-        self.is_fenced = True
-        """Whether the server lets this login run scripts; if not, a late write counts."""
+        self.is_fenced = True  # until the server does not let this login run scripts
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the value of each key, ``None`` where there is none.
@@ -200,6 +150,19 @@ class Client:
     def get(self, key: bytes) -> bytes | None:
         """Return the value of one key, with a command for one key."""
         return self._call(lambda redis: redis.get(key))  # type: ignore[no-any-return]
+
+    async def get_async(self, key: bytes) -> bytes | None:
+        """Return the value of a key; those asked for at the same time share commands."""
+        return await self._async.get(key)
+
+    def get_many_async(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the value of each key, with many requests in flight."""
+        return wait_for(self._async.get_many(keys))
+
+    def take_round_trips(self) -> int:
+        """Return the round trips since the last call."""
+        trips, self._async.round_trips = self._async.round_trips, 0
+        return trips + super().take_round_trips()
 
     def set_many(
         self,
@@ -311,7 +274,7 @@ class Client:
                 self.round_trips += 1
                 return action(self._connection())
             except (client_library().RedisError, OSError) as error:
-                self.close()
+                self._disconnect()
                 if not is_transient(error) or deadline.expired:
                     raise final_error(error, self._remote, self._store, tries) from error
                 self._clock.sleep(min(backoff_s(tries), deadline.remaining()))
@@ -330,7 +293,11 @@ class Client:
         return self._redis
 
     def close(self) -> None:
-        """Let the connection go; the next use opens another."""
+        """Close the connections; the next use opens others."""
+        self._async.close()
+        self._disconnect()
+
+    def _disconnect(self) -> None:
         redis, self._redis = self._redis, None
         if redis is not None and self._pid == os.getpid():
             redis.close()

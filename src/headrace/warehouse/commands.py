@@ -32,8 +32,9 @@ def on_duckdb(query: str, warehouse: Path) -> Iterator[Row]:
     Raises:
         InvalidInputError: it is no query of these tables, or DuckDB is not installed.
     """
+    from headrace.records.schema import unique_names
     from headrace.warehouse import readable_tables
-    from headrace.warehouse.table import missing_tables, unique_names
+    from headrace.warehouse.table import missing_tables
 
     try:
         import duckdb
@@ -77,19 +78,27 @@ def _view(connection: Any, table: Table) -> None:
     connection.register(table.name, table.to_arrow())
 
 
-def on_spark(query: str, settings: Settings) -> Iterator[Row]:
-    """Yield the rows of a query, on the Spark of the settings.
+def on_spark(query: str, spark: Any, warehouse: Path) -> Iterator[Row]:
+    """Yield the rows of a query, on Spark.
 
     Raises:
         InvalidInputError: it is no query of these tables.
-        UnavailableError: Java does not start.
     """
-    from headrace.spark.dataframes import query_rows
+    from headrace.spark.dataframes import query_rows, register_tables
+    from headrace.warehouse.table import missing_tables
+
+    failed = register_tables(spark, warehouse)
+    try:
+        yield from query_rows(spark, query)
+    except InvalidInputError as error:
+        raise InvalidInputError(missing_tables(error.message, failed)) from error
+
+
+def _session(settings: Settings) -> Any:
     from headrace.spark.sessions import build_session
 
     log = settings.home / "spark" / "spark.log"
-    spark = build_session(settings.spark.master, "headrace", log, settings.spark.conf)
-    yield from query_rows(spark, settings.warehouse_dir, query)
+    return build_session(settings.spark.master, "headrace", log, settings.spark.conf)
 
 
 app = typer.Typer(
@@ -303,7 +312,7 @@ def sql(
     """
     settings = settings_of(home, config, overrides)
     if engine == "spark":
-        rows = on_spark(query, settings)
+        rows = on_spark(query, _session(settings), settings.warehouse_dir)
     else:
         rows = on_duckdb(query, settings.warehouse_dir)
     if as_json:
