@@ -14,7 +14,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from headrace.bus.compaction import WrittenCompaction, changed_meanwhile
-from headrace.bus.index_files import EraFencedError, IndexEnd, IndexFiles
+from headrace.bus.index_files import EraFencedError, IndexEnd, IndexFiles, Publish
 from headrace.bus.index_table import NO_PRODUCER, Entries, Entry, IndexView, segment_begins
 from headrace.bus.log import (
     BusContext,
@@ -202,7 +202,7 @@ class Appender:
                     raise
                 raise CorruptDataError(f"{self._index.folder} has lost index files") from error
 
-    def replace(self, draft: WrittenCompaction) -> None:
+    def replace(self, draft: WrittenCompaction, publish: Publish) -> None:
         """Let compacted entries stand for the beginning of the partition.
 
         1. Give the new segments their names. 2. Begin an index file that has the entries; this is
@@ -210,23 +210,31 @@ class Appender:
         files. What a crash leaves of 1 before 2, the next compaction removes, and what it leaves
         of 3 and 4, the next appender.
 
+        Args:
+            draft: what is written.
+            publish: creates the index file of step 2, unless a hold came between.
+
         Raises:
-            CompactionStoppedError: the partition was trimmed meanwhile, or this process kept out;
-                nothing has changed.
+            CompactionStoppedError: a hold was set meanwhile, the partition was trimmed or compacted
+                by others, or this process kept out; nothing has changed.
         """
         try:
-            self._replace(draft)
-        except EraFencedError:
+            self._replace(draft, publish)
+        except (EraFencedError, SegmentReplacedError):
             raise changed_meanwhile(self._index.stream) from None
 
-    def _replace(self, draft: WrittenCompaction) -> None:
+    def _replace(self, draft: WrittenCompaction, publish: Publish) -> None:
         with self._locked():
             index = self._index
             before = index.known()
-            if before.begin != draft.view.begin:
+            if (before.begin, before.holder) != (draft.view.begin, draft.view.holder):
                 raise changed_meanwhile(index.stream)
             for temporary, path in draft.files:
-                self._files.rename(temporary, path)
+                try:
+                    self._files.rename(temporary, path)
+                except FileNotFoundError as error:  # who compacts now has removed it
+                    index.check_there(error)
+                    raise changed_meanwhile(index.stream) from error
                 fault("compact.segment_named")
             if self._settings.fsync is not Fsync.NEVER:
                 self._files.sync_folder(index.folder)
@@ -235,7 +243,12 @@ class Appender:
             size += sum(entry.length for entry in draft.entries)
             named = {(entry.segment, entry.nonce) for entry in draft.entries}
             gone = _segments(before, draft.outcome.upto) - named
-            self._begin_index(before.begin, (rows, size), draft.entries)
+            try:
+                self._begin_index(before.begin, (rows, size), draft.entries, publish)
+            except (EraFencedError, SegmentReplacedError):
+                for _, path in draft.files:
+                    self._files.remove(path)
+                raise
             fault("compact.written")
             for segment, nonce in sorted(gone):
                 self._files.remove(index.folder / segment_name(segment, nonce))
@@ -495,7 +508,11 @@ class Appender:
         return index.end(self._era)
 
     def _begin_index(
-        self, begin: int, kept: tuple[int, int], compacted: Sequence[Entry] = ()
+        self,
+        begin: int,
+        kept: tuple[int, int],
+        compacted: Sequence[Entry] = (),
+        publish: Publish | None = None,
     ) -> None:
         """Close the index file and begin the next one; see ``IndexFiles.begin``."""
         index = self._index
@@ -506,7 +523,7 @@ class Appender:
             index.refresh()
         if end.number >= 0 and self._settings.fsync is not Fsync.NEVER:
             self._sync_once(path)
-        index.begin(self._era, begin, kept, compacted)
+        index.begin(self._era, begin, kept, compacted, publish)
 
     def _sync(self, file: AppendFile) -> None:
         if self._settings.fsync is Fsync.INTERVAL:

@@ -41,9 +41,10 @@ from headrace.bus.log import (
 from headrace.bus.options import BusOptions, Fsync
 from headrace.bus.spec import Compacted
 from headrace.bus.stream_stores import CompactionPinStore, StreamSettings
+from headrace.clock import Deadline
 from headrace.errors import UnavailableError
 from headrace.faults import fault
-from headrace.files import Bytes, Files, take_lock
+from headrace.files import PAUSE_MOST_S, Bytes, Files, take_lock
 from headrace.records.keys import encode_columns
 from headrace.records.schema import event_times
 from headrace.records.xxh64 import UInt64s
@@ -399,9 +400,7 @@ class StreamCompactor:
     def compact(self, partition: int) -> Compacted:
         """Compact a partition as far as may be, after any compaction that is under way."""
         order = self._order()._replace(wait_s=self._options.lock_timeout_s)
-        return self._log(partition).compact(
-            order, partial(self._limit, partition, order), self._holds
-        )
+        return self._log(partition).compact(order, partial(self._limit, partition, order))
 
     def note(self, partition: int, size: int) -> bool:
         """Count bytes that were appended; says whether a compaction may be due by now.
@@ -420,7 +419,7 @@ class StreamCompactor:
         view = log.view()
         with contextlib.suppress(CompactionStoppedError, SegmentReplacedError):  # another does it
             if is_compaction_due(view, partial(limit, view), self._options.compact_bytes):
-                log.compact(order, limit, self._holds)
+                log.compact(order, limit)
 
     def _limit(self, partition: int, order: CompactionRequest, view: IndexView) -> int:
         held = self._holds.lowest(partition, order.now_ms, order.settings.hold_ms)
@@ -433,6 +432,7 @@ class StreamCompactor:
 
 
 _PREFIX = ".compact-"
+_LOCK = "compact.lock"
 
 
 class _Segment:
@@ -476,8 +476,8 @@ class WrittenCompaction(NamedTuple):
 def changed_meanwhile(stream: str) -> CompactionStoppedError:
     """Return the error of a compaction that came too late."""
     return CompactionStoppedError(
-        f"while stream {stream!r} was compacted it was trimmed, or a reader began to hold it; "
-        "nothing was changed, compact again",
+        f"while stream {stream!r} was compacted it was trimmed, or compacted by others, or a reader "
+        "began to hold it; nothing was changed, compact again",
         stream=stream,
     )
 
@@ -490,33 +490,63 @@ class CompactionWriter:
         folder: its folder.
         partition: its number.
         parts: settings, time and files.
-        wait_s: longest wait for another compaction.
+        order: what is wanted, and how long to wait for another compaction.
     """
 
     def __init__(
-        self, log: Log, folder: Path, partition: int, parts: BusContext, wait_s: float
+        self, log: Log, folder: Path, partition: int, parts: BusContext, order: CompactionRequest
     ) -> None:
-        self._wait_s = wait_s
+        self._order = order
         self._log, self._folder, self._partition = log, folder, partition
         self._settings, self._clock, self._files = parts.settings, parts.clock, parts.files
         self._lock = -1
         self._written: list[Path] = []
 
     def __enter__(self) -> CompactionWriter:
-        """Take the lock, and remove what a compaction that died has left.
+        """Take the lock, and remove what a compaction that died, or is frozen, has left.
+
+        The lock only saves work: of several compactions at once the first one counts. Who has it
+        touches it now and then. One that has not for ``seal_after_s`` is frozen: the next lock is
+        taken.
 
         Raises:
             CompactionStoppedError: another process compacts the partition.
         """
-        path = self._folder / "compact.lock"
-        self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        if not take_lock(self._lock, self._clock, self._wait_s):
+        deadline = Deadline(self._clock, self._order.wait_s)
+        silence, seen, is_alive = deadline, (-1, 0), False
+        while not self._take_lock():
+            number, touched_ns = self._number, os.fstat(self._lock).st_mtime_ns
             os.close(self._lock)
-            raise CompactionStoppedError(f"another process compacts {self._folder}; wait for it")
+            if seen != (number, touched_ns):
+                is_alive = seen[0] == number
+                seen = number, touched_ns
+                silence = Deadline(self._clock, self._settings.seal_after_s)
+            if silence.expired:
+                os.close(self._open_lock(number + 1))
+            elif self._order.stopped() or (is_alive and deadline.expired):
+                raise CompactionStoppedError(
+                    f"another process compacts {self._folder}; wait for it"
+                )
+            else:
+                self._clock.sleep(PAUSE_MOST_S)
         for name in os.listdir(self._folder):
             if name.startswith(_PREFIX):
                 self._files.remove(self._folder / name)
         return self
+
+    def _take_lock(self) -> bool:
+        names = [name for name in self._files.names(self._folder) if name.startswith(_LOCK)]
+        self._number = max(0, len(names) - 1)
+        self._lock = self._open_lock(self._number)
+        return take_lock(self._lock, self._clock, 0)
+
+    def _open_lock(self, number: int) -> int:
+        path = self._folder / (f"{_LOCK}-{number:06d}" if number else _LOCK)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def _is_stopped(self) -> bool:
+        os.utime(self._lock)
+        return self._order.stopped()
 
     def __exit__(
         self,
@@ -531,25 +561,22 @@ class CompactionWriter:
         finally:
             os.close(self._lock)
 
-    def draft(
-        self, order: CompactionRequest, limit: Callable[[IndexView], int]
-    ) -> WrittenCompaction:
+    def draft(self, limit: Callable[[IndexView], int]) -> WrittenCompaction:
         """Write the segments of a compaction, durably.
 
         Args:
-            order: what is wanted.
             limit: tells up to which offset.
 
         Raises:
-            CompactionStoppedError: the partition was trimmed meanwhile.
+            CompactionStoppedError: the partition was trimmed, or compacted by others, meanwhile.
             UnavailableError: the disk failed; nothing has changed.
         """
-        view = self._log.view()
-        upto = limit(view)
-        compaction = Compaction(self._log, view, upto, order)
+        order = self._order._replace(stopped=self._is_stopped)
         try:
+            view = self._log.view()
+            compaction = Compaction(self._log, view, limit(view), order)
             entries, files = self._write(compaction, order)
-        except OffsetGoneError as error:
+        except (OffsetGoneError, SegmentReplacedError) as error:
             raise changed_meanwhile(order.spec.name) from error
         except OSError as error:
             raise UnavailableError(

@@ -329,6 +329,7 @@ class FileStream(LogStream):
             bus.parts.files.read(incarnation.file), str(incarnation.file)
         )
         settings = SettingsFiles(folder, bus.parts.files, bus.parts.clock)
+        holds = CompactionPinFiles(folder, bus.parts.files, bus.parts.clock, bus.parts.fences)
 
         def make_log(partition: int) -> FileLog:
             return FileLog(
@@ -339,9 +340,9 @@ class FileStream(LogStream):
                 maps=bus.maps,
                 open_logs=bus.open_logs,
                 settings=settings,
+                holds=holds,
             )
 
-        holds = CompactionPinFiles(folder, bus.parts.files, bus.parts.clock, bus.parts.fences)
         super().__init__(spec, identity, make_log, bus.parts, settings, holds)
         self._check_partitions_known()
 

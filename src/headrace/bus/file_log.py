@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from headrace.bus.appender import Appender
-from headrace.bus.compaction import CompactionWriter, changed_meanwhile
+from headrace.bus.compaction import CompactionWriter
 from headrace.bus.index_files import IndexFiles
 from headrace.bus.index_table import Entry, IndexView
 from headrace.bus.log import (
@@ -30,7 +30,7 @@ from headrace.bus.log import (
     segment_name,
 )
 from headrace.bus.spec import Appended, Compacted, Fence, stream_removed
-from headrace.bus.stream_stores import CompactionPinStore, SettingsStore
+from headrace.bus.stream_stores import CompactionPinFiles, SettingsStore
 from headrace.errors import ClosedError, CorruptDataError
 from headrace.files import Bytes, Files
 
@@ -159,6 +159,7 @@ class FileLog(Log):
         maps: kept for all partitions of the bus.
         open_logs: which partitions have files open.
         settings: of the stream.
+        holds: of the stream's readers.
     """
 
     def __init__(
@@ -171,12 +172,13 @@ class FileLog(Log):
         maps: SegmentMapCache,
         open_logs: OpenLogCache,
         settings: SettingsStore,
+        holds: CompactionPinFiles,
     ) -> None:
         self._place = place
         self._parts = parts
         self._maps = maps
         self._open_logs = open_logs
-        self._settings = settings
+        self._settings, self._holds = settings, holds
         self._cut = 0, 0
         self._index = IndexFiles(parts.files, place, partition, stream, parts.clock)
         self._lock = threading.Lock()
@@ -241,24 +243,25 @@ class FileLog(Log):
         with self._opened(fence) as appender:
             return appender.trim(before_offset, settings, fence)
 
-    def compact(
-        self, order: CompactionRequest, limit: Callable[[IndexView], int], holds: CompactionPinStore
-    ) -> Compacted:
+    def compact(self, order: CompactionRequest, limit: Callable[[IndexView], int]) -> Compacted:
         """Keep of the rows up to an offset only the last one of each key, in one step."""
         self._check_process()
         place = self.folder, self._index.partition
         with (
             self._compacting,  # others of this process are waited for without a deadline
-            CompactionWriter(self, *place, self._parts, order.wait_s) as compactor,
+            CompactionWriter(self, *place, self._parts, order) as compactor,
         ):
-            draft = compactor.draft(order, limit)
-            if not draft.entries:
-                return draft.outcome
-            with holds.locked():
-                if limit(draft.view) < draft.outcome.upto:
-                    raise changed_meanwhile(self._index.stream)
+            draft = compactor.draft(limit)
+
+            def publish(path: Path, data: bytes) -> bool:
+                upto = draft.outcome.upto
+                return self._holds.publish(
+                    path, data, self._index.partition, lambda: limit(draft.view) >= upto
+                )
+
+            if draft.entries:
                 with self._opened() as appender:
-                    appender.replace(draft)
+                    appender.replace(draft, publish)
         return draft.outcome
 
     def flush(self) -> None:

@@ -16,10 +16,10 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from headrace.bus.index_history import (
     SEALS,
@@ -52,6 +52,7 @@ from headrace.faults import fault
 from headrace.files import Files
 
 RESTARTS = 500
+Publish: TypeAlias = Callable[[Path, bytes], bool]
 
 
 class _DroppedError(Exception):
@@ -137,8 +138,9 @@ class IndexFiles:
         """Return what is known without a look at the disk."""
         table = self.table
         if not self.is_whole:
-            return table.view()
-        return table.view(OlderEntries(self.history, self.number, self.holder, table.compacted))
+            return table.view(None, self.holder)
+        older = OlderEntries(self.history, self.number, self.holder, table.compacted)
+        return table.view(older, self.holder)
 
     def end(self, era: int) -> IndexEnd:
         """Return where the next entry goes, for who has the lock of an era.
@@ -373,7 +375,12 @@ class IndexFiles:
         self.trimmed_in = self.holder = self.number
 
     def begin(
-        self, era: int, begin: int, kept: tuple[int, int], compacted: Sequence[Entry] = ()
+        self,
+        era: int,
+        begin: int,
+        kept: tuple[int, int],
+        compacted: Sequence[Entry] = (),
+        publish: Publish | None = None,
     ) -> None:
         """Begin the next file; the caller has read all of the one before.
 
@@ -382,13 +389,14 @@ class IndexFiles:
             begin: where the partition begins since.
             kept: rows and bytes from there on.
             compacted: entries that stand for what was before them; empty: as before.
+            publish: creates the file; says whether it did.
 
         Raises:
-            SealedOutError: another era has begun.
+            EraFencedError: another era has begun, or the file was not created.
         """
         with self._lock:
             header = self._bare(OPENING, self.number + 1, era)._replace(length=self.entries)
-            if self.era != era or not self._publish(header, begin, kept, compacted):
+            if self.era != era or not self._publish(header, begin, kept, compacted, publish):
                 raise EraFencedError
             self._refresh(is_due=True)
 
@@ -463,14 +471,23 @@ class IndexFiles:
         )
 
     def _publish(
-        self, header: Entry, begin: int, kept: tuple[int, int], compacted: Sequence[Entry] = ()
+        self,
+        header: Entry,
+        begin: int,
+        kept: tuple[int, int],
+        compacted: Sequence[Entry] = (),
+        publish: Publish | None = None,
     ) -> bool:
         own = self.table.entries
         if not self.is_whole:  # then those of older files are in memory, too
             own = own[max(0, len(own) - self.own) :]
         summary = AppendSummary.of(own)
         data = encode_opening(header, self.table, summary, begin, kept, compacted, self.holder)
-        won = self._files.publish(self.path_of(header.position), data, self._clock.new_id())
+        path = self.path_of(header.position)
+        if publish is None:
+            won = self._files.publish(path, data, self._clock.new_id())
+        else:
+            won = publish(path, data)
         if self.number < 0:
             return won and self.history.numbers() == [header.position]
         # Else the name was free because others had used and dropped it: a stray.

@@ -260,7 +260,7 @@ class IndexView(NamedTuple):
     with the next offset of each; older ones are read by ``older``, by whose methods some of these
     raise ``SegmentReplacedError`` once the partition was trimmed or compacted: take a new view.
     ``first`` is the offset at which those in memory begin, ``older_rows`` and ``older_bytes`` are
-    kept before it.
+    kept before it. ``holder`` is the number of the index file that has the compacted entries.
     """
 
     begin: int
@@ -272,6 +272,7 @@ class IndexView(NamedTuple):
     older_rows: int
     older_bytes: int
     older: EntryHistory | None
+    holder: int
 
     @property
     def stored(self) -> tuple[int, int]:
@@ -501,7 +502,7 @@ class EntryTable:
             grown[: self.count] = old[: self.count]
             setattr(self, name, grown)
 
-    def view(self, older: EntryHistory | None = None) -> IndexView:
+    def view(self, older: EntryHistory | None = None, holder: int = -1) -> IndexView:
         """Return what is known now."""
         entries = self._entries[: self.count]
         return IndexView(
@@ -514,6 +515,7 @@ class EntryTable:
             self.rows,
             self.bytes,
             older,
+            holder,
         )
 
 

@@ -41,7 +41,7 @@ from headrace.bus.spec import (
     SchemaVersions,
     StreamSpec,
 )
-from headrace.bus.stream_stores import CompactionPinStore, FenceStore, StreamSettings
+from headrace.bus.stream_stores import FenceStore, StreamSettings
 from headrace.clock import Clock
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.files import Bytes, Files
@@ -268,15 +268,12 @@ class Log(ABC):
         """
 
     @abstractmethod
-    def compact(
-        self, order: CompactionRequest, limit: Callable[[IndexView], int], holds: CompactionPinStore
-    ) -> Compacted:
+    def compact(self, order: CompactionRequest, limit: Callable[[IndexView], int]) -> Compacted:
         """Keep of the rows up to an offset only the last one of each key, in one step.
 
         Args:
             order: what is wanted.
-            limit: tells the offset; asked again before it counts, while no hold can be set.
-            holds: of the stream.
+            limit: tells the offset; asked again before it counts, which no hold can overtake.
 
         Raises:
             CompactionStoppedError: nothing was compacted.

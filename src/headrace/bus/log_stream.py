@@ -398,7 +398,11 @@ class LogStream(Stream):
     def holds(self) -> dict[str, tuple[int, ...]]:
         """Return what readers hold; see ``Stream.holds``."""
         self._check_there()
-        return {reader: hold.offsets for reader, hold in self._holds.all().items()}
+        found: dict[str, tuple[int, ...]] = {}
+        for hold in self._holds.all():
+            others = found.get(hold.reader, hold.offsets)
+            found[hold.reader] = tuple(map(min, zip(hold.offsets, others, strict=False)))
+        return found
 
     def _views(self) -> list[IndexView]:
         return [log.view() for log in self._partitions()]

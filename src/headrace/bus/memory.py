@@ -42,7 +42,6 @@ from headrace.bus.spec import (
     unknown_stream,
 )
 from headrace.bus.stream_stores import (
-    CompactionPinStore,
     MemoryCompactionPins,
     MemoryFences,
     MemorySettings,
@@ -93,8 +92,14 @@ class MemoryLog(Log):
     """A partition in memory: the same frames and index entries as on disk, without files."""
 
     def __init__(
-        self, stream: str, partition: int, parts: BusContext, settings: SettingsStore
+        self,
+        stream: str,
+        partition: int,
+        parts: BusContext,
+        settings: SettingsStore,
+        holds: MemoryCompactionPins,
     ) -> None:
+        self._holds = holds
         self._stream = stream
         self._partition = partition
         self._settings = settings
@@ -203,11 +208,9 @@ class MemoryLog(Log):
             self._forget()
         return entries
 
-    def compact(
-        self, order: CompactionRequest, limit: Callable[[IndexView], int], holds: CompactionPinStore
-    ) -> Compacted:
+    def compact(self, order: CompactionRequest, limit: Callable[[IndexView], int]) -> Compacted:
         """Keep of the rows up to an offset only the last one of each key, in one step."""
-        with holds.locked(), self._lock:
+        with self._holds.lock, self._lock:
             view = self._table.view()
             upto = limit(view)
             compaction = Compaction(self, view, upto, order)
@@ -249,9 +252,10 @@ class MemoryBus(Bus):
             check_existing_stream(found, spec, found.schemas.all, exist_ok)
             return found
         settings = MemorySettings()
+        holds = MemoryCompactionPins(self._parts.clock, self._parts.fences)
 
         def make_log(partition: int) -> MemoryLog:
-            made = MemoryLog(spec.name, partition, self._parts, settings)
+            made = MemoryLog(spec.name, partition, self._parts, settings, holds)
             self._logs[spec.name, partition] = made
             return made
 
@@ -261,7 +265,7 @@ class MemoryBus(Bus):
             make_log,
             self._parts,
             settings,
-            MemoryCompactionPins(self._parts.clock, self._parts.fences),
+            holds,
         )
         return self._streams[spec.name]
 

@@ -12,13 +12,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -359,8 +356,9 @@ NOT_PINNED = 2**63 - 1
 
 
 class CompactionPin(NamedTuple):
-    """What one reader holds: an offset of each partition, and when it said so."""
+    """What a reader holds: an offset of each partition, and when it said so."""
 
+    reader: str
     offsets: tuple[int, ...]
     at_ms: int
 
@@ -369,16 +367,12 @@ class CompactionPinStore(ABC):
     """The holds of a stream. Safe for many threads and processes."""
 
     @abstractmethod
-    def locked(self) -> AbstractContextManager[None]:
-        """Keep holds from being set or released meanwhile; a compaction counts inside."""
-
-    @abstractmethod
-    def all(self) -> dict[str, CompactionPin]:
-        """Return the hold of each reader."""
+    def all(self) -> list[CompactionPin]:
+        """Return what readers hold; of several of one reader, all count."""
 
     @abstractmethod
     def set(self, reader: str, offsets: Sequence[int], fence: Fence | None) -> None:
-        """Replace the hold of a reader, durably; no compaction goes on meanwhile.
+        """Replace the hold of a reader, durably; no compaction counts after it that ignores it.
 
         Raises:
             NotOwnerError: it is asked for a job that was taken over.
@@ -397,7 +391,7 @@ class CompactionPinStore(ABC):
         return min(
             (
                 hold.offsets[partition]
-                for hold in self.all().values()
+                for hold in self.all()
                 if partition < len(hold.offsets) and hold.at_ms + hold_ms > now_ms
             ),
             default=NOT_PINNED,
@@ -409,77 +403,66 @@ class MemoryCompactionPins(CompactionPinStore):
 
     def __init__(self, clock: Clock, fences: FenceStore) -> None:
         self._clock, self._fences = clock, fences
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        """Keeps holds from being set; a compaction counts with it."""
         self._holds: dict[str, CompactionPin] = {}
 
-    def locked(self) -> AbstractContextManager[None]:
-        """Keep holds from being set or released meanwhile."""
-        return self._locked()
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        with self._lock:
-            yield
-
-    def all(self) -> dict[str, CompactionPin]:
-        """Return the hold of each reader."""
-        with self._lock:
-            return dict(self._holds)
+    def all(self) -> list[CompactionPin]:
+        """Return what readers hold."""
+        with self.lock:
+            return list(self._holds.values())
 
     def set(self, reader: str, offsets: Sequence[int], fence: Fence | None) -> None:
         """Replace the hold of a reader."""
         check_name(reader)
-        with self._lock:
+        with self.lock:
             self._fences.check(fence)
-            self._holds[reader] = CompactionPin(tuple(offsets), self._clock.now_ms())
+            self._holds[reader] = CompactionPin(reader, tuple(offsets), self._clock.now_ms())
 
     def release(self, reader: str, fence: Fence | None) -> None:
         """Forget the hold of a reader, if it has one."""
-        with self._lock:
+        with self.lock:
             self._fences.check(fence)
             self._holds.pop(reader, None)
 
 
 class CompactionPinFiles(CompactionPinStore):
-    """The files ``holds/<reader>.json`` of a stream's folder, under one lock of their own."""
+    """The files ``holds/<reader>~<unique>.json`` of a stream; the lowest of a reader counts.
+
+    No lock is needed that a frozen process could keep. A file is created once, and removed by those
+    that had listed it before their fence was compared: a process of an older generation, whenever
+    it wakes up, may add a hold, but removes none of its successor. A compaction counts by a link of
+    a file ``~<partition>-<unique>`` of this folder, which who sets a hold removes.
+    Former versions wrote ``<reader>.json``.
+    """
 
     def __init__(self, folder: Path, files: Files, clock: Clock, fences: FenceStore) -> None:
         self._folder, self._files, self._clock = folder / "holds", files, clock
         self._fences = fences
 
-    def locked(self) -> AbstractContextManager[None]:
-        """Keep holds from being set or released meanwhile."""
-        return self._locked()
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        self._folder.mkdir(exist_ok=True)
-        descriptor = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
-
-    def all(self) -> dict[str, CompactionPin]:
-        """Return the hold of each reader.
+    def all(self) -> list[CompactionPin]:
+        """Return what readers hold.
 
         Raises:
             CorruptDataError: a file is damaged.
         """
-        found = {}
-        for name in self._files.names(self._folder):
-            if name.endswith(".json"):
-                path = self._folder / name
-                with contextlib.suppress(FileNotFoundError):  # released meanwhile
-                    content = verified_json(self._files.read(path), str(path), PIN_FORMAT)
-                    found[content["reader"]] = CompactionPin(
-                        tuple(content["offsets"]), content["at_ms"]
-                    )
-        return found
+        while True:
+            try:
+                return [self._read(path) for path in self._paths() if path.suffix == ".json"]
+            except FileNotFoundError:  # its reader has another one by now
+                continue
+
+    def _read(self, path: Path) -> CompactionPin:
+        content = verified_json(self._files.read(path), str(path), PIN_FORMAT)
+        return CompactionPin(content["reader"], tuple(content["offsets"]), content["at_ms"])
 
     def set(self, reader: str, offsets: Sequence[int], fence: Fence | None) -> None:
-        """Replace the hold of a reader, durably."""
+        """Replace the hold of a reader, durably.
+
+        1. List the files of the reader. 2. Create another one. 3. Remove the files of compactions
+        that are about to count, for they may not have seen it. 4. Compare the fence. 5. Remove the
+        files of step 1; not before step 3, so that each compaction meets one or the other.
+        """
         check_name(reader)
         content = {
             "format": PIN_FORMAT,
@@ -487,16 +470,66 @@ class CompactionPinFiles(CompactionPinStore):
             "offsets": list(offsets),
             "at_ms": self._clock.now_ms(),
         }
-        with self.locked():
+        before = self._of(reader)
+        self._make_folder()
+        is_made = False
+        while not is_made:
+            unique = self._clock.new_id()
+            path = self._folder / f"{reader}~{unique}.json"
+            is_made = self._files.publish(path, signed_json(content), unique)
+        self._remove(self._paths("~"))
+        try:
             self._fences.check(fence)
-            path = self._folder / f"{reader}.json"
-            self._files.replace(path, signed_json(content), self._clock.new_id())
+        except NotOwnerError:
+            self._files.remove(path)
+            raise
+        self._remove(before)
 
     def release(self, reader: str, fence: Fence | None) -> None:
         """Forget the hold of a reader, if it has one."""
         check_name(reader)
-        path = self._folder / f"{reader}.json"
-        if path.exists():
-            with self.locked():
-                self._fences.check(fence)
-                self._files.remove(path)
+        before = self._of(reader)
+        self._fences.check(fence)
+        self._remove(before)
+
+    def publish(
+        self, path: Path, data: bytes, partition: int, may_count: Callable[[], bool]
+    ) -> bool:
+        """Create the file by which a compaction counts, durably, unless a hold is in its way.
+
+        1. Write it into this folder. 2. Ask ``may_count``, which looks at the holds. 3. Link it to
+        ``path``. A hold that is set after step 2 removes the file of step 1, so 3 fails.
+
+        Returns:
+            Whether it was created; not if ``path`` is there, nor if a hold was set meanwhile.
+        """
+        self._make_folder()
+        self._remove(self._paths(f"~{partition}-"))  # of compactions that died
+        draft = self._folder / f"~{partition}-{self._clock.new_id()}"
+        self._files.write_new(draft, [data])
+        try:
+            if not may_count():
+                return False
+            self._files.link(draft, path)
+        except (FileExistsError, FileNotFoundError):
+            return False
+        finally:
+            self._files.remove(draft)
+        return True
+
+    def _make_folder(self) -> None:
+        if not self._folder.is_dir():
+            self._folder.mkdir(exist_ok=True)
+            self._files.sync_folder(self._folder.parent)
+
+    def _paths(self, begin: str = "") -> list[Path]:
+        names = self._files.names(self._folder)
+        return [self._folder / name for name in names if name.startswith(begin)]
+
+    def _of(self, reader: str) -> list[Path]:
+        found = self._paths(reader)
+        return [path for path in found if path.name.removesuffix(".json").split("~")[0] == reader]
+
+    def _remove(self, paths: Sequence[Path]) -> None:
+        for path in paths:
+            self._files.remove(path)

@@ -70,8 +70,9 @@ class CompactionPins:
             offsets = _offsets(plan, state, name, stream.spec.partitions)
             if self._is_due(stream, offsets, self._held[stream.identity]):
                 fault("hold.due")
+                begun = self._clock.monotonic()  # a hold is as old as the beginning of its call
                 stream.hold(self._job, offsets, fence=fence)
-                self._held[stream.identity] = _Pin(offsets, self._clock.monotonic())
+                self._held[stream.identity] = _Pin(offsets, begun)
 
     def _is_due(self, stream: Stream, offsets: list[int], held: _Pin | None) -> bool:
         if held is None or len(held.offsets) != len(offsets):
