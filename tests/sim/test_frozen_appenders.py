@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.support.faults import SteppedFiles
+from tests.support.faults import Died, SteppedFiles, Turns
 from tests.support.homes import unpack
 
 from headrace.bus import (
@@ -40,10 +40,6 @@ OPTIONS = BusOptions(
 )
 COMPACTED = replace(OPTIONS, segment_bytes=3000)
 Step = Callable[[], None]
-
-
-class Died(BaseException):
-    """Raised where a process dies; nothing may catch it."""
 
 
 class World:
@@ -310,32 +306,6 @@ def test_one_that_was_kept_out_writes_while_the_one_that_kept_it_out_does(
             world.look(fresh.stream("s"))
             assert set(world.answered) == world.asked
     assert count[0] > 3
-
-
-class Turns:
-    """Lets one of several threads run at a time, and hands over at steps by chance."""
-
-    def __init__(self, dice: random.Random, actors: int) -> None:
-        self._dice, self._left = dice, list(range(actors))
-        self._turn, self._changed = 0, threading.Condition()
-        self.handed_over = 0
-
-    def step(self, me: int, *, is_over: bool = False) -> None:
-        """Maybe let others run first; ``is_over``: this one needs no turn any more."""
-        with self._changed:
-            if is_over:
-                self._left.remove(me)
-            if self._left and (is_over or self._dice.random() < 0.15):
-                self._turn = self._dice.choice(self._left)
-                self.handed_over += 1
-                self._changed.notify_all()
-            if not is_over:
-                self.wait(me)
-
-    def wait(self, me: int) -> None:
-        """Return when it is the turn of one."""
-        with self._changed:
-            assert self._changed.wait_for(lambda: self._turn == me, timeout=60)
 
 
 def _interleaved_run(root: Path, seed: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import random
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -25,7 +26,9 @@ from headrace.state.segment_writer import SegmentWriter
 from headrace.testing import TestDriver
 
 __all__ = [
+    "Died",
     "SteppedFiles",
+    "Turns",
     "answer_posts",
     "before_sources_open",
     "cut_reports",
@@ -41,6 +44,36 @@ __all__ = [
     "standbys_beside_their_tasks",
     "wait_at_the_start",
 ]
+
+
+class Died(BaseException):
+    """Raised where a process dies; nothing may catch it."""
+
+
+class Turns:
+    """Lets one of several threads run at a time, and hands over at steps by chance."""
+
+    def __init__(self, dice: random.Random, actors: int) -> None:
+        self._dice, self._left = dice, list(range(actors))
+        self._turn, self._changed = 0, threading.Condition()
+        self.handed_over = 0
+
+    def step(self, me: int, *, is_over: bool = False) -> None:
+        """Maybe let others run first; ``is_over``: this one needs no turn any more."""
+        with self._changed:
+            if is_over:
+                self._left.remove(me)
+            if self._left and (is_over or self._dice.random() < 0.15):
+                self._turn = self._dice.choice(self._left)
+                self.handed_over += 1
+                self._changed.notify_all()
+            if not is_over:
+                self.wait(me)
+
+    def wait(self, me: int) -> None:
+        """Return when it is the turn of one."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._turn == me, timeout=60)
 
 
 class SteppedFiles(Files):
@@ -76,6 +109,10 @@ class SteppedFiles(Files):
     def link(self, temporary: Path, path: Path, *, durable: bool = True) -> None:
         self._step()
         super().link(temporary, path, durable=durable)
+
+    def read(self, path: Path) -> bytes:
+        self._step()
+        return super().read(path)
 
     def names(self, folder: Path | str) -> list[str]:
         found = super().names(folder)
