@@ -75,7 +75,12 @@ def test_all_that_was_there_stays_when_more_is_appended(golden: Golden) -> None:
         plain = bus.stream("plain")
         grown = [stored.rows for stored in plain.stored()]
         assert grown == [45 * 3 + old[0] for old in before["plain"]["stored"]]
-        assert bus.stream("prices").holds() == {"reader": (70,)}
+        held = bus.stream("prices")
+        assert held.holds() == {"reader": (70,)}
+        held.hold("reader", [71])
+        assert held.holds() == {"reader": (71,)}
+        held.release("reader")
+        assert held.holds() == {}
 
 
 def test_sequences_of_before_are_still_known(golden: Golden) -> None:

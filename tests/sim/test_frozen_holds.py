@@ -42,7 +42,7 @@ class World:
         self.low: dict[str, int] = {}
         self.bus = FileBus(root, OPTIONS)
         self.stream = self.bus.create(SPEC)
-        self.append(9)
+        self.append(12)
 
     def actor(self, step: Callable[[], None]) -> FileBus:
         return FileBus(self.root, OPTIONS, files=SteppedFiles(step))
@@ -163,8 +163,8 @@ def _compact(world: World, bus: FileBus, fence: Fence) -> None:
 
 
 ACTS: dict[str, Act] = {
-    "renew": lambda world, bus, fence: world.hold(bus, fence, 6),
-    "go back": lambda world, bus, fence: world.hold(bus, fence, 1),
+    "renew": lambda world, bus, fence: world.hold(bus, fence, 10),
+    "go back": lambda world, bus, fence: world.hold(bus, fence, 4),
     "release": lambda world, bus, fence: world.hold(bus, fence),
     "compact": _compact,
 }
@@ -174,7 +174,7 @@ def _successor(world: World) -> None:
     """The job runs elsewhere, from an offset between those that its former drivers ask for."""
     fence = world.take_over("job")
     with FileBus(world.root, OPTIONS) as bus:
-        for offset in (3, 4):
+        for offset in (6, 8):
             world.hold(bus, fence, offset)
             world.append(2)
             world.compact(bus)
@@ -197,10 +197,10 @@ def _other(world: World) -> None:
     """Another job renews its hold, lets rows be compacted, and goes back."""
     fence = Fence("other", world.newest["other"])
     with FileBus(world.root, OPTIONS) as bus:
-        world.hold(bus, fence, 8)
+        world.hold(bus, fence, 11)
         world.compact(bus)
         world.append(1)
-        world.hold(bus, fence, 2)
+        world.hold(bus, fence, 3)
         world.compact(bus)
     world.look()
 
@@ -214,8 +214,8 @@ def _idle(world: World) -> None:
 def _prepared(root: Path) -> tuple[World, Fence]:
     world = World(root)
     fence = world.take_over("job")
-    world.hold(world.bus, fence, 3)
-    world.hold(world.bus, world.take_over("other"), 5)
+    world.hold(world.bus, fence, 8)
+    world.hold(world.bus, world.take_over("other"), 9)
     return world, fence
 
 
@@ -316,7 +316,7 @@ def _anything(world: World, bus: FileBus, dice: random.Random) -> None:
     reader = dice.choice(["job", "other"])
     fence, offset = world.take_over(reader), dice.randrange(world.rows)
     for _ in range(3):
-        if world.newest[reader] == fence.generation:
+        if dice.random() < 0.3:
             world.append(1)
         world.hold(bus, fence, offset if dice.random() < 0.9 else NOTHING)
         offset += dice.randrange(3)

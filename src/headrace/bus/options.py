@@ -44,8 +44,8 @@ class BusOptions:
             compact it; there must also be as many as compacted ones.
         index_entries: appends in an index file before a new one begins.
         lock_timeout_s: longest wait for other processes that append to the partition.
-        seal_after_s: wait after which a process that has the lock of a partition, and appends
-            nothing, is kept out; it appends again when it wakes up.
+        seal_after_s: wait after which a process that has the lock of a partition, and appends or
+            compacts nothing, is kept out; it appends again when it wakes up.
         open_partitions: partitions whose files an appender keeps open.
         open_segments: segments that readers keep mapped.
     """

@@ -422,6 +422,19 @@ def test_a_damaged_hold_stops_compactions(tmp_path):
         assert stream.compact(0).upto == stream.ends()[0]
 
 
+def test_a_hold_under_the_name_of_former_versions_counts_until_the_next_one(tmp_path):
+    filled(tmp_path)
+    with FileBus(tmp_path, SMALL) as bus:
+        stream = bus.stream("s")
+        stream.hold("job", [3])
+        (path,) = tmp_path.glob("streams/s/holds/job~*.json")
+        path.rename(path.with_name("job.json"))
+        assert stream.compact(0).upto <= 3
+        stream.hold("job", [40])
+        assert stream.holds() == {"job": (40,)}
+        assert 3 < stream.compact(0).upto <= 40
+
+
 class WaitingClock(ManualClock):
     """Does something, once, while somebody waits."""
 
@@ -456,6 +469,38 @@ def test_columns_that_come_while_a_compaction_waits_are_kept(tmp_path):
             clock.advance(10)
         notes = {key: row["note"] for key, row in latest(found(stream)).items()}
         assert (notes[1], notes[99]) == ("of 1", "of 99")
+
+
+class TouchingClock(ManualClock):
+    """Touches a file, if any, while somebody waits."""
+
+    touched: int | None = None
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        if self.touched is not None:
+            at_ns = os.fstat(self.touched).st_mtime_ns + 1
+            os.utime(self.touched, ns=(at_ns, at_ns))
+
+
+def test_a_compaction_waits_for_one_that_is_at_work_and_not_for_a_frozen_one(tmp_path):
+    """One that is at work touches its lock."""
+    filled(tmp_path)
+    clock = TouchingClock()
+    with FileBus(tmp_path, SMALL, clock=clock) as bus:
+        stream = bus.stream("s")
+        path = tmp_path / "streams/s/p-00000/compact.lock"
+        lock = os.open(path, os.O_RDWR | os.O_CREAT)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        clock.touched, begun = lock, clock.monotonic()
+        with pytest.raises(CompactionStoppedError, match="another process compacts"):
+            stream.compact(0)
+        waited_s, clock.touched, begun = clock.monotonic() - begun, None, clock.monotonic()
+        assert SMALL.lock_timeout_s <= waited_s < SMALL.lock_timeout_s + 1
+        assert stream.compact(0).upto == stream.ends()[0]
+        waited_s = clock.monotonic() - begun
+        assert SMALL.seal_after_s <= waited_s < SMALL.seal_after_s + 1
+        os.close(lock)
 
 
 def test_a_compaction_that_a_trim_overtakes_is_told_so(tmp_path):
