@@ -476,8 +476,8 @@ class WrittenCompaction(NamedTuple):
 def changed_meanwhile(stream: str) -> CompactionStoppedError:
     """Return the error of a compaction that came too late."""
     return CompactionStoppedError(
-        f"while stream {stream!r} was compacted it was trimmed, or compacted by others, or a reader "
-        "began to hold it; nothing was changed, compact again",
+        f"while stream {stream!r} was compacted it was trimmed, or compacted by others, or a "
+        "reader began to hold it; nothing was changed, compact again",
         stream=stream,
     )
 

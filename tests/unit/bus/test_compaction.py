@@ -226,7 +226,7 @@ def test_a_hold_that_is_set_meanwhile_wins(tmp_path):
             if at == "compact.segment_written":
                 other.stream("s").hold("job", [40])
 
-        with injected(hold), pytest.raises(CompactionStoppedError, match="began to hold it"):
+        with injected(hold), pytest.raises(CompactionStoppedError, match="reader began to hold it"):
             stream.compact(0)
         assert before == found(stream)
         assert not list((tmp_path / "streams/s/p-00000").glob(".compact-*"))
