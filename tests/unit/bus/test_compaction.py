@@ -26,7 +26,6 @@ from headrace.bus import (
     Stream,
     StreamSpec,
 )
-from headrace.bus.log import CompactionRequest
 from headrace.bus.log_stream import LogStream
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.faults import injected
@@ -503,26 +502,47 @@ def test_a_compaction_waits_for_one_that_is_at_work_and_not_for_a_frozen_one(tmp
         os.close(lock)
 
 
+def overtaken(stream: Stream, act: Callable[[], None], at: int = 1) -> None:
+    """Let something happen when a compaction looks, for the at-th time, if it is stopped."""
+    assert isinstance(stream, LogStream)
+    order, looks = stream._order, itertools.count(1)
+
+    def stopped() -> bool:
+        if next(looks) == at:
+            act()
+        return False
+
+    stream._compactions._order = lambda: order()._replace(stopped=stopped)
+
+
 def test_a_compaction_that_a_trim_overtakes_is_told_so(tmp_path):
     """Its rows are dropped while it reads them."""
     filled(tmp_path)
     with FileBus(tmp_path, SMALL) as one, FileBus(tmp_path, SMALL) as two:
         stream = one.stream("s")
-        assert isinstance(stream, LogStream)
         end = stream.ends()[0]
-        trimmed: list[int] = []
-
-        def stopped() -> bool:
-            if not trimmed:
-                trimmed.append(two.stream("s").trim(0, end))
-            return False
-
-        order = stream._order
-
-        def with_trim() -> CompactionRequest:
-            return order()._replace(stopped=stopped)
-
-        stream._compactions._order = with_trim
+        overtaken(stream, lambda: two.stream("s").trim(0, end))
         with pytest.raises(CompactionStoppedError, match="it was trimmed"):
             stream.compact(0)
-        assert trimmed == stream.begins() == [end]
+        assert stream.begins() == [end]
+
+
+@pytest.mark.parametrize("at", [1, 4, 8])
+def test_a_compaction_that_another_overtakes_is_told_so(tmp_path, at):
+    """It has mapped what the other one replaces, so nothing is missing when it writes its own."""
+    filled(tmp_path)
+    options = replace(SMALL, seal_after_s=0.0)
+    with FileBus(tmp_path, options) as one, FileBus(tmp_path, options) as two:
+        stream, left = one.stream("s"), []
+        found(stream)
+
+        def compact() -> None:
+            append(two.stream("s"), [1, 2], 30)
+            two.stream("s").compact(0)
+            left.extend(found(two.stream("s")))
+
+        overtaken(stream, compact, at)
+        with pytest.raises(CompactionStoppedError, match="compacted by others"):
+            stream.compact(0)
+        assert left == found(stream)
+        assert left == found(two.stream("s"))
