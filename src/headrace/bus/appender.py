@@ -224,6 +224,7 @@ class Appender:
             raise changed_meanwhile(self._index.stream) from None
 
     def _replace(self, draft: WrittenCompaction, publish: Publish) -> None:
+        self._index.refresh(is_due=True)  # who began the newest era may not have closed the file
         with self._locked():
             index = self._index
             before = index.known()

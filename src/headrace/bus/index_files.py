@@ -119,14 +119,16 @@ class IndexFiles:
             return self.trimmed_in
         return self.number if self.holder < 0 else self.holder
 
-    def refresh(self) -> None:
+    def refresh(self, *, is_due: bool = False) -> None:
         """Read the entries that came since the last call.
+
+        Where ``is_due``, a next file is looked for also if nothing came.
 
         Raises:
             CorruptDataError: a damaged entry, or a gap; names file and position.
         """
         with self._lock:
-            self._refresh()
+            self._refresh(is_due=is_due)
 
     def view(self) -> IndexView:
         """Read what is new and return all that is known."""
