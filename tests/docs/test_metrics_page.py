@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 from prometheus_client.parser import text_string_to_metric_families
-from tests.support.watching import TABLE, metrics_text, new_board, show_parts
+from tests.support.watching import TABLE, metrics_text, new_live_job, show_parts
 
 import headrace as hr
 from headrace.testing import TestDriver
@@ -39,14 +39,14 @@ def test_the_endpoint_has_the_table() -> None:
     with TestDriver(shop, slots=2, hosts=2, standby_copies=1) as driver:
         columns = {"user": pa.string(), "n": pa.int64(), "at": pa.int64()}
         driver.create("orders", columns, time="at")
-        board = new_board("shop", driver.settings, driver.clock)
+        live = new_live_job("shop", driver.settings, driver.clock)
         for n in range(3):
             driver.feed("orders", [{"user": "ann", "n": n, "at": 1_000_000 + n}])
             summary = driver.advance()
             assert summary is not None
-            show_parts(board, driver)
-            board.observe(summary)
-        text = metrics_text(board).decode()
+            show_parts(live, driver)
+            live.observe(summary)
+        text = metrics_text(live).decode()
     found = {family.name: family for family in text_string_to_metric_families(text)}
     assert set(found) == {one.name for one in TABLE}
     bare = {"headrace_copy_behind_epochs", "headrace_copy_behind_seconds", "headrace_sink_rows"}

@@ -11,14 +11,11 @@ from tests.support.homes import load_settings
 from tests.support.hosts import homes, lose_home
 from tests.support.watching import (
     alerts,
-    board_of,
     described,
     described_json,
+    live_job,
     metrics,
     samples,
-    stage_infos,
-    task_infos,
-    view,
 )
 
 import headrace as hr
@@ -97,12 +94,12 @@ def test_the_lag_of_standbys_is_told_by_stage_and_task(tmp_path: Path) -> None:
         assert found["headrace_standbys"] == 4
         assert found["headrace_standby_behind_epochs"] == max(behind.values())
         assert found["headrace_task_standby_behind_epochs"] == sum(behind.values())
-        board = board_of(driver)
-        (stage,) = stage_infos(board)
-        assert stage.standby_epochs_behind == max(behind.values())
-        tasks = [task for task in task_infos(board) if task.standbys]  # not those of the source
+        live = live_job(driver)
+        (stage,) = live.stages
+        assert stage.copies.epochs == max(behind.values())
+        tasks = [task for task in live.tasks() if task.standbys]
         assert {one.task: one.epoch - one.standbys[0].epoch for one in tasks} == behind
-        (seen,) = view(driver).stages
+        (seen,) = described(driver).stages
         assert seen.standby is not None
         assert seen.standby.epochs == max(behind.values())
         assert seen.standby.size == found["headrace_standby_behind_bytes"]
@@ -146,9 +143,9 @@ def test_standbys_that_there_is_no_host_for_are_told_to_every_reader(tmp_path: P
         found = metrics(driver)
         assert (found["headrace_standbys"], found["headrace_standbys_wanted"]) == (0, 4)
         settings = load_settings(overrides=[f"alerts.rules={rule}"], environ={})
-        board = board_of(driver, settings)
-        (stage,) = stage_infos(board)
-        assert (stage.standbys, stage.standbys_wanted, stage.standbys_filled) == (0, 4, 0)
-        assert alerts(driver, board) == [
+        live = live_job(driver, settings)
+        (stage,) = live.stages
+        assert (stage.copies.standbys, stage.copies.wanted, stage.copies.filled) == (0, 4, 0)
+        assert alerts(driver, live) == [
             "alert copies: job sums: a standby more than 1 epochs behind; it is 3 now",
         ]

@@ -1,4 +1,4 @@
-"""What others see of the job of a test driver: views, descriptions, metrics, its board, its API."""
+"""What others see of the job of a test driver: views, descriptions, metrics, its live, its API."""
 
 from __future__ import annotations
 
@@ -14,25 +14,22 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from headrace.cli.jobs.inspect import job_json, show_job
+from headrace.cli.jobs.inspect import show_job
 from headrace.clock import Clock, SteadyClock, SystemClock
 from headrace.control.alert_rules import ALERTS_FILE
 from headrace.control.alerts import AlertWatch
-from headrace.control.api_models import setting_infos, stage_infos, task_infos
 from headrace.control.client import API_FILE, ApiAddress, Client, UnreachableError, asked
-from headrace.control.description import JobDescription
-from headrace.control.description import describe_job as _described
 from headrace.control.driver_watch import DriverObservers
 from headrace.control.history import FOLDER, JobHistory
 from headrace.control.http_api import make_app
 from headrace.control.job_handle import DriverHandle
-from headrace.control.job_status import JobStatus
+from headrace.control.job_status import JobStatus, job_names, job_status, status_json
+from headrace.control.live_job import LiveJob
 from headrace.control.metrics import TABLE, metrics_text
 from headrace.control.server import ControlServer
 from headrace.coordinator.commands import Rescale
 from headrace.coordinator.driver_loop import JobControl
 from headrace.coordinator.inspection.diagnosis import JobDiagnosis
-from headrace.coordinator.inspection.job_view import JobView, job_names, view_job
 from headrace.coordinator.job_events import MERGING, RESUMED, JobEventFile
 from headrace.coordinator.job_group import JobGroup
 from headrace.coordinator.leader_lease import DriverProcess
@@ -52,12 +49,11 @@ __all__ = [
     "Client",
     "ControlServer",
     "DriverHandle",
-    "JobDescription",
     "JobDiagnosis",
     "JobEventFile",
     "JobHistory",
     "JobStatus",
-    "JobView",
+    "LiveJob",
     "Rescale",
     "UnreachableError",
     "alert_watch",
@@ -66,7 +62,6 @@ __all__ = [
     "api_server",
     "asked",
     "asking",
-    "board_of",
     "described",
     "described_json",
     "described_text",
@@ -75,46 +70,37 @@ __all__ = [
     "from_record",
     "job_list",
     "letter_rows",
+    "live_job",
     "make_app",
     "metrics",
     "metrics_text",
-    "new_board",
+    "new_live_job",
     "samples",
     "serving",
-    "setting_infos",
     "show_parts",
     "show_watched",
-    "stage_infos",
     "steady",
-    "task_infos",
-    "view",
 ]
 
 FILES = Files(sync=False)
 
 
-def view(driver: TestDriver, own: DriverProcess | None = None) -> JobView:
-    """Return the job as ``headrace jobs`` sees it, by what is committed."""
-    return view_job(driver.settings, driver.job.name, driver.bus, driver.clock, own)
-
-
-def described(driver: TestDriver, *, is_driven: bool = False) -> JobDescription:
-    """Return what ``headrace jobs describe`` has to say, as of a job that this process drives."""
+def described(driver: TestDriver, *, is_driven: bool = False) -> JobStatus:
+    """Return the status of the job by its files; as of one that this process drives, if it is."""
     own = DriverProcess(os.getpid(), os.uname().nodename, is_here=True) if is_driven else None
-    return _described(view(driver, own))
+    return job_status(driver.settings, driver.job.name, driver.bus, driver.clock, own)
 
 
-def described_json(description: JobDescription) -> dict[str, Any]:
+def described_json(status: JobStatus) -> dict[str, Any]:
     """Return it as ``--json`` prints it."""
-    found: dict[str, Any] = job_json(description)
-    return found
+    return status_json(status)
 
 
-def described_text(description: JobDescription) -> str:
+def described_text(status: JobStatus) -> str:
     """Return it as the command prints it."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        show_job(description)
+        show_job(status)
     return out.getvalue()
 
 
@@ -133,9 +119,9 @@ def letter_rows(letter: Mapping[str, Any]) -> list[dict[str, Any]]:
     return from_record(letter["record"]).to_pylist()
 
 
-def new_board(job: str, settings: Any, clock: Clock | None = None) -> JobStatus:
+def new_live_job(job: str, settings: Any, clock: Clock | None = None) -> LiveJob:
     """Return what a driver that has not begun lets others see."""
-    return JobStatus(job, settings, JobControl(), clock or SystemClock())
+    return LiveJob(job, settings, JobControl(), clock or SystemClock())
 
 
 def steady(clock: Clock) -> SteadyClock:
@@ -143,21 +129,21 @@ def steady(clock: Clock) -> SteadyClock:
     return SteadyClock(clock)
 
 
-def show_parts(board: JobStatus, driver: TestDriver) -> None:
-    """Let a board show what the parts of a driver have come to."""
-    board.ready(JobGroup(driver.parts))
+def show_parts(live: LiveJob, driver: TestDriver) -> None:
+    """Let a live show what the parts of a driver have come to."""
+    live.ready(JobGroup(driver.parts))
 
 
-def board_of(driver: TestDriver, settings: Any = None, clock: Clock | None = None) -> JobStatus:
+def live_job(driver: TestDriver, settings: Any = None, clock: Clock | None = None) -> LiveJob:
     """Return what the driver lets others see now."""
-    made = new_board(driver.job.name, settings or driver.settings, clock or driver.clock)
+    made = new_live_job(driver.job.name, settings or driver.settings, clock or driver.clock)
     show_parts(made, driver)
     return made
 
 
 def samples(driver: TestDriver) -> Iterator[Sample]:
     """Yield the samples that a scrape of the driver gets."""
-    for family in text_string_to_metric_families(metrics_text(board_of(driver)).decode()):
+    for family in text_string_to_metric_families(metrics_text(live_job(driver)).decode()):
         yield from family.samples
 
 
@@ -180,33 +166,33 @@ def show_watched(watch: DriverObservers, driver: TestDriver) -> None:
     watch.ready(JobGroup(driver.parts))
 
 
-def alert_watch(driver: TestDriver, board: JobStatus, told: list[str]) -> AlertWatch:
-    """Return what looks at the alert rules of a board's settings, and tells a list."""
+def alert_watch(driver: TestDriver, live: LiveJob, told: list[str]) -> AlertWatch:
+    """Return what looks at the alert rules of a live's settings, and tells a list."""
     given: dict[str, Any] = {"storage": driver.storage, "files": FILES}
-    return AlertWatch(board, driver.bus, clock=driver.clock, tell=told.append, **given)
+    return AlertWatch(live, driver.bus, clock=driver.clock, tell=told.append, **given)
 
 
-def alerts(driver: TestDriver, board: JobStatus) -> list[str]:
-    """Look once at the alert rules of a board's settings; returns what is told."""
+def alerts(driver: TestDriver, live: LiveJob) -> list[str]:
+    """Look once at the alert rules of a live's settings; returns what is told."""
     told: list[str] = []
-    alert_watch(driver, board, told).look()
+    alert_watch(driver, live, told).look()
     return told
 
 
-def asking(storage: Path, board: JobStatus) -> DriverHandle:
+def asking(storage: Path, live: LiveJob) -> DriverHandle:
     """Return what the API of a driver asks of its parts by."""
-    return DriverHandle(storage, board, FILES, SystemClock())
+    return DriverHandle(storage, live, FILES, SystemClock())
 
 
-def api_server(board: JobStatus, storage: Path, port: int = 0) -> ControlServer:
+def api_server(live: LiveJob, storage: Path, port: int = 0) -> ControlServer:
     """Return the API of a driver, to be started: on a free port, unless one is named."""
-    return ControlServer(board, storage, "127.0.0.1", port, FILES, SystemClock())
+    return ControlServer(live, storage, "127.0.0.1", port, FILES, SystemClock())
 
 
 @contextmanager
-def api(driver: TestDriver, board: JobStatus) -> Iterator[Client]:
+def api(driver: TestDriver, live: LiveJob) -> Iterator[Client]:
     """Serve the control API of a driver on a free port; gives a client of it."""
-    server = api_server(board, driver.storage)
+    server = api_server(live, driver.storage)
     server.start()
     try:
         yield Client(driver.storage, driver.job.name)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.cli.jobs.access import newest_epochs
 from headrace.cli.options import Config, Home, JobName, Json, Set, open_home_bus, settings_of
 from headrace.cli.output import count_text, show_json, show_table, time_text
 
@@ -42,13 +43,9 @@ def ls(job: JobName, as_json: Json = False, home: Home = None) -> None:
 
     from headrace.clock import SystemClock
     from headrace.control.alert_rules import load_alerts
-    from headrace.coordinator.inspection.job_view import view_job
-    from headrace.coordinator.job_storage import newest_storage
 
-    settings, clock = settings_of(home), SystemClock()
-    with open_home_bus(settings) as bus:
-        view_job(settings, job, bus, clock)  # so that a job that is not there is told
-    book = load_alerts(newest_storage(settings, job), clock)
+    clock = SystemClock()
+    book = load_alerts(newest_epochs(settings_of(home), job, clock), clock)
     if as_json:
         rules = [{"rule": name, **_state_json(held)} for name, held in sorted(book.rules.items())]
         told = msgspec.to_builtins(book)

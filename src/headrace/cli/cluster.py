@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -15,14 +16,14 @@ from headrace.cli.output import count_text, show_facts, show_json, show_table
 from headrace.errors import InvalidInputError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headrace.clock import Clock
     from headrace.config import Settings
     from headrace.coordinator.commands import Drain
     from headrace.coordinator.drain import CordonedHost, CordonedHosts
     from headrace.coordinator.host_state import Hosts, HostState
     from headrace.coordinator.inspection.job_reader import JobReader
-    from headrace.coordinator.inspection.job_view import JobView
-    from headrace.coordinator.job_events import HostView
     from headrace.coordinator.manifest import JobState
 
 
@@ -36,6 +37,15 @@ HostName = Annotated[
         help="Address, identity as in `jobs describe --json`, or number in this machine's cluster.",
     ),
 ]
+
+
+class _Job(NamedTuple):
+    """A job, the state of all its parts together, and whether a driver has it."""
+
+    name: str
+    readers: list[JobReader]
+    state: JobState
+    runs: bool
 
 
 class _DrainRequest(NamedTuple):
@@ -83,7 +93,7 @@ def drain(
     if job is None:
         found, asked = _for_all(settings, named, clock, undo=undo)
     else:
-        found, asked = None, [_ask(settings, _view(settings, job, clock), named, clock, undo=undo)]
+        found, asked = None, [_ask(settings, _job(settings, job, clock), named, clock, undo=undo)]
     if not undo:
         _await_empty([one for one in asked if one.runs], wait, clock, quiet=as_json)
     for one in asked:
@@ -110,20 +120,25 @@ def _named(settings: Settings, host: str) -> str:
     return cluster.address(int(host)) if int(host) < cluster.workers else host
 
 
-def _view(settings: Settings, job: str, clock: Clock) -> JobView:
-    from headrace.coordinator.inspection.job_view import view_job
+def _job(settings: Settings, name: str, clock: Clock) -> _Job:
+    from headrace.coordinator.inspection.job_reader import part_readers
+    from headrace.coordinator.job_parts import group_state
+    from headrace.coordinator.leader_lease import driver_of
 
-    with open_home_bus(settings) as bus:
-        return view_job(settings, job, bus, clock)
+    readers = part_readers(settings, name, clock)
+    driver = driver_of(readers[0].root, settings.jobs_dir / name, name, clock)
+    state = group_state([reader.state() for reader in readers])
+    return _Job(name, readers, state, runs=driver is not None)
 
 
-def _views(settings: Settings, clock: Clock) -> list[JobView]:
-    """Return all jobs that can be read."""
-    from headrace.coordinator.inspection.job_view import job_names, view_job
+def _jobs(settings: Settings, clock: Clock) -> Iterator[_Job]:
+    """Yield all jobs that can be read."""
+    from headrace.control.job_status import job_names
+    from headrace.errors import CorruptDataError
 
-    with open_home_bus(settings) as bus:
-        views = [view_job(settings, name, bus, clock) for name in job_names(settings)]
-    return [view for view in views if view.state is not None]
+    for name in job_names(settings):
+        with suppress(CorruptDataError):
+            yield _job(settings, name, clock)
 
 
 def _for_all(
@@ -138,29 +153,24 @@ def _for_all(
     from headrace.files import Files
 
     note = CordonedHosts(settings.jobs_dir, Files())
-    views = _views(settings, clock)
-    hosts = {name: one for view in views for name, one in _hosts_of(view).items()}
+    jobs = list(_jobs(settings, clock))
+    hosts = {name: one for job in jobs for name, one in job.state.hosts.items()}
     found = _resolve_host(settings, hosts, note, named, clock)
     runs = [
-        view
-        for view in views
-        if view.driver is not None and any(found.means(*one) for one in _hosts_of(view).items())
+        job
+        for job in jobs
+        if job.runs and any(found.means(*one) for one in job.state.hosts.items())
     ]
-    for view in () if undo else runs:  # one that cannot do without it refuses for all
-        assert view.state is not None
-        parts_with_host({view.storage: view.state}, named, undo=False)
+    for job in () if undo else runs:  # one that cannot do without it refuses for all
+        parts_with_host({job.readers[0].root: job.state}, named, undo=False)
     if undo:
         for one in note.read():
             if one == found or one.means(found.host, _held(hosts, found)):
                 note.remove(one)
     else:
         note.add(found, clock)
-    asked = [_ask(settings, view, named, clock, undo=undo, everywhere=True) for view in runs]
+    asked = [_ask(settings, job, named, clock, undo=undo, everywhere=True) for job in runs]
     return found, asked
-
-
-def _hosts_of(view: JobView) -> Hosts:
-    return {} if view.state is None else view.state.hosts
 
 
 def _held(hosts: Hosts, found: CordonedHost) -> HostState:
@@ -217,7 +227,7 @@ def _show_drained_hosts(
 
 def _ask(
     settings: Settings,
-    view: JobView,
+    job: _Job,
     named: str,
     clock: Clock,
     *,
@@ -228,26 +238,24 @@ def _ask(
     from headrace.control.job_handle import RequestHandle
     from headrace.coordinator.commands import Drain
     from headrace.coordinator.drain import parts_with_host
-    from headrace.coordinator.inspection.job_reader import part_readers
     from headrace.errors import UnavailableError
     from headrace.files import Files
 
     command = Drain(named, undo, everywhere)
-    readers = part_readers(settings, view.job, clock)
-    states = {reader.root: reader.state() for reader in readers}
-    if view.driver is None:
-        host = _mark(settings, states, view.job, command, clock)
-        return _DrainRequest(view.job, readers, host, runs=False)
+    states = {reader.root: reader.state() for reader in job.readers}
+    if not job.runs:
+        host = _mark(settings, states, job.name, command, clock)
+        return _DrainRequest(job.name, job.readers, host, runs=False)
     try:
         host = RequestHandle(states, Files(), clock).drain(command, ANSWER_S)
     except UnavailableError:
         if not everywhere:
             raise
-        show_notice(f"job {view.job} does not answer now; it follows what is noted, in its time")
+        show_notice(f"job {job.name} does not answer now; it follows what is noted, in its time")
         found = parts_with_host(states, named, undo=undo, everywhere=True)
         host = next(name for _, name in found.values())
-        return _DrainRequest(view.job, readers, host, runs=True, answers=False)
-    return _DrainRequest(view.job, readers, host, runs=True)
+        return _DrainRequest(job.name, job.readers, host, runs=True, answers=False)
+    return _DrainRequest(job.name, job.readers, host, runs=True)
 
 
 def _mark(
@@ -284,19 +292,19 @@ def _await_empty(asked: list[_DrainRequest], wait_s: float, clock: Clock, *, qui
         clock.sleep(POLL_S)
 
 
-def _left(view: HostView) -> str:
+def _left(view: HostStatus) -> str:
     return f"{count_text(view.tasks, 'task')} and {count_text(view.standbys, 'standby')}"
 
 
-def _view_of(one: _DrainRequest) -> HostView:
-    from headrace.coordinator.job_events import host_views
+def _view_of(one: _DrainRequest) -> HostStatus:
+    from headrace.control.job_status import placement_status
     from headrace.coordinator.job_parts import group_state
 
     state = group_state([reader.state() for reader in one.readers])
-    return next(view for view in host_views(state) if view.host == one.host)
+    return next(host for host in placement_status(state).hosts if host.host == one.host)
 
 
-def _drain_object(one: _DrainRequest, view: HostView) -> dict[str, Any]:
+def _drain_object(one: _DrainRequest, view: HostStatus) -> dict[str, Any]:
     return {
         "job": one.job,
         "host": view.host,
@@ -307,7 +315,7 @@ def _drain_object(one: _DrainRequest, view: HostView) -> dict[str, Any]:
     }
 
 
-def _line(one: _DrainRequest, view: HostView, *, undo: bool) -> str:
+def _line(one: _DrainRequest, view: HostStatus, *, undo: bool) -> str:
     name = view.address or view.host
     if undo and not one.answers:
         return f"{one.job}: host {name} is used again as soon as its driver continues"
@@ -322,10 +330,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.config import Settings
-    from headrace.coordinator.job_events import HostView
+    from headrace.control.job_status import HostStatus
     from headrace.testing.cluster import SparkCluster
 
-    Jobs = dict[str, list[tuple[str, HostView]]]
+    Jobs = dict[str, list[tuple[str, HostStatus]]]
     """What jobs have on hosts, by address."""
 
 app = typer.Typer(
@@ -484,18 +492,14 @@ def _check_host(cluster: SparkCluster, host: int) -> None:
 
 def _jobs_on(settings: Settings) -> Jobs:
     """Return what running jobs have on each host, by its address."""
-    from headrace.cli.options import open_home_bus
     from headrace.clock import SystemClock
-    from headrace.coordinator.inspection.job_view import job_names, view_job
-    from headrace.coordinator.job_events import host_views
+    from headrace.control.job_status import placement_status
 
     found: Jobs = {}
-    with open_home_bus(settings) as bus:
-        views = [view_job(settings, name, bus, SystemClock()) for name in job_names(settings)]
-    for view in views:
-        if view.driver is not None and view.state is not None:
-            for host in host_views(view.state):
-                found.setdefault(host.address, []).append((view.job, host))
+    for job in _jobs(settings, SystemClock()):
+        if job.runs:
+            for host in placement_status(job.state).hosts:
+                found.setdefault(host.address, []).append((job.name, host))
     return found
 
 

@@ -90,12 +90,7 @@ def ls(
 
         headrace config ls --changed
     """
-    from headrace.config import setting_keys
-
-    settings = settings_of(home, config, overrides)
-    keys = [key for key in setting_keys() if key != "spark.conf"]
-    keys += [f"spark.conf.{name}" for name in settings.spark.conf]
-    found = [settings.explain(key) for key in keys]
+    found = settings_of(home, config, overrides).explain_all()
     if changed:
         found = [one for one in found if one.source != "default"]
     if as_json:
@@ -264,12 +259,12 @@ def check_bus(settings: Settings, bus: Bus) -> Finding:
 
 def check_jobs(settings: Settings, bus: Bus, clock: Clock) -> Finding:
     """The manifests of all jobs can be read."""
-    from headrace.coordinator.inspection.job_view import job_names, view_job
+    from headrace.control.job_status import job_names, job_status
 
-    views = [view_job(settings, name, bus, clock) for name in job_names(settings)]
-    running = [view.job for view in views if view.driver is not None]
-    bad = [f"{view.job}: {view.problem}" for view in views if view.problem]
-    parts = [f"{settings.jobs_dir}: {count_text(len(views), 'job')}"]
+    jobs = [job_status(settings, name, bus, clock) for name in job_names(settings)]
+    running = [one.job for one in jobs if one.process is not None]
+    bad = [f"{one.job}: {one.problem}" for one in jobs if one.problem]
+    parts = [f"{settings.jobs_dir}: {count_text(len(jobs), 'job')}"]
     parts += [f"running: {', '.join(running)}"] if running else []
     advice = "bring the job's folder back from a copy, or remove it: headrace jobs delete JOB"
     return Finding("jobs", "fail" if bad else "ok", "; ".join([*parts, *bad]), advice)

@@ -424,6 +424,11 @@ class Settings(Section):
         """Tables that jobs write by day."""
         return self.warehouse.dir or self.home / "warehouse"
 
+    def explain_all(self) -> list[Explanation]:
+        """Return all settings, in order, then those of Spark that are set; secrets are hidden."""
+        keys = [key for key in LEAVES if key != "spark.conf"]
+        return [self.explain(key) for key in (*keys, *(OPEN_KEY + one for one in self.spark.conf))]
+
     def explain(self, key: str) -> Explanation:
         """Say what a setting is, and where its value came from.
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from pydantic import Field
 
 from headrace.clock import Clock
 from headrace.config.sections import AlertRule
@@ -22,6 +23,20 @@ CLOCK_RULE = AlertRule(name="clock", kind="clock_jump")
 """Looked at for every job whose rules have none of its kind."""
 
 AlertTransition = Literal["firing", "over"]
+
+
+@dataclass(frozen=True)
+class RuleStatus:
+    """A rule of the settings, and how it stands; times are in ms."""
+
+    rule: str
+    kind: str
+    text: str
+    since_ms: Annotated[int | None, Field(description="since when it is true")]
+    fired_ms: Annotated[int | None, Field(description="when it fired; null: it does not")]
+    value: Annotated[
+        int | None, Field(exclude=True, description="what it watches, at the last look")
+    ] = None
 
 
 class RuleState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -41,17 +56,9 @@ class RuleState(msgspec.Struct, frozen=True, omit_defaults=True):
         """Say whether it has fired and is not over."""
         return self.fired_ms is not None
 
-
-@dataclass(frozen=True)
-class RuleStatus:
-    """A rule, and how it stands; times are in ms."""
-
-    rule: str
-    kind: str
-    text: str
-    value: int | None
-    since_ms: int | None
-    fired_ms: int | None
+    def status(self, rule: str) -> RuleStatus:
+        """Return how the rule of this name stands."""
+        return RuleStatus(rule, self.kind, self.text, self.since_ms, self.fired_ms, self.value)
 
 
 def is_true(rule: AlertRule, value: int) -> bool:

@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from http.client import HTTPException
 from pathlib import Path
 from typing import Protocol
@@ -40,7 +41,7 @@ from headrace.control.alert_rules import (
     load_alerts,
     save_alerts,
 )
-from headrace.control.job_status import JobStatus
+from headrace.control.live_job import LiveJob
 from headrace.coordinator.commit_log import generation_times
 from headrace.errors import CorruptDataError, HeadraceError, InvalidInputError, UnavailableError
 from headrace.files import Files
@@ -416,7 +417,7 @@ class AlertWatch:
     """The alerts of a driver: by the rules of the settings, and of a clock that is not believed.
 
     Args:
-        board: of the driver.
+        live: the job of the driver.
         bus: for the stream of alerts.
         storage: of the job.
         files: the file system.
@@ -429,7 +430,7 @@ class AlertWatch:
 
     def __init__(
         self,
-        board: JobStatus,
+        live: LiveJob,
         bus: Bus,
         *,
         storage: Path,
@@ -437,17 +438,17 @@ class AlertWatch:
         clock: Clock,
         tell: Callable[[str], None],
     ) -> None:
-        self._board, self._storage, self._clock = board, storage, clock
+        self._live, self._storage, self._clock = live, storage, clock
         self._files, self._tell = files, tell
-        self._rules = board.settings.alerts.rules
+        self._rules = live.settings.alerts.rules
         if not any(rule.kind == CLOCK_RULE.kind for rule in self._rules):
             self._rules = (*self._rules, CLOCK_RULE)
-        self._places = alert_receivers(board.settings, bus, tell)
+        self._places = alert_receivers(live.settings, bus, tell)
         self._course: AlertEngine | None = None
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._seen_rows, self._has_failed = 0, False
-        board.alerts = self.now
+        live.alerts = self.now
 
     def start(self) -> None:
         """Begin, once the job's lock is held; the first look is at once."""
@@ -457,10 +458,10 @@ class AlertWatch:
     def _is_needed(self) -> bool:
         """Without rules there may still be what fired by rules that are no more."""
         is_known = self._course is not None or (self._storage / "alerts.json").exists()
-        return bool(self._board.settings.alerts.rules) or is_known or self._clock_jump() != 0
+        return bool(self._live.settings.alerts.rules) or is_known or self._clock_jump() != 0
 
     def _clock_jump(self) -> int:
-        doubt = self._board.clock_doubt
+        doubt = self._live.clock_doubt
         return 0 if doubt is None else doubt.off_ms
 
     def _run(self) -> None:
@@ -487,7 +488,7 @@ class AlertWatch:
             return
         if self._course is None:
             self._course = AlertEngine(
-                self._board.job,
+                self._live.job,
                 self._rules,
                 self._places,
                 storage=self._storage,
@@ -495,9 +496,9 @@ class AlertWatch:
                 clock=self._clock,
                 tell=self._tell,
             )
-        rows = self._board.output_rows
+        rows = self._live.output_rows
         sent, self._seen_rows = rows - self._seen_rows, rows
-        has_ended = self._board.status == "ended"
+        has_ended = self._live.phase == "ended"
 
         def seen(rule: AlertRule) -> int | None:
             with suppress(HeadraceError, OSError):
@@ -509,7 +510,7 @@ class AlertWatch:
     def _value(self, rule: AlertRule, sent: int, *, has_ended: bool) -> int:
         match rule.kind:
             case "lag":
-                return self._board.current_lag()
+                return self._live.current_lag()
             case "no_output":
                 return 1 if has_ended else sent  # nothing is missing at the end
             case "restart_loop":
@@ -521,12 +522,11 @@ class AlertWatch:
                 return self._epochs_behind()
 
     def _epochs_behind(self) -> int:
-        state, most = self._board.state, 0
-        for view in self._board.stages:
-            standby = view.standby
-            if standby is not None:
-                is_filled = standby.filled == max(standby.wanted, standby.standbys)
-                most = max(most, standby.epochs if is_filled else state.epoch)
+        state, most = self._live.state, 0
+        for stage in self._live.stages:
+            standby = stage.copies
+            is_filled = standby.filled == max(standby.wanted, standby.standbys)
+            most = max(most, standby.epochs if is_filled else state.epoch)
         return most
 
     def now(self) -> list[RuleStatus]:
@@ -534,13 +534,9 @@ class AlertWatch:
         held = {} if self._course is None else dict(self._course.book.rules)
         found = []
         for rule in self._rules:
-            state = held.get(rule.name)
-            if rule is CLOCK_RULE and (state is None or not state.is_firing):
-                continue
-            value = since = fired = None
-            if state is not None:
-                value, since, fired = state.value, state.since_ms, state.fired_ms
-            found.append(RuleStatus(rule.name, rule.kind, rule.text, value, since, fired))
+            state = held.get(rule.name, RuleState())
+            if rule is not CLOCK_RULE or state.is_firing:
+                found.append(replace(state.status(rule.name), kind=rule.kind, text=rule.text))
         return found
 
     def stop(self) -> None:

@@ -10,7 +10,7 @@ from headrace.clock import Clock
 from headrace.config import Settings
 from headrace.control.alerts import AlertWatch
 from headrace.control.history import SampleLog, Sampler
-from headrace.control.job_status import JobStatus
+from headrace.control.live_job import LiveJob
 from headrace.control.quiesce import HoldResponder, MergeHold
 from headrace.control.server import ControlServer
 from headrace.control.tracing import epoch_tracer
@@ -51,21 +51,21 @@ class DriverObservers:
             settings.control,
             Files(sync=False),
         )
-        self.board = JobStatus(job, settings, control, clock)
+        self.live = LiveJob(job, settings, control, clock)
         self._hold = MergeHold(settings, job, control, tell)
-        self.board.hold = self._hold.look
+        self.live.hold = self._hold.look
         self._answers = HoldResponder(storage, self._hold.look, files, clock)
         self._clock, self._serves = clock, wanted.enabled
-        self._server = ControlServer(self.board, storage, wanted.host, wanted.port, files, clock)
-        self._sampler = Sampler(self.board, SampleLog(storage), clock)
+        self._server = ControlServer(self.live, storage, wanted.host, wanted.port, files, clock)
+        self._sampler = Sampler(self.live, SampleLog(storage), clock)
         self._alerts = AlertWatch(
-            self.board, bus, storage=storage, files=files, clock=clock, tell=tell
+            self.live, bus, storage=storage, files=files, clock=clock, tell=tell
         )
         self._tracer = epoch_tracer(settings, job, tell)
 
     def ready(self, parts: JobGroup) -> None:
         """Begin, once the parts of the job have."""
-        self.board.ready(parts)
+        self.live.ready(parts)
         self._hold.look()  # a merge may have begun under the driver before
         self._answers.start()
         if self._serves:
@@ -75,7 +75,7 @@ class DriverObservers:
 
     def observe(self, summary: EpochSummary) -> None:
         """Learn of an epoch; returns at once."""
-        self.board.observe(summary)
+        self.live.observe(summary)
         if self._tracer is not None:
             self._tracer.observe(summary, self._clock.now_ms())
 

@@ -18,11 +18,11 @@ from typing import Any
 import msgspec
 
 from headrace.clock import Clock
-from headrace.control.api_models import known_time
-from headrace.control.job_status import HeavyKeys, JobStatus, keep_keys, kept_keys
+from headrace.control.job_status import HeavyKeys, keep_keys, known_time
+from headrace.control.live_job import LiveJob
 from headrace.coordinator.manifest import JobState, state_bytes
 from headrace.errors import HeadraceError
-from headrace.runtime.orders import END_WATERMARK, NO_WATERMARK, REPORTED_KEYS
+from headrace.runtime.orders import REPORTED_KEYS
 
 FOLDER = "history"
 THINNED_SUFFIX = ".1m"
@@ -91,7 +91,7 @@ class SampleLog:
     """
 
     def __init__(self, storage: Path) -> None:
-        self._folder = storage / FOLDER
+        self.storage, self._folder = storage, storage / FOLDER
         self.left_out = 0
 
     def append(self, sample: Sample) -> None:
@@ -102,14 +102,6 @@ class SampleLog:
             self._tidy(sample.at_ms // DAY_MS)
         with open(path, "ab") as file:
             file.write(_line(sample))
-
-    def keep_keys(self, found: list[HeavyKeys]) -> None:
-        """Keep the heaviest keys of now in the place of those of before."""
-        keep_keys(self._folder, found)
-
-    def kept_keys(self) -> list[HeavyKeys]:
-        """Return the heaviest keys that were kept last."""
-        return kept_keys(self._folder)
 
     def _path(self, day: int, end: str = "") -> Path:
         return self._folder / f"{day:06d}{end}.jsonl"
@@ -193,13 +185,13 @@ class Sampler:
     """Takes a sample every ten seconds, in a thread of its own, epochs or not.
 
     Args:
-        board: of the driver.
+        live: the job of the driver.
         log: of its job.
         clock: where time comes from.
     """
 
-    def __init__(self, board: JobStatus, log: SampleLog, clock: Clock) -> None:
-        self._board, self._log, self._clock = board, log, clock
+    def __init__(self, live: LiveJob, log: SampleLog, clock: Clock) -> None:
+        self._live, self._log, self._clock = live, log, clock
         self._over = threading.Event()
         self._minute, self._kept_keys = 0, list[HeavyKeys]()
         self._thread: threading.Thread | None = None
@@ -220,14 +212,14 @@ class Sampler:
         now = self._clock.now_ms()
         with suppress(HeadraceError, OSError):
             is_whole = now // MINUTE_MS != self._minute or self._has_few_parts()
-            self._log.append(sample_of(self._board, now, is_whole=is_whole))
+            self._log.append(sample_of(self._live, now, is_whole=is_whole))
             self._minute = now // MINUTE_MS
-            if (keys := self._board.heavy_keys(REPORTED_KEYS)) and keys != self._kept_keys:
-                self._log.keep_keys(keys)
+            if (keys := self._live.heavy_keys(REPORTED_KEYS)) and keys != self._kept_keys:
+                keep_keys(self._log.storage, keys)
                 self._kept_keys = keys
 
     def _has_few_parts(self) -> bool:
-        state = self._board.state
+        state = self._live.state
         return len(state.inputs) + len(state.watermarks) <= MAX_PARTS_EACH_SAMPLE
 
     def stop(self) -> None:
@@ -240,23 +232,23 @@ class Sampler:
         self.take()
 
 
-def sample_of(board: JobStatus, now_ms: int, *, is_whole: bool = True) -> Sample:
+def sample_of(live: LiveJob, now_ms: int, *, is_whole: bool = True) -> Sample:
     """Return what is true of a job now; whole with what is true of inputs and stages."""
-    state, lags = board.state, board.current_lags()
-    marks = [at for at in state.watermarks.values() if NO_WATERMARK < at < END_WATERMARK]
+    state, lags = live.state, live.current_lags()
+    marks = [at for at in state.watermarks.values() if known_time(at) is not None]
     return Sample(
         now_ms,
         os.getpid(),
-        board.status,
+        live.phase,
         state.epoch,
         state.counts.get("in", 0),
         sum(lags.values()),
-        board.count,
-        round(board.busy_ms, 1),
+        live.count,
+        round(live.busy_ms, 1),
         sum(map(state_bytes, state.tasks.values())),
         min(marks, default=None),
         state.generation,
-        board.output_rows,
+        live.output_rows,
         _inputs(state, lags) if is_whole else {},
         _stages(state) if is_whole else {},
     )

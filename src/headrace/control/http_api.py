@@ -7,46 +7,22 @@ makes them of the files of a job that does not run.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
-from pydantic import Field
+from pydantic import AliasPath, BaseModel, ConfigDict, Field, create_model
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from headrace.control.api_models import (
-    AlertInfo,
-    EpochInfo,
-    EventInfo,
-    HotKeysInfo,
-    InputInfo,
-    JobInfo,
-    Model,
-    Problem,
-    RescaleAsk,
-    RescaleDone,
-    SavepointAsk,
-    SavepointInfo,
-    SettingInfo,
-    StageInfo,
-    TaskInfo,
-    alert_infos,
-    epoch_info,
-    event_infos,
-    hot_keys_infos,
-    input_infos,
-    job_info,
-    setting_infos,
-    stage_infos,
-    task_infos,
-)
-from headrace.control.description import JobDescription, describe_live_job
+from headrace.config.settings import Explanation
+from headrace.control.alert_rules import RuleStatus
 from headrace.control.history import JobHistory, SampleLog, job_history, sample_of
 from headrace.control.job_handle import (
     AcceptClock,
@@ -61,13 +37,23 @@ from headrace.control.job_handle import (
     Stop,
     StopDone,
 )
-from headrace.control.job_status import SHOWN_EPOCHS, JobStatus
+from headrace.control.job_status import (
+    EventStatus,
+    HeavyKeys,
+    HostStatus,
+    JobStatus,
+    PartitionStatus,
+    PlacementStatus,
+    StageStatus,
+    TaskStatus,
+    placement_status,
+)
+from headrace.control.live_job import SHOWN_EPOCHS, LiveJob
 from headrace.control.metrics import metrics_text
 from headrace.coordinator.commands import Drain, Rescale, Restart
+from headrace.coordinator.epoch_records import EpochSummary
 from headrace.coordinator.inspection.diagnosis import JobDiagnosis, diagnose
 from headrace.coordinator.inspection.job_reader import part_readers
-from headrace.coordinator.job_events import HostView, event_text, host_views, pending_moves
-from headrace.coordinator.job_parts import group_state
 from headrace.coordinator.job_storage import job_storages
 from headrace.coordinator.operations.savepoint_format import list_savepoints, savepoints_dir
 from headrace.errors import HeadraceError, InvalidInputError, NotOwnerError, UnavailableError
@@ -82,40 +68,113 @@ ANSWER_S = 30.0
 """For the answer of each part."""
 
 
-class HostInfo(Model):
-    """One host of the job."""
+class Model(BaseModel):
+    """What all have: closed to unknown names."""
 
-    host: str = Field(description="identity of its state directory")
-    address: str
-    status: str = Field(description="up, lost, draining or drained")
-    slots: int
-    tasks: int
-    standbys: int
-    state_bytes: int
-    everywhere: bool = Field(description="all jobs of the home are to leave it, not this one alone")
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class HappeningInfo(Model):
-    """Something that happened to the hosts of the job."""
+class Problem(Model):
+    """Why a request was not done: the error's code, what was found, and the next move."""
 
-    time_ms: int
-    what: str
-    host: str
-    text: str
+    code: str
+    message: str
+    next: str
 
 
-class PlacementInfo(Model):
-    """Where the job's tasks are."""
+def shown(name: str, of: type[Any], fields: str) -> type[BaseModel]:
+    """Return the model of an answer that shows fields of another, with their types.
 
-    hosts: list[HostInfo]
-    moves_pending: int = Field(description="tasks that are to leave hosts that are up")
-    story: list[HappeningInfo] = Field(description="oldest first")
+    Args:
+        name: in the description of the API.
+        of: has the fields.
+        fields: their names; ``NAME=FIELD`` where the answer has another name for one.
+    """
+    kinds: dict[str, Any] = {}
+    for one in fields.split():
+        wire, _, own = one.rpartition("=")
+        path, kind = own.split("."), of
+        for step in path:
+            getter = getattr(getattr(kind, step, None), "fget", None)
+            hints = get_type_hints(kind if getter is None else getter, include_extras=True)
+            kind = hints[step if getter is None else "return"]
+        kinds[wire or own] = kind, Field(validation_alias=AliasPath(*path), exclude=False)
+    config = ConfigDict(frozen=True, extra="forbid", from_attributes=True)
+    return create_model(name, __doc__=of.__doc__, __config__=config, **kinds)
+
+
+# Routes whose fields had names before the model that they show.
+JOB = shown(
+    "JobInfo",
+    JobStatus,
+    "job status process host began_ms epoch epoch_ms generation lineage durability lag=unread "
+    "eta_s counts watermarks",
+)
+STAGE = shown(
+    "StageInfo",
+    StageStatus,
+    "stage tasks state_bytes hosts standbys=copies.standbys standbys_wanted=copies.wanted "
+    "standbys_filled=copies.filled standby_epochs_behind=copies.epochs "
+    "standby_bytes_behind=copies.size",
+)
+PLACEMENT = shown("PlacementInfo", PlacementStatus, "hosts moves_pending=moves.pending story")
+ALERT = shown("AlertInfo", RuleStatus, "rule kind text value since_ms fired_ms")
+HOT_KEYS = shown("HotKeysInfo", HeavyKeys, "operator columns rows too_low tasks told_ms=at_ms keys")
+EPOCH = shown(
+    "EpochInfo",
+    EpochSummary,
+    "part=job epoch rows output_rows took_ms steps_ms=timings_ms slots_ms=slot_timings_ms lag "
+    "state_bytes changelog_bytes",
+)
+SETTING = shown("SettingInfo", Explanation, "key value source")
+
+
+def _list_of(model: type[BaseModel]) -> Any:
+    return list.__class_getitem__(model)
+
+
+def _each(model: type[BaseModel], found: Iterable[object]) -> list[BaseModel]:
+    return [model.model_validate(one) for one in found]
 
 
 class HostAsk(Model):
     """A host, by its address, or by its identity or the begin of that."""
 
     host: str = Field(min_length=1)
+
+
+class RescaleAsk(Model):
+    """Another number of tasks, of one keyed stage or of all."""
+
+    tasks: int = Field(ge=1, le=1 << 15)
+    stage: str | None = None
+
+
+class RescaleDone(Model):
+    """What became of it."""
+
+    epoch: int
+    tasks: dict[str, int]
+
+
+class SavepointAsk(Model):
+    """A savepoint of the job; without a name, it is made of the time."""
+
+    name: str | None = Field(None, max_length=100, pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    wait_s: float = Field(30.0, ge=0, le=3_600, description="for the epoch under way")
+
+
+class SavepointInfo(Model):
+    """A savepoint, and the folder that it is."""
+
+    job: str
+    name: str
+    path: str
+    epoch: int
+    time_ms: int
+    bytes: int
+    files: int
+    parts: list[str]
 
 
 class RestartAsk(Model):
@@ -130,34 +189,21 @@ class RestartDone(Model):
     hosts: list[str]
 
 
-def add_host_routes(app: FastAPI, board: JobStatus, handle: JobHandle) -> None:
+def add_host_routes(app: FastAPI, live: LiveJob, handle: JobHandle) -> None:
     """Add the routes to an app."""
 
-    @app.get("/v1/placement")
-    def placement() -> PlacementInfo:
+    @app.get("/v1/placement", response_model=PLACEMENT)
+    def placement() -> BaseModel:
         """The hosts of the job, and what became of them lately."""
-        state = group_state(board.states)
-        return PlacementInfo(
-            hosts=[_placement_info(view) for view in host_views(state)],
-            moves_pending=pending_moves(state),
-            story=[
-                HappeningInfo(
-                    time_ms=one.time_ms,
-                    what=str(one.what),
-                    host=one.host,
-                    text=event_text(one, state),
-                )
-                for one in state.story
-            ],
-        )
+        return PLACEMENT.model_validate(placement_status(live.state))
 
     @app.post("/v1/drain")
-    def drain(wanted: HostAsk) -> HostInfo:
+    def drain(wanted: HostAsk) -> HostStatus:
         """Have a host be empty: its tasks and standbys move away, and none come."""
         return _drained(Drain(wanted.host))
 
     @app.post("/v1/undrain")
-    def undrain(wanted: HostAsk) -> HostInfo:
+    def undrain(wanted: HostAsk) -> HostStatus:
         """Use a host again that was drained."""
         return _drained(Drain(wanted.host, undo=True))
 
@@ -166,39 +212,25 @@ def add_host_routes(app: FastAPI, board: JobStatus, handle: JobHandle) -> None:
         """Renew the processes that run tasks; the driver stays."""
         return RestartDone(hosts=handle.restart(Restart(wanted.rolling), ANSWER_S))
 
-    def _drained(command: Drain) -> HostInfo:
+    def _drained(command: Drain) -> HostStatus:
         host = handle.drain(command, ANSWER_S)
-        views = host_views(group_state(board.states))
-        return next(_placement_info(view) for view in views if view.host == host)
+        return next(one for one in placement_status(live.state).hosts if one.host == host)
 
 
-def _placement_info(view: HostView) -> HostInfo:
-    return HostInfo(
-        host=view.host,
-        address=view.address,
-        status=view.status,
-        slots=view.slots,
-        tasks=view.tasks,
-        standbys=view.standbys,
-        state_bytes=view.state_bytes,
-        everywhere=view.everywhere,
-    )
-
-
-def add_savepoint_routes(app: FastAPI, board: JobStatus, handle: DriverHandle) -> None:
+def add_savepoint_routes(app: FastAPI, live: LiveJob, handle: DriverHandle) -> None:
     """Add the routes to an app."""
 
     @app.post("/v1/savepoint")
     def savepoint(wanted: SavepointAsk) -> SavepointInfo:
         """Save the job between two epochs, with its own savepoints."""
-        _ = board.state  # a job that is about to start is told so
+        _ = live.state  # a job that is about to start is told so
         path, saved = handle.save(wanted.name, wanted.wait_s)
         return _savepoint_info(path, saved)
 
     @app.get("/v1/savepoints")
     def savepoints() -> list[SavepointInfo]:
         """The job's own savepoints that can be read."""
-        folder = savepoints_dir(board.settings, board.job)
+        folder = savepoints_dir(live.settings, live.job)
         found = list_savepoints(folder)
         return [_savepoint_info(one.path, one.saved) for one in found if one.saved is not None]
 
@@ -220,19 +252,19 @@ MAX_BUCKETS = 1_000
 LAST_MS = 1 << 62
 
 
-def add_status_routes(app: FastAPI, board: JobStatus) -> None:
+def add_status_routes(app: FastAPI, live: LiveJob) -> None:
     """Add the routes to an app."""
 
     @app.get("/v1/description")
-    def description() -> JobDescription:
+    def description() -> JobStatus:
         """All that is told of the job at once, as of one epoch; `headrace jobs describe --json`."""
-        return describe_live_job(board)
+        return live.status()
 
     @app.get("/v1/why")
     def why() -> list[JobDiagnosis]:
         """Who holds the watermarks of each part back, and where its rows went."""
-        bus = board.bus
-        readers = part_readers(board.settings, board.job, board.clock)
+        bus = live.bus
+        readers = part_readers(live.settings, live.job, live.clock)
         return [diagnose(reader, saved_inputs(bus, reader.root)) for reader in readers]
 
     @app.get("/v1/history")
@@ -242,12 +274,12 @@ def add_status_routes(app: FastAPI, board: JobStatus) -> None:
         lines: Annotated[int, Query(ge=1, le=MAX_BUCKETS)] = 12,
     ) -> JobHistory:
         """Rows, lag and state over time, of the samples that are kept, and of this moment."""
-        return _history(board, begin_ms, max(end_ms, begin_ms + 1), lines)
+        return _history(live, begin_ms, max(end_ms, begin_ms + 1), lines)
 
 
-def _history(board: JobStatus, begin_ms: int, end_ms: int, lines: int) -> JobHistory:
-    log = SampleLog(job_storages(board.settings, board.job).storage)
-    now = sample_of(board, board.clock.now_ms())
+def _history(live: LiveJob, begin_ms: int, end_ms: int, lines: int) -> JobHistory:
+    log = SampleLog(job_storages(live.settings, live.job).storage)
+    now = sample_of(live, live.clock.now_ms())
     kept = (one for one in log.read(begin_ms) if one.at_ms <= end_ms)
     latest = [now] if now.at_ms >= begin_ms else []
     found = job_history(chain(kept, latest), begin_ms, end_ms, lines)
@@ -284,11 +316,11 @@ class _TokenOnly:
             await _refused()(scope, receive, send)
 
 
-def make_app(board: JobStatus, token: str, handle: DriverHandle) -> FastAPI:
-    """Return the API over a board.
+def make_app(live: LiveJob, token: str, handle: DriverHandle) -> FastAPI:
+    """Return the API over a live.
 
     Args:
-        board: of the driver.
+        live: the job of the driver.
         token: what requests have to bring.
         handle: of the job that it drives.
     """
@@ -297,7 +329,7 @@ def make_app(board: JobStatus, token: str, handle: DriverHandle) -> FastAPI:
     }
     app = FastAPI(
         title="Headrace",
-        description=f"The driver of job {board.job}.",
+        description=f"The driver of job {live.job}.",
         dependencies=[Depends(_BEARER)],  # for the description; the door is _TokenOnly
         responses=problems,
         docs_url=None,
@@ -307,11 +339,11 @@ def make_app(board: JobStatus, token: str, handle: DriverHandle) -> FastAPI:
     app.exception_handler(HeadraceError)(_error_answer)
     app.exception_handler(RequestValidationError)(_malformed)
     app.exception_handler(HTTPException)(_unknown)
-    _add_read_routes(app, board)
+    _add_read_routes(app, live)
     _add_command_routes(app, handle)
-    add_host_routes(app, board, handle)
-    add_savepoint_routes(app, board, handle)
-    add_status_routes(app, board)
+    add_host_routes(app, live, handle)
+    add_savepoint_routes(app, live, handle)
+    add_status_routes(app, live)
     return app
 
 
@@ -348,59 +380,59 @@ def _unknown(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse(told.model_dump(), status, error.headers)
 
 
-def _add_read_routes(app: FastAPI, board: JobStatus) -> None:
-    @app.get("/v1/job")
-    def job() -> JobInfo:
+def _add_read_routes(app: FastAPI, live: LiveJob) -> None:
+    @app.get("/v1/job", response_model=JOB)
+    def job() -> BaseModel:
         """The job as a whole."""
-        return job_info(board)
+        return JOB.model_validate(live.summary())
 
-    @app.get("/v1/stages")
-    def stages() -> list[StageInfo]:
+    @app.get("/v1/stages", response_model=_list_of(STAGE))
+    def stages() -> list[BaseModel]:
         """Its keyed stages."""
-        return stage_infos(board)
+        return _each(STAGE, live.stages)
 
     @app.get("/v1/tasks")
-    def tasks() -> list[TaskInfo]:
-        """The tasks of these."""
-        return task_infos(board)
+    def tasks() -> list[TaskStatus]:
+        """The tasks of these, then those that read inputs, as of the last epoch."""
+        return list(live.tasks(live.partitions()))
 
     @app.get("/v1/inputs")
-    def inputs() -> list[InputInfo]:
+    def inputs() -> list[PartitionStatus]:
         """How far each partition of its inputs has been read."""
-        return input_infos(board)
+        return live.partitions()
 
-    @app.get("/v1/epochs")
-    def epochs(last: Annotated[int, Query(ge=1, le=SHOWN_EPOCHS)] = 100) -> list[EpochInfo]:
+    @app.get("/v1/epochs", response_model=_list_of(EPOCH))
+    def epochs(last: Annotated[int, Query(ge=1, le=SHOWN_EPOCHS)] = 100) -> list[BaseModel]:
         """The last epochs of this driver, oldest first, with what each step took."""
-        return [epoch_info(summary) for summary in board.epochs(last)]
+        return _each(EPOCH, live.epochs(last))
 
-    @app.get("/v1/hot-keys")
-    def hot_keys(most: Annotated[int, Query(ge=1, le=REPORTED_KEYS)] = 10) -> list[HotKeysInfo]:
+    @app.get("/v1/hot-keys", response_model=_list_of(HOT_KEYS))
+    def hot_keys(most: Annotated[int, Query(ge=1, le=REPORTED_KEYS)] = 10) -> list[BaseModel]:
         """The heaviest keys of each partition_by, by name, of a sample of their rows."""
-        return hot_keys_infos(board, most)
+        return _each(HOT_KEYS, live.heavy_keys(most))
 
-    @app.get("/v1/alerts")
-    def alerts() -> list[AlertInfo]:
+    @app.get("/v1/alerts", response_model=_list_of(ALERT))
+    def alerts() -> list[BaseModel]:
         """The rules of alerts, and how they stand."""
-        return alert_infos(board)
+        return _each(ALERT, live.alerts())
 
     @app.get("/v1/events")
     def events(
         last: Annotated[int, Query(ge=1, le=EVENTS)] = 100,
         since_ms: Annotated[int, Query(ge=0, le=LAST_MS)] = 0,
-    ) -> list[EventInfo]:
+    ) -> list[EventStatus]:
         """The last things that happened to drivers, hosts and workers of the job, oldest first."""
-        return event_infos(board, last, since_ms)
+        return list(map(EventStatus.of, live.events(since_ms)[-last:]))
 
-    @app.get("/v1/config")
-    def config() -> list[SettingInfo]:
+    @app.get("/v1/config", response_model=_list_of(SETTING))
+    def config() -> list[BaseModel]:
         """Its settings; secrets are hidden."""
-        return setting_infos(board)
+        return _each(SETTING, live.settings.explain_all())
 
     @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     def metrics() -> Response:
         """Metrics for Prometheus."""
-        return Response(metrics_text(board), media_type=METRICS_TYPE)
+        return Response(metrics_text(live), media_type=METRICS_TYPE)
 
 
 def _add_command_routes(app: FastAPI, handle: DriverHandle) -> None:

@@ -20,6 +20,7 @@ from headrace.bus.bus import Bus
 from headrace.clock import Clock
 from headrace.config import Settings
 from headrace.control.job_status import JobStatus
+from headrace.control.live_job import LiveJob
 from headrace.coordinator.commands import (
     Command,
     CutAnswer,
@@ -82,7 +83,7 @@ class ControlCommand(msgspec.Struct, Generic[_Answer], frozen=True):
     path: ClassVar[str]
     answer: ClassVar[type[Any]]
 
-    def run(self, board: JobStatus) -> _Answer:
+    def run(self, live: LiveJob) -> _Answer:
         """Do it.
 
         Raises:
@@ -97,10 +98,10 @@ class Pause(ControlCommand[Done], frozen=True):
     path: ClassVar[str] = "/v1/pause"
     answer: ClassVar[type[Any]] = Done
 
-    def run(self, board: JobStatus) -> Done:
+    def run(self, live: LiveJob) -> Done:
         """Set the flag; the epoch under way is committed."""
-        board.control.paused.set()
-        return Done(board.status)
+        live.control.paused.set()
+        return Done(live.phase)
 
 
 class Resume(ControlCommand[Done], frozen=True):
@@ -109,10 +110,10 @@ class Resume(ControlCommand[Done], frozen=True):
     path: ClassVar[str] = "/v1/resume"
     answer: ClassVar[type[Any]] = Done
 
-    def run(self, board: JobStatus) -> Done:
+    def run(self, live: LiveJob) -> Done:
         """Clear the flag."""
-        board.control.paused.clear()
-        return Done(board.status)
+        live.control.paused.clear()
+        return Done(live.phase)
 
 
 class Finish(ControlCommand[Done], frozen=True):
@@ -121,11 +122,11 @@ class Finish(ControlCommand[Done], frozen=True):
     path: ClassVar[str] = "/v1/finish"
     answer: ClassVar[type[Any]] = Done
 
-    def run(self, board: JobStatus) -> Done:
+    def run(self, live: LiveJob) -> Done:
         """Set the flag; a pause is over."""
-        board.control.paused.clear()
-        board.control.finish.set()
-        return Done(board.status)
+        live.control.paused.clear()
+        live.control.finish.set()
+        return Done(live.phase)
 
 
 class Stop(ControlCommand[StopDone], frozen=True):
@@ -134,11 +135,11 @@ class Stop(ControlCommand[StopDone], frozen=True):
     path: ClassVar[str] = "/v1/stop"
     answer: ClassVar[type[Any]] = StopDone
 
-    def run(self, board: JobStatus) -> StopDone:
+    def run(self, live: LiveJob) -> StopDone:
         """Set the flag."""
-        was = board.status
-        board.control.stop.set()
-        return StopDone(board.status, was)
+        was = live.phase
+        live.control.stop.set()
+        return StopDone(live.phase, was)
 
 
 class Hold(ControlCommand[Done], frozen=True):
@@ -147,11 +148,11 @@ class Hold(ControlCommand[Done], frozen=True):
     path: ClassVar[str] = "/v1/hold"
     answer: ClassVar[type[Any]] = Done
 
-    def run(self, board: JobStatus) -> Done:
+    def run(self, live: LiveJob) -> Done:
         """Look at the lock of merges."""
-        if not board.hold():
-            raise InvalidInputError(f"{NOBODY_MERGES} {board.job!r}; see headrace jobs merge")
-        return Done(board.status)
+        if not live.hold():
+            raise InvalidInputError(f"{NOBODY_MERGES} {live.job!r}; see headrace jobs merge")
+        return Done(live.phase)
 
 
 class AcceptClock(ControlCommand[ClockDone], frozen=True):
@@ -160,9 +161,9 @@ class AcceptClock(ControlCommand[ClockDone], frozen=True):
     path: ClassVar[str] = "/v1/accept-clock"
     answer: ClassVar[type[Any]] = ClockDone
 
-    def run(self, board: JobStatus) -> ClockDone:
+    def run(self, live: LiveJob) -> ClockDone:
         """Forget the doubt."""
-        doubt = board.accept_clock()
+        doubt = live.accept_clock()
         return ClockDone(0 if doubt is None else doubt.off_ms)
 
 
@@ -216,28 +217,36 @@ class DriverHandle(JobHandle):
 
     Args:
         storage: of the first part; those of the others are beside it.
-        board: of the driver.
+        live: the job of the driver.
         files: the file system.
         clock: for names.
     """
 
     storage: Path
-    board: JobStatus
+    live: LiveJob
     files: Files
     clock: Clock
 
     def states(self) -> Mapping[Path, JobState]:
         """Return the states after the last epochs."""
-        return {self.storage.with_name(state.job): state for state in self.board.states}
+        return {self.storage.with_name(state.job): state for state in self.live.states}
 
     def ask_part(self, root: Path, command: Command[_Answer], wait_s: float) -> _Answer:
         """Hand it to the loop of the part's driver."""
-        return self.board.commands(root.name).ask(command, wait_s)
+        return self.live.commands(root.name).ask(command, wait_s)
+
+    def status(self) -> JobStatus:
+        """Return the status of the job.
+
+        Raises:
+            UnavailableError: it has not begun yet.
+        """
+        return self.live.status()
 
     def do(self, command: ControlCommand[_Answer]) -> _Answer:
         """Do it at once; raises as the command does."""
-        answer = command.run(self.board)
-        self.board.wake()
+        answer = command.run(self.live)
+        self.live.wake()
         return answer
 
     def save(self, name: str | None, wait_s: float) -> tuple[Path, Savepoint]:
@@ -251,8 +260,8 @@ class DriverHandle(JobHandle):
             InvalidInputError: the name is taken, or nothing could go on from the job.
             UnavailableError: the job has not begun, or its driver does not answer.
         """
-        board = self.board
-        saver = SavepointService(board.settings, board.job, board.bus, self.files, self.clock)
+        live = self.live
+        saver = SavepointService(live.settings, live.job, live.bus, self.files, self.clock)
         return saver.save_running(name, wait_s, self.ask_part)
 
 

@@ -1,148 +1,262 @@
-"""The status of a job that is driven here: its parts, its last epochs, and driver metrics.
+"""The status of a job: one frozen model for the API, the command line and metrics.
 
-Written by the driver's thread, read by any. Beside it: histograms of steps, the heaviest keys
-that tasks reported, and how long the job needs until its lag is gone.
+``job_status`` makes it from the manifests and the files of a job, which need neither its code nor
+its driver. Where a driver answers, ``LiveJob.status`` makes it in the same way of the state that
+it holds, and adds what only a driver knows. ``status_json`` writes it. Times are in ms, UTC.
 """
 
 from __future__ import annotations
 
-import math
 import os
-import threading
-from bisect import bisect_left
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
+from pydantic import Field, TypeAdapter
 
-from headrace.clock import Clock, ClockDeviation, SteadyClock
-from headrace.control.alert_rules import RuleStatus
-from headrace.coordinator.epoch_clock import accept_clock
-from headrace.coordinator.inspection.job_view import StageView, stage_views
-from headrace.coordinator.job_storage import job_storages
-from headrace.coordinator.manifest import partition_lags
-from headrace.errors import UnavailableError
+from headrace.bus.bus import Bus
+from headrace.clock import Clock
+from headrace.config import Settings
+from headrace.control.alert_rules import RuleStatus, load_alerts
+from headrace.coordinator.catalog import Catalog, TimeEntry, load_catalog
+from headrace.coordinator.drain import with_current_cordons
+from headrace.coordinator.epoch_ranges import task_name
+from headrace.coordinator.host_state import (
+    FOLLOWED_BYTES,
+    FOLLOWED_MS,
+    LOST,
+    MOVED,
+    STANDBY,
+    HostState,
+    drained_hosts,
+)
+from headrace.coordinator.inspection.job_reader import JobReader
+from headrace.coordinator.job_events import EVENTS_FOLDER, JobEvent, event_text, job_events
+from headrace.coordinator.job_parts import group_state, part_folders
+from headrace.coordinator.job_storage import STORAGES, check_job_name, newest_storage
+from headrace.coordinator.leader_lease import (
+    DriverProcess,
+    MemberInfo,
+    driver_of,
+    read_members,
+)
+from headrace.coordinator.manifest import (
+    SINK_ROWS,
+    JobState,
+    TaskState,
+    partition_lags,
+    state_bytes,
+)
+from headrace.coordinator.outputs import sinks_confirmed
+from headrace.coordinator.placement import StageTasks, assign_hosts
+from headrace.coordinator.watermarks import Now, input_watermark
+from headrace.errors import CorruptDataError
 from headrace.files import Files
 from headrace.plan.stages import PART
-from headrace.records.keys import decode_key
+from headrace.runtime.orders import END_WATERMARK, NO_WATERMARK
+from headrace.sources.bounded_bus import saved_inputs
 
-if TYPE_CHECKING:
-    from headrace.bus.bus import Bus
-    from headrace.config import Settings
-    from headrace.coordinator.commands import CommandQueue
-    from headrace.coordinator.driver_loop import JobControl
-    from headrace.coordinator.epoch_records import EpochSummary
-    from headrace.coordinator.job_group import JobGroup
-    from headrace.coordinator.manifest import JobState
-    from headrace.runtime.orders import HotKeys
+SHOWN_EVENTS = 6
+SHOWN_KEYS = 3
+"""Of the last events, and of the heaviest keys of each ``partition_by``."""
 
-
-BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Upper bounds of the buckets of durations, s."""
-
-KEYS_EXPIRE_MS = 600_000
-"""Keys that a task has not told of for so long are of the past."""
-
-
-class Histogram:
-    """Durations in buckets, s."""
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(BOUNDS_S) + 1)
-        self.sum_s = 0.0
-
-    def add(self, seconds: float) -> None:
-        """Count one."""
-        self.counts[bisect_left(BOUNDS_S, seconds)] += 1
-        self.sum_s += seconds
-
-    def copied(self) -> Histogram:
-        """Return one that does not change any more."""
-        made = Histogram()
-        made.counts, made.sum_s = list(self.counts), self.sum_s
-        return made
-
-    def buckets(self) -> list[tuple[str, float]]:
-        """Return how many took at most so long, as Prometheus has it."""
-        found, total = [], 0
-        for bound, count in zip((*BOUNDS_S, float("inf")), self.counts, strict=True):
-            total += count
-            found.append(("+Inf" if bound == float("inf") else str(bound), float(total)))
-        return found
-
-
-class ReportedKeys(NamedTuple):
-    """The heaviest keys of a task, and when they were told, ms."""
-
-    at_ms: int
-    keys: HotKeys
-
-
-@dataclass
-class DriverMetrics:
-    """Counted since the driver began; by part, step, task and store.
-
-    Whoever reads or writes holds the board's lock.
-    """
-
-    rows: int = 0
-    output_rows: int = 0
-    epochs: dict[str, Histogram] = field(default_factory=dict)
-    steps: dict[tuple[str, str], Histogram] = field(default_factory=dict)
-    slot_steps_s: dict[str, float] = field(default_factory=dict)
-    stores: dict[str, dict[str, int]] = field(default_factory=dict)
-    hot_keys: dict[tuple[str, str], ReportedKeys] = field(default_factory=dict)
-    cache: Counter[str] = field(default_factory=Counter)
-    copies: dict[str, tuple[int, float]] = field(default_factory=dict)
-
-    def copied(self) -> DriverMetrics:
-        """Return figures that do not change any more."""
-        return replace(
-            self,
-            epochs={part: took.copied() for part, took in self.epochs.items()},
-            steps={step: took.copied() for step, took in self.steps.items()},
-            slot_steps_s=dict(self.slot_steps_s),
-            stores=dict(self.stores),
-            hot_keys=dict(self.hot_keys),
-            cache=Counter(self.cache),
-            copies=dict(self.copies),
-        )
-
-    def observe(self, summary: EpochSummary, now_ms: int) -> None:
-        """Count an epoch."""
-        part = summary.job.partition(PART)[2]
-        self.rows += summary.rows
-        self.output_rows += summary.output_rows
-        self.epochs.setdefault(part, Histogram()).add(summary.took_ms / 1000)
-        for step, took_ms in summary.timings_ms.items():
-            self.steps.setdefault((part, step), Histogram()).add(took_ms / 1000)
-        for step, took_ms in summary.slot_timings_ms.items():
-            self.slot_steps_s[step] = self.slot_steps_s.get(step, 0.0) + took_ms / 1000
-        for found in ("hits", "misses"):
-            self.cache[found] += summary.counts.get(f"cache.{found}", 0)
-        if summary.copy is not None:
-            self.copies[part] = (summary.copy.epochs, summary.copy.seconds)
-        seen = summary.observed
-        if seen is not None:
-            self.stores.update(seen.stores)
-            for task, told in seen.hot_keys.items():
-                for one in told:
-                    self.hot_keys[task, one.operator] = ReportedKeys(now_ms, one)
-        old = [
-            which for which, told in self.hot_keys.items() if told.at_ms < now_ms - KEYS_EXPIRE_MS
-        ]
-        for which in old:
-            del self.hot_keys[which]
-
-
-SHOWN = 10
-FILE = "hot-keys.json"
-"""Below the folder of samples."""
+HOT_KEYS_FILE = "hot-keys.json"
 
 Plain = str | int | float | bool | None
+
+_Kind = TypeVar("_Kind")
+
+Hidden = Annotated[_Kind, Field(exclude=True)]
+"""A field that ``status_json`` leaves out."""
+
+
+@dataclass(frozen=True)
+class PartitionStatus:
+    """How far one partition of an input has been read."""
+
+    input: str
+    partition: int
+    next_offset: int
+    lag: Annotated[
+        int | None, Field(description="rows before it now; null where its stream is silent")
+    ]
+    max_time_ms: int | None
+
+
+@dataclass(frozen=True)
+class InputStatus:
+    """How far one input operator is; ``lag`` is ``None`` where its stream is not on the bus."""
+
+    operator: str
+    stream: str
+    read: int
+    lag: int | None
+    watermark_ms: int | None
+    offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class StandbyStatus:
+    """The standbys of a stage: how many, how many of them hold what is committed but for a tail.
+
+    ``epochs`` and ``size`` are how far the last of these is behind: epochs, and bytes of changes;
+    ``wanted`` how many there are to be, which too few hosts have no place for.
+    """
+
+    standbys: int
+    filled: int
+    epochs: int
+    size: int
+    wanted: int = 0
+
+
+@dataclass(frozen=True)
+class StageStatus:
+    """A keyed stage: its tasks, about how large their state is, and the hosts that have it."""
+
+    stage: str
+    tasks: int
+    state_bytes: int
+    hosts: tuple[str, ...]
+    standby: StandbyStatus | None = None
+
+    @property
+    def copies(self) -> StandbyStatus:
+        """Its standbys, also where it has none and is to have none."""
+        return self.standby or StandbyStatus(0, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class StandbyTask:
+    """A copy of a task's stores on another host, and the epoch that it holds; -1: none yet."""
+
+    host: str
+    epoch: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskStatus:
+    """One task: of a keyed stage, or one that reads a partition of an input."""
+
+    task: Annotated[str, Field(description="STAGE/NUMBER, or INPUT/PARTITION")]
+    host: Annotated[str, Field(description="empty: it goes to another with each epoch")] = ""
+    next_offset: Annotated[
+        int | None, Field(description="of the partition that it reads; null: it reads none")
+    ] = None
+    lag: Annotated[
+        int | None, Field(description="rows of the partition before it; null: none, or not known")
+    ] = None
+    epoch: Annotated[int, Field(description="the last one that changed it; -1: none did")] = -1
+    state_bytes: int = 0
+    changelog_bytes: int = 0
+    stores: Annotated[
+        dict[str, int],
+        Field(description="bytes of each store; empty until the task has run under this driver"),
+    ] = field(default_factory=dict)
+    watermark_ms: int | None = None
+    waiting: Annotated[int, Field(description="messages that wait for asynchronous calls")] = 0
+    event_deadline_ms: int | None = None
+    wall_deadline_ms: int | None = None
+    standbys: tuple[StandbyTask, ...] = ()
+
+
+@dataclass(frozen=True)
+class SinkStatus:
+    """What one sink has committed: rows, all up to an epoch; ``waiting`` are not confirmed yet."""
+
+    operator: str
+    identity: str
+    promise: str
+    rows: int
+    epoch: int
+    waiting: int
+
+
+@dataclass(frozen=True)
+class PartStatus:
+    """One of several parts of a job: the name it is kept under, and its epochs."""
+
+    part: str
+    epoch: int
+    oldest_epoch: int
+    ended: bool
+
+
+@dataclass(frozen=True)
+class EventStatus:
+    """Something that happened to drivers, hosts or workers of the job."""
+
+    at_ms: int
+    kind: str
+    text: str
+    epoch: Annotated[int | None, Field(description="the last committed one")]
+
+    @classmethod
+    def of(cls, event: JobEvent) -> EventStatus:
+        """Return an event of the job's log."""
+        return cls(event.time_ms, event.kind, event.text, event.epoch if event.epoch >= 0 else None)
+
+
+@dataclass(frozen=True)
+class HostStatus:
+    """One host of the job."""
+
+    host: Annotated[str, Field(description="identity of its state directory")]
+    address: Annotated[str, Field(description="or name; empty where it is not known")]
+    status: Annotated[str, Field(description="up, lost, draining or drained")]
+    slots: int
+    tasks: int
+    standbys: int
+    state_bytes: int
+    everywhere: Annotated[
+        bool, Field(description="all jobs of the home are to leave it, not this one alone")
+    ] = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Say whether it has neither tasks nor standbys."""
+        return not self.tasks and not self.standbys
+
+
+@dataclass(frozen=True)
+class HostEvent:
+    """Something that happened to the hosts of the job, as its manifest has it."""
+
+    time_ms: int
+    what: str
+    host: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Moves:
+    """How many tasks changed their host, by choice or by a loss, and how many are to."""
+
+    done: int
+    lost: int
+    pending: Annotated[int, Field(description="tasks that are to leave hosts that are up")]
+
+
+@dataclass(frozen=True)
+class PlacementStatus:
+    """Where the tasks of a job are; the ``story`` is oldest first."""
+
+    hosts: tuple[HostStatus, ...]
+    moves: Moves
+    story: tuple[HostEvent, ...]
+
+
+@dataclass(frozen=True)
+class StandbyReads:
+    """What the standbys of a stage have read so far, and how long that took."""
+
+    bytes: int
+    ms: int
 
 
 @dataclass(frozen=True)
@@ -156,282 +270,442 @@ class HeavyKey:
 
 @dataclass(frozen=True)
 class HeavyKeys:
-    """The heaviest keys of one ``partition_by``, heaviest first.
-
-    ``rows`` is about how many rows went through it lately, ``tasks`` how many told of it;
-    ``too_low`` is the part of all rows by which a share may be too low.
-    """
+    """The heaviest keys of one ``partition_by``, of a sample of its rows, heaviest first."""
 
     operator: str
     columns: tuple[str, ...]
-    rows: float
-    too_low: float
-    tasks: int
+    rows: Annotated[
+        float, Field(description="of all keys lately; what is a minute old counts half")
+    ]
+    too_low: Annotated[float, Field(description="part of all rows by which a share may be too low")]
+    tasks: Annotated[int, Field(description="that reported some")]
     at_ms: int
     keys: tuple[HeavyKey, ...]
 
 
-def plain(value: Any) -> Plain:
-    """Return a value of a key as JSON has it: times and bytes as text."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    return value.hex() if isinstance(value, bytes) else str(value)
+@dataclass(frozen=True)
+class JobStatus:
+    """A job as of its last epoch; ``None`` where something is not known.
+
+    ``live``: its driver answered, else its files were read. ``process`` is that of the driver, if
+    one runs. Of a job that cannot be read there is a ``problem``, and no epoch. ``lag`` is of now,
+    ``unread`` what the last epoch left. The hidden fields only a driver knows.
+    """
+
+    job: str
+    status: Annotated[
+        str,
+        Field(description="starting, running, paused, stopping, stopped, ended, reset or damaged"),
+    ]
+    live: bool
+    process: int | None
+    host: str | None
+    storage: str
+    problem: str | None = None
+    members: tuple[MemberInfo, ...] = ()
+    epoch: int | None = None
+    oldest_epoch: int | None = None
+    epoch_ms: Annotated[int | None, Field(description="wall clock of the last epoch")] = None
+    rows: int | None = None
+    late: int | None = None
+    dropped: int | None = None
+    dead_letters: int | None = None
+    counts: Annotated[dict[str, int] | None, Field(description="of all its epochs, by name")] = None
+    lag: int | None = None
+    state_bytes: int = 0
+    durability: str | None = None
+    lineage: str | None = None
+    run: int | None = None
+    bounded: bool | None = None
+    generation: int | None = None
+    rescaled_in: int | None = None
+    parts: tuple[PartStatus, ...] = ()
+    inputs: tuple[InputStatus, ...] = ()
+    stages: tuple[StageStatus, ...] = ()
+    failures: dict[str, int] | None = None
+    deployed: bool = False
+    standbys_to_fill: int = 0
+    standbys_followed: dict[str, StandbyReads] | None = None
+    placement: PlacementStatus | None = None
+    outputs: tuple[str, ...] = ()
+    sinks: tuple[SinkStatus, ...] = ()
+    alerts: tuple[RuleStatus, ...] = ()
+    hot_keys: tuple[HeavyKeys, ...] = ()
+    events: tuple[EventStatus, ...] = ()
+    began_ms: Hidden[int | None] = None
+    unread: Hidden[int | None] = None
+    eta_s: Hidden[float | None] = None
+    watermarks: Hidden[dict[str, int]] = field(default_factory=dict)
+
+    def at(self, state: JobState) -> JobStatus:
+        """Return it with what a manifest alone says."""
+        counts = state.counts
+        return replace(
+            self,
+            epoch=state.epoch,
+            epoch_ms=state.time_ms,
+            rows=counts.get("in", 0),
+            late=counts.get("late", 0),
+            dropped=counts.get("dropped", 0),
+            dead_letters=counts.get("dead_letters", 0),
+            counts=dict(counts),
+            durability=state.durability,
+            lineage=state.lineage,
+            run=state.run,
+            bounded=state.until is not None,
+            generation=state.generation,
+            rescaled_in=state.rescaled_at if state.rescaled_at >= 0 else None,
+            failures=_under(STANDBY, counts),
+            standbys_followed={
+                name: StandbyReads(size, counts.get(FOLLOWED_MS + name, 0))
+                for name, size in _under(FOLLOWED_BYTES, counts).items()
+            },
+        )
 
 
-def heavy_keys(told: Iterable[ReportedKeys], most: int = SHOWN) -> list[HeavyKeys]:
-    """Put together what tasks told, operator by operator."""
-    by_operator: dict[str, list[ReportedKeys]] = {}
-    for one in told:
-        by_operator.setdefault(one.keys.operator, []).append(one)
-    return [_joined(name, found, most) for name, found in sorted(by_operator.items())]
+def job_names(settings: Settings) -> list[str]:
+    """Return the names of all jobs that have committed anything, sorted."""
+    folders = (settings.jobs_dir, settings.state_dir / STORAGES)
+    return sorted(
+        {
+            path.name
+            for folder in folders
+            if folder.is_dir()
+            for path in folder.iterdir()
+            if not path.name.startswith(".") and PART not in path.name
+            if any((path / "manifests").glob("[0-9]*.json"))
+        }
+    )
 
 
-def _joined(operator: str, told: list[ReportedKeys], most: int) -> HeavyKeys:
-    rows = sum(one.keys.rows for one in told)
-    sums: dict[bytes, float] = {}
-    for one in told:
-        for hot in one.keys.keys:
-            sums[hot.key] = sums.get(hot.key, 0.0) + hot.rows
-    heaviest = sorted(sums.items(), key=lambda pair: (-pair[1], pair[0]))[:most]
+class _Part(NamedTuple):
+    """A part of a job, as its files have it."""
 
-    def share(count: float) -> float:
-        return round(count / rows, 4) if rows else 0.0
+    root: Path
+    state: JobState
+    oldest_epoch: int
+    catalog: Catalog | None
 
-    return HeavyKeys(
-        operator,
-        told[0].keys.columns,
-        round(rows, 1),
-        share(sum(one.keys.slack for one in told)),
-        len(told),
-        max(one.at_ms for one in told),
+
+def job_status(
+    settings: Settings,
+    job: str,
+    bus: Bus,
+    clock: Clock,
+    driver: DriverProcess | None = None,
+    known: Mapping[str, JobState] | None = None,
+) -> JobStatus:
+    """Return the status of a job, of all its parts together.
+
+    Args:
+        settings: of the home.
+        job: its name.
+        bus: its streams.
+        clock: for names.
+        driver: its driver, where that asks for its own job; else it is looked for.
+        known: the states that this one holds, by part; others are read.
+
+    Raises:
+        InvalidInputError: there is no such job.
+    """
+    root = newest_storage(settings, check_job_name(job))
+    driver = driver or driver_of(root, settings.jobs_dir / job, job, clock)
+    folders = [root, *part_folders(settings, job)]
+    parts = []
+    found = JobStatus(
+        job,
+        "damaged",
+        live=False,
+        process=driver and driver.process,
+        host=driver and driver.host,
+        storage=str(root),
+        members=_members(root, driver),
+        alerts=_kept_rules(root, clock),
+        hot_keys=tuple(_first_keys(kept_keys(root), SHOWN_KEYS)),
+        events=tuple(map(EventStatus.of, job_events(folders)[-SHOWN_EVENTS:])),
+    )
+    for folder in folders:
+        name = job if folder == root else folder.name
+        try:
+            parts.append(_read_part(folder, name, (known or {}).get(name), clock))
+        except CorruptDataError as error:
+            return replace(found, job=name, storage=str(folder), problem=str(error))
+    state, bus = group_state([one.state for one in parts]), saved_inputs(bus, root)
+    inputs = tuple(one for part in parts for one in _inputs(part, bus))
+    lags = [one.lag for one in inputs if one.lag is not None]
+    stages = tuple(
+        stage
+        for part in parts
+        for stage in stage_statuses(part.state, part.catalog.standbys if part.catalog else {})
+    )
+    standbys = [one.standby for one in stages if one.standby is not None]
+    to_fill = sum(max(one.wanted, one.standbys) - one.filled for one in standbys)
+    homes = {task.host for task in state.tasks.values() if task.host in state.hosts}
+    return replace(
+        found.at(state),
+        status=_status(state, driver),
+        oldest_epoch=parts[0].oldest_epoch,
+        lag=sum(lags) if len(lags) == len(inputs) else None,
+        state_bytes=sum(one.state_bytes for one in stages),
+        parts=tuple(
+            PartStatus(one.state.job, one.state.epoch, one.oldest_epoch, one.state.ended)
+            for one in (parts if len(parts) > 1 else ())
+        ),
+        inputs=inputs,
+        stages=stages,
+        deployed=driver is not None
+        and not to_fill
+        and all(state.hosts[home].slots for home in homes),
+        standbys_to_fill=to_fill,
+        placement=placement_status(with_current_cordons(state, root.parent)),
+        outputs=tuple(sorted({name for one in parts for name in _outputs(one)})),
+        sinks=tuple(sink for one in parts for sink in _sinks(one)),
+    )
+
+
+@cache
+def _adapter() -> TypeAdapter[JobStatus]:
+    return TypeAdapter(JobStatus)
+
+
+def status_json(status: JobStatus) -> dict[str, Any]:
+    """Return a status as the API and ``--json`` write it."""
+    found: dict[str, Any] = _adapter().dump_python(status, mode="json")
+    return found
+
+
+def stage_statuses(
+    state: JobState, wanted: Mapping[str, int] | None = None
+) -> Iterable[StageStatus]:
+    """Yield the keyed stages of a job.
+
+    Args:
+        state: of the job, or of a part.
+        wanted: how many standbys each task of a stage is to have.
+    """
+    for stage, count in state.task_counts.items():
+        tasks = [task for name, task in state.tasks.items() if name.rpartition("/")[0] == stage]
+        yield StageStatus(
+            stage,
+            count,
+            sum(map(state_bytes, tasks)),
+            tuple(sorted({task.host for task in tasks if task.host})),
+            _standby(state, stage, count * (wanted or {}).get(stage, 0)),
+        )
+
+
+def task_statuses(
+    state: JobState,
+    stores: Mapping[str, Mapping[str, int]],
+    partitions: Iterable[PartitionStatus] = (),
+) -> Iterable[TaskStatus]:
+    """Yield the tasks of keyed stages, then those that read inputs.
+
+    Args:
+        state: of the job.
+        stores: bytes of each store of each task, where they are known.
+        partitions: of the inputs.
+    """
+    for name, task in state.tasks.items():
+        watermark = state.watermarks.get(name.rpartition("/")[0], NO_WATERMARK)
+        held = watermark if task.held is None else min(watermark, task.held)
+        yield TaskStatus(
+            task=name,
+            host=task.host,
+            epoch=task.epoch,
+            state_bytes=state_bytes(task),
+            changelog_bytes=task.segment_bytes,
+            stores=dict(stores.get(name, {})),
+            watermark_ms=known_time(held),
+            waiting=task.waiting,
+            event_deadline_ms=task.event_deadline,
+            wall_deadline_ms=task.wall_deadline,
+            standbys=tuple(StandbyTask(s.host, s.epoch) for s in state.standbys.get(name, ())),
+        )
+    for read in partitions:
+        yield TaskStatus(
+            task=f"{read.input}/{read.partition}",
+            next_offset=read.next_offset,
+            lag=read.lag,
+            watermark_ms=read.max_time_ms,
+        )
+
+
+def partition_statuses(
+    state: JobState, lags: Mapping[tuple[str, int], int]
+) -> Iterable[PartitionStatus]:
+    """Yield how far each partition of each input has been read, with what lies before it."""
+    for name, positions in state.inputs.items():
+        for partition, held in sorted(positions.items()):
+            lag, at_ms = lags.get((name, partition)), known_time(held.max_time)
+            yield PartitionStatus(name, partition, held.next_offset, lag, at_ms)
+
+
+def placement_status(state: JobState) -> PlacementStatus:
+    """Return the hosts of a job, by address, and what became of them."""
+    tasks: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for task in state.tasks.values():
+        tasks[task.host] += 1
+        sizes[task.host] += state_bytes(task)
+    copies = Counter(one.host for held in state.standbys.values() for one in held)
+    hosts = []
+    for host, held in state.hosts.items():
+        counts = held.slots, tasks[host], copies[host], sizes[host]
+        status = _host_status(held, is_empty=not tasks[host] and not copies[host])
+        hosts.append(HostStatus(host, held.address, status, *counts, held.everywhere))
+    counted = state.counts
+    return PlacementStatus(
+        tuple(sorted(hosts, key=lambda one: (one.address, one.host))),
+        Moves(counted.get(MOVED, 0), counted.get(LOST, 0), _pending_moves(state)),
         tuple(
-            HeavyKey(tuple(map(plain, decode_key(key))), round(count, 1), share(count))
-            for key, count in heaviest
+            HostEvent(one.time_ms, str(one.what), one.host, event_text(one, state))
+            for one in state.story
         ),
     )
 
 
-def kept_keys(folder: Path) -> list[HeavyKeys]:
-    """Return what a driver has kept of its heaviest keys; nothing where that cannot be read."""
+def _host_status(held: HostState, *, is_empty: bool) -> str:
+    if held.drained:
+        return "drained" if is_empty else "draining"
+    return "up" if held.slots else "lost"
+
+
+def _pending_moves(state: JobState) -> int:
+    """Return how many tasks are to leave hosts that are there, until all are in balance."""
+    cores = {host: held.slots for host, held in sorted(state.hosts.items()) if held.slots}
+    if not cores:
+        return 0
+    found = 0
+    for stage, count in state.task_counts.items():
+        names = [task_name(stage, number) for number in range(count)]
+        home = {name: state.tasks.get(name, TaskState()).host for name in names}
+        if any(home.values()):
+            found += len(
+                assign_hosts(names, cores, StageTasks(home), away=drained_hosts(state.hosts)).moves
+            )
+    return found
+
+
+def known_time(at_ms: int) -> int | None:
+    """Return an event time, ms; ``None`` where there is none yet, or it has ended."""
+    return at_ms if NO_WATERMARK < at_ms < END_WATERMARK else None
+
+
+def kept_keys(storage: Path) -> list[HeavyKeys]:
+    """Return the heaviest keys that a driver kept last; nothing where they cannot be read."""
     try:
-        return _DECODER.decode((folder / FILE).read_bytes())
+        data = (storage / EVENTS_FOLDER / HOT_KEYS_FILE).read_bytes()
+        return msgspec.json.decode(data, type=list[HeavyKeys])
     except (OSError, msgspec.DecodeError):
         return []
 
 
-def keep_keys(folder: Path, found: list[HeavyKeys]) -> None:
+def keep_keys(storage: Path, found: Sequence[HeavyKeys]) -> None:
     """Keep the heaviest keys where commands find them, in one step."""
-    temporary = folder / f".{FILE}.tmp"
+    path = storage / EVENTS_FOLDER / HOT_KEYS_FILE
+    temporary = path.with_name(f".{HOT_KEYS_FILE}.tmp")
     temporary.write_bytes(msgspec.json.encode(found))
-    os.replace(temporary, folder / FILE)
+    os.replace(temporary, path)
 
 
-_DECODER = msgspec.json.Decoder(list[HeavyKeys])
+def _first_keys(found: Iterable[HeavyKeys], most: int) -> Iterable[HeavyKeys]:
+    return (replace(one, keys=one.keys[:most]) for one in found)
 
 
-WINDOW_S = 30.0
-MIN_WINDOW_S = 1.0
-"""Of less than that no pace is known."""
+def _kept_rules(storage: Path, clock: Clock) -> tuple[RuleStatus, ...]:
+    with suppress(CorruptDataError, OSError):  # ``alerts ls`` reports it
+        rules = load_alerts(storage, clock).rules
+        return tuple(held.status(name) for name, held in sorted(rules.items()))
+    return ()
 
 
-@dataclass
-class CatchUpEstimate:
-    """Written by the driver's thread, read by any under the lock of whoever holds it."""
-
-    _marks: deque[tuple[float, int]] = field(default_factory=deque)
-
-    def note(self, now: float, lag: int) -> None:
-        """Take the lag after an epoch.
-
-        Args:
-            now: of the monotonic clock, s.
-            lag: rows of all parts.
-        """
-        self._marks.append((now, lag))
-        while len(self._marks) > 2 and self._marks[1][0] <= now - WINDOW_S:
-            self._marks.popleft()
-
-    def eta_s(self, now: float) -> float | None:
-        """Return for how long the job still reads at this pace.
-
-        Args:
-            now: of the monotonic clock, s.
-
-        Returns:
-            ``None`` where nothing lies before it, or it does not come closer.
-        """
-        if len(self._marks) < 2:
-            return None
-        (began, before), (last, lag) = self._marks[0], self._marks[-1]
-        if last - began < MIN_WINDOW_S or not 0 < lag < before:
-            return None
-        rate = (before - lag) / (last - began)
-        return max(0.0, lag / rate - (now - last))
+def _members(root: Path, driver: DriverProcess | None) -> tuple[MemberInfo, ...]:
+    """Return the processes that share a job that is driven by one of them."""
+    found = read_members(root)
+    is_theirs = driver is not None and any(m.drives and m.process == driver.process for m in found)
+    return tuple(found) if is_theirs else ()
 
 
-SHOWN_EPOCHS = 1_000
-"""So many of the last epochs are told of."""
+def _read_part(root: Path, name: str, known: JobState | None, clock: Clock) -> _Part:
+    files = Files(sync=False)
+    reader = JobReader(root, name, files, clock)
+    state = known or reader.state()
+    return _Part(
+        root, state, reader.kept(state).oldest, load_catalog(root, state.generation, files)
+    )
 
 
-@dataclass
-class JobStatus:
-    """Written by the driver's thread, read by any.
+def _under(begin: str, counts: Mapping[str, int]) -> dict[str, int]:
+    """Return the counts whose names begin so, by the rest of their names."""
+    return {n.removeprefix(begin): count for n, count in counts.items() if n.startswith(begin)}
 
-    Args:
-        job: its name.
-        settings: of the run.
-        control: what stops, pauses and finishes it.
-        clock: where time comes from.
-        hold: begins no epoch while somebody merges into the job; says whether somebody does.
-    """
 
-    job: str
-    settings: Settings
-    control: JobControl
-    clock: Clock
-    _parts: JobGroup | None = None
-    _epochs: deque[EpochSummary] = field(default_factory=lambda: deque(maxlen=SHOWN_EPOCHS))
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _lags: dict[str, int] = field(default_factory=dict)
-    figures: DriverMetrics = field(default_factory=DriverMetrics)
-    hold: Callable[[], bool] = bool
-    alerts: Callable[[], Sequence[RuleStatus]] = list
-    pace: CatchUpEstimate = field(default_factory=CatchUpEstimate)
-    count: int = 0
-    busy_ms: float = 0.0
+def _status(state: JobState, driver: DriverProcess | None) -> str:
+    if driver is not None:
+        return "running"
+    if state.ended:
+        return "ended"
+    return "stopped" if state.fingerprint else "reset"
 
-    def __post_init__(self) -> None:
-        self.began_ms = self.clock.now_ms()
 
-    def ready(self, parts: JobGroup) -> None:
-        """Learn the parts of the job, which have begun."""
-        self._parts = parts
+def _outputs(part: _Part) -> tuple[str, ...]:
+    return part.catalog.outputs if part.catalog is not None else ()
 
-    def observe(self, summary: EpochSummary) -> None:
-        """Learn of an epoch that is committed."""
-        with self._lock:
-            self.figures.observe(summary, self.clock.now_ms())
-            self._epochs.append(replace(summary, observed=None))
-            self._lags[summary.job] = summary.lag
-            self.pace.note(self.clock.monotonic(), sum(self._lags.values()))
-            self.count += 1
-            self.busy_ms += summary.took_ms
 
-    @property
-    def clock_doubt(self) -> ClockDeviation | None:
-        """Why the driver does not believe its clock; ``None``: it does."""
-        return self.clock.doubt if isinstance(self.clock, SteadyClock) else None
+def _inputs(part: _Part, bus: Bus) -> Iterable[InputStatus]:
+    state, catalog = part.state, part.catalog
+    streams = catalog.inputs if catalog is not None else {}
+    lateness = catalog.lateness_ms if catalog is not None else {}
+    stages = catalog.stages if catalog is not None else ()
+    times = {time.operator: time for stage in stages for time in stage.times}
+    there = {*bus.names(), *bus.aliases()}
+    for operator, positions in state.inputs.items():
+        name = streams.get(operator, operator)
+        offsets = tuple(positions[p].next_offset for p in sorted(positions))
+        behind = lateness.get(operator, 0)
+        time = times.get(operator, TimeEntry(operator, name, len(positions), behind))
+        now = Now(state.time_ms)
+        lag = None
+        if name in there:
+            ends = (state.until or {}).get(name) or bus.stream(name).ends()
+            now = Now(state.time_ms, {name: ends})
+            lag = sum(partition_lags(positions, ends))
+        watermark = input_watermark(time, positions, now)
+        yield InputStatus(operator, name, sum(offsets), lag, watermark, offsets)
 
-    def accept_clock(self) -> ClockDeviation | None:
-        """Let the driver believe its clock as it is; returns why it did not."""
-        if not isinstance(self.clock, SteadyClock):
-            return None
-        storage = job_storages(self.settings, self.job).storage
-        return accept_clock(self.clock, storage, Files(sync=False))
 
-    @property
-    def state(self) -> JobState:
-        """The job's state after its last epoch.
+def _standby(state: JobState, stage: str, wanted: int) -> StandbyStatus | None:
+    pairs = [
+        (state.tasks.get(name, TaskState()), standby)
+        for name, found in state.standbys.items()
+        if name.rpartition("/")[0] == stage
+        for standby in found
+    ]
+    if not pairs and not wanted:
+        return None
+    filled = [pair for pair in pairs if pair[1].epoch >= 0 or pair[0].epoch < 0]
+    epochs = [max(0, task.epoch - standby.epoch) for task, standby in filled]
+    sizes = [
+        sum(ref.bytes for ref in task.segments if ref.epoch > standby.epoch)
+        for task, standby in filled
+    ]
+    furthest = max(epochs, default=0), max(sizes, default=0)
+    return StandbyStatus(len(pairs), len(filled), *furthest, wanted)
 
-        Raises:
-            UnavailableError: it has not begun yet.
-        """
-        return self._begun.state
 
-    @property
-    def states(self) -> list[JobState]:
-        """The states of its parts, senders first; raises as ``state`` does."""
-        return self._begun.states
-
-    @property
-    def stages(self) -> list[StageView]:
-        """The keyed stages of all parts, after their last epochs; raises as ``state`` does."""
-        return list(stage_views(self.state, self._begun.standbys_wanted))
-
-    @property
-    def bus(self) -> Bus:
-        """The streams of the job; raises as ``state`` does."""
-        return self._begun.bus
-
-    def commands(self, part: str) -> CommandQueue:
-        """Return the queue of commands to a part, by the job of its state; raises as ``state``."""
-        return self._begun.commands(part)
-
-    def wake(self) -> None:
-        """Let the driver look at what was asked of it."""
-        if self._parts is not None:
-            self._parts.wake()
-
-    @property
-    def _begun(self) -> JobGroup:
-        if self._parts is None:
-            raise UnavailableError(f"job {self.job!r} is about to start; ask again in a moment")
-        return self._parts
-
-    @property
-    def status(self) -> str:
-        """``starting``, ``running``, ``paused``, ``stopping`` or ``ended``."""
-        if self.control.stop.is_set():
-            return "stopping"
-        if self._parts is None:
-            return "starting"
-        if self._parts.state.ended:
-            return "ended"
-        return "paused" if self.control.is_paused else "running"
-
-    @property
-    def lag(self) -> int | None:
-        """Rows that lay before the job after its last epoch; ``None`` before the first."""
-        with self._lock:
-            return sum(self._lags.values()) if self._lags else None
-
-    @property
-    def eta_s(self) -> float | None:
-        """For how long the job reads what lies before it; ``None``: it is not known, or paused."""
-        with self._lock:
-            now = self.clock.monotonic()
-            return None if self.control.paused.is_set() else self.pace.eta_s(now)
-
-    def current_lag(self) -> int:
-        """Return how many rows lie before the job now; raises as ``current_lags`` does."""
-        return sum(self.current_lags().values())
-
-    def current_lags(self) -> dict[tuple[str, int], int]:
-        """Return how many rows lie before each partition of each input now, by the streams.
-
-        Raises:
-            UnavailableError: it has not begun yet, or a stream does not answer.
-        """
-        state, parts = self.state, self._parts
-        assert parts is not None
-        ends = parts.ends()
-        return {
-            (operator, partition): lag
-            for operator, stream in parts.input_streams().items()
-            for partition, lag in enumerate(
-                partition_lags(state.inputs.get(operator, {}), ends.get(stream, ()))
-            )
-        }
-
-    def heavy_keys(self, most: int) -> list[HeavyKeys]:
-        """Return the heaviest keys of each ``partition_by``, as far as tasks have told."""
-        with self._lock:
-            told = list(self.figures.hot_keys.values())
-        return heavy_keys(told, most)
-
-    @property
-    def output_rows(self) -> int:
-        """Rows that left the job since the driver began."""
-        return self.figures.output_rows
-
-    def counted(self) -> DriverMetrics:
-        """Return a copy of what the driver has counted."""
-        with self._lock:
-            return self.figures.copied()
-
-    def epochs(self, last: int) -> Sequence[EpochSummary]:
-        """Return the last epochs, oldest first."""
-        with self._lock:
-            return list(self._epochs)[-last:]
+def _sinks(part: _Part) -> Iterable[SinkStatus]:
+    state = part.state
+    is_done = not state.sinks or sinks_confirmed(state, part.root)
+    for entry in part.catalog.sinks if part.catalog is not None else ():
+        sent = state.counts.get(SINK_ROWS + entry.operator, 0)
+        own = [one.rows for one in state.sinks if one.operator == entry.operator]
+        waiting = 0 if is_done else sum(own)
+        yield SinkStatus(
+            entry.operator,
+            entry.identity,
+            entry.promise,
+            sent - waiting,
+            state.epoch if is_done else state.epoch - 1,  # which each had before this epoch
+            waiting,
+        )

@@ -15,14 +15,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from headrace.control.api_models import job_info, known_time, task_watermark
-from headrace.control.job_status import Histogram, JobStatus
+from headrace.control.job_status import JobStatus, StandbyReads, partition_statuses
+from headrace.control.live_job import Histogram, LiveJob
 from headrace.coordinator.host_state import (
     ACTIVE_LOST,
     FAILOVER,
     FOLLOWED,
-    FOLLOWED_BYTES,
-    FOLLOWED_MS,
     LOST,
     MISSED,
     MOVED,
@@ -32,7 +30,7 @@ from headrace.coordinator.host_state import (
     STANDBY_LOST,
     STANDBYS_MISSED,
 )
-from headrace.coordinator.manifest import SINK_ROWS, JobState, state_bytes
+from headrace.coordinator.manifest import SINK_ROWS, JobState
 from headrace.errors import HeadraceError, UnavailableError
 
 Kind = Literal["gauge", "counter", "histogram"]
@@ -193,45 +191,44 @@ class MetricValue(NamedTuple):
     value: float | Histogram
 
 
-def metric_values(board: JobStatus) -> Iterator[MetricValue]:
+def metric_values(live: LiveJob) -> Iterator[MetricValue]:
     """Yield every value that there is by now."""
-    yield from _of_job(board)
-    yield from _counted(board)
-    for rule in board.alerts():
+    status = live.summary()
+    yield from _of_job(status)
+    yield from _counted(live)
+    for rule in live.alerts():
         labels = (rule.rule, rule.kind)
         yield MetricValue("headrace_alert_firing", labels, float(rule.fired_ms is not None))
     try:
-        state, states = board.state, board.states
+        states = live.states
     except UnavailableError:
         return
-    yield from _of_state(state)
+    yield from _of_state(status)
     for part in states:
         yield from _operators(part)
-    yield from _stages(board, state)
-    yield from _tasks(board, state)
-    yield from _inputs(board, state)
+    yield from _stages(live, status)
+    yield from _tasks(live)
+    yield from _inputs(live)
 
 
-def _of_job(board: JobStatus) -> Iterator[MetricValue]:
-    info = job_info(board)
-    for status in STATUSES:
-        yield MetricValue("headrace_job_status", (status,), float(status == info.status))
-    found = {
-        "headrace_job_start_time_seconds": info.began_ms / 1000,
-        "headrace_job_generation": info.generation,
-        "headrace_epoch": info.epoch,
-        "headrace_epoch_time_seconds": None if info.epoch_ms is None else info.epoch_ms / 1000,
-        "headrace_lag_rows": info.lag,
-    }
-    for name, value in found.items():
+def _of_job(status: JobStatus) -> Iterator[MetricValue]:
+    for word in STATUSES:
+        yield MetricValue("headrace_job_status", (word,), float(word == status.status))
+    yield from _seconds("headrace_job_start_time_seconds", (), status.began_ms)
+    yield from _seconds("headrace_epoch_time_seconds", (), status.epoch_ms)
+    for name, value in (
+        ("headrace_job_generation", status.generation),
+        ("headrace_epoch", status.epoch),
+        ("headrace_lag_rows", status.unread),
+    ):
         if value is not None:
             yield MetricValue(name, (), value)
 
 
-def _counted(board: JobStatus) -> Iterator[MetricValue]:
-    figures = board.counted()
-    yield MetricValue("headrace_driver_epochs", (), board.count)
-    yield MetricValue("headrace_driver_busy_seconds", (), board.busy_ms / 1000)
+def _counted(live: LiveJob) -> Iterator[MetricValue]:
+    figures = live.counted()
+    yield MetricValue("headrace_driver_epochs", (), live.count)
+    yield MetricValue("headrace_driver_busy_seconds", (), live.busy_ms / 1000)
     yield MetricValue("headrace_driver_output_rows", (), figures.output_rows)
     for part, took in figures.epochs.items():
         yield MetricValue("headrace_epoch_seconds", (part,), took)
@@ -244,21 +241,22 @@ def _counted(board: JobStatus) -> Iterator[MetricValue]:
     for part, (epochs, seconds) in figures.copies.items():
         yield MetricValue("headrace_copy_behind_epochs", (part,), epochs)
         yield MetricValue("headrace_copy_behind_seconds", (part,), seconds)
-    for one in board.heavy_keys(RANKS):
+    for one in live.heavy_keys(RANKS):
         for rank, key in enumerate(one.keys, 1):
             yield MetricValue("headrace_hot_key_share", (one.operator, str(rank)), key.share)
 
 
-def _of_state(state: JobState) -> Iterator[MetricValue]:
-    for name, count in state.counts.items():
+def _of_state(status: JobStatus) -> Iterator[MetricValue]:
+    counts = status.counts or {}
+    for name, count in counts.items():
         if name.startswith(SINK_ROWS):
             yield MetricValue("headrace_sink_rows", (name.removeprefix(SINK_ROWS),), count)
         elif not name.startswith((STANDBY, FOLLOWED, PLACEMENT)):
             yield MetricValue("headrace_rows", (name,), count)
     for metric, counted in _COUNTED.items():
-        yield MetricValue(metric, (), state.counts.get(counted, 0))
-    for stage, watermark in state.watermarks.items():
-        yield from _time("headrace_watermark_seconds", (stage,), watermark)
+        yield MetricValue(metric, (), counts.get(counted, 0))
+    for stage, watermark in status.watermarks.items():
+        yield from _seconds("headrace_watermark_seconds", (stage,), watermark)
 
 
 def _operators(state: JobState) -> Iterator[MetricValue]:
@@ -271,80 +269,75 @@ def _operators(state: JobState) -> Iterator[MetricValue]:
             yield MetricValue("headrace_operator_rows", (operator, direction), found)
 
 
-def _time(name: str, labels: tuple[str, ...], at_ms: int | None) -> Iterator[MetricValue]:
-    found = None if at_ms is None else known_time(at_ms)
-    if found is not None:
-        yield MetricValue(name, labels, found / 1000)
+def _seconds(name: str, labels: tuple[str, ...], at_ms: int | None) -> Iterator[MetricValue]:
+    if at_ms is not None:
+        yield MetricValue(name, labels, at_ms / 1000)
 
 
-def _stages(board: JobStatus, state: JobState) -> Iterator[MetricValue]:
-    for view in board.stages:
-        standby = view.standby
-        yield MetricValue("headrace_stage_tasks", (view.stage,), view.tasks)
-        yield MetricValue("headrace_state_bytes", (view.stage,), view.state_bytes)
+def _stages(live: LiveJob, status: JobStatus) -> Iterator[MetricValue]:
+    for stage in live.stages:
+        copies = stage.copies
+        reads = (status.standbys_followed or {}).get(stage.stage, StandbyReads(0, 0))
         for name, found in (
-            ("headrace_standbys", standby.standbys if standby else 0),
-            ("headrace_standbys_wanted", standby.wanted if standby else 0),
-            ("headrace_standbys_filled", standby.filled if standby else 0),
-            ("headrace_standby_behind_epochs", standby.epochs if standby else 0),
-            ("headrace_standby_behind_bytes", standby.size if standby else 0),
+            ("headrace_stage_tasks", stage.tasks),
+            ("headrace_state_bytes", stage.state_bytes),
+            ("headrace_standbys", copies.standbys),
+            ("headrace_standbys_wanted", copies.wanted),
+            ("headrace_standbys_filled", copies.filled),
+            ("headrace_standby_behind_epochs", copies.epochs),
+            ("headrace_standby_behind_bytes", copies.size),
+            ("headrace_standby_read_bytes", reads.bytes),
+            ("headrace_standby_busy_seconds", reads.ms / 1000),
         ):
-            yield MetricValue(name, (view.stage,), found)
-        followed = state.counts.get(FOLLOWED_BYTES + view.stage, 0)
-        worked_ms = state.counts.get(FOLLOWED_MS + view.stage, 0)
-        yield MetricValue("headrace_standby_read_bytes", (view.stage,), followed)
-        yield MetricValue("headrace_standby_busy_seconds", (view.stage,), worked_ms / 1000)
+            yield MetricValue(name, (stage.stage,), found)
 
 
-def _tasks(board: JobStatus, state: JobState) -> Iterator[MetricValue]:
-    stores = board.counted().stores
-    for name, task in state.tasks.items():
-        stage, _, number = name.rpartition("/")
+def _tasks(live: LiveJob) -> Iterator[MetricValue]:
+    for task in live.tasks():
+        stage, _, number = task.task.rpartition("/")
         labels = (stage, number)
-        yield MetricValue("headrace_task_state_bytes", labels, state_bytes(task))
-        yield MetricValue("headrace_task_changelog_bytes", labels, task.segment_bytes)
+        yield MetricValue("headrace_task_state_bytes", labels, task.state_bytes)
+        yield MetricValue("headrace_task_changelog_bytes", labels, task.changelog_bytes)
         yield MetricValue("headrace_task_last_epoch", labels, task.epoch)
         yield MetricValue("headrace_task_waiting_rows", labels, task.waiting)
-        watermark = task_watermark(state, stage, task)
-        yield from _time("headrace_task_watermark_seconds", labels, watermark)
-        for standby in state.standbys.get(name, ()):
+        yield from _seconds("headrace_task_watermark_seconds", labels, task.watermark_ms)
+        for standby in task.standbys:
             behind = max(0, task.epoch - standby.epoch)
             yield MetricValue(
                 "headrace_task_standby_behind_epochs", (*labels, standby.host), behind
             )
-        for store, size in stores.get(name, {}).items():
+        for store, size in task.stores.items():
             yield MetricValue("headrace_store_bytes", (*labels, store), size)
 
 
-def _inputs(board: JobStatus, state: JobState) -> Iterator[MetricValue]:
-    for name, positions in state.inputs.items():
-        for partition, held in sorted(positions.items()):
-            labels = (name, str(partition))
-            yield MetricValue("headrace_input_next_offset", labels, held.next_offset)
-            yield from _time("headrace_input_time_seconds", labels, held.max_time)
-    with suppress(HeadraceError, OSError):  # a stream that does not answer has no lag to tell
-        for (name, partition), lag in board.current_lags().items():
+def _inputs(live: LiveJob) -> Iterator[MetricValue]:
+    for one in partition_statuses(live.state, {}):
+        labels = (one.input, str(one.partition))
+        yield MetricValue("headrace_input_next_offset", labels, one.next_offset)
+        yield from _seconds("headrace_input_time_seconds", labels, one.max_time_ms)
+    with suppress(HeadraceError, OSError):  # a stream that does not answer has no lag to show
+        for (name, partition), lag in live.current_lags().items():
             yield MetricValue("headrace_input_lag_rows", (name, str(partition)), lag)
 
 
-def metrics_text(board: JobStatus) -> bytes:
+def metrics_text(live: LiveJob) -> bytes:
     """Return all metrics in Prometheus's text format."""
     registry = CollectorRegistry()
-    registry.register(_JobCollector(board))
+    registry.register(_JobCollector(live))
     return generate_latest(registry)
 
 
 class _JobCollector(Collector):
-    def __init__(self, board: JobStatus) -> None:
-        self._board = board
+    def __init__(self, live: LiveJob) -> None:
+        self._live = live
 
     def collect(self) -> Iterator[Metric]:
         """Return each family of the table, with the values that there are by now."""
         found: dict[str, list[MetricValue]] = {family.name: [] for family in TABLE}
-        for value in metric_values(self._board):
+        for value in metric_values(self._live):
             found[value.name].append(value)
         for family in TABLE:
-            yield _metric_family(family, self._board.job, found[family.name])
+            yield _metric_family(family, self._live.job, found[family.name])
 
 
 def _metric_family(family: Family, job: str, found: list[MetricValue]) -> Metric:

@@ -19,7 +19,7 @@ import msgspec
 from headrace.clock import Clock
 from headrace.control.client import API_FILE, EVERY_ADDRESS, ApiAddress
 from headrace.control.job_handle import DriverHandle
-from headrace.control.job_status import JobStatus
+from headrace.control.live_job import LiveJob
 from headrace.errors import InvalidInputError
 from headrace.files import Files, write_private
 
@@ -35,7 +35,7 @@ class ControlServer:
     """The API of one driver; ``start`` returns at once, what it needs is loaded in its thread.
 
     Args:
-        board: of the driver.
+        live: the job of the driver.
         storage: of the job.
         host: address to bind to.
         port: to listen on; 0: any that is free.
@@ -44,9 +44,9 @@ class ControlServer:
     """
 
     def __init__(
-        self, board: JobStatus, storage: Path, host: str, port: int, files: Files, clock: Clock
+        self, live: LiveJob, storage: Path, host: str, port: int, files: Files, clock: Clock
     ) -> None:
-        self._board, self._storage = board, storage
+        self._live, self._storage = live, storage
         self._host, self._port = host, port
         self._files, self._clock = files, clock
         self._over = threading.Event()
@@ -81,8 +81,8 @@ class ControlServer:
 
         assert self.place is not None
         assert self._listener is not None
-        job = DriverHandle(self._storage, self._board, self._files, self._clock)
-        app = make_app(self._board, self.place.token, job)
+        job = DriverHandle(self._storage, self._live, self._files, self._clock)
+        app = make_app(self._live, self.place.token, job)
         config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")
         server = uvicorn.Server(config)
         watcher = threading.Thread(target=self._end, args=(server,), daemon=True)

@@ -9,90 +9,17 @@ read; a line that cannot be written is left out.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from headrace.clock import Clock
-from headrace.coordinator.epoch_ranges import task_name
-from headrace.coordinator.host_state import ClusterEvent, EventKind, HostState, drained_hosts
-from headrace.coordinator.manifest import JobState, TaskState, state_bytes
-from headrace.coordinator.placement import StageTasks, assign_hosts
+from headrace.coordinator.host_state import ClusterEvent, EventKind, HostState
+from headrace.coordinator.manifest import JobState
 from headrace.coordinator.slot_reports import SlotMetrics
 from headrace.redaction import redacted
-
-
-@dataclass(frozen=True)
-class HostView:
-    """A host.
-
-    Args:
-        host: identity of its state directory.
-        address: or name; empty where it is not known.
-        status: up, lost, draining, or drained.
-        slots: that it has.
-        tasks: of keyed stages, that run there.
-        standbys: that it keeps.
-        state_bytes: about how large the state of its tasks is.
-        everywhere: all jobs of the home are to leave it, not this one alone.
-    """
-
-    host: str
-    address: str
-    status: str
-    slots: int
-    tasks: int
-    standbys: int
-    state_bytes: int
-    everywhere: bool = False
-
-    @property
-    def is_empty(self) -> bool:
-        """Say whether it has neither tasks nor standbys."""
-        return not self.tasks and not self.standbys
-
-
-def host_views(state: JobState) -> list[HostView]:
-    """Return the hosts of a job, by address."""
-    tasks: Counter[str] = Counter()
-    sizes: Counter[str] = Counter()
-    for task in state.tasks.values():
-        tasks[task.host] += 1
-        sizes[task.host] += state_bytes(task)
-    copies = Counter(one.host for held in state.standbys.values() for one in held)
-    found = []
-    for host, held in state.hosts.items():
-        is_empty = not tasks[host] and not copies[host]
-        status = _status(held, is_empty=is_empty)
-        counts = held.slots, tasks[host], copies[host], sizes[host]
-        found.append(HostView(host, held.address, status, *counts, held.everywhere))
-    return sorted(found, key=lambda view: (view.address, view.host))
-
-
-def _status(held: HostState, *, is_empty: bool) -> str:
-    if held.drained:
-        return "drained" if is_empty else "draining"
-    return "up" if held.slots else "lost"
-
-
-def pending_moves(state: JobState) -> int:
-    """Return how many tasks are to leave hosts that are there, until all are in balance."""
-    cores = {host: held.slots for host, held in sorted(state.hosts.items()) if held.slots}
-    if not cores:
-        return 0
-    found = 0
-    for stage, count in state.task_counts.items():
-        names = [task_name(stage, number) for number in range(count)]
-        home = {name: state.tasks.get(name, TaskState()).host for name in names}
-        if any(home.values()):
-            found += len(
-                assign_hosts(names, cores, StageTasks(home), away=drained_hosts(state.hosts)).moves
-            )
-    return found
 
 
 def event_text(one: ClusterEvent, state: JobState) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -313,7 +314,8 @@ def _is_locked(lock: Path) -> bool:
 MEMBERS_FILE = "members.json"
 
 
-class MemberInfo(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class MemberInfo:
     """A process of a shared job; ``host_id`` is the identity of its state directory."""
 
     host_id: str

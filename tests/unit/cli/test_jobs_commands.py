@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from tests.support.changes import lock_holder, locked, storages
 from tests.support.cli import done, headrace, refused
-from tests.support.watching import view
+from tests.support.watching import described
 
 import headrace as hr
 from headrace.testing import TestDriver
@@ -237,7 +237,7 @@ def test_stop_waits_until_the_driver_is_gone(driver: TestDriver) -> None:
         stopped = {"job": "shop", "process": process.pid, "epoch": epoch}
         assert told == {**stopped, "by": "signal", "goes_on_in": []}
         assert process.wait(10) == 0
-    assert view(driver).driver is None
+    assert described(driver).process is None
     told = refused("jobs", "stop", "shop", "--home", driver.home)
     assert "job 'shop' does not run; its status is stopped" in told
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.support.watching import API_FILE, Client, JobStatus, api_server, new_board, show_parts
+from tests.support.watching import API_FILE, Client, LiveJob, api_server, new_live_job, show_parts
 from tests.unit.control.shops import shop
 
 from headrace.testing import TestDriver
@@ -26,8 +26,8 @@ def driver() -> Iterator[TestDriver]:
 
 
 @pytest.fixture
-def board(driver: TestDriver) -> JobStatus:
-    made = new_board("shop", driver.settings)
+def live(driver: TestDriver) -> LiveJob:
+    made = new_live_job("shop", driver.settings)
     for n in range(2):
         driver.feed("orders", [{"user": "ann", "n": n, "at": 1_000 + n}])
         summary = driver.advance()
@@ -38,8 +38,8 @@ def board(driver: TestDriver) -> JobStatus:
 
 
 @pytest.fixture
-def client(driver: TestDriver, board: JobStatus) -> Iterator[Client]:
-    server = api_server(board, driver.storage)
+def client(driver: TestDriver, live: LiveJob) -> Iterator[Client]:
+    server = api_server(live, driver.storage)
     server.start()
     yield Client(driver.storage, "shop")
     server.stop()

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.support.homes import load_settings
-from tests.support.watching import alert_watch, new_board, show_parts
+from tests.support.watching import alert_watch, new_live_job, show_parts
 
 import headrace as hr
 from headrace.testing import TestDriver
@@ -68,9 +68,9 @@ def test_every_kind_is_told_to_the_log_the_webhook_and_the_stream(
 ) -> None:
     sets = [f"alerts.webhook={server.url}", "alerts.stream=alerts"]
     settings = load_settings(overrides=[f"alerts.rules={json.dumps(RULES)}", *sets], environ={})
-    board, told = new_board("shop", settings, driver.clock), list[str]()
-    show_parts(board, driver)
-    watch = alert_watch(driver, board, told)
+    live, told = new_live_job("shop", settings, driver.clock), list[str]()
+    show_parts(live, driver)
+    watch = alert_watch(driver, live, told)
 
     def at_all_places() -> list[set[tuple[str, str]]]:
         begins = [one.partition(":")[0].split() for one in told]
@@ -93,7 +93,7 @@ def test_every_kind_is_told_to_the_log_the_webhook_and_the_stream(
     moment = driver.clock.now_ms() / 1000
     for path in (driver.storage / "generations").iterdir():
         os.utime(path, (moment, moment))
-    show_parts(board, driver)
+    show_parts(live, driver)
     watch.look()
     assert at_all_places() == [BEGIN] * 3
 
@@ -101,7 +101,7 @@ def test_every_kind_is_told_to_the_log_the_webhook_and_the_stream(
         feed(driver, 30)
         summary = driver.advance()
         assert summary is not None
-        board.observe(summary)
+        live.observe(summary)
     driver.clock.advance(DAY_MS + 1_000)
     watch.look()
     assert at_all_places() == [BEGIN | END] * 3

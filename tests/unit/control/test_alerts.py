@@ -37,7 +37,7 @@ from headrace.control.alerts import (
     WebhookReceiver,
     alert_receivers,
 )
-from headrace.control.job_status import JobStatus
+from headrace.control.live_job import LiveJob
 from headrace.coordinator.driver_loop import JobControl
 from headrace.coordinator.job_group import JobGroup
 from headrace.errors import InvalidInputError, UnavailableError
@@ -326,9 +326,9 @@ def test_a_driver_looks_at_its_own_job(tmp_path: Path) -> None:
     loop = AlertRule(name="loop", kind="restart_loop", above=1, for_ms=86_400_000)
     with TestDriver(shop, home=tmp_path) as driver:
         driver.create("orders", {"user": pa.string()})
-        board = JobStatus("shop", settings_of(late, QUIET, loop), JobControl(), driver.clock)
+        live = LiveJob("shop", settings_of(late, QUIET, loop), JobControl(), driver.clock)
         watch = AlertWatch(
-            board,
+            live,
             driver.bus,
             storage=driver.storage,
             files=FILES,
@@ -339,8 +339,8 @@ def test_a_driver_looks_at_its_own_job(tmp_path: Path) -> None:
         summary = driver.advance()
         assert summary is not None
         watch.look()  # before it has begun nothing is known but that nothing left it
-        board.ready(JobGroup(driver.parts))
-        board.observe(summary)
+        live.ready(JobGroup(driver.parts))
+        live.observe(summary)
         driver.feed("orders", [{"user": "bob"}] * 2)
         watch.look()
         assert told == ["alert late: job shop: lag above 1 rows; it is 2 now"]
@@ -357,7 +357,7 @@ def test_a_driver_looks_at_its_own_job(tmp_path: Path) -> None:
         driver.clock.advance(60_000)
         watch.look()
         assert told[-1] == "alert quiet: job shop: no output for 1m"
-        assert {one.rule: one.fired_ms is not None for one in board.alerts()} == dict.fromkeys(
+        assert {one.rule: one.fired_ms is not None for one in live.alerts()} == dict.fromkeys(
             ("late", "quiet", "loop"), True
         )
 
@@ -367,8 +367,8 @@ def test_a_place_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
     with TestDriver(shop, home=tmp_path) as driver:
         driver.create("orders", {"user": pa.string()})
         settings = settings_of(AlertRule(name="late", kind="lag", above=0))
-        board = JobStatus("shop", settings, JobControl(), driver.clock)
-        board.ready(JobGroup(driver.parts))
+        live = LiveJob("shop", settings, JobControl(), driver.clock)
+        live.ready(JobGroup(driver.parts))
         driver.feed("orders", [{"user": "ann"}])
         let_go, began = threading.Event(), threading.Event()
 
@@ -378,7 +378,7 @@ def test_a_place_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
                 let_go.wait(60)
 
         watch = AlertWatch(
-            board, driver.bus, storage=driver.storage, files=FILES, clock=driver.clock, tell=print
+            live, driver.bus, storage=driver.storage, files=FILES, clock=driver.clock, tell=print
         )
         watch._places = {"log": Hanging()}
         watch.start()
@@ -393,9 +393,9 @@ def test_a_place_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
 
 def test_a_look_that_fails_is_told_and_the_next_one_comes(tmp_path: Path) -> None:
     told: list[str] = []
-    board = JobStatus("shop", settings_of(LATE), JobControl(), ManualClock())
+    live = LiveJob("shop", settings_of(LATE), JobControl(), ManualClock())
     watch = AlertWatch(
-        board,
+        live,
         MemoryBus(),
         storage=tmp_path / "none",
         files=FILES,
@@ -410,9 +410,9 @@ def test_a_look_that_fails_is_told_and_the_next_one_comes(tmp_path: Path) -> Non
 
 
 def test_a_watch_without_rules_has_no_thread(tmp_path: Path) -> None:
-    board = JobStatus("shop", Settings(), JobControl(), ManualClock())
+    live = LiveJob("shop", Settings(), JobControl(), ManualClock())
     watch = AlertWatch(
-        board, MemoryBus(), storage=tmp_path, files=FILES, clock=ManualClock(), tell=print
+        live, MemoryBus(), storage=tmp_path, files=FILES, clock=ManualClock(), tell=print
     )
     watch.start()
     watch.stop()

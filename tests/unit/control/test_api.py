@@ -22,17 +22,16 @@ from tests.support.watching import (
     API_FILE,
     ApiAddress,
     Client,
-    JobDescription,
     JobDiagnosis,
     JobHistory,
     JobStatus,
+    LiveJob,
     Rescale,
     api_server,
     asked,
     asking,
     described,
-    new_board,
-    setting_infos,
+    new_live_job,
     show_parts,
     steady,
 )
@@ -83,7 +82,7 @@ def test_word_of_it_is_for_its_owner_alone(client: Client, driver: TestDriver) -
     ("verb", "path"), [("GET", "/v1/job"), ("POST", "/v1/stop"), ("GET", "/metrics")]
 )
 def test_who_has_no_token_is_refused(
-    client: Client, board: JobStatus, verb: str, path: str, header: str | None
+    client: Client, live: LiveJob, verb: str, path: str, header: str | None
 ) -> None:
     request = urllib.request.Request(f"{client.place.url}{path}", method=verb)
     if header is not None:
@@ -93,21 +92,21 @@ def test_who_has_no_token_is_refused(
     assert refused.value.code == 401
     assert b"Bearer TOKEN" in refused.value.read()
     refused.value.close()
-    assert not board.control.stop.is_set()
+    assert not live.control.stop.is_set()
 
 
-def test_pause_resume_finish_and_stop_reach_the_driver(client: Client, board: JobStatus) -> None:
+def test_pause_resume_finish_and_stop_reach_the_driver(client: Client, live: LiveJob) -> None:
     assert client.post("/v1/pause") == {"status": "paused"}
-    assert board.control.paused.is_set()
+    assert live.control.paused.is_set()
     assert client.post("/v1/resume") == {"status": "running"}
-    assert not board.control.paused.is_set()
+    assert not live.control.paused.is_set()
     client.post("/v1/pause")
     client.post("/v1/finish")
-    assert board.control.finish.is_set()
-    assert not board.control.paused.is_set()
+    assert live.control.finish.is_set()
+    assert not live.control.paused.is_set()
     assert client.post("/v1/stop") == {"status": "stopping", "was": "running"}
     assert client.post("/v1/stop") == {"status": "stopping", "was": "stopping"}
-    assert board.control.stop.is_set()
+    assert live.control.stop.is_set()
 
 
 def test_a_rescale_is_done_between_two_epochs(client: Client, driver: TestDriver) -> None:
@@ -121,21 +120,21 @@ def test_a_rescale_is_done_between_two_epochs(client: Client, driver: TestDriver
 
 
 def test_commands_tell_what_only_the_driver_knows(
-    client: Client, driver: TestDriver, board: JobStatus
+    client: Client, driver: TestDriver, live: LiveJob
 ) -> None:
     def status() -> str | None:
-        found = asked(driver.settings, "shop", "/v1/description", JobDescription)
+        found = asked(driver.settings, "shop", "/v1/description", JobStatus)
         return None if found is None else found.status
 
     assert status() == "running"
     client.post("/v1/pause")
     assert status() == "paused"
-    board.control.stop.set()
+    live.control.stop.set()
     assert status() == "stopping"
 
 
 def test_the_driver_describes_a_job_as_its_files_do(client: Client, driver: TestDriver) -> None:
-    told = client.get_as("/v1/description", JobDescription)
+    told = client.get_as("/v1/description", JobStatus)
     assert told == replace(
         described(driver),
         status="running",
@@ -238,9 +237,9 @@ def test_the_loopback_of_another_host_is_not_asked(tmp_path: Path) -> None:
             assert Client(tmp_path, "shop").place == place
 
 
-def test_a_port_that_is_taken_is_told(client: Client, board: JobStatus, tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_told(client: Client, live: LiveJob, tmp_path: Path) -> None:
     port = int(client.place.url.rpartition(":")[2])
-    other = api_server(board, tmp_path, port)
+    other = api_server(live, tmp_path, port)
     with pytest.raises(InvalidInputError, match="cannot be listened on"):
         other.start()
     other.stop()
@@ -248,12 +247,12 @@ def test_a_port_that_is_taken_is_told(client: Client, board: JobStatus, tmp_path
 
 
 def test_a_driver_that_was_taken_over_leaves_the_word_of_the_next(
-    client: Client, board: JobStatus, driver: TestDriver
+    client: Client, live: LiveJob, driver: TestDriver
 ) -> None:
-    other = api_server(board, driver.storage)
+    other = api_server(live, driver.storage)
     other.start()
     mine = Client(driver.storage, "shop")
-    last = api_server(board, driver.storage)
+    last = api_server(live, driver.storage)
     last.start()
     other.stop()
     assert Client(driver.storage, "shop").place == last.place != mine.place
@@ -285,26 +284,26 @@ def test_the_token_goes_past_proxies(client: Client, monkeypatch: pytest.MonkeyP
 )
 def test_keys_of_clouds_are_hidden(key: str, value: str) -> None:
     settings = Settings.model_validate({"spark": {"conf": {key: value}}})
-    told = setting_infos(new_board("shop", settings))
+    told = settings.explain_all()
     assert "hunter2" not in str(told)
 
 
-def test_secrets_are_hidden(board: JobStatus) -> None:
+def test_secrets_are_hidden(live: LiveJob) -> None:
     settings = Settings.model_validate(
         {
             "remote": {"url": "redis://user:hunter2@cache:6379/0"},
             "spark": {"conf": {"spark.ssl.keyPassword": "hunter2", "spark.x": "1"}},
         }
     )
-    told = {one.key: one.value for one in setting_infos(new_board("shop", settings))}
+    told = {one.key: one.value for one in settings.explain_all()}
     assert told["remote.url"] == told["spark.conf.spark.ssl.keyPassword"] == "***"
     assert told["spark.conf.spark.x"] == "1"
     assert (told["job.tasks"], told["job.key_groups"]) == ("4", "512")
     assert "hunter2" not in str(told)
 
 
-def test_a_paused_driver_begins_no_epoch(driver: TestDriver, board: JobStatus) -> None:
-    control = board.control
+def test_a_paused_driver_begins_no_epoch(driver: TestDriver, live: LiveJob) -> None:
+    control = live.control
     seen: list[Any] = []
     driver.feed("orders", [{"user": "bob", "n": 1, "at": 2_000}])
     control.paused.set()
@@ -327,10 +326,10 @@ def test_a_paused_driver_begins_no_epoch(driver: TestDriver, board: JobStatus) -
 
 
 def test_rows_that_come_while_a_driver_looks_are_read_at_once(
-    driver: TestDriver, board: JobStatus, monkeypatch: pytest.MonkeyPatch
+    driver: TestDriver, live: LiveJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They come after the turn has seen that there are none; the clock of the streams stands."""
-    control, part, seen = board.control, driver.parts[0], list[Any]()
+    control, part, seen = live.control, driver.parts[0], list[Any]()
     driver.run()
     advance = part.advance
 
@@ -354,10 +353,8 @@ def test_rows_that_come_while_a_driver_looks_are_read_at_once(
     assert seen == [1]
 
 
-def test_a_driver_that_is_paused_in_its_last_epoch_ends(
-    driver: TestDriver, board: JobStatus
-) -> None:
-    control = board.control
+def test_a_driver_that_is_paused_in_its_last_epoch_ends(driver: TestDriver, live: LiveJob) -> None:
+    control = live.control
     driver.feed("orders", [{"user": "bob", "n": 1, "at": 2_000}])
     control.finish.set()
     part = driver.parts[0]
@@ -402,11 +399,11 @@ def test_a_rescale_reaches_the_parts_that_it_concerns(tmp_path: Path) -> None:
     with TestDriver(parted, home=tmp_path) as driver:
         driver.create("orders", {"user": pa.string(), "n": pa.int64()})
         first, second, third = driver.parts
-        board = new_board("parted", driver.settings)
-        handle = asking(driver.storage, board)
+        live = new_live_job("parted", driver.settings)
+        handle = asking(driver.storage, live)
         with pytest.raises(UnavailableError, match="about to start"):
             handle.ask(Rescale(2), 10.0)
-        show_parts(board, driver)
+        show_parts(live, driver)
         (last,) = third.state.task_counts
         with served(driver):
             answers = handle.ask(Rescale(2, last), 10.0)
@@ -440,11 +437,11 @@ def test_what_is_not_understood_is_told_as_a_problem(
     assert path in told["message"]
 
 
-def test_a_clock_that_jumped_is_accepted(client: Client, board: JobStatus) -> None:
+def test_a_clock_that_jumped_is_accepted(client: Client, live: LiveJob) -> None:
     assert client.post("/v1/accept-clock") == {"was_off_ms": 0}
     clock = ManualClock()
-    board.clock = steady(clock)
-    board.clock.now_ms()
+    live.clock = steady(clock)
+    live.clock.now_ms()
     clock.jump(-86_400_000)
     assert client.post("/v1/accept-clock") == {"was_off_ms": -86_400_000}
-    assert board.clock_doubt is None
+    assert live.clock_doubt is None

@@ -13,7 +13,7 @@ from headrace.clock import SteadyClock
 from headrace.config import load_settings
 from headrace.control.alert_rules import load_alerts
 from headrace.control.alerts import AlertWatch
-from headrace.control.job_status import JobStatus
+from headrace.control.live_job import LiveJob
 from headrace.coordinator.driver_loop import JobControl
 from headrace.files import Files
 from headrace.testing import ManualClock, TestDriver
@@ -32,9 +32,9 @@ class Watched:
         self.steady, self.storage = SteadyClock(self.clock), folder / "jobs" / "shop"
         self.storage.mkdir(parents=True)
         settings = load_settings(None, [f"home={folder}", *sets], {})
-        self.board = JobStatus("shop", settings, JobControl(), self.steady)
+        self.live = LiveJob("shop", settings, JobControl(), self.steady)
         self.watch = AlertWatch(
-            self.board,
+            self.live,
             MemoryBus(),
             storage=self.storage,
             files=FILES,
@@ -86,11 +86,11 @@ def test_accepting_it_ends_the_alert(tmp_path: Path) -> None:
     watched.look()
     watched.clock.jump(DAY)
     assert len(watched.look()) == 1
-    doubt = watched.board.accept_clock()
+    doubt = watched.live.accept_clock()
     assert doubt is not None
     assert doubt.off_ms == DAY
     assert "is over" in watched.look()[0]
-    assert watched.board.accept_clock() is None
+    assert watched.live.accept_clock() is None
 
 
 def test_a_rule_of_its_kind_says_who_is_told_and_when(tmp_path: Path) -> None:

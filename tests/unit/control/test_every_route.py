@@ -21,18 +21,18 @@ from tests.support.processes import SystemClock
 from tests.support.watching import (
     Client,
     DriverHandle,
-    JobStatus,
+    LiveJob,
     api_server,
     asking,
     make_app,
-    new_board,
+    new_live_job,
 )
 from tests.unit.control.shops import FILES, served
 
 from headrace.testing import TestDriver
 
 
-def test_every_route_keeps_to_its_description(driver: TestDriver, board: JobStatus) -> None:
+def test_every_route_keeps_to_its_description(driver: TestDriver, live: LiveJob) -> None:
     """Whatever is sent, the answer is one that OpenAPI declares, and never a fault."""
 
     class Served(DriverHandle):
@@ -41,8 +41,8 @@ def test_every_route_keeps_to_its_description(driver: TestDriver, board: JobStat
             with served(driver):
                 return super().ask_part(root, command, 10.0)
 
-    handle = Served(driver.storage, board, FILES, SystemClock())
-    app = make_app(board, "t", handle)
+    handle = Served(driver.storage, live, FILES, SystemClock())
+    app = make_app(live, "t", handle)
     own = {"Authorization": "Bearer t"}
     schema = schemathesis.openapi.from_asgi("/openapi.json", app, headers=own)
     tried = set()
@@ -66,7 +66,7 @@ BODIES: dict[str, dict[str, object]] = {
 }
 
 
-def test_no_route_answers_who_has_no_token(client: Client, board: JobStatus) -> None:
+def test_no_route_answers_who_has_no_token(client: Client, live: LiveJob) -> None:
     paths = {path for _, path in EVERY_ROUTE}
     assert "/openapi.json" in paths
     unknown = {("GET", path) for path in ("/", "/docs", "/redoc", "/v1", "/v2/job", "//v1/job")}
@@ -76,8 +76,8 @@ def test_no_route_answers_who_has_no_token(client: Client, board: JobStatus) -> 
             assert status == 401, (verb, path)
             assert "shop" not in said
             assert len(said) < 300
-    assert not board.control.stop.is_set()
-    assert not board.control.finish.is_set()
+    assert not live.control.stop.is_set()
+    assert not live.control.finish.is_set()
 
 
 def test_a_body_is_not_even_read_without_a_token(client: Client) -> None:
@@ -101,8 +101,8 @@ def answered(
 
 
 def test_each_route_says_so_before_the_job_has_begun(driver: TestDriver) -> None:
-    board = new_board("shop", driver.settings)
-    server = api_server(board, driver.storage)
+    live = new_live_job("shop", driver.settings)
+    server = api_server(live, driver.storage)
     server.start()
     client = Client(driver.storage, "shop")
     done = {path: sent(client, verb, path, token=client.place.token) for verb, path in ROUTES}
@@ -132,8 +132,8 @@ def _routes(app: FastAPI) -> set[tuple[str, str]]:
 
 
 def _app() -> FastAPI:
-    board = new_board("shop", Settings())
-    return make_app(board, "t", asking(Path(), board))
+    live = new_live_job("shop", Settings())
+    return make_app(live, "t", asking(Path(), live))
 
 
 ROUTES = sorted(_routes(_app()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.homes import load_settings
 
-from headrace.control.job_status import CatchUpEstimate, JobStatus
+from headrace.control.live_job import CatchUpEstimate, LiveJob
 from headrace.coordinator.driver_loop import JobControl
 from headrace.coordinator.epoch_records import EpochSummary
 from headrace.testing import ManualClock
@@ -40,12 +40,12 @@ def test_a_job_that_comes_no_closer_has_none() -> None:
 
 def test_a_driver_tells_it_unless_it_is_paused() -> None:
     clock = ManualClock()
-    board = JobStatus("shop", load_settings(None, [], {}), JobControl(), clock)
+    live = LiveJob("shop", load_settings(None, [], {}), JobControl(), clock)
     told = []
     for epoch, lag in enumerate((100, 80, 60)):
-        board.observe(EpochSummary(epoch, 20, 1.0, {}, {}, 0, lag, 0, 0, 0, ended=False))
-        told.append(board.eta_s)
+        live.observe(EpochSummary(epoch, 20, 1.0, {}, {}, 0, lag, 0, 0, 0, ended=False))
+        told.append(live.eta_s)
         clock.sleep(10)
     assert told == [None, 40, 30]
-    board.control.paused.set()
-    assert board.eta_s is None
+    live.control.paused.set()
+    assert live.eta_s is None

@@ -27,7 +27,7 @@ from headrace.control.history import (
     sample_of,
     thinned,
 )
-from headrace.control.job_status import JobStatus
+from headrace.control.live_job import LiveJob
 from headrace.coordinator.driver_loop import JobControl
 from headrace.coordinator.job_group import JobGroup
 from headrace.testing import TestDriver
@@ -57,15 +57,15 @@ def test_a_sample_tells_rows_and_what_lies_before_the_job_now(tmp_path: Path) ->
     with TestDriver(shop) as driver:
         driver.create("orders", {"user": pa.string()})
         driver.feed("orders", [{"user": "ann"}] * 3)
-        board = JobStatus("shop", driver.settings, JobControl(), driver.clock)
+        live = LiveJob("shop", driver.settings, JobControl(), driver.clock)
         log = SampleLog(tmp_path)
-        sampler = Sampler(board, log, driver.clock)
+        sampler = Sampler(live, log, driver.clock)
         sampler.take()  # before it has begun there is nothing to tell
         assert list(log.read(0)) == []
         summary = driver.advance()
         assert summary is not None
-        board.ready(JobGroup(driver.parts))
-        board.observe(summary)
+        live.ready(JobGroup(driver.parts))
+        live.observe(summary)
         driver.feed("orders", [{"user": "bob"}] * 2)
         sampler.take()
     (found,) = log.read(0)
@@ -132,8 +132,8 @@ def test_a_stream_that_comes_while_a_sample_is_taken_is_in_the_next(
         driver.create("errors.a", {"n": pa.int64()})
         driver.feed("errors.a", [{"n": 1}])
         parts = JobGroup(driver.parts)
-        board = JobStatus("alarms", driver.settings, JobControl(), driver.clock)
-        board.ready(parts)
+        live = LiveJob("alarms", driver.settings, JobControl(), driver.clock)
+        live.ready(parts)
         asked = parts.ends
 
         def meanwhile() -> dict[str, list[int]]:
@@ -145,9 +145,9 @@ def test_a_stream_that_comes_while_a_sample_is_taken_is_in_the_next(
 
         with monkeypatch.context() as patch:
             patch.setattr(parts, "ends", meanwhile)
-            assert board.current_lag() == 1
+            assert live.current_lag() == 1
         driver.feed("errors.b", [{"n": 1}])
-        assert board.current_lag() == 1
+        assert live.current_lag() == 1
 
 
 def test_of_a_day_that_is_over_a_sample_a_minute_is_left(tmp_path: Path) -> None:
@@ -254,9 +254,9 @@ def test_of_many_inputs_those_with_most_lag_are_kept() -> None:
             driver.create(f"in.{n:03d}", {"n": pa.int64()})
         driver.start()
         driver.feed("in.070", [{"n": 1}] * 5)
-        board = JobStatus("many", driver.settings, JobControl(), driver.clock)
-        board.ready(JobGroup(driver.parts))
-        found = sample_of(board, 0)
+        live = LiveJob("many", driver.settings, JobControl(), driver.clock)
+        live.ready(JobGroup(driver.parts))
+        found = sample_of(live, 0)
     assert len(found.inputs) == MAX_PARTS
     assert sum(one.lag for one in found.inputs.values()) == found.lag == 5
 

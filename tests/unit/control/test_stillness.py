@@ -128,7 +128,7 @@ def test_a_running_job_is_still_for_a_block_and_goes_on(driver: TestDriver, has_
             waker.join()
             epoch = part.state.epoch
             driver.feed("in", [row(9, "ann", 1)])
-            assert watch.board.status == "paused"
+            assert watch.live.phase == "paused"
             assert part.state.epoch == epoch
         assert not control.paused.is_set()
         control.finish.set()
@@ -164,7 +164,7 @@ def test_a_driver_that_says_by_its_api_that_it_does_not_see_the_lock_is_told_of_
     watch = DriverObservers(
         "hours", driver.settings, JobControl(), driver.bus, clock, lambda line: None
     )
-    watch.board.hold = lambda: False
+    watch.live.hold = lambda: False
     watch.ready(JobGroup(driver.parts))
     asked = (driver.settings, "hours", "old", driver.bus, FILES, clock, 20.0)
     with (

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from tests.support.limits import limit
 from tests.support.plans import JobPlan
-from tests.support.watching import view
+from tests.support.watching import described
 
 import headrace as hr
 from headrace.errors import InvalidInputError
@@ -134,7 +134,7 @@ def test_what_reads_the_job_knows_streams_that_came() -> None:
         driver.run()
         come(driver, "errors.b", 1)
         driver.run()
-        seen = view(driver)
+        seen = described(driver)
         assert {one.stream for one in seen.inputs} == {"errors.a", "errors.b"}
 
 

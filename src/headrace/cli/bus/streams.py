@@ -101,14 +101,14 @@ def describe_stream(settings: Settings, bus: Bus, name: str, clock: Clock) -> di
         name: of the stream.
         clock: for looking at jobs.
     """
-    from headrace.coordinator.inspection.job_view import job_names, view_job
+    from headrace.control.job_status import job_names, job_status
 
     stream = bus.stream(name)
     found = stream_summary(bus, stream.spec.name)
     begins, ends = stream.begins(), stream.ends()
     stored, compacted = stream.stored(), stream.compacted()
     ranges = [stream.time_range(p) for p in range(stream.spec.partitions)]
-    views = [view_job(settings, job, bus, clock) for job in job_names(settings)]
+    jobs = [job_status(settings, job, bus, clock) for job in job_names(settings)]
     aliases = bus.aliases()
     own = {stream.spec.name, *(a for a, target in aliases.items() if target == stream.spec.name)}
     span_ms = (found["last_ms"] or 0) - (found["first_ms"] or 0)
@@ -131,17 +131,17 @@ def describe_stream(settings: Settings, bus: Bus, name: str, clock: Clock) -> di
         ],
         "readers": [
             {
-                "job": view.job,
-                "status": view.status,
+                "job": job.job,
+                "status": job.status,
                 "input": one.operator,
                 "lag": one.lag,
                 "watermark_ms": one.watermark_ms,
             }
-            for view in views
-            for one in view.inputs
+            for job in jobs
+            for one in job.inputs
             if one.stream in own
         ],
-        "writers": [view.job for view in views if own.intersection(view.outputs)],
+        "writers": [job.job for job in jobs if own.intersection(job.outputs)],
         "aliases": sorted(own - {stream.spec.name}),
         "holds": {reader: list(offsets) for reader, offsets in sorted(stream.holds().items())},
     }

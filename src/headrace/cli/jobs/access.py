@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.cli.options import settings_of
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from headrace.clock import Clock
     from headrace.config import Settings
     from headrace.control.client import Client
-    from headrace.control.description import JobDescription
+    from headrace.control.job_status import JobStatus
     from headrace.coordinator.manifest import JobState
 
 
@@ -58,6 +58,17 @@ def require_stopped(settings: Settings, job: str, clock: Clock, *, elsewhere: bo
         )
 
 
+def newest_epochs(settings: Settings, job: str, clock: Clock) -> Path:
+    """Return the storage that has the newest epochs of a job.
+
+    Raises:
+        InvalidInputError: there is no such job.
+    """
+    from headrace.coordinator.inspection.job_reader import part_readers
+
+    return part_readers(settings, job, clock)[0].root
+
+
 def show_notice(line: str) -> None:
     """Say on stderr what is wrong although the command goes on."""
     import typer
@@ -67,8 +78,6 @@ def show_notice(line: str) -> None:
 
 AT_ONCE = 16
 """So many drivers are asked at the same time."""
-
-_T = TypeVar("_T")
 
 
 def driver_api(job: str, home: Path | None, timeout_s: float) -> Client:
@@ -83,42 +92,35 @@ def driver_api(job: str, home: Path | None, timeout_s: float) -> Client:
     return client_of(settings_of(home), job, timeout_s)
 
 
-def describe_job(settings: Settings, job: str, bus: Bus, clock: Clock) -> JobDescription:
-    """Return what the driver of a job tells of it, or else its files.
+def find_status(settings: Settings, job: str, bus: Bus, clock: Clock) -> JobStatus:
+    """Return the status of a job, of its driver or else of its files.
 
     Raises:
         InvalidInputError: there is no such job.
     """
-    (found,) = describe_jobs(settings, [job], bus, clock)
+    (found,) = find_statuses(settings, [job], bus, clock)
     return found
 
 
-def describe_jobs(
+def find_statuses(
     settings: Settings, jobs: Sequence[str], bus: Bus, clock: Clock
-) -> list[JobDescription]:
-    """Return what is told of several jobs; drivers that do not answer are waited for together.
+) -> list[JobStatus]:
+    """Return the status of several jobs; drivers that do not answer are waited for together.
 
     Raises:
         InvalidInputError: there is no such job.
     """
-    from headrace.control.description import JobDescription, describe_job
-    from headrace.coordinator.inspection.job_view import view_job
-
-    answers = _ask_driver(settings, jobs, "/v1/description", JobDescription)
-    return [
-        answer or describe_job(view_job(settings, job, bus, clock))
-        for job, answer in zip(jobs, answers, strict=True)
-    ]
-
-
-def _ask_driver(
-    settings: Settings, jobs: Sequence[str], path: str, kind: type[_T]
-) -> list[_T | None]:
-    from headrace.control.client import asked
-
-    if len(jobs) < 2:
-        return [asked(settings, job, path, kind) for job in jobs]
     from concurrent.futures import ThreadPoolExecutor
 
-    with ThreadPoolExecutor(min(AT_ONCE, len(jobs))) as pool:
-        return list(pool.map(lambda job: asked(settings, job, path, kind), jobs))
+    from headrace.control.client import asked
+    from headrace.control.job_status import JobStatus, job_status
+
+    def ask(job: str) -> JobStatus | None:
+        return asked(settings, job, "/v1/description", JobStatus)
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = list(pool.map(ask, jobs))
+    return [
+        answer or job_status(settings, job, bus, clock)
+        for job, answer in zip(jobs, answers, strict=True)
+    ]

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.jobs import history, inspect, reset, stop, versions
-from headrace.cli.jobs.access import driver_api, locate_job, require_stopped, show_notice
+from headrace.cli.jobs.access import (
+    driver_api,
+    locate_job,
+    newest_epochs,
+    require_stopped,
+    show_notice,
+)
 from headrace.cli.jobs.history import replay
 from headrace.cli.jobs.inspect import why
 from headrace.cli.options import Config, Home, JobName, Json, Set, open_home_bus, settings_of
@@ -65,20 +71,18 @@ def restart(
     """
     from headrace.clock import SystemClock
     from headrace.control.job_handle import RequestHandle
+    from headrace.control.job_status import job_status
     from headrace.coordinator.commands import Restart
     from headrace.coordinator.inspection.job_reader import part_readers
-    from headrace.coordinator.inspection.job_view import view_job
-    from headrace.coordinator.job_events import host_views
-    from headrace.coordinator.job_parts import group_state
     from headrace.errors import InvalidInputError
     from headrace.files import Files
 
     settings, clock = settings_of(home), SystemClock()
     with open_home_bus(settings) as bus:
-        view = view_job(settings, job, bus, clock)
-    if view.driver is None:
+        found = job_status(settings, job, bus, clock)
+    if found.process is None:
         raise InvalidInputError(
-            f"job {job!r} does not run; its status is {view.status}, and it gets new processes "
+            f"job {job!r} does not run; its status is {found.status}, and it gets new processes "
             "when it is run"
         )
     states = {reader.root: reader.state() for reader in part_readers(settings, job, clock)}
@@ -86,7 +90,7 @@ def restart(
     if as_json:
         show_json({"job": job, "hosts": hosts})
         return
-    names = {one.host: one.address for one in host_views(group_state(list(states.values())))}
+    names = {one.host: one.address for one in found.placement.hosts} if found.placement else {}
     said = ", ".join(names.get(host) or host for host in hosts)
     typer.echo(f"{job} has new processes on {count_text(len(hosts), 'host')}: {said}")
 
@@ -146,8 +150,6 @@ def accept_clock(job: JobName, as_json: Json = False, home: Home = None) -> None
     from headrace.control.job_handle import AcceptClock
     from headrace.coordinator.epoch_clock import accept_clock as accept
     from headrace.coordinator.epoch_clock import driver_clock
-    from headrace.coordinator.inspection.job_view import view_job
-    from headrace.coordinator.job_storage import newest_storage
     from headrace.files import Files
 
     settings = settings_of(home)
@@ -155,9 +157,8 @@ def accept_clock(job: JobName, as_json: Json = False, home: Home = None) -> None
     if client is not None:
         off_ms = client.do(AcceptClock()).was_off_ms
     else:
-        with open_home_bus(settings) as bus:
-            view_job(settings, job, bus, SystemClock())  # so that a job that is not there is told
-        doubt = accept(driver_clock(settings), newest_storage(settings, job), Files())
+        storage = newest_epochs(settings, job, SystemClock())
+        doubt = accept(driver_clock(settings), storage, Files())
         off_ms = 0 if doubt is None else doubt.off_ms
     if as_json:
         show_json({"job": job, "was_off_ms": off_ms, "by_driver": client is not None})
@@ -289,16 +290,16 @@ def ls(as_json: Json = False, home: Home = None) -> None:
 
         headrace jobs ls --json
     """
-    from headrace.cli.jobs.access import describe_jobs
-    from headrace.cli.jobs.inspect import job_json, show_jobs
+    from headrace.cli.jobs.access import find_statuses
+    from headrace.cli.jobs.inspect import show_jobs
     from headrace.clock import SystemClock
-    from headrace.coordinator.inspection.job_view import job_names
+    from headrace.control.job_status import job_names, status_json
 
     settings = settings_of(home)
     with open_home_bus(settings) as bus:
-        found = describe_jobs(settings, job_names(settings), bus, SystemClock())
+        found = find_statuses(settings, job_names(settings), bus, SystemClock())
     if as_json:
-        show_json(*map(job_json, found))
+        show_json(*map(status_json, found))
     elif found:
         show_jobs(found)
     else:
@@ -325,15 +326,16 @@ def describe(job: JobName, as_json: Json = False, home: Home = None) -> None:
 
         headrace jobs describe shop
     """
-    from headrace.cli.jobs import access
-    from headrace.cli.jobs.inspect import job_json, show_job
+    from headrace.cli.jobs.access import find_status
+    from headrace.cli.jobs.inspect import show_job
     from headrace.clock import SystemClock
+    from headrace.control.job_status import status_json
 
     settings = settings_of(home)
     with open_home_bus(settings) as bus:
-        found = access.describe_job(settings, job, bus, SystemClock())
+        found = find_status(settings, job, bus, SystemClock())
     if as_json:
-        show_json(job_json(found))
+        show_json(status_json(found))
     else:
         show_job(found)
 

@@ -23,8 +23,8 @@ from headrace.cli.output import (
 
 if TYPE_CHECKING:
     from headrace.config import Settings
-    from headrace.control.description import EventDescription
     from headrace.control.history import InputHistory, JobHistory, StageHistory
+    from headrace.control.job_status import EventStatus
     from headrace.coordinator.inspection.job_reader import JobReader
     from headrace.coordinator.operations.recording_archive import Recording
 
@@ -115,20 +115,20 @@ def _samples(settings: Settings, job: str, begin_ms: int, end_ms: int, lines: in
     return replace(found, left_out=log.left_out)
 
 
-def _events(settings: Settings, job: str, begin_ms: int) -> tuple[list[EventDescription], bool]:
+def _events(settings: Settings, job: str, begin_ms: int) -> tuple[list[EventStatus], bool]:
     """Return what happened, and whether the driver told it."""
     from headrace.control.client import asked
-    from headrace.control.description import EventDescription, describe_event
+    from headrace.control.job_status import EventStatus
     from headrace.coordinator.job_events import job_events
     from headrace.coordinator.job_parts import part_folders
     from headrace.coordinator.job_storage import newest_storage
 
     path = f"/v1/events?last={MOST_EVENTS}&since_ms={begin_ms}"
-    told = asked(settings, job, path, list[EventDescription])
+    told = asked(settings, job, path, list[EventStatus])
     if told is not None:
         return told, True
     found = job_events([newest_storage(settings, job), *part_folders(settings, job)], begin_ms)
-    return list(map(describe_event, found)), False
+    return list(map(EventStatus.of, found)), False
 
 
 def _show_events(settings: Settings, job: str, begin_ms: int, *, as_json: bool) -> None:

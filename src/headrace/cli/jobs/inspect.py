@@ -22,21 +22,24 @@ from headrace.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from headrace.control.description import (
-        EventDescription,
-        JobDescription,
-        MemberDescription,
-        PlacementDescription,
+    from headrace.control.job_status import (
+        EventStatus,
+        HeavyKey,
+        HeavyKeys,
+        HostStatus,
+        InputStatus,
+        JobStatus,
+        PlacementStatus,
+        SinkStatus,
+        StandbyStatus,
     )
-    from headrace.control.job_status import HeavyKey, HeavyKeys
     from headrace.coordinator.inspection.diagnosis import (
         JobDiagnosis,
         OperatorView,
         OutputView,
         PartitionView,
     )
-    from headrace.coordinator.inspection.job_view import InputView, SinkView, StandbyView
-    from headrace.coordinator.job_events import HostView
+    from headrace.coordinator.leader_lease import MemberInfo
 
 
 SHOWN = 20
@@ -178,16 +181,11 @@ def hot_keys(
 
         headrace jobs hot-keys shop --most 3
     """
-    from headrace.cli.options import open_home_bus
+    from headrace.cli.jobs.access import newest_epochs
     from headrace.clock import SystemClock
-    from headrace.control.history import SampleLog
-    from headrace.coordinator.inspection.job_view import view_job
-    from headrace.coordinator.job_storage import newest_storage
+    from headrace.control.job_status import kept_keys
 
-    settings = settings_of(home)
-    with open_home_bus(settings) as bus:
-        view_job(settings, job, bus, SystemClock())  # so that a job that is not there is told
-    found = SampleLog(newest_storage(settings, job)).kept_keys()
+    found = kept_keys(newest_epochs(settings_of(home), job, SystemClock()))
     if as_json:
         show_json({"job": job, "hot_keys": [_limited(one, most) for one in found]})
     elif not found:
@@ -212,7 +210,7 @@ def _show(one: HeavyKeys, most: int) -> None:
     show_table((*one.columns, *TITLES), rows, right=TITLES)
 
 
-def observed_facts(told: JobDescription) -> list[tuple[str, str]]:
+def observed_facts(told: JobStatus) -> list[tuple[str, str]]:
     """Return what fires, and the heaviest keys, as facts of a job; nothing where there is none."""
     facts = [
         ("alert", f"{one.rule} fires since {time_text(one.fired_ms)}: {one.text}")
@@ -235,7 +233,7 @@ def _key_text(one: HeavyKeys, key: HeavyKey) -> str:
 PLACEMENT = "placement."
 
 
-def placement_facts(told: PlacementDescription) -> list[tuple[str, str]]:
+def placement_facts(told: PlacementStatus) -> list[tuple[str, str]]:
     """Say how many tasks moved and are to move, where any did or are."""
     moves = told.moves
     if not (moves.done or moves.lost or moves.pending):
@@ -247,7 +245,7 @@ def placement_facts(told: PlacementDescription) -> list[tuple[str, str]]:
     return [("moves", ", ".join(said))]
 
 
-def show_placement(told: PlacementDescription) -> None:
+def show_placement(told: PlacementStatus) -> None:
     """Print the hosts."""
     rows = [_row(view) for view in told.hosts]
     if rows:
@@ -256,7 +254,7 @@ def show_placement(told: PlacementDescription) -> None:
         show_table(("host", "status", *numbers), rows, right=numbers)
 
 
-def _row(view: HostView) -> list[str]:
+def _row(view: HostStatus) -> list[str]:
     share = f"{view.tasks / view.slots:.1f}".removesuffix(".0") if view.slots else "-"
     return [
         view.address or view.host,
@@ -272,12 +270,7 @@ def _row(view: HostView) -> list[str]:
 NO_ANSWER = "its driver does not answer, or has no API; this is from files, as of its last epoch"
 
 
-def job_json(told: JobDescription) -> dict[str, Any]:
-    """Return a job ready for JSON; times in ms, ``None`` where something is not known."""
-    return asdict(told)
-
-
-def show_jobs(jobs: Sequence[JobDescription]) -> None:
+def show_jobs(jobs: Sequence[JobStatus]) -> None:
     """Print a line for each job."""
     numbers = ("epoch", "rows", "lag", "state")
     rows = [_job_row(one) for one in jobs]
@@ -288,7 +281,7 @@ def show_jobs(jobs: Sequence[JobDescription]) -> None:
             show_line(f"{one.job}: {NO_ANSWER}")
 
 
-def _job_row(told: JobDescription) -> list[str]:
+def _job_row(told: JobStatus) -> list[str]:
     return [
         told.job,
         told.status,
@@ -301,19 +294,19 @@ def _job_row(told: JobDescription) -> list[str]:
     ]
 
 
-def _driver(told: JobDescription) -> str:
+def _driver(told: JobStatus) -> str:
     others = len(told.members) - 1
     return _process(told) + (f", {others} more" if others > 0 else "")
 
 
-def _process(told: JobDescription) -> str:
+def _process(told: JobStatus) -> str:
     if told.process is None:
         return "-"
     is_here = told.host == os.uname().nodename
     return f"process {told.process}" + ("" if is_here else f" on host {told.host}")
 
 
-def show_job(view: JobDescription) -> None:
+def show_job(view: JobStatus) -> None:
     """Print all that is known of a job."""
     show_facts(_facts(view))
     inputs = [_input_row(one) for one in view.inputs]
@@ -328,13 +321,13 @@ def show_job(view: JobDescription) -> None:
         show_events(view.events)
 
 
-def show_events(events: Sequence[EventDescription]) -> None:
+def show_events(events: Sequence[EventStatus]) -> None:
     """Print a line for each event."""
     rows = [[time_text(event.at_ms, with_ms=False), event.text] for event in events]
     show_table(("happened (UTC)", "what"), rows)
 
 
-def _show_stages(view: JobDescription) -> None:
+def _show_stages(view: JobStatus) -> None:
     stages = [[one.stage, f"{one.tasks}", size_text(one.state_bytes)] for one in view.stages]
     if not any(one.standby for one in view.stages):
         _show_part(("stage",), ("tasks", "state"), stages)
@@ -345,7 +338,7 @@ def _show_stages(view: JobDescription) -> None:
     _show_part(("stage",), ("tasks", "state", "standbys", "filled", "at most behind"), rows)
 
 
-def _standby_row(found: StandbyView | None) -> list[str]:
+def _standby_row(found: StandbyStatus | None) -> list[str]:
     if found is None:
         return ["-", "-", "-"]
     behind = f"{found.epochs:,} epochs, {size_text(found.size)}"
@@ -358,7 +351,7 @@ def _show_part(left: Sequence[str], right: Sequence[str], rows: Sequence[Sequenc
         show_table((*left, *right), rows, right=right)
 
 
-def _input_row(found: InputView) -> list[str]:
+def _input_row(found: InputStatus) -> list[str]:
     return [
         _name(found),
         f"{found.read:,}",
@@ -368,19 +361,19 @@ def _input_row(found: InputView) -> list[str]:
     ]
 
 
-def _lacking(told: JobDescription) -> str:
+def _lacking(told: JobStatus) -> str:
     """Say how many standbys there is no other host for."""
     held = [one.standby for one in told.stages if one.standby is not None]
     lacking = sum(max(0, one.wanted - one.standbys) for one in held)
     return f", {lacking} for want of hosts" if lacking else ""
 
 
-def _sink_row(found: SinkView) -> list[str]:
+def _sink_row(found: SinkStatus) -> list[str]:
     numbers = (found.rows, found.epoch, found.waiting)
     return [found.operator, found.identity, *map(_count, numbers)]
 
 
-def _facts(told: JobDescription) -> list[tuple[str, str]]:
+def _facts(told: JobStatus) -> list[tuple[str, str]]:
     from headrace.coordinator.host_state import STANDBY
 
     by = f" by {_process(told)}" if told.process is not None else ""
@@ -442,7 +435,7 @@ def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join([f"{counts.get('in', 0):,} in", *others])
 
 
-def _member(found: MemberDescription) -> str:
+def _member(found: MemberInfo) -> str:
     drives = ", drives" if found.drives else ""
     return f"process {found.process} on {found.host} with {count_text(found.slots, 'slot')}{drives}"
 
@@ -468,7 +461,7 @@ def placed_line(job: str, epoch: int, what: str) -> str:
     return f"job {job}: {what}, in epoch {epoch}; run it to continue from there"
 
 
-def _name(found: InputView) -> str:
+def _name(found: InputStatus) -> str:
     same = found.operator == found.stream
     return found.operator if same else f"{found.operator} ({found.stream})"
 

@@ -277,7 +277,7 @@ def stop(
     """
     from headrace.clock import SystemClock
     from headrace.control.client import reachable
-    from headrace.coordinator.inspection.job_view import view_job
+    from headrace.control.job_status import job_status
 
     settings, clock = settings_of(home), SystemClock()
     before = _members(settings, job)
@@ -288,8 +288,7 @@ def stop(
     process = client.place.process if client is not None else driver and driver.process
     _await(settings, job, driver, client, wait, clock)
     with open_home_bus(settings) as bus:
-        after = view_job(settings, job, bus, clock)
-    epoch = None if after.state is None else after.state.epoch
+        epoch = job_status(settings, job, bus, clock).epoch
     goes_on = _left(before, process)
     if not as_json:
         show_line(_line(job, epoch, process, goes_on))
@@ -369,10 +368,10 @@ def _ask(
 
 
 def _status(settings: Settings, job: str, clock: Clock) -> str:
-    from headrace.coordinator.inspection.job_view import view_job
+    from headrace.control.job_status import job_status
 
     with open_home_bus(settings) as bus:
-        return view_job(settings, job, bus, clock).status
+        return job_status(settings, job, bus, clock).status
 
 
 def _await(
