@@ -32,6 +32,7 @@ from headrace.coordinator.driver_loop import JobControl
 from headrace.coordinator.inspection.diagnosis import JobDiagnosis
 from headrace.coordinator.job_events import MERGING, RESUMED, JobEventFile
 from headrace.coordinator.job_group import JobGroup
+from headrace.coordinator.job_run import RunListeners
 from headrace.coordinator.leader_lease import DriverProcess
 from headrace.files import Files
 from headrace.runtime.dead_letters import from_record
@@ -158,7 +159,14 @@ def metrics(driver: TestDriver) -> dict[str, float]:
 def driver_watch(driver: TestDriver, settings: Any, told: list[str]) -> DriverObservers:
     """Return what watches over a driver as the commands run it: its API, samples and alerts."""
     clock = SystemClock()
-    return DriverObservers(driver.job.name, settings, JobControl(), driver.bus, clock, told.append)
+    return DriverObservers(
+        driver.job.name,
+        settings,
+        JobControl(),
+        driver.bus,
+        clock,
+        RunListeners(on_notice=told.append),
+    )
 
 
 def show_watched(watch: DriverObservers, driver: TestDriver) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -47,7 +48,7 @@ def ls(job: JobName, as_json: Json = False, home: Home = None) -> None:
     clock = SystemClock()
     book = load_alerts(newest_epochs(settings_of(home), job, clock), clock)
     if as_json:
-        rules = [{"rule": name, **_state_json(held)} for name, held in sorted(book.rules.items())]
+        rules = [asdict(held.status(name)) for name, held in sorted(book.rules.items())]
         told = msgspec.to_builtins(book)
         show_json(
             {"job": job, "rules": rules, "events": told["events"], "waiting": told["waiting"]}
@@ -56,16 +57,6 @@ def ls(job: JobName, as_json: Json = False, home: Home = None) -> None:
         typer.echo(f"no rules of {job}: set alerts.rules, and run it")
     else:
         _show(book)
-
-
-def _state_json(held: RuleState) -> dict[str, Any]:
-    return {
-        "kind": held.kind,
-        "text": held.text,
-        "value": held.value,
-        "since_ms": held.since_ms,
-        "fired_ms": held.fired_ms,
-    }
 
 
 def _show(book: AlertState) -> None:

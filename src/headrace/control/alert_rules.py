@@ -6,7 +6,7 @@ sent, so that the next driver continues from there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -32,11 +32,11 @@ class RuleStatus:
     rule: str
     kind: str
     text: str
-    since_ms: Annotated[int | None, Field(description="since when it is true")]
-    fired_ms: Annotated[int | None, Field(description="when it fired; null: it does not")]
     value: Annotated[
         int | None, Field(exclude=True, description="what it watches, at the last look")
-    ] = None
+    ] = field(default=None, kw_only=True)
+    since_ms: Annotated[int | None, Field(description="since when it is true")]
+    fired_ms: Annotated[int | None, Field(description="when it fired; null: it does not")]
 
 
 class RuleState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -58,7 +58,9 @@ class RuleState(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def status(self, rule: str) -> RuleStatus:
         """Return how the rule of this name stands."""
-        return RuleStatus(rule, self.kind, self.text, self.since_ms, self.fired_ms, self.value)
+        return RuleStatus(
+            rule, self.kind, self.text, self.since_ms, self.fired_ms, value=self.value
+        )
 
 
 def is_true(rule: AlertRule, value: int) -> bool:

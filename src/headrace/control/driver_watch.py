@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from headrace.bus.bus import Bus
@@ -31,75 +30,7 @@ class DriverObservers:
         control: what requests set.
         bus: for the stream of alerts.
         clock: where time comes from.
-        tell: takes lines on what is wrong; from any thread.
-
-    Raises:
-        InvalidInputError: alerts or traces cannot be sent where the settings say.
-    """
-
-    def __init__(
-        self,
-        job: str,
-        settings: Settings,
-        control: JobControl,
-        bus: Bus,
-        clock: Clock,
-        tell: Callable[[str], None],
-    ) -> None:
-        storage, wanted, files = (
-            job_storages(settings, job).storage,
-            settings.control,
-            Files(sync=False),
-        )
-        self.live = LiveJob(job, settings, control, clock)
-        self._hold = MergeHold(settings, job, control, tell)
-        self.live.hold = self._hold.look
-        self._answers = HoldResponder(storage, self._hold.look, files, clock)
-        self._clock, self._serves = clock, wanted.enabled
-        self._server = ControlServer(self.live, storage, wanted.host, wanted.port, files, clock)
-        self._sampler = Sampler(self.live, SampleLog(storage), clock)
-        self._alerts = AlertWatch(
-            self.live, bus, storage=storage, files=files, clock=clock, tell=tell
-        )
-        self._tracer = epoch_tracer(settings, job, tell)
-
-    def ready(self, parts: JobGroup) -> None:
-        """Begin, once the parts of the job have."""
-        self.live.ready(parts)
-        self._hold.look()  # a merge may have begun under the driver before
-        self._answers.start()
-        if self._serves:
-            self._server.start()
-        self._sampler.start()
-        self._alerts.start()
-
-    def observe(self, summary: EpochSummary) -> None:
-        """Learn of an epoch; returns at once."""
-        self.live.observe(summary)
-        if self._tracer is not None:
-            self._tracer.observe(summary, self._clock.now_ms())
-
-    def close(self) -> None:
-        """Take the last sample, look a last time, send what is left; within seconds."""
-        self._sampler.stop()
-        self._alerts.stop()
-        if self._tracer is not None:
-            self._tracer.close()
-        self._server.stop()
-        self._answers.close()
-        self._hold.close()
-
-
-class ObservedRun:
-    """What looks at a driver, put before the listeners of its run.
-
-    Args:
-        job: its name.
-        settings: of the run.
-        control: what requests set.
-        bus: for the stream of alerts.
-        clock: where time comes from.
-        told: the listeners.
+        told: the listeners of the run, which get notices from any thread.
 
     Raises:
         InvalidInputError: alerts or traces cannot be sent where the settings say.
@@ -114,24 +45,52 @@ class ObservedRun:
         clock: Clock,
         told: RunListeners,
     ) -> None:
-        self._watch = DriverObservers(job, settings, control, bus, clock, told.notice)
+        storage, wanted = job_storages(settings, job).storage, settings.control
+        files, tell = Files(sync=False), told.notice
         self._told = told
+        self.live = LiveJob(job, settings, control, clock)
+        self._hold = MergeHold(settings, job, control, tell)
+        self.live.hold = self._hold.look
+        self._answers = HoldResponder(storage, self._hold.look, files, clock)
+        self._clock, self._serves = clock, wanted.enabled
+        self._server = ControlServer(self.live, storage, wanted.host, wanted.port, files, clock)
+        self._sampler = Sampler(self.live, SampleLog(storage), clock)
+        self._alerts = AlertWatch(
+            self.live, bus, storage=storage, files=files, clock=clock, tell=tell
+        )
+        self._tracer = epoch_tracer(settings, job, tell)
 
     @property
     def listeners(self) -> RunListeners:
-        """What the run is to tell."""
-        return replace(self._told, on_parts=self._begin, on_epoch=self._observe)
+        """What the run is to call: this, then the listeners that it was given."""
+        return replace(self._told, on_parts=self.ready, on_epoch=self.observe)
 
-    def _begin(self, parts: JobGroup) -> None:
-        self._watch.ready(parts)
+    def ready(self, parts: JobGroup) -> None:
+        """Begin, once the parts of the job have."""
+        self.live.ready(parts)
+        self._hold.look()  # a merge may have begun under the driver before
+        self._answers.start()
+        if self._serves:
+            self._server.start()
+        self._sampler.start()
+        self._alerts.start()
         if self._told.on_parts is not None:
             self._told.on_parts(parts)
 
-    def _observe(self, summary: EpochSummary) -> None:
-        self._watch.observe(summary)
+    def observe(self, summary: EpochSummary) -> None:
+        """Learn of an epoch; returns at once."""
+        self.live.observe(summary)
+        if self._tracer is not None:
+            self._tracer.observe(summary, self._clock.now_ms())
         if self._told.on_epoch is not None:
             self._told.on_epoch(summary)
 
     def close(self) -> None:
-        """Look no more."""
-        self._watch.close()
+        """Take the last sample, look a last time, send what is left; within seconds."""
+        self._sampler.stop()
+        self._alerts.stop()
+        if self._tracer is not None:
+            self._tracer.close()
+        self._server.stop()
+        self._answers.close()
+        self._hold.close()

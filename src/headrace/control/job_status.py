@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
-from pydantic import Field, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from headrace.bus.bus import Bus
 from headrace.clock import Clock
@@ -143,6 +143,8 @@ class StandbyTask:
 class TaskStatus:
     """One task: of a keyed stage, or one that reads a partition of an input."""
 
+    __pydantic_config__ = ConfigDict(json_schema_serialization_defaults_required=True)
+
     task: Annotated[str, Field(description="STAGE/NUMBER, or INPUT/PARTITION")]
     host: Annotated[str, Field(description="empty: it goes to another with each epoch")] = ""
     next_offset: Annotated[
@@ -215,7 +217,7 @@ class HostStatus:
     state_bytes: int
     everywhere: Annotated[
         bool, Field(description="all jobs of the home are to leave it, not this one alone")
-    ] = False
+    ]
 
     @property
     def is_empty(self) -> bool:
@@ -384,7 +386,7 @@ class _Part(NamedTuple):
     root: Path
     state: JobState
     oldest_epoch: int
-    catalog: Catalog | None
+    catalog: Catalog
 
 
 def job_status(
@@ -421,7 +423,7 @@ def job_status(
         storage=str(root),
         members=_members(root, driver),
         alerts=_kept_rules(root, clock),
-        hot_keys=tuple(_first_keys(kept_keys(root), SHOWN_KEYS)),
+        hot_keys=tuple(replace(one, keys=one.keys[:SHOWN_KEYS]) for one in kept_keys(root)),
         events=tuple(map(EventStatus.of, job_events(folders)[-SHOWN_EVENTS:])),
     )
     for folder in folders:
@@ -434,9 +436,7 @@ def job_status(
     inputs = tuple(one for part in parts for one in _inputs(part, bus))
     lags = [one.lag for one in inputs if one.lag is not None]
     stages = tuple(
-        stage
-        for part in parts
-        for stage in stage_statuses(part.state, part.catalog.standbys if part.catalog else {})
+        stage for part in parts for stage in stage_statuses(part.state, part.catalog.standbys)
     )
     standbys = [one.standby for one in stages if one.standby is not None]
     to_fill = sum(max(one.wanted, one.standbys) - one.filled for one in standbys)
@@ -458,7 +458,7 @@ def job_status(
         and all(state.hosts[home].slots for home in homes),
         standbys_to_fill=to_fill,
         placement=placement_status(with_current_cordons(state, root.parent)),
-        outputs=tuple(sorted({name for one in parts for name in _outputs(one)})),
+        outputs=tuple(sorted({name for one in parts for name in one.catalog.outputs})),
         sinks=tuple(sink for one in parts for sink in _sinks(one)),
     )
 
@@ -474,9 +474,7 @@ def status_json(status: JobStatus) -> dict[str, Any]:
     return found
 
 
-def stage_statuses(
-    state: JobState, wanted: Mapping[str, int] | None = None
-) -> Iterable[StageStatus]:
+def stage_statuses(state: JobState, wanted: Mapping[str, int]) -> Iterable[StageStatus]:
     """Yield the keyed stages of a job.
 
     Args:
@@ -490,7 +488,7 @@ def stage_statuses(
             count,
             sum(map(state_bytes, tasks)),
             tuple(sorted({task.host for task in tasks if task.host})),
-            _standby(state, stage, count * (wanted or {}).get(stage, 0)),
+            _standby(state, stage, count * wanted.get(stage, 0)),
         )
 
 
@@ -609,10 +607,6 @@ def keep_keys(storage: Path, found: Sequence[HeavyKeys]) -> None:
     os.replace(temporary, path)
 
 
-def _first_keys(found: Iterable[HeavyKeys], most: int) -> Iterable[HeavyKeys]:
-    return (replace(one, keys=one.keys[:most]) for one in found)
-
-
 def _kept_rules(storage: Path, clock: Clock) -> tuple[RuleStatus, ...]:
     with suppress(CorruptDataError, OSError):  # ``alerts ls`` reports it
         rules = load_alerts(storage, clock).rules
@@ -631,9 +625,9 @@ def _read_part(root: Path, name: str, known: JobState | None, clock: Clock) -> _
     files = Files(sync=False)
     reader = JobReader(root, name, files, clock)
     state = known or reader.state()
-    return _Part(
-        root, state, reader.kept(state).oldest, load_catalog(root, state.generation, files)
-    )
+    # A job that only an older version has run has none.
+    catalog = load_catalog(root, state.generation, files) or Catalog(0, name, ())
+    return _Part(root, state, reader.kept(state).oldest, catalog)
 
 
 def _under(begin: str, counts: Mapping[str, int]) -> dict[str, int]:
@@ -649,21 +643,14 @@ def _status(state: JobState, driver: DriverProcess | None) -> str:
     return "stopped" if state.fingerprint else "reset"
 
 
-def _outputs(part: _Part) -> tuple[str, ...]:
-    return part.catalog.outputs if part.catalog is not None else ()
-
-
 def _inputs(part: _Part, bus: Bus) -> Iterable[InputStatus]:
     state, catalog = part.state, part.catalog
-    streams = catalog.inputs if catalog is not None else {}
-    lateness = catalog.lateness_ms if catalog is not None else {}
-    stages = catalog.stages if catalog is not None else ()
-    times = {time.operator: time for stage in stages for time in stage.times}
+    times = {time.operator: time for stage in catalog.stages for time in stage.times}
     there = {*bus.names(), *bus.aliases()}
     for operator, positions in state.inputs.items():
-        name = streams.get(operator, operator)
+        name = catalog.inputs.get(operator, operator)
         offsets = tuple(positions[p].next_offset for p in sorted(positions))
-        behind = lateness.get(operator, 0)
+        behind = catalog.lateness_ms.get(operator, 0)
         time = times.get(operator, TimeEntry(operator, name, len(positions), behind))
         now = Now(state.time_ms)
         lag = None
@@ -697,7 +684,7 @@ def _standby(state: JobState, stage: str, wanted: int) -> StandbyStatus | None:
 def _sinks(part: _Part) -> Iterable[SinkStatus]:
     state = part.state
     is_done = not state.sinks or sinks_confirmed(state, part.root)
-    for entry in part.catalog.sinks if part.catalog is not None else ():
+    for entry in part.catalog.sinks:
         sent = state.counts.get(SINK_ROWS + entry.operator, 0)
         own = [one.rows for one in state.sinks if one.operator == entry.operator]
         waiting = 0 if is_done else sum(own)

@@ -38,7 +38,6 @@ from headrace.coordinator.job_events import JobEvent, job_events
 from headrace.coordinator.job_parts import part_folders
 from headrace.coordinator.job_storage import job_storages
 from headrace.coordinator.leader_lease import DriverProcess
-from headrace.coordinator.manifest import partition_lags
 from headrace.errors import HeadraceError, UnavailableError
 from headrace.files import Files
 from headrace.plan.stages import PART
@@ -432,16 +431,7 @@ class LiveJob:
         Raises:
             UnavailableError: it has not begun yet, or a stream does not answer.
         """
-        state, parts = self.state, self._parts
-        assert parts is not None
-        ends = parts.ends()
-        return {
-            (operator, partition): lag
-            for operator, stream in parts.input_streams().items()
-            for partition, lag in enumerate(
-                partition_lags(state.inputs.get(operator, {}), ends.get(stream, ()))
-            )
-        }
+        return self._begun.partition_lags()
 
     def heavy_keys(self, most: int) -> list[HeavyKeys]:
         """Return the heaviest keys of each ``partition_by``, as far as tasks have told."""

@@ -50,7 +50,7 @@ from headrace.coordinator.inputs import (
 )
 from headrace.coordinator.job_events import JobEventFile, JobEventLog
 from headrace.coordinator.job_storage import JobStorage
-from headrace.coordinator.manifest import JobState, begin_lineage
+from headrace.coordinator.manifest import JobState, begin_lineage, partition_lags
 from headrace.coordinator.manifest_writer import FencedManifestWriter, JobGeneration
 from headrace.coordinator.membership import ClusterMembers
 from headrace.coordinator.outputs import (
@@ -413,6 +413,17 @@ class Coordinator:
     def ends(self) -> dict[str, list[int]]:
         """Return the next offset of each partition of each input stream."""
         return self._inputs.ends(self._plan)
+
+    def lags(self) -> dict[tuple[str, int], int]:
+        """Return how many rows lie before each partition of each input now."""
+        inputs, ends = self.state.inputs, self.ends()  # so that it is never too low
+        return {
+            (name, partition): lag
+            for name, stream in self.input_streams().items()
+            for partition, lag in enumerate(
+                partition_lags(inputs.get(name, {}), ends.get(stream, ()))
+            )
+        }
 
     def wall_deadline(self) -> int | None:
         """Return the wall clock at which a timer is due although no input comes, ms."""

@@ -14,7 +14,7 @@ from headrace.coordinator.commands import CommandQueue
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.driver_loop import DroppedError, JobControl
 from headrace.coordinator.job_parts import group_state
-from headrace.coordinator.manifest import JobState, partition_lags
+from headrace.coordinator.manifest import JobState
 from headrace.coordinator.rescale import wanted_counts
 from headrace.errors import UnavailableError
 
@@ -61,7 +61,11 @@ class JobGroup:
 
     def lags(self) -> dict[str, int]:
         """Return how many rows lie before each part now, by the job of its state."""
-        return {part.state.job: _rows_behind(part) for part in self._parts}
+        return {part.state.job: sum(part.lags().values()) for part in self._parts}
+
+    def partition_lags(self) -> dict[tuple[str, int], int]:
+        """Return how many rows lie before each partition of each input now."""
+        return {where: lag for part in self._parts for where, lag in part.lags().items()}
 
     def commands(self, job: str) -> CommandQueue:
         """Return the queue of the part whose state has this job.
@@ -90,14 +94,6 @@ class JobGroup:
         for part in self._parts:
             if part.state.task_counts:
                 part.rescale(tasks)
-
-
-def _rows_behind(part: Coordinator) -> int:
-    ends, inputs = part.ends(), part.state.inputs
-    return sum(
-        sum(partition_lags(inputs.get(name, {}), ends.get(stream, ())))
-        for name, stream in part.input_streams().items()
-    )
 
 
 def drive_parts(

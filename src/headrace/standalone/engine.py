@@ -14,7 +14,7 @@ from typing import NamedTuple
 from headrace.bus.bus import Bus
 from headrace.clock import Clock
 from headrace.config import Settings
-from headrace.control.driver_watch import ObservedRun
+from headrace.control.driver_watch import DriverObservers
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.deployment import Deployment
 from headrace.coordinator.driver_loop import DroppedError, JobControl, RetryPolicy, run_epochs
@@ -267,7 +267,7 @@ class DriverContext:
         """
         course = engine.course
         # What is asked of the driver is asked of the process: one that stops leaves a shared job.
-        watched = ObservedRun(
+        watched = DriverObservers(
             self.job.name, self.settings, self.control, self.bus, self.clock, course.listeners
         )
         with closing(watched):

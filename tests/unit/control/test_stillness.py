@@ -21,6 +21,7 @@ from headrace.control.driver_watch import DriverObservers
 from headrace.control.quiesce import HoldResponder, quiesced
 from headrace.coordinator.driver_loop import JobControl, run_epochs
 from headrace.coordinator.job_group import JobGroup
+from headrace.coordinator.job_run import RunListeners
 from headrace.coordinator.job_storage import DriverLock
 from headrace.errors import InvalidInputError, UnavailableError
 from headrace.files import Files
@@ -70,7 +71,7 @@ def test_a_turn_that_plans_again_and_again_is_not_merged_under(
     """Whoever merges waits for its epoch, although each plan serves requests."""
     part, control, clock = driver.parts[0], JobControl(), SystemClock()
     settings = load_settings(None, [f"home={driver.home}", "control.enabled=false"])
-    watch = DriverObservers("hours", settings, control, driver.bus, clock, lambda line: None)
+    watch = DriverObservers("hours", settings, control, driver.bus, clock, RunListeners())
     watch.ready(JobGroup(driver.parts))
     request, usual, held = driver.storage / "requests" / "savepoint.json", driver.runner.run, [3]
     has_run, is_in, begun = threading.Event(), threading.Event(), threading.Event()
@@ -106,7 +107,9 @@ def test_a_running_job_is_still_for_a_block_and_goes_on(driver: TestDriver, has_
     part, control, clock = driver.parts[0], JobControl(), SystemClock()
     settings = load_settings(None, [f"home={driver.home}", f"control.enabled={has_api}".lower()])
     told: list[str] = []
-    watch = DriverObservers("hours", settings, control, driver.bus, clock, told.append)
+    watch = DriverObservers(
+        "hours", settings, control, driver.bus, clock, RunListeners(on_notice=told.append)
+    )
     watch.ready(JobGroup(driver.parts))
     assert (driver.storage / API_FILE).exists() is has_api
     seen: list[Any] = []
@@ -162,7 +165,7 @@ def test_a_driver_that_says_by_its_api_that_it_does_not_see_the_lock_is_told_of_
 ) -> None:
     clock, here = SystemClock(), os.uname().nodename
     watch = DriverObservers(
-        "hours", driver.settings, JobControl(), driver.bus, clock, lambda line: None
+        "hours", driver.settings, JobControl(), driver.bus, clock, RunListeners()
     )
     watch.live.hold = lambda: False
     watch.ready(JobGroup(driver.parts))

@@ -105,10 +105,12 @@ class JobRunner:
                     listeners=listeners,
                     on_role=on_role,
                 ).wait()
-        from headrace.control.driver_watch import ObservedRun
+        from headrace.control.driver_watch import DriverObservers
         from headrace.spark.run import run_job
 
-        with closing(ObservedRun(job.name, settings, control, bus, clock, listeners)) as watched:
+        with closing(
+            DriverObservers(job.name, settings, control, bus, clock, listeners)
+        ) as watched:
             told = watched.listeners
             return run_job(
                 job,
