@@ -32,7 +32,6 @@ from headrace.coordinator.host_state import (
     LOST,
     MOVED,
     STANDBY,
-    HostState,
     drained_hosts,
 )
 from headrace.coordinator.inspection.job_reader import JobReader
@@ -470,8 +469,7 @@ def _adapter() -> TypeAdapter[JobStatus]:
 
 def status_json(status: JobStatus) -> dict[str, Any]:
     """Return a status as the API and ``--json`` write it."""
-    found: dict[str, Any] = _adapter().dump_python(status, mode="json")
-    return found
+    return dict(_adapter().dump_python(status, mode="json"))
 
 
 def stage_statuses(state: JobState, wanted: Mapping[str, int]) -> Iterable[StageStatus]:
@@ -539,6 +537,22 @@ def partition_statuses(
             yield PartitionStatus(name, partition, held.next_offset, lag, at_ms)
 
 
+def input_status(state: JobState, time: TimeEntry, ends: Sequence[int] | None) -> InputStatus:
+    """Return how far an input is.
+
+    Args:
+        state: of the job, or of a part.
+        time: the input, its stream, and what its watermark follows.
+        ends: of the stream, by partition; ``None``: it is not there.
+    """
+    positions = state.inputs.get(time.operator, {})
+    offsets = tuple(positions[p].next_offset for p in sorted(positions))
+    lag = None if ends is None else sum(partition_lags(positions, ends))
+    now = Now(state.time_ms, {} if ends is None else {time.stream: ends})
+    watermark = input_watermark(time, positions, now)
+    return InputStatus(time.operator, time.stream, sum(offsets), lag, watermark, offsets)
+
+
 def placement_status(state: JobState) -> PlacementStatus:
     """Return the hosts of a job, by address, and what became of them."""
     tasks: Counter[str] = Counter()
@@ -550,7 +564,9 @@ def placement_status(state: JobState) -> PlacementStatus:
     hosts = []
     for host, held in state.hosts.items():
         counts = held.slots, tasks[host], copies[host], sizes[host]
-        status = _host_status(held, is_empty=not tasks[host] and not copies[host])
+        status = "up" if held.slots else "lost"
+        if held.drained:
+            status = "draining" if tasks[host] or copies[host] else "drained"
         hosts.append(HostStatus(host, held.address, status, *counts, held.everywhere))
     counted = state.counts
     return PlacementStatus(
@@ -563,19 +579,11 @@ def placement_status(state: JobState) -> PlacementStatus:
     )
 
 
-def _host_status(held: HostState, *, is_empty: bool) -> str:
-    if held.drained:
-        return "drained" if is_empty else "draining"
-    return "up" if held.slots else "lost"
-
-
 def _pending_moves(state: JobState) -> int:
     """Return how many tasks are to leave hosts that are there, until all are in balance."""
     cores = {host: held.slots for host, held in sorted(state.hosts.items()) if held.slots}
-    if not cores:
-        return 0
     found = 0
-    for stage, count in state.task_counts.items():
+    for stage, count in state.task_counts.items() if cores else ():
         names = [task_name(stage, number) for number in range(count)]
         home = {name: state.tasks.get(name, TaskState()).host for name in names}
         if any(home.values()):
@@ -648,18 +656,12 @@ def _inputs(part: _Part, bus: Bus) -> Iterable[InputStatus]:
     times = {time.operator: time for stage in catalog.stages for time in stage.times}
     there = {*bus.names(), *bus.aliases()}
     for operator, positions in state.inputs.items():
-        name = catalog.inputs.get(operator, operator)
-        offsets = tuple(positions[p].next_offset for p in sorted(positions))
-        behind = catalog.lateness_ms.get(operator, 0)
+        name, behind = catalog.inputs.get(operator, operator), catalog.lateness_ms.get(operator, 0)
         time = times.get(operator, TimeEntry(operator, name, len(positions), behind))
-        now = Now(state.time_ms)
-        lag = None
+        ends = None
         if name in there:
             ends = (state.until or {}).get(name) or bus.stream(name).ends()
-            now = Now(state.time_ms, {name: ends})
-            lag = sum(partition_lags(positions, ends))
-        watermark = input_watermark(time, positions, now)
-        yield InputStatus(operator, name, sum(offsets), lag, watermark, offsets)
+        yield input_status(state, time, ends)
 
 
 def _standby(state: JobState, stage: str, wanted: int) -> StandbyStatus | None:

@@ -118,8 +118,8 @@ class Progress:
             ends: next offsets of the input streams, by name.
             now: of the monotonic clock, s; the rate is over the last seconds before it.
         """
+        from headrace.control.job_status import input_status
         from headrace.coordinator.catalog import TimeEntry
-        from headrace.coordinator.watermarks import Now, input_watermark
 
         read = _read(self.state)
         marks = [mark for mark in self._marks if mark[0] >= now - WINDOW_S]
@@ -128,22 +128,19 @@ class Progress:
             since, before = self._marks[-len(marks) - 1]
         found = []
         for operator, stream in self.streams.items():
-            positions = self.state.inputs.get(operator, {})
-            limits = ends.get(stream, ())
-            if self.state.until is not None:
-                limits = self.state.until.get(stream, limits)
+            limits = (self.state.until or {}).get(stream) or ends.get(stream, ())
             behind, idle_ms = self.lateness_ms.get(operator, 0), self.idle_ms.get(operator)
-            time = TimeEntry(operator, stream, len(positions), behind, idle_ms)
-            rows = read.get(operator, 0)
-            span = now - since
+            partitions = len(self.state.inputs.get(operator, {}))
+            time = TimeEntry(operator, stream, partitions, behind, idle_ms)
+            one, span = input_status(self.state, time, limits), now - since
             found.append(
                 InputProgress(
                     operator,
                     stream,
-                    rows - self._first.get(operator, 0),
-                    (rows - before.get(operator, 0)) / span if span > 0 else 0.0,
-                    max(0, sum(limits) - rows),
-                    input_watermark(time, positions, Now(self.state.time_ms, {stream: limits})),
+                    one.read - self._first.get(operator, 0),
+                    (one.read - before.get(operator, 0)) / span if span > 0 else 0.0,
+                    one.lag or 0,
+                    one.watermark_ms,
                 )
             )
         return found
