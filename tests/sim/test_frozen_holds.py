@@ -114,7 +114,7 @@ class World:
             assert stream.holds() == dict.fromkeys(self.newest, (self.rows - 2,))
             assert stream.compact(0).upto == self.rows - 2
             self.look(fresh)
-            names = {path.name.split("~")[0] for path in (stream.folder / "holds").iterdir()}
+            names = {path.name.split("~")[0] for path in Path(self.root).glob("streams/c/holds/*")}
             assert {name for name in names if not name.startswith(".")} == set(self.newest)
         self.bus.close()
 

@@ -502,7 +502,7 @@ def test_a_compaction_waits_for_one_that_is_at_work_and_not_for_a_frozen_one(tmp
         os.close(lock)
 
 
-def overtaken(stream: Stream, act: Callable[[], None], at: int = 1) -> None:
+def overtaken(stream: Stream, act: Callable[[], object], at: int = 1) -> None:
     """Let something happen when a compaction looks, for the at-th time, if it is stopped."""
     assert isinstance(stream, LogStream)
     order, looks = stream._order, itertools.count(1)
