@@ -45,7 +45,7 @@ async def _serve(pipe: Connection) -> None:
 
 
 def serve(pipe: Connection) -> None:
-    """Run the server; its port is told by the pipe."""
+    """Run the server; its port comes by the pipe."""
     asyncio.run(_serve(pipe))
 
 

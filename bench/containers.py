@@ -222,7 +222,7 @@ def draw(results: Path, image: Path) -> None:
 
 
 def one_by_one(script: str, counts: list[int], share: float) -> Iterator[str]:
-    """Run a script for each in a process of its own: a Spark session cannot be begun anew."""
+    """Run a script for each in a process of its own: a Spark session cannot be started again."""
     for count in counts:
         words = [sys.executable, script, "--one", str(count), "--share", str(share)]
         said = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)

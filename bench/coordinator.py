@@ -118,7 +118,7 @@ def answer(order: SlotOrder, host: str) -> bytes:
 
 
 def merged(order: MergeOrder, task: int) -> Merged:
-    """Return the file that a slot made of those that it was told to."""
+    """Return the file that a slot made of those that it was to join."""
     made, first = order.sources, order.sources[0].first_epoch
     size, rows = sum(one.bytes for one in made), sum(one.rows for one in made)
     path = f"snapshot/{order.epoch:012d}-{task}"

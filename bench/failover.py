@@ -10,7 +10,7 @@ with values of a kilobyte, and one message every 20 ms. What is lost, of ``--los
 ``affinity``  the executors; their hosts start others, and the stores are there
 ``none``      the hosts with their disks; empty ones come in their places at once
 ``standby``   the hosts, by kill -9 of all that runs there; each task has a standby elsewhere
-``frozen``    the same hosts, by SIGSTOP: nobody is told; then they are started again
+``frozen``    the same hosts, by SIGSTOP: nobody knows; then they are started again
 ``spark``     the executors, of a PySpark program that asks the hosts for their names, and no more:
               what Spark itself takes to start again
 
@@ -115,7 +115,7 @@ def asked(url: str) -> Any:
 
 
 class Trickle:
-    """One message every few milliseconds, until it is told to stop; counts those of all time."""
+    """One message every few milliseconds, until it is asked to stop; counts those of all time."""
 
     def __init__(self, bus: Bus, ids: int) -> None:
         self._stream, self._ids, self.rows = bus.stream(STREAM), ids, ids
@@ -374,7 +374,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--set", nargs="*", default=["job.slot_silence_s=2"])
     parser.add_argument("--ask", action="store_true")
-    parser.add_argument("--log", help="keep what the driver told of each epoch")
+    parser.add_argument("--log", help="keep what the driver said about each epoch")
     parser.add_argument("--figure", action="store_true")
     parser.add_argument("--drive", nargs=3)
     parser.add_argument("--drive-plain", nargs=2)

@@ -7,7 +7,7 @@
 drawn; with rows combined first, and without. ``job``: a whole job in one process, from a bus in
 memory to committed state. Epochs alternate; told are the processor time of both, by the median of
 the ratios of neighbours, and the rows a second. ``sketch_us`` is what the sketch alone takes of an
-epoch of a sender, measured by itself: where other programs run, that is what can be told apart.
+epoch of a sender, measured by itself: where other programs run, that is what can be seen apart.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ does the same for old rows of the same stream, as another Spark application.
             Spark cluster on this machine holds to a core each
 
 A throttle is a share of the rate that the live job had before. The latency is from before the
-append of a message until the parent process is told that its epoch is committed. ``starting`` is
+append of a message until the parent process knows that its epoch is committed. ``starting`` is
 the time in which the backfill's own Spark starts.
 """
 

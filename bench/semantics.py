@@ -326,7 +326,7 @@ def append_pieces(home: Path, count: int, rate: float) -> None:
 
 
 def in_a_job(count: int, rate: float) -> tuple[float, float]:
-    """Headrace's way: whoever produces appends to the bus meanwhile; epochs take what is there."""
+    """Headrace's way: a producer appends to the bus meanwhile; epochs take what is there."""
     rig = Rig(ingestion, {"line": pa.binary()}, **{"epoch.max_bytes": 32 << 20})
     context = multiprocessing.get_context("spawn")
     sender = context.Process(target=append_pieces, args=(rig.home, count, rate))

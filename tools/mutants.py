@@ -415,7 +415,7 @@ def run(
     notes = Notes(tree)
     if notes.commit != commit_of(tree):
         said = f"the notes are of {notes.commit or 'nothing'}, the tree is {commit_of(tree)}"
-        print(f"mutants: {said}: record anew where tests have changed", file=sys.stderr)
+        print(f"mutants: {said}: record again where tests have changed", file=sys.stderr)
     held = json.loads(out.read_text()) if out is not None and out.exists() else {}
     results: dict[str, dict[str, Any]] = held.get("mutants", {})
     fresh = [one.name for one in chosen if one.name not in results]

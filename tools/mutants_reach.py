@@ -4,7 +4,7 @@
 before each place that it wants to know of. Loaded into pytest as a plugin it says which test runs,
 and writes down what became of each.
 
-Whoever imports it finds the number of the test that runs in a file that all of them map.
+A module that imports it finds the number of the test that runs in a file that all of them map.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Failures:
 
         To look for it takes minutes, in which a fault would pass for undecided.
         """
-        from hypothesis import Phase, settings  # noqa: PLC0415 - whoever calls hit has no need of it
+        from hypothesis import Phase, settings  # noqa: PLC0415 - callers of hit do not need it
 
         phases = (Phase.explicit, Phase.reuse, Phase.generate)
         settings.register_profile("unshrunk", settings.default, phases=phases)

@@ -11,7 +11,7 @@ class Closeable(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what is held; closing twice is fine."""
+        """Release what is held; closing twice is fine."""
 
     def __enter__(self) -> Self:
         """Return this, to be closed at the end of the block."""

@@ -3,7 +3,7 @@
 A process may freeze after any check and wake when another has its place. So its right to change
 a folder is itself a folder in it, ``fence/<generation>-<unique>``. A file that gets a name is
 linked or renamed out of that one, and a file that goes is renamed into it, each by one call of the
-operating system. Whoever takes the right with a newer generation first renames the folders of the
+operating system. Who takes the right with a newer generation first renames the folders of the
 older ones away: from then on their calls find nothing and fail.
 
 A lock, which ``alone`` takes, only keeps those apart who hold the right at the same time. It says

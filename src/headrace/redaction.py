@@ -2,7 +2,7 @@
 
 Two things hide a secret. What it looks like: the login of an address, a value under a name such as
 ``password``. And what it is: values of settings that are secrets are remembered in the process that
-read them, and go from any text, whoever quotes them: a client library, Spark, a traceback.
+read them, and go from any text, wherever it comes from: a client library, Spark, a traceback.
 """
 
 from __future__ import annotations

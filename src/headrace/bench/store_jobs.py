@@ -285,7 +285,7 @@ def _columns(g: Graph, messages: Any, workload: Workload) -> None:
 def _store(case: Case, url: str | None) -> StoreSpec:
     if not case.is_remote:
         return store("n", int, case.kind, changelog=case.changelog)
-    # Each epoch asks the server anew, as if others had written meanwhile.
+    # Each epoch asks the server again, as if others had written meanwhile.
     remote = Remote(access=case.access, namespace=NAMESPACE, cache="0s")
     return store("n", int, "remote", url=url, remote=remote)
 

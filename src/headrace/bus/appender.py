@@ -116,7 +116,7 @@ def _kept(view: IndexView, upto: int) -> tuple[int, int]:
 class Appender:
     """Open files of one partition to append to. One thread at a time.
 
-    An append takes these steps; whoever stops between two of them leaves no more than bytes
+    An append takes these steps; one that stops between two of them leaves no more than bytes
     that no index entry names.
 
     1. Take the lock of the partition, against other processes; refuse who was taken over.
@@ -167,7 +167,7 @@ class Appender:
         return self._again(append)
 
     def trim(self, before_offset: int | None, settings: StreamSettings, fence: Fence | None) -> int:
-        """Drop whole segments below an offset, or those that the settings let go.
+        """Drop whole segments below an offset, or those that retention drops.
 
         Returns:
             The new beginning of the partition.
@@ -419,7 +419,7 @@ class Appender:
         return Appended(end.offset, end.offset + draft.rows, False)
 
     def _retain(self, is_new_segment: bool, settings: StreamSettings) -> None:
-        """Let go of old segments when a new one was begun; the append counts in any case."""
+        """Release old segments when a new one was begun; the append counts in any case."""
         if is_new_segment and settings.drops:
             with contextlib.suppress(OSError, EraFencedError):  # a later append tries again
                 self._trim(expired_before(self._index.known(), settings, self._clock.now_ms()))

@@ -554,7 +554,7 @@ class CompactionWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Remove what was not named, and let go of the lock."""
+        """Remove what was not named, and release the lock."""
         try:
             for path in self._written:
                 self._files.remove(path)

@@ -54,7 +54,7 @@ from headrace.records.schema import schema_from_text, schema_to_text
 class BackgroundWorker:
     """Work of one process, in the order in which it was given.
 
-    What fails is left: it is found to be due again, and what is wrong tells whoever reads.
+    What fails is left: it is found to be due again, and readers find what is wrong.
 
     Args:
         name: of the thread.
@@ -357,7 +357,7 @@ class FileStream(LogStream):
         return self._mark is not None and self._mark == _mark_of(self._incarnation.file)
 
     def _check_partitions_known(self) -> None:
-        """Find settings that were lost, by rows in a partition that they do not tell of."""
+        """Find settings that were lost, by rows in a partition that they do not mention."""
         following = Path(f"{self.folder}/{partition_name(self.spec.partitions)}")
         if any(name.startswith("index-") for name in self._bus.parts.files.names(following)):
             before = self.spec.partitions

@@ -79,13 +79,13 @@ class SegmentMapCache:
         return data
 
     def drop(self, folder: Path) -> None:
-        """Let go of the maps of the files of a folder, so that removed ones free their room."""
+        """Release the maps of the files of a folder, so that removed ones free their room."""
         with self._lock:
             for path in [path for path in self._maps if path.parent == folder]:
                 del self._maps[path]
 
     def clear(self) -> None:
-        """Let go of all maps."""
+        """Release all maps."""
         with self._lock:
             self._maps.clear()
 
@@ -238,7 +238,7 @@ class FileLog(Log):
             return appender.adopt(path, data, draft, settings)
 
     def trim(self, before_offset: int | None, fence: Fence | None) -> int:
-        """Drop whole segments below an offset, or those that the settings let go."""
+        """Drop whole segments below an offset, or those that retention drops."""
         settings = self._settings.current()
         with self._opened(fence) as appender:
             return appender.trim(before_offset, settings, fence)
@@ -265,7 +265,7 @@ class FileLog(Log):
         return draft.outcome
 
     def flush(self) -> None:
-        """Sync what is due; the next append tells of a failure."""
+        """Sync what is due; the next append reports a failure."""
         with self._lock, contextlib.suppress(OSError):
             if self._appender is not None:
                 self._appender.sync()
@@ -279,7 +279,7 @@ class FileLog(Log):
                 self._appender.sync()
             self._close_appender()
         except OSError:
-            return False  # kept, so that the next append to this partition tells of it
+            return False  # kept, so that the next append to this partition reports it
         finally:
             self._lock.release()
         return True

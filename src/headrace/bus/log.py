@@ -258,7 +258,7 @@ class Log(ABC):
 
     @abstractmethod
     def trim(self, before_offset: int | None, fence: Fence | None) -> int:
-        """Drop whole segments below an offset, or those that the settings let go.
+        """Drop whole segments below an offset, or those that retention drops.
 
         Returns:
             The new beginning of the partition.

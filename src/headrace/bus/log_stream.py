@@ -64,7 +64,7 @@ _EVENT = struct.Struct("iIII")
 
 
 class AppendNotifier:
-    """Counts rings; whoever has seen an older count need not wait."""
+    """Counts rings; one who has seen an older count need not wait."""
 
     def __init__(self) -> None:
         self._rung = threading.Condition()
@@ -328,7 +328,7 @@ class LogStream(Stream):
                 return self.spec
 
     def _prepare(self, partitions: int) -> None:
-        """Make room for partitions, before the settings tell of them."""
+        """Make room for partitions, before the settings name them."""
 
     def trim(
         self, partition: int, before_offset: int | None = None, *, fence: Fence | None = None

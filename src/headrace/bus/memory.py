@@ -157,7 +157,7 @@ class MemoryLog(Log):
         return self.append([data], draft)
 
     def trim(self, before_offset: int | None, fence: Fence | None) -> int:
-        """Drop the appends below an offset, or those that the settings let go."""
+        """Drop the appends below an offset, or those that retention drops."""
         with self._lock:
             self._fences.check(fence)
             view, settings = self._table.view(), self._settings.current()

@@ -420,7 +420,7 @@ class SchemaVersions:
             self._versions = tuple(versions)
 
     def looked(self) -> SchemaVersion:
-        """Return the newest schema that there is by now, whoever changed it."""
+        """Return the newest schema that there is by now, though another changed it."""
         self._refresh()
         return self.newest
 
@@ -428,14 +428,14 @@ class SchemaVersions:
         """Return the schema of a number.
 
         Raises:
-            CorruptDataError: the stream does not tell of it; names ``origin``.
+            CorruptDataError: the stream does not know it; names ``origin``.
         """
         if number >= len(self._versions):
             self._refresh()
         if number >= len(self._versions):
             raise CorruptDataError(
                 f"{origin} has rows of schema {number}, but the settings of stream "
-                f"{self._stream!r} tell of {len(self._versions) - 1} changes: settings are lost",
+                f"{self._stream!r} name {len(self._versions) - 1} changes: settings are lost",
                 file=origin,
             )
         return self._versions[number]

@@ -148,7 +148,7 @@ class MemorySettings(SettingsStore):
 class SettingsFiles(SettingsStore):
     """The files ``settings-000001.json``, ``-000002`` and so on; the last one counts.
 
-    None is ever removed, so whoever has read one finds the next by its name alone.
+    None is ever removed, so a process that has read one finds the next by its name alone.
     """
 
     def __init__(self, folder: Path, files: Files, clock: Clock) -> None:

@@ -112,7 +112,7 @@ def _split(text: str) -> list[str]:
 def add_columns(
     stream: Stream, change: Callable[[pa.Schema], tuple[pa.Schema, Mapping[str, Any]]]
 ) -> None:
-    """Change the columns of a stream, anew where somebody changes them meanwhile.
+    """Change the columns of a stream, again where somebody changes them meanwhile.
 
     Args:
         stream: to be changed.

@@ -211,7 +211,7 @@ def _show(shown: SampleOutput, *, as_json: bool) -> None:
 
 
 def _watch(words: list[str], folders: list[Path]) -> None:
-    """Run the command anew, in a process of its own, at the start and at each change."""
+    """Run the command again, in a process of its own, at the start and at each change."""
     import watchfiles
 
     def matters(change: object, path: str) -> bool:

@@ -44,7 +44,7 @@ _REFUSALS = {
 
 
 def as_headrace_error(error: Exception) -> Exception:
-    """Return an error as users are told of it: what the system refuses is no fault of Headrace."""
+    """Return an error as users see it: what the system refuses is no fault of Headrace."""
     if not isinstance(error, OSError) or error.errno not in _REFUSALS:
         return error
     from headrace.files import DiskFullError, is_full

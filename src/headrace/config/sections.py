@@ -148,7 +148,7 @@ def _milliseconds(value: object) -> object:
 
 
 class AlertRule(BaseModel):
-    """One rule: what is watched, from where on it is too much, for how long, and who is told.
+    """One rule: what is watched, from where on it is too much, for how long, and who gets it.
 
     ``above`` counts rows of lag, starts of drivers, or epochs that the last standby is behind. A
     rule fires once that was so ``for`` as long as it says; of ``restart_loop`` that is the time in
@@ -249,7 +249,7 @@ class ObserveSettings(Section):
 
 
 class AlertSettings(Section):
-    """What is wrong with a job, and who is told."""
+    """What is wrong with a job, and who gets the alert."""
 
     rules: Annotated[tuple[AlertRule, ...], BeforeValidator(read_rules)] = Field(
         (), description="tables `[[alerts.rules]]`, or the same in JSON: when to alert"

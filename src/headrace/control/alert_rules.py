@@ -42,7 +42,7 @@ class RuleStatus:
 class RuleState(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is known of a rule: since when it is true, when it fired, the value at the last look.
 
-    ``kind`` and ``text`` are those that it had: one that says something else begins anew.
+    ``kind`` and ``text`` are those that it had: one that says something else starts over.
     """
 
     kind: str = ""
@@ -109,7 +109,7 @@ def evaluate_rule(
 
 
 def alert_text(job: str, state: RuleState, turn: str, value: int | None, lasted_ms: int) -> str:
-    """Return what people are told of a turn."""
+    """Return the message about a turn."""
     if turn == "over":
         return f"job {job}: {state.text} is over, after {_rounded(lasted_ms)}"
     if state.kind == "no_output" or value is None:
@@ -174,7 +174,7 @@ class AlertState(msgspec.Struct):
     waiting: list[Delivery] = []
 
     def add(self, event: AlertEvent, places: tuple[str, ...]) -> list[Delivery]:
-        """Note an event that places are to be told of; returns what is given up for it."""
+        """Note an event to send to places; returns what is given up for it."""
         self.number = event.number
         self.events = [*self.events, event][-MAX_EVENTS:]
         waiting = [*self.waiting, *(Delivery(event, place) for place in places)]

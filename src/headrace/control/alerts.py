@@ -250,12 +250,12 @@ ReadRuleValue = Callable[[AlertRule], int | None]
 class AlertEngine:
     """The alerts of one job, kept in its storage.
 
-    One thread at a time. Nothing is raised for a place that fails: it is told, and tried again.
+    One thread at a time. Nothing is raised for a place that fails: it is reported, and tried again.
 
     Args:
         job: its name.
         rules: that are looked at.
-        places: that can be told, by name.
+        places: that alerts are sent to, by name.
         storage: of the job.
         files: the file system.
         clock: time and names.
@@ -314,7 +314,7 @@ class AlertEngine:
         return marks, self.book.number, len(self.book.waiting)
 
     def _retire(self, now: int) -> None:
-        """Let go of rules that are no more, or say something else now; what fired is over."""
+        """Release rules that are no more, or say something else now; what fired is over."""
         texts = {rule.name: rule.text for rule in self._rules}
         for name, state in list(self.book.rules.items()):
             if texts.get(name) == state.text:
@@ -332,7 +332,7 @@ class AlertEngine:
         now: int,
         rule: AlertRule | None = None,
     ) -> None:
-        """Note that a rule has turned; one that is gone is told to all."""
+        """Note that a rule has turned; one that is gone goes to all."""
         number = max(self.book.number + 1, now)
         since = now if state.since_ms is None else state.since_ms
         text = alert_text(self._job, state, turn, value, now - since)

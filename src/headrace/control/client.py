@@ -75,7 +75,7 @@ class Client:
         self._check_host()
 
     def _check_host(self) -> None:
-        """Refuse a loopback that is another host's: whoever listens here must not get the token."""
+        """Refuse a loopback that is another host's: what listens here must not get the token."""
         address = urlsplit(self.place.url).hostname or ""
         if self.is_here:
             return
@@ -195,7 +195,7 @@ def _nobody(job: str) -> InvalidInputError:
 
 def _refusal(status: int, data: bytes, reason: str) -> HeadraceError:
     told: dict[str, Any] = {}
-    with suppress(ValueError):  # a fault of the server's own is told in plain text
+    with suppress(ValueError):  # a fault of the server's own comes as plain text
         told = json.loads(data)
     message = str(told.get("message", reason))
     if status == http.client.SERVICE_UNAVAILABLE:

@@ -350,7 +350,7 @@ class JobHistory:
 def job_history(samples: Iterable[Sample], begin_ms: int, end_ms: int, count: int) -> JobHistory:
     """Cut the time into equal parts, and sum up those in which the job ran.
 
-    What counts up is taken from sample to sample of one driver; a driver that begins anew counts
+    What counts up is taken from sample to sample of one driver; a driver that starts over counts
     from 0, and its rows go on from those of the job.
     """
     width = max(1, -(-(end_ms - begin_ms) // count))

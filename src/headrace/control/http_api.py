@@ -223,7 +223,7 @@ def add_savepoint_routes(app: FastAPI, live: LiveJob, handle: DriverHandle) -> N
     @app.post("/v1/savepoint")
     def savepoint(wanted: SavepointAsk) -> SavepointInfo:
         """Save the job between two epochs, with its own savepoints."""
-        _ = live.state  # a job that is about to start is told so
+        _ = live.state  # a job that is about to start says so
         path, saved = handle.save(wanted.name, wanted.wait_s)
         return _savepoint_info(path, saved)
 
@@ -257,7 +257,7 @@ def add_status_routes(app: FastAPI, live: LiveJob) -> None:
 
     @app.get("/v1/description")
     def description() -> JobStatus:
-        """All that is told of the job at once, as of one epoch; `headrace jobs describe --json`."""
+        """All that is known about the job, as of one epoch; `headrace jobs describe --json`."""
         return live.status()
 
     @app.get("/v1/why")

@@ -58,7 +58,7 @@ BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 """Upper bounds of the buckets of durations, s."""
 
 KEYS_EXPIRE_MS = 600_000
-"""Keys that a task has not told of for so long are of the past."""
+"""Keys that a task has not reported for so long are of the past."""
 
 
 class Histogram:
@@ -89,7 +89,7 @@ class Histogram:
 
 
 class ReportedKeys(NamedTuple):
-    """The heaviest keys of a task, and when they were told, ms."""
+    """The heaviest keys of a task, and when they were reported, ms."""
 
     at_ms: int
     keys: HotKeys
@@ -99,7 +99,7 @@ class ReportedKeys(NamedTuple):
 class DriverMetrics:
     """Counted since the driver began; by part, step, task and store.
 
-    Whoever reads or writes holds the lock of the job.
+    The one that reads or writes holds the lock of the job.
     """
 
     rows: int = 0
@@ -204,7 +204,7 @@ MIN_WINDOW_S = 1.0
 
 @dataclass
 class CatchUpEstimate:
-    """Written by the driver's thread, read by any under the lock of whoever holds it."""
+    """Written by the driver's thread, read by any thread under the board's lock."""
 
     _marks: deque[tuple[float, int]] = field(default_factory=deque)
 
@@ -238,7 +238,7 @@ class CatchUpEstimate:
 
 
 SHOWN_EPOCHS = 1_000
-"""So many of the last epochs are told of."""
+"""So many of the last epochs are shown."""
 
 
 @dataclass

@@ -72,7 +72,7 @@ class MergeLock(Closeable):
         os.pwrite(self._file, msgspec.json.encode(merger), 0)
 
     def close(self) -> None:
-        """Let go."""
+        """Release it."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -129,7 +129,7 @@ class MergeHold:
             with self._lock:
                 try:
                     now = merge_holder(self._settings, self._job)
-                except OSError:  # who merges cannot be told this time
+                except OSError:  # those who merge cannot be reached this time
                     continue
                 if now is None:
                     self._control.merging.clear()
@@ -192,7 +192,7 @@ class HoldResponder:
 
     def _serve(self) -> None:
         while not self._over.wait(POLL_S):
-            with suppress(OSError):  # the disk is full, or away: whoever asks waits
+            with suppress(OSError):  # the disk is full, or away: the caller waits
                 request = self._requests.pending()
                 if request is not None:
                     answer = HoldAnswer(self._look(), os.uname().nodename)

@@ -127,7 +127,7 @@ class EpochTracer:
 
 
 class _FirstComplaint(logging.Handler):
-    """Tells of the first thing that OpenTelemetry complains of; it says the same each second."""
+    """Reports the first thing that OpenTelemetry complains of; it says the same each second."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)

@@ -263,7 +263,7 @@ class BackupLag:
 
 
 class _StoppedError(Exception):
-    """The copying was told to end; what it did so far stays."""
+    """The copying was asked to end; what it did so far stays."""
 
 
 class BackupCopier:
@@ -559,7 +559,7 @@ class BackupCopier:
         last.join(WAKE_S)  # it ends at its next chunk; one that hangs is left behind
 
     def finish(self, state: JobState) -> None:
-        """Bring one state over without a thread, as long as that moves, and let go of the lease.
+        """Bring one state over without a thread, as long as that moves, and release the lease.
 
         Raises:
             RecoveryStalledError: job_dir hangs.

@@ -5,7 +5,7 @@ A run is known by its number, which the manifest holds. 1. What the last run sen
 3. Internal streams are removed; files of the last run are swept by the first epochs of the next.
 
 A driver that dies, at whichever step, is followed by one that continues the same run. So that
-a start after the last commit is told from one after the end, the driver notes that it got there
+a start after the last commit differs from one after the end, the driver notes that it got there
 (seed 004).
 """
 
@@ -101,7 +101,7 @@ def begin_bounded_run(
     holds the ``DriverLock``.
 
     Args:
-        settings: of the run; with ``job.replace_outputs`` the output streams begin anew.
+        settings: of the run; with ``job.replace_outputs`` the output streams start over.
         job: its name.
         bus: the streams.
         files: the file system.

@@ -291,7 +291,7 @@ def _keys(stage: Stage, operator: Operator) -> str:
 
 
 def _waits(operator: RunningAggregate | WindowAggregate) -> tuple[int, ...]:
-    """How rows that wait are told from those that were sent, if they are kept apart."""
+    """How rows that wait are kept apart from those that were sent, if they are kept apart."""
     window = operator.window if isinstance(operator, WindowAggregate) else None
     if window is not None and steps_of(window) is not None:
         return dataclasses.astuple(Clusters())

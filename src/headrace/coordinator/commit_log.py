@@ -74,7 +74,7 @@ class CommitLog(ABC):
 class FileCommitLog(CommitLog):
     """Manifests as files below ``<root>/manifests``, generations below ``<root>/generations``.
 
-    Who takes a generation changes the root from then on by ``files`` alone: these refuse whoever
+    Who takes a generation changes the root from then on by ``files`` alone: these refuse what
     had an earlier one, whatever that one has looked at before.
     """
 
@@ -249,7 +249,7 @@ def _fold_all(log: CommitLog, epochs: list[int]) -> JobState | None:
 class CheckpointRetention:
     """Watches which files epochs no longer name, and until when these stay.
 
-    ``observe`` is told every committed state; a driver that starts reads the epochs that are
+    ``observe`` gets every committed state; a driver that starts reads the epochs that are
     kept once, so a restart forgets nothing.
 
     Args:

@@ -230,7 +230,7 @@ class Coordinator:
         self.locate_slots()
 
     def close(self) -> None:
-        """Let go of the sinks' receivers, and refuse commands; the job stays as it is."""
+        """Release the sinks' receivers, and refuse commands; the job stays as it is."""
         self.commands.close()
         self.receivers.close()
 
@@ -285,7 +285,7 @@ class Coordinator:
             task_counts=task_counts(self._plan),
             bootstrap=bootstrap_ends(self._plan, self.ends()),
         )
-        self._writer.create(first)  # the loser of a race goes on with the winner's
+        self._writer.create(first)  # the loser of a race continues with the winner's
 
     def _first_positions(self) -> Positions:
         return first_positions(self._plan, self._bus, self._limits.start, self._clock.now_ms())
@@ -331,7 +331,7 @@ class Coordinator:
             self._plan = with_task_counts(self._plan, self.state.task_counts)
 
     def rescale(self, tasks: int, stage: str | None = None) -> JobState:
-        """Go on with another number of tasks; see ``rescaling``.
+        """Continue with another number of tasks; see ``rescaling``.
 
         Args:
             tasks: of each keyed stage, or of the one that is named.
@@ -346,7 +346,7 @@ class Coordinator:
         """
         if commit_rescale(self._writer, tasks, stage, self._clock, self.publish):
             self._recount()
-            self.locate_slots()  # they let go of the stores of other groups
+            self.locate_slots()  # they release the stores of other groups
         return self.state
 
     def serve_requests(self, *, is_paused: bool = True) -> None:

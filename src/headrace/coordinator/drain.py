@@ -93,7 +93,7 @@ def with_cordons(hosts: Mapping[str, HostState], drained: Iterable[CordonedHost]
 
 
 def with_current_cordons(state: JobState, jobs_dir: Path) -> JobState:
-    """Return a job as its driver will see it, for whoever tells of one that may not run."""
+    """Return a job as its driver will see it, for commands that show one that may not run."""
     try:
         drained = CordonedHosts(jobs_dir, Files(sync=False)).read()
     except OSError:  # its driver keeps the marks that it has, too

@@ -282,11 +282,11 @@ def start_driver(coordinator: Coordinator, retry: RetryPolicy) -> bool:
         retry: with what it meets.
 
     Returns:
-        Whether it has started; False when it was told to stop first.
+        Whether it has started; False when it was asked to stop first.
 
     Raises:
         HeadraceError: as of ``start``; of a disk or a sink when the limit is over, or when it
-            was told to stop before there was a job.
+            was asked to stop before there was a job.
     """
 
     def start() -> bool:
@@ -296,7 +296,7 @@ def start_driver(coordinator: Coordinator, retry: RetryPolicy) -> bool:
     if retry.retry_while_blocked(start):
         return True
     if not coordinator.has_state:
-        coordinator.start()  # there is nothing to tell of but what was waited for
+        coordinator.start()  # there is nothing to show but what was waited for
     return False
 
 
@@ -311,7 +311,7 @@ def run_epochs(
     tick_ms: int = 100,
     retry: RetryPolicy | None = None,
 ) -> None:
-    """Advance a started job until it has ended or is told to stop.
+    """Advance a started job until it has ended or is asked to stop.
 
     Args:
         coordinator: started.
@@ -410,7 +410,7 @@ def stop_on_signals(control: JobControl) -> Iterator[None]:
     into Spark just before, and wait there for minutes; or hold the very lock that a handler
     needs. So the handlers do nothing, and a thread reads which signals came.
 
-    In another thread than the main one signals are left to whoever handles them.
+    In another thread than the main one signals are left to the program.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -449,7 +449,7 @@ def _listen(reader: socket.socket, control: JobControl) -> None:
 
 
 class DroppedError(UnavailableError):
-    """The epoch under way was dropped because the job was told to stop."""
+    """The epoch under way was dropped because the job was asked to stop."""
 
     code = "HR204"
     move = "run the job again; nothing is lost"

@@ -188,7 +188,7 @@ class EpochRun:
         for slot, wanted in standbys.items():
             if self.standbys.is_late(wanted) or self.placing.waits_for(wanted):
                 placed.setdefault(slot, [])
-        # Source tasks alone may run anywhere; whoever opens stores is to be where they are.
+        # Source tasks alone may run anywhere; tasks with stores are to be where those are.
         anywhere = not any(stage.keyed for stage in self.plan.levels[level])
         reads = {e.operator for stage in self.plan.levels[level] for e in stage.receives}
         return [

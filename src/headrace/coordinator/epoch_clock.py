@@ -36,7 +36,7 @@ class EpochClock:
         clock: of the driver.
         root: of the job's storage.
         files: the file system.
-        story: is told of doubts.
+        story: gets doubts.
     """
 
     def __init__(self, clock: SteadyClock, root: Path, files: Files, story: JobEventLog) -> None:

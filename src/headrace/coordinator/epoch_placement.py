@@ -58,7 +58,7 @@ from headrace.runtime.standbys import standby_specs
 class StickyAssignment:
     """What a driver remembers of slots from epoch to epoch.
 
-    It is a cache: a new driver knows nothing, and has asked all slots to let go of their stores.
+    It is a cache: a new driver knows nothing, and has asked all slots to release their stores.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class StickyAssignment:
         self._is_open = False
 
     def leaving(self, placed: Mapping[str, int]) -> dict[int, list[str]]:
-        """Return the tasks that slots are to let go of, so that others can open their stores.
+        """Return the tasks that slots are to release, so that others can open their stores.
 
         Args:
             placed: the slot of each task now.
@@ -100,7 +100,7 @@ class StickyAssignment:
         return found
 
     def left(self, leaving: Mapping[int, list[str]]) -> None:
-        """Note that slots have let go of tasks."""
+        """Note that slots have released tasks."""
         for slot, tasks in leaving.items():
             for task in tasks:
                 if task in self._left:
@@ -122,7 +122,7 @@ class StickyAssignment:
 
 
 MAX_STANDBY_LAG_EPOCHS = 16
-"""So far behind, a standby is told to follow although its slot has nothing else to do."""
+"""So far behind, a standby has to follow although its slot has nothing else to do."""
 
 
 class StandbyTracker:
@@ -184,7 +184,7 @@ class StandbyTracker:
         return self._homes.get(stage.name, {})
 
     def orders(self, stage: Stage, placed: Mapping[str, str]) -> dict[int, list[StandbyOrder]]:
-        """Give the tasks of a stage their standbys; return what each slot is told of them.
+        """Give the tasks of a stage their standbys; return what each slot needs to know of them.
 
         Args:
             stage: the stage.
@@ -241,7 +241,7 @@ class StandbyTracker:
         )
 
     def absorb(self, report: SlotReport) -> None:
-        """Take what a slot tells of its standbys."""
+        """Take what a slot says about its standbys."""
         for one in report.standbys:
             if one.read_bytes:
                 self.counts[FOLLOWED_BYTES + one.stage] += one.read_bytes
@@ -437,7 +437,7 @@ class EpochPlacement:
         return not self.moves and not self.lost and self.pending == self.waiting
 
     def leaving(self) -> dict[int, list[str]]:
-        """Return what slots are to let go of before the epoch, and note who opens it then."""
+        """Return what slots are to release before the epoch, and note who opens it then."""
         placed: dict[str, int] = {}
         for stage in self._plan.stages:
             if stage.keyed:
@@ -463,7 +463,7 @@ class EpochPlacement:
                 yield name, str(host)
 
     def seated(self, leaving: Mapping[int, list[str]]) -> None:
-        """Note that slots have let go, and that the epoch is about to open stores."""
+        """Note that slots have released them, and that the epoch is about to open stores."""
         seats = self.around.seats
         seats.left(leaving)
         for stage in self._plan.stages:

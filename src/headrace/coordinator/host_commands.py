@@ -27,7 +27,7 @@ from headrace.runtime.orders import SlotOrder
 
 
 def revoke_moved_tasks(run: EpochRun, runner: Runner) -> None:
-    """Have slots let go of the tasks that move; run before the first level of an epoch.
+    """Have slots release the tasks that move; run before the first level of an epoch.
 
     Raises:
         HeadraceError: a slot did not answer; nothing of the epoch counts.
@@ -66,7 +66,7 @@ def _split(name: str) -> tuple[str, int]:
 def process_restarts(
     slots: Sequence[int], job: str, lineage: str, generation: int, epoch: int, plan: str
 ) -> list[SlotOrder]:
-    """Return orders that have the processes of slots let go of everything, and end."""
+    """Return orders that have the processes of slots release everything, and end."""
     return [
         SlotOrder(job, lineage, generation, epoch, 0, slot, 0, plan, renew=True) for slot in slots
     ]
@@ -233,7 +233,7 @@ class HostCommands:
     def restart(
         self, request: Request[RestartAnswer] | None, *, is_paused: bool = False
     ) -> RestartAnswer | None:
-        """Go on with a restart that is asked for; the answer once it is over.
+        """Continue with a restart that is asked for; the answer once it is over.
 
         Args:
             request: that is there; ``None``: it was taken back, and what is done stays done. The

@@ -84,7 +84,7 @@ class CompactionPins:
         return self._clock.monotonic() - held.at >= wait_s
 
     def release(self, plan: JobPlan, fence: Fence) -> None:
-        """Let go of everything: the job has read all that it ever will."""
+        """Release everything: the job has read all that it ever will."""
         for stream in _compacted(plan, self._bus).values():
             fault("hold.due")
             stream.release(self._job, fence=fence)
@@ -92,7 +92,7 @@ class CompactionPins:
 
 
 def release_pins(bus: Bus, job: str, fence: Fence | None) -> None:
-    """Let go of what a job holds that is removed; what cannot be opened is left."""
+    """Release what a job holds that is removed; what cannot be opened is left."""
     for name in bus.names():
         with contextlib.suppress(HeadraceError, OSError):
             bus.stream(name).release(job, fence=fence)

@@ -148,7 +148,7 @@ class JobEventLog:
         self._log.append(JobEvent(now, kind, text, epoch))
 
     def observe(self, state: JobState, noted: Iterable[ClusterEvent] = ()) -> None:
-        """Tell what became of the job by its manifests, up to this one; each is told once.
+        """Tell what became of the job by its manifests, up to this one; each is reported once.
 
         Args:
             state: after the last epoch.
@@ -204,7 +204,7 @@ class JobEventLog:
         self.tell("moved", f"{tasks} moved{standbys if there else ''}{after}")
 
     def ran(self, slots: Iterable[SlotMetrics], state: JobState) -> None:
-        """Tell of processes that others took the place of, although they were not idle."""
+        """Report processes that others took the place of, although they were not idle."""
         now = self._clock.monotonic()
         for one in slots:
             host, process, at = self._workers.get(one.slot, ("", 0, 0.0))

@@ -99,7 +99,7 @@ class JobGroup:
 def drive_parts(
     parts: Sequence[Coordinator], drive: Callable[[Coordinator], None], control: JobControl
 ) -> None:
-    """Drive each part until it has ended or the job is told to stop; one in this thread.
+    """Drive each part until it has ended or the job is asked to stop; one in this thread.
 
     A part that fails stops the others, which end their epochs. One of several that is done
     refuses commands.
@@ -107,7 +107,7 @@ def drive_parts(
     Args:
         parts: started.
         drive: drives one part; called in a thread for each of several.
-        control: is told to stop when a part fails.
+        control: is asked to stop when a part fails.
 
     Raises:
         BaseException: what a part failed with, the first where several did.

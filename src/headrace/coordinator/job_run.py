@@ -135,13 +135,13 @@ class Engine(Protocol):
         ...
 
     def drive(self, part: Coordinator, on_epoch: OnEpoch, retry: RetryPolicy) -> None:
-        """Advance a started part until it has ended or is told to stop."""
+        """Advance a started part until it has ended or is asked to stop."""
         ...
 
 
 @dataclass(frozen=True)
 class RunListeners:
-    """Who is told what of a run.
+    """Who gets what of a run.
 
     Args:
         on_start: called once the coordinator has started; of several parts, that of the first.
@@ -160,7 +160,7 @@ class RunListeners:
     on_recovery: Callable[[Recovery | None], None] | None = None
 
     def notice(self, line: str) -> None:
-        """Tell of something wrong."""
+        """Report something wrong."""
         if self.on_notice is not None:
             self.on_notice(redacted(line))
 
@@ -180,7 +180,7 @@ class JobRun:
         control: stops and finishes it.
         clock: where time comes from.
         files: the file system.
-        listeners: who is told.
+        listeners: of the run.
         takes_over: drive the job although another host has its lease.
     """
 
@@ -239,7 +239,7 @@ class JobRun:
         return RetryPolicy(self.clock, self.control.stop, limit_s, self.listeners.notice)
 
     def run(self, deployed: Sequence[Deployment], engine: Engine) -> RunResult:
-        """Run a deployed job until it ends, is told to stop, or fails.
+        """Run a deployed job until it ends, is asked to stop, or fails.
 
         Call from the main thread for SIGINT and SIGTERM to be handled.
 
@@ -291,7 +291,7 @@ class JobRun:
         return part
 
     def _begin(self, part: Coordinator) -> bool:
-        """Start the driver of a part; False when it was told to stop first."""
+        """Start the driver of a part; False when it was asked to stop first."""
         has_begun = start_driver(part, self.retry)
         if has_begun:
             _check_end(part, self.settings)
@@ -300,7 +300,7 @@ class JobRun:
 
 @contextmanager
 def told_end(part: Coordinator, control: JobControl) -> Iterator[None]:
-    """Let the story of a job have how its run ended, where no manifest tells of that.
+    """Let the story of a job have how its run ended, where no manifest says so.
 
     A driver that was taken over may find that in many ways: by a look at the storage, or by the
     refusal of a stream, a folder or a sink. All have the same words for it, with who follows.
@@ -340,7 +340,7 @@ def _taken_over(lost: NotOwnerError) -> tuple[str, str]:
 
 
 class _RunCounter:
-    """Counts what a run does, and tells of each epoch; parts may have epochs at the same time."""
+    """Counts what a run does, and reports each epoch; parts may have epochs at the same time."""
 
     def __init__(self, on_epoch: OnEpoch | None) -> None:
         self._on_epoch, self._lock = on_epoch, threading.Lock()
@@ -400,7 +400,7 @@ def disk_errors_named() -> Iterator[None]:
 def _stopping(
     control: JobControl, coordinator: Coordinator, runner: CancellableRunner, root: Path
 ) -> Iterator[None]:
-    """Let whoever sets ``control.stop``, signals too, end the epoch under way in time.
+    """Let the setter of ``control.stop``, signals too, end the epoch under way in time.
 
     The stop file makes source tasks stop reading; what is still running after the grace
     is cancelled, which drops the epoch. A second signal ends the process at once.

@@ -250,7 +250,7 @@ class DriverLock:
             clock.sleep(HOLDER_S / 100)
 
     def release(self) -> None:
-        """Let go; doing so twice is fine."""
+        """Release it; doing so twice is fine."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -265,7 +265,7 @@ class DriverLock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Let go."""
+        """Release it."""
         self.release()
 
 

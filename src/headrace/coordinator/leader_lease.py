@@ -1,7 +1,7 @@
 """Who drives a job: the lease and generations in its storage, and the driver as others see it.
 
 The lease says that a driver lives and keeps a second one, on another host, from starting; it is
-renewed every few seconds. Generations fence: who takes one stops whoever had one before, as soon
+renewed every few seconds. Generations fence: who takes one stops the driver before, as soon
 as that one reaches the storage again. ``driver_of`` looks from outside and disturbs nobody.
 """
 
@@ -99,7 +99,7 @@ class LeaderLease:
         if holder.machine == self._mine.machine and not is_alive(holder.process):
             return
         if self._is_ahead:
-            self._clock.sleep(holder.lasts_s)  # whoever lives renews it meanwhile
+            self._clock.sleep(holder.lasts_s)  # a living holder renews it meanwhile
             holder, age = self.holder()
             if holder is None or (self._is_ahead and age >= holder.lasts_s):
                 return
@@ -116,7 +116,7 @@ class LeaderLease:
         return self._mine
 
     def force(self) -> None:
-        """Take the lease now, whoever holds it.
+        """Take the lease now, also from another holder.
 
         Raises:
             OSError: job_dir does not answer.
@@ -135,7 +135,7 @@ class LeaderLease:
             holder = msgspec.json.decode(self._files.read(self._path), type=LeaseHolder)
         except FileNotFoundError:
             return None, 0.0
-        except msgspec.DecodeError:  # not ours to judge, and whoever wrote it does so again
+        except msgspec.DecodeError:  # not ours to judge, and its writer writes it again
             return None, 0.0
         probe = self._root / f".lease.{self._clock.new_id()}.tmp"
         self._files.write_new(probe, [b""], durable=False)
@@ -167,7 +167,7 @@ class LeaderLease:
         return number, holder.get("host_id") == self._mine.host_id
 
     def take(self, generation: int) -> None:
-        """Take a generation, which fences whoever had one before, and the lease.
+        """Take a generation, which fences the driver before, and the lease.
 
         Raises:
             NotOwnerError: somebody else took that number, or a later one.
@@ -261,7 +261,7 @@ def driver_of(storage: Path, shared: Path, job: str, clock: Clock) -> DriverProc
     """Return who drives a job; ``None``: nobody.
 
     A driver of another host is known by its lease, or by the lock where the file system
-    tells of it, and then by its generation.
+    shows it, and then by its generation.
 
     Args:
         storage: of the job.

@@ -50,7 +50,7 @@ from headrace.state.segment import SNAPSHOT
 class PendingCompaction(msgspec.Struct, frozen=True, array_like=True):
     """A merge that was ordered and is not committed: the name of its file, and what goes into it.
 
-    The rest is as in ``MergeOrder``. Whoever runs the task next is asked for the same.
+    The rest is as in ``MergeOrder``. The slot that runs the task next is asked for the same.
     """
 
     path: str = ""
@@ -196,7 +196,7 @@ def snapshot_reason(task: TaskState) -> SnapshotDecision:
 def state_bytes(task: TaskState) -> int:
     """Return about how much the live entries of a task take, as its files hold them.
 
-    A task tells of its stores as they were before the epoch that it ran, so the first changes of
+    A task describes its stores as they were before the epoch that it ran, so the first changes of
     all are taken as a whole.
     """
     if not task.state_bytes and len(task.files) == 1:

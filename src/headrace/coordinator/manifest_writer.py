@@ -385,7 +385,7 @@ def fenced_writer(
     """Take a generation of a job for a block; the caller holds its ``DriverLock``.
 
     When the block has ended the copy in job_dir follows, where there is one, so that the loss
-    of this host takes nothing of it back; then the lease is let go of.
+    of this host takes nothing of it back; then the lease is released.
 
     Args:
         root: the job's storage.

@@ -38,7 +38,7 @@ from headrace.errors import InternalError
 
 @dataclass(frozen=True)
 class AskSlots:
-    """Ask all slots where they are; they let go of their stores."""
+    """Ask all slots where they are; they release their stores."""
 
 
 @dataclass(frozen=True)
@@ -325,7 +325,7 @@ class SlotSource(Protocol):
     """What can be asked for slots: a runner."""
 
     def slots(self) -> Sequence[Slot]:
-        """Return the slots that answer now; each lets go of its stores."""
+        """Return the slots that answer now; each releases its stores."""
         ...
 
 

@@ -263,7 +263,7 @@ def sent_ends(plan: JobPlan, bus: Bus) -> dict[str, list[int]]:
 
 
 def trim_internal_streams(state: JobState, plan: JobPlan, bus: Bus, fence: Fence) -> None:
-    """Let go of the rows of internal streams that the state has taken in.
+    """Release the rows of internal streams that the state has taken in.
 
     Raises:
         NotOwnerError: a newer generation than that of the fence has begun.
@@ -402,7 +402,7 @@ class SinkCommitter:
         return Prepared(path, part.rows)
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Release what is open."""
         for receiver in self._open.values():
             receiver.close()
         self._open = {}

@@ -6,7 +6,7 @@ Addresses with a password are not in it but in ``SECRETS``, for the owner alone 
 the job is driven; the plan names them by a keyed digest.
 
 cloudpickle rebuilds a class from its dict, which a msgspec struct is not made of. So structs of
-users are made anew from their fields, and methods follow once they are there.
+users are made again from their fields, and methods follow once they are there.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _reduced(kind: Any) -> Any:
 
 
 def _hints(kind: Any) -> dict[str, Any]:
-    """The types of fields, where they can be told and are not of the class itself."""
+    """The types of fields, where they are known and are not of the class itself."""
     try:
         hints = typing.get_type_hints(kind, include_extras=True)
     except (NameError, TypeError):

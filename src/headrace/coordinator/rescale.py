@@ -265,7 +265,7 @@ class TemporaryScaleOut(msgspec.Struct, frozen=True):
         tasks: of each keyed stage meanwhile; ``None``: as before.
         counts: of each keyed stage before.
         was: of each keyed stage when this was noted, which may be after another try.
-        cut: stages that had as many as the code said, by which a job is cut anew when it is reset.
+        cut: stages that had as many as the code said, by which a job is cut again when it is reset.
     """
 
     begin: str

@@ -58,7 +58,7 @@ class SlotMetrics(NamedTuple):
 
 @dataclass
 class EpochMetrics:
-    """What the reports of one epoch tell; slots that ran twice are told of once.
+    """What the reports of one epoch say; slots that ran twice count once.
 
     Bytes of stores and hot keys are by the name of the task; of tasks that did not run there is
     nothing.

@@ -17,7 +17,7 @@ from headrace.runtime.orders import END_WATERMARK, NO_WATERMARK
 Positions = Mapping[str, Mapping[int, InputPosition]]
 
 MARK_MS = 1000
-"""How often another part is told of a watermark that is the wall clock, when nothing else is."""
+"""How often another part gets a watermark that is the wall clock, when nothing else is."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """``Graph``, ``Stream`` and ``job``: the fluent API. Building a graph runs nothing.
 
 A job's function is given a ``Graph``, whose inputs begin all streams; each method of a ``Stream``
-adds one operator. Functions and expressions are told apart by type: a Polars expression works on
+adds one operator. Functions and expressions differ by type: a Polars expression works on
 columns, any other callable on messages. Here too: where the event time of an input comes from, and
 how far its watermark stays behind.
 """
@@ -234,7 +234,7 @@ class Graph:
     def __init__(self, ledger: GraphDiagnostics) -> None:
         self._ledger = ledger
 
-    def input(  # noqa: PLR0913, PLR0917 - what an input may be told
+    def input(  # noqa: PLR0913, PLR0917 - an input has so many options
         self,
         stream: str,
         time: TimeSource | None = None,
@@ -417,7 +417,7 @@ class Graph:
         self._ledger.add_sink(output, wrong)
         return output
 
-    def output_table(  # noqa: PLR0913 - what a table may be told
+    def output_table(  # noqa: PLR0913 - a table has so many options
         self,
         name: str,
         partition_by: str = "day",

@@ -1,6 +1,6 @@
 """What a graph under construction has collected: operators, outputs, and every mistake in them.
 
-A check never raises: it notes what is wrong and goes on with a placeholder, so that
+A check never raises: it notes what is wrong and continues with a placeholder, so that
 ``Job.build`` reports all mistakes at once. The functions check what users give to the methods of
 ``Stream`` and ``Graph``.
 """
@@ -256,7 +256,7 @@ T = TypeVar("T")
 
 
 def attempt(wrong: list[str], call: Callable[[], T], otherwise: T) -> T:
-    """Return what a check gives, or note its mistake and go on with a stand-in."""
+    """Return what a check gives, or note its mistake and continue with a stand-in."""
     try:
         return call()
     except InvalidInputError as error:

@@ -328,7 +328,7 @@ def join_with_table(
 class JoinTransforms(StreamBase):
     """``join``, ``join_table``."""
 
-    def join(  # noqa: PLR0913 - what a join may be told
+    def join(  # noqa: PLR0913 - a join has so many options
         self,
         other: Self | Table[Self],
         *,

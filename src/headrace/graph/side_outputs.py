@@ -26,7 +26,7 @@ class Branches(Mapping[str, S]):
     Args:
         named: the branches with a condition.
         make_default: makes the stream of the others.
-        report: takes the mistake of a name that is none, and returns a stream to go on with.
+        report: takes the mistake of a name that is none, and returns a stream to continue with.
     """
 
     def __init__(

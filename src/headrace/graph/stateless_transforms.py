@@ -512,7 +512,7 @@ class RoutingTransforms(StreamBase):
         return self._mistaken(self.name, text)
 
     def _mistaken(self, operator: str, text: str) -> Self:
-        """Take a mistake about an operator, and go on with this stream."""
+        """Take a mistake about an operator, and continue with this stream."""
         self._ledger.report(f"operator {operator!r}", user_site(), text)
         return self
 

@@ -164,7 +164,7 @@ class _MessageStore:
 class WindowTransforms(StreamBase):
     """Functions over the messages of a window.
 
-    A function is called anew for each result of a window: early ones, those that late records
+    A function is called again for each result of a window: early ones, those that late records
     change, and those that are taken back, with the messages that these had.
     """
 

@@ -76,7 +76,7 @@ class TableBinder:
         self._bound: dict[str, TableBinding | None] = {}
 
     def bind(self, operator: Operator, spec: BroadcastSpec) -> TableBinding | None:
-        """Return a table with all its columns, or ``None`` after its mistakes were told once."""
+        """Return a table with all its columns, or ``None`` after reporting its mistakes once."""
         if spec.name not in self._bound:
             self._bound[spec.name] = self._bind(operator, spec)
         return self._bound[spec.name]

@@ -99,7 +99,7 @@ def _stage(stage: Stage, state: Semantics, default: Semantics) -> Stage:
     }
 
     def output(binding: OutputBinding) -> OutputBinding:
-        # Dead letters are told of the records that the state passed over, as often as these.
+        # Dead letters get the records that the state passed over, as often as these.
         own = state if binding.operator == DEAD_LETTERS else said[binding.operator] or default
         return replace(binding, semantics=own)
 

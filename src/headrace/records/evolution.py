@@ -178,7 +178,7 @@ def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 def unify_schemas(schemas: Mapping[str, pa.Schema]) -> tuple[pa.Schema, list[str]]:
     """Return the columns of several streams as one, and what keeps them apart.
 
-    Columns are told by name and come in the order in which they first appear.
+    Columns go by name and come in the order in which they first appear.
 
     Args:
         schemas: by what the stream is called, for the sentences.

@@ -243,7 +243,7 @@ class CallContext(Context):
         time: int | None,
         effects: CallEffects,
     ) -> None:
-        # Not that of the class before: it would lay all stores out anew for each call.
+        # Not that of the class before: it would lay all stores out again for each call.
         self._turn, self._stores = turn, turn.stores  # type: ignore[assignment]
         self._ask, self._group, self._key, self._time = ask, group, key, time
         self._effects = effects

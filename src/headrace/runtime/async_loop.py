@@ -275,7 +275,7 @@ class CallLoop:
             if now - asked >= _ASK_S:
                 stops, asked = should_stop(), now
             may_begin = not stops and (begin_s is None or now - began < begin_s)
-            # All of them: what one lets go of may be what another waits for.
+            # All of them: what one releases may be what another waits for.
             waiting = [one for one in known if one.pump(now, may_begin=may_begin)]
             if not waiting or stops:
                 return

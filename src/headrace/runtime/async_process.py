@@ -83,7 +83,7 @@ class PendingRows:
         self._store.put_many([place.full for _, place in wanted], records)
 
     def remove(self, places: Iterable[PendingPosition]) -> None:
-        """Let go of rows whose calls have taken effect."""
+        """Release rows whose calls have taken effect."""
         keys = [place.full for place in places]
         if keys:
             self._store.put_many(keys, [None] * len(keys))
@@ -491,7 +491,7 @@ class SourceCallNode(ProcessNode):
         self._identities = MessageIds()
 
     def forget(self, source: int, before: int) -> None:
-        """Let go of the results of records that are committed."""
+        """Release the results of records that are committed."""
         gone = [one for one in self.answers if one.source == source and one.offset < before]
         for one in gone:
             del self.answers[one]

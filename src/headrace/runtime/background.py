@@ -69,7 +69,7 @@ class WorkHandle(Generic[T]):
             self._is_running = True
         try:
             self.result = self._work.run(self._dropped)
-        except Exception as error:  # noqa: BLE001 - told to whoever asks for the result
+        except Exception as error:  # noqa: BLE001 - told to the caller for the result
             self.error = error
         with self._lock:
             self._is_running, self.is_done = False, True
@@ -156,7 +156,7 @@ class ThreadBackground(Background):
         with self._lock:
             self._current = self._waiting.popleft() if self._waiting else None
             if self._current is None:
-                self._thread = None  # whoever submits now begins another
+                self._thread = None  # the next to submit begins another
             return self._current
 
     def close(self) -> None:
@@ -292,7 +292,7 @@ class MergeScheduler:
 
         Returns:
             Whether a snapshot is about to stand for the task's files; then its own stores should
-            be flushed, for one that comes back from before it has to begin anew.
+            be flushed, for one that comes back from before it has to start over.
         """
         self._check_process()
         key, wanted = (order.job, task.stage, task.task), task.merge

@@ -135,7 +135,7 @@ class DeadLetters:
         return found
 
     def _read(self, stream: str, partition: int, offsets: list[int]) -> dict[int, bytes]:
-        """Read records anew, for a task reads only the columns that its operators use."""
+        """Read records again, for a task reads only the columns that its operators use."""
         wanted, found = set(offsets), {}
         cuts = [at for at in range(1, len(offsets)) if offsets[at] - offsets[at - 1] > _NEAR]
         for begin, end in zip([0, *cuts], [*cuts, len(offsets)], strict=True):
@@ -174,7 +174,7 @@ class Guard:
     def take(
         self, chunk: Chunk, refused: Sequence[Refused], keys: Sequence[str] | None = None
     ) -> None:
-        """Count rows and let go of them.
+        """Count rows and release them.
 
         Args:
             chunk: has the rows.

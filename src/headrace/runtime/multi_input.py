@@ -151,7 +151,7 @@ class MultiInputNode(ProcessNode):
         self._turn.inputs = ()
 
     def _refuse(self, chunk: Chunk, refused: Sequence[Refused]) -> None:
-        """Let go of rows, each as one of its own stream."""
+        """Release rows, each as one of its own stream."""
         assert self.guard is not None
         for at, part in self._parts_of.items():
             own = [one for one in refused if self._which[one.row] == at]

@@ -31,7 +31,7 @@ class Node:
         self.received = self.sent = 0
 
     def clear_counts(self) -> None:
-        """Begin to count anew, for another epoch."""
+        """Begin to count again, for another epoch."""
         self.counts.clear()
         self.received = self.sent = 0
 

@@ -1,4 +1,4 @@
-"""What a slot is told and what it answers: plain data that travels as JSON files.
+"""What a slot is asked and what it answers: plain data that travels as JSON files.
 
 An order names everything by path, range and digest; a report names every file that the
 attempt made. Nothing in either is code.
@@ -84,7 +84,7 @@ class MergeOrder(msgspec.Struct, frozen=True, array_like=True):
 
     ``sources`` are adjacent, oldest first; ``epoch`` and ``attempt`` are where a store stands
     after them. With ``snapshot`` they begin with the oldest, and what is deleted, or had
-    expired at ``now_ms`` or at the stage's ``watermark``, goes. Whoever finds the file ``path``
+    expired at ``now_ms`` or at the stage's ``watermark``, goes. One that finds the file ``path``
     takes it; else it is made beside the epochs, or with ``at_once`` before the epoch ends.
     """
 
@@ -155,7 +155,7 @@ class SlotOrder(msgspec.Struct, frozen=True):
     ``range_bytes`` bounds what is read of each range. ``host`` is the identity of the
     state directory that the tasks' stores are on; empty: any. ``origin`` is the lineage that the
     job began with: by it and the generation local directories are owned. ``standbys`` are all that
-    the slot keeps of the level's stages. With ``leaves`` the slot does nothing but let go of these
+    the slot keeps of the level's stages. With ``leaves`` the slot does nothing but release these
     tasks and their standbys; with ``renew``, of everything, and its process ends.
     """
 

@@ -155,7 +155,7 @@ def run_calls(
 
 
 # A database that a disk refused to write stays closed to writes until it is opened again, and
-# a file that was put right is seen by whoever opens it anew; a call that took too long was ended
+# a file that was put right is seen by the next to open it; a call that took too long was ended
 # anywhere, in the midst of a store's own steps, too. What is lost with them comes back.
 _CLOSING = (UnavailableError, NotOwnerError, CorruptDataError, CallTimeoutError, OSError)
 
@@ -347,7 +347,7 @@ class _Attempt:
         return merges.finished(self._order, self._level)
 
     def abandon(self) -> None:
-        """Close the users' processors, which no later attempt goes on with."""
+        """Close the users' processors, which no later attempt continues with."""
         self._recovery.close()
         for runtime in self._built:
             with suppress(Exception):  # the error that ended the attempt is the one to tell

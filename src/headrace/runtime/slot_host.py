@@ -306,7 +306,7 @@ class SlotStores:
         order: of the slot.
         host: its process.
         attempt: its name.
-        recovery: told of what is read.
+        recovery: gets what is read.
     """
 
     def __init__(

@@ -250,7 +250,7 @@ class StageTask:
             wall_ms: its wall clock, the same when Spark runs the slot again.
             watermark: of the stage, at the end of the last epoch.
             held: that behind its asynchronous calls, where these held it back.
-            stamp: for which driver, as remote stores are told.
+            stamp: for which driver, for remote stores.
         """
         if self.asking is not None:
             self.asking.begin(epoch, wall_ms, watermark, stamp=stamp)

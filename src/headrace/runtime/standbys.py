@@ -2,7 +2,7 @@
 
 An order says which, and up to where each is to follow. The work is done in the background, by
 committed files alone, within a share of a core; a later attempt tells how far it came. When the
-tasks of a host are placed anew, every process lets go of what it has open, standbys among it;
+tasks of a host are placed again, every process releases what it has open, standbys among it;
 who runs a task then finds its store on this host's disk, and reads what is missing.
 
 Source: seed 002, hot-standby tasks.
@@ -196,7 +196,7 @@ class StandbyStores:
                 self.stop(key)
 
     def stop(self, key: StandbyKey) -> None:
-        """Let go of a standby's stores; when this returns, another may open them."""
+        """Release a standby's stores; when this returns, another may open them."""
         self._check_process()
         held = self._held.pop(key, None)
         if held is None:

@@ -350,7 +350,7 @@ class MessageNode(Node):
         """Run what is returned to its end: a generator is the user's code, too."""
         limit = self._limits.rows
         if type(several) is list and (limit is None or len(several) <= limit):
-            return several.copy()  # the function may go on with its own
+            return several.copy()  # the function may continue with its own
         if isinstance(several, str | bytes | Mapping) or not isinstance(several, Iterable):
             found = "None" if several is None else f"a {type(several).__name__} {several!r}"
             raise FunctionResultError(

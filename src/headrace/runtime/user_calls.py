@@ -98,7 +98,7 @@ def value_text(value: object, tell: Callable[[object], str] = str) -> str:
     """Return the user's words for a value; where these cannot be had, what it is."""
     try:
         return tell(value)
-    except Exception as error:  # noqa: BLE001 - the error that is told is another one
+    except Exception as error:  # noqa: BLE001 - the error that is shown is another one
         return f"<{type(value).__name__} that raises {type(error).__name__} when shown>"
 
 

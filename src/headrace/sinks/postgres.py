@@ -216,7 +216,7 @@ class PostgresReceiver(Receiver):
         )
 
     def _made(self, step: Any) -> None:
-        """Run a step in a transaction; a connection that broke in a pause is made anew, once."""
+        """Run a step in a transaction; a connection that broke in a pause is made again, once."""
         was_open = self._connection is not None
         try:
             self._run(step)

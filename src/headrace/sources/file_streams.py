@@ -145,7 +145,7 @@ class _UnclosedQuoteError(Exception):
         super().__init__()
 
     def told(self, address: str, line: int) -> InvalidInputError:
-        """Return what to tell of a file, when so many lines of it are before the data."""
+        """Return what to say about a file, when so many lines of it are before the data."""
         return InvalidInputError(
             f"{address} line {line + self.behind + 1}: a quote opens a field that is not closed; "
             'write the field in quotes, with each quote in it doubled: "5"" pipe"'

@@ -61,7 +61,7 @@ def plain_name(address: str) -> str:
 
 
 class DecompressedFile:
-    """The plain bytes of a compressed file; reading forward is cheap, going back begins anew.
+    """The plain bytes of a compressed file; reading forward is cheap, going back starts over.
 
     Args:
         address: of the file, for errors, and to know how it is compressed.

@@ -102,7 +102,7 @@ def load_listing(storage: Path) -> dict[str, BoundedSource] | None:
     path = storage / NAME
     try:
         return msgspec.json.decode(path.read_bytes(), type=SourceListing).sources
-    except (FileNotFoundError, NotADirectoryError):  # who looks for the storage itself tells of it
+    except (FileNotFoundError, NotADirectoryError):  # the check of the storage itself reports it
         return None
     except msgspec.DecodeError as error:
         raise CorruptDataError(f"{path} cannot be read: {error}", file=str(path)) from error

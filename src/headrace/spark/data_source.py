@@ -186,7 +186,7 @@ def condition_columns(where: str, columns: ReadColumns) -> list[str]:
         raise refusal(str(error).splitlines()[0]) from error
     if rows.schema[_TRUE] != pl.Boolean:
         raise refusal(f"it is {rows.schema[_TRUE]}, not true or false")
-    if plan.lstrip().startswith("SLICE"):  # which goes ahead of what is told row by row
+    if plan.lstrip().startswith("SLICE"):  # which goes before the rows
         raise refusal(
             "it takes several rows together, and Spark reads a stream in pieces; expected what "
             "can be decided for each row by itself, or where() of the DataFrame"
@@ -379,7 +379,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._reader.read(partition)
 
     def stop(self) -> None:
-        """Let go of the bus."""
+        """Release the bus."""
         self._bus.close()
 
     def _packed(self, offsets: Sequence[int]) -> dict[str, Any]:
@@ -484,7 +484,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query = context.getLocalProperty(QUERY) if context is not None else None
         number = context.getLocalProperty(BATCH) if context is not None else None
         if context is None or query is None or number is None:
-            raise InternalError("Spark did not tell of which query and batch a task is")
+            raise InternalError("Spark did not say of which query and batch a task is")
         stager = Stager(query_write(self._place, query), int(number), context.partitionId())
         return Staged(tuple(stager.stage(iterator)), query)
 
@@ -565,8 +565,8 @@ NAME = "headrace"
 class StreamSource(DataSource):
     """Registers as ``headrace``.
 
-    ``folder`` and ``home`` are the working folder, and the home of the settings, of whoever
-    registers it: Spark asks a source in processes of its own, which have others.
+    ``folder`` and ``home`` are the working folder, and the home of the settings, of the process
+    that registers it: Spark asks a source in processes of its own, which have others.
     """
 
     folder = home = ""

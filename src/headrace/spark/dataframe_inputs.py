@@ -142,7 +142,7 @@ def _with_columns(frame: DataFrame, wanted: pa.Schema | None, key: str) -> DataF
     """Return the columns that are wanted, in their order; Spark tells no cases apart in names.
 
     Raises:
-        InvalidInputError: tells of all that are missing or of another type.
+        InvalidInputError: names all that are missing or of another type.
     """
     try:
         found = normalise_schema(arrow_schema(frame.schema))
@@ -271,7 +271,7 @@ class DataFrameFeeds:
             if not feed.frame.isStreaming:
                 feed.append_once()
             elif self.settings.job.bounded:
-                with suppress(PySparkException):  # which check tells of
+                with suppress(PySparkException):  # which check reports
                     feed.start(is_bounded=True).awaitTermination()
                 feed.check()
             else:
@@ -369,7 +369,7 @@ class DataFrameFeed:
         """Make the stream, empty at the first start of a run.
 
         1. Remove the checkpoint, the stream and what was staged for it. 2. Create the stream.
-        3. Note the run. Whoever dies in between is followed by one that does it all again. After a
+        3. Note the run. After a death in between all is done again. After a
         reset, whose positions are in the stream, it stays.
 
         Raises:
@@ -542,7 +542,7 @@ class DataFrameFeed:
         return failure
 
     def trim(self, deployed: Sequence[Deployment]) -> None:
-        """Let go of rows that the job has taken in, but for epochs that it may be taken back to."""
+        """Release rows that the job has taken in, but for epochs that it may be taken back to."""
         for one in deployed:
             if self.operator.name not in {binding.operator for binding in one.plan.reads}:
                 continue

@@ -51,7 +51,7 @@ def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
     takes_over: bool = False,
     clock: Clock | None = None,
 ) -> RunResult:
-    """Run a job until it ends, is told to stop, or fails.
+    """Run a job until it ends, is asked to stop, or fails.
 
     Call from the main thread for SIGINT and SIGTERM to be handled: the first ends the epoch
     under way and returns, within 10 seconds; nothing is lost.

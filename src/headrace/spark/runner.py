@@ -1,7 +1,7 @@
 """Runs the slots of a level as one Spark job, and drops it when one of its executors is gone.
 
 Spark itself would run the slots of a lost executor elsewhere, where their stores are not; and it
-would wait for a frozen one. Either way the epoch has to be placed anew, the sooner the better.
+would wait for a frozen one. Either way the epoch has to be placed again, the sooner the better.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ WATCH_S = 0.2
 
 
 class LevelDroppedError(MisplacedError):
-    """Executors of a level are gone, or gave no sign of life: the epoch is placed anew."""
+    """Executors of a level are gone, or gave no sign of life: the epoch is placed again."""
 
 
 class SlotWatch:
@@ -253,7 +253,7 @@ class SparkRunner:
         self._numbering = SlotNumbers(share[0] * MOST_SLOTS)
 
     def slots(self) -> list[Slot]:
-        """Ask every slot where it is; placed anew when the executors have changed."""
+        """Ask every slot where it is; placed again when the executors have changed."""
         while True:
             with suppress(LevelDroppedError):  # each time an executor is gone
                 return self._asked()

@@ -239,7 +239,7 @@ class ReadColumns:
         return found
 
     def result(self, found: OffsetBatch, partition: int, target: pa.Schema) -> pa.RecordBatch:
-        """Return rows that were read as Spark is told that they are.
+        """Return rows that were read as Spark was promised.
 
         Raises:
             InvalidInputError: the stream's column was made wider since the query began, and holds

@@ -419,7 +419,7 @@ class Committer:
         """Say whether a batch that is recorded has other rows by now.
 
         By the offsets, of which the rows are a function; else by the rows themselves. Of a write
-        that was given its name only their number counts: who repeats it may make them anew.
+        that was given its name only their number counts: who repeats it may make them again.
         """
         if offsets_in(held.entry) and offsets_in(now.entry):
             return offsets_in(held.entry) != offsets_in(now.entry)

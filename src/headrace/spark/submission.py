@@ -76,7 +76,7 @@ def checked_master(
         environ: of this process, in which ``spark-submit`` is going to run.
 
     Raises:
-        InvalidInputError: it is none, or something is missing that it has to be told.
+        InvalidInputError: it is none, or something is missing that it has to know.
     """
     if url.startswith("local"):
         raise InvalidInputError(

@@ -93,7 +93,7 @@ _hosts: dict[tuple[int, str], Any] = {}
 def slot_main(slots: Iterable[WorkerSettings]) -> Iterator[bytes]:
     """Run the order of each slot given, one in practice; yields one report for each.
 
-    Without an order the slot only says where it is, and lets go of its stores: its tasks
+    Without an order the slot only says where it is, and releases its stores: its tasks
     are about to be placed, maybe with another process of this host.
     """
     from pyspark import TaskContext

@@ -40,7 +40,7 @@ class SlotExecutor:
         self._host: SlotHost | None = None
 
     def answer(self, order: SlotOrder | None) -> SlotReport:
-        """Run an order; without one let go of everything, and say where the slot is."""
+        """Run an order; without one release everything, and say where the slot is."""
         if self._host is None:
             self._host = open_worker(self._settings, Path(self._settings.state_dir))
         host = self._host
@@ -56,7 +56,7 @@ class SlotExecutor:
         return report
 
     def close(self) -> None:
-        """Let go of everything; the next order finds a slot that is new."""
+        """Release everything; the next order finds a slot that is new."""
         host, self._host = self._host, None
         if host is not None:
             release_all(host)
@@ -93,7 +93,7 @@ def main(descriptor: int, said: str) -> None:
         message = asked.get()
         try:
             done = Done(message.call, slot.answer(message.order))
-        except Exception as error:  # noqa: BLE001 - the parent is told
+        except Exception as error:  # noqa: BLE001 - the parent gets it
             done = Done(message.call, problem=f"{type(error).__name__}: {error}")
         wire.send(done)
 

@@ -1,6 +1,6 @@
 """Which process of a shared job drives it: decided from what the lease says, without any vote.
 
-The lease is a file in the job's storage that the driver renews. Its age is told by the file system,
+The lease is a file in the job's storage that the driver renews. The file system gives its age,
 so clocks of hosts do not count. Safety is not here: a new driver takes a generation, and what older
 ones do is refused. A lease only keeps two from trying at the same time.
 """

@@ -206,7 +206,7 @@ class GroupEngine:
             runner.fail(error)
 
     def drive(self, part: Coordinator, on_epoch: OnEpoch, retry: RetryPolicy) -> None:
-        """Advance a started part until it has ended or is told to stop."""
+        """Advance a started part until it has ended or is asked to stop."""
         course, epoch = self.course, self.course.settings.epoch
         run_epochs(
             part,
@@ -229,7 +229,7 @@ class DriverContext:
         settings: of this process.
         bus: inputs and outputs.
         control: what stops and finishes the run.
-        listeners: who is told.
+        listeners: of the run.
         clock: where time comes from.
         files: the file system.
     """

@@ -3,7 +3,7 @@
 ``members.json`` in the job's storage says who is in, for ``jobs describe`` and for the driver that
 comes next; ``standalone.json``, for its owner alone, how to join. ``Membership`` is a pure table: a
 process is in, leaving, or out, and ``version`` changes whenever slots come or go, so tasks that
-were placed by an older one are placed anew. A new driver waits a moment for the processes of the
+were placed by an older one are placed again. A new driver waits a moment for the processes of the
 one before it.
 """
 
@@ -239,7 +239,7 @@ BEAT_S = 0.5
 
 
 class MemberLostError(Exception):
-    """A process has gone in the middle of an order. Place its tasks anew."""
+    """A process has gone in the middle of an order. Place its tasks again."""
 
 
 @dataclass
@@ -342,7 +342,7 @@ class ProcessGroup:
             remote.count += 1
             call = remote.count
             remote.calls[call] = future
-        with suppress(OSError):  # its end is found by whoever reads
+        with suppress(OSError):  # the reader finds its end
             remote.wire.send(Do(call, job, slot, order))
         return future
 
@@ -496,7 +496,7 @@ class JoinListener:
         if not is_proven:
             wire.close()
             return
-        with suppress(HeadraceError):  # who says what is no message is let go
+        with suppress(HeadraceError):  # one that sends what is no message is dropped
             self._take_in(wire)
         wire.close()
 

@@ -85,7 +85,7 @@ class Running:
         try:
             with disk_errors_named():
                 self._result = self._shared() if self._join else self._alone()
-        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+        except BaseException as error:  # noqa: BLE001 - the waiting caller gets it
             self._error = error
         finally:
             self._over.set()

@@ -192,7 +192,7 @@ class SharedJobProcess:
         self._epochs = self._rows = self._failures = 0
 
     def live(self) -> RunResult:
-        """Share the job until it ends or this process is told to stop.
+        """Share the job until it ends or this process is asked to stop.
 
         Raises:
             NotOwnerError: a driver that takes nobody in has the job.
@@ -251,7 +251,7 @@ class SharedJobProcess:
         hello = hello_message(driving.job.name, self._host, self._count)
         following = GroupMember(hello, self._local, self._lease_s, driving.control.stop)
         parted = following.follow(address, joined)
-        self._local.close()  # who drives next numbers slots anew
+        self._local.close()  # who drives next numbers slots again
         if parted is Disconnect.LOST and not driving.control.stop.is_set():
             driving.listeners.notice("the process that drives the job has gone")
         return parted

@@ -110,7 +110,7 @@ class LocalSlots:
         self._lock = threading.Lock()
 
     def ask(self, job: str, slot: int, order: SlotOrder | None) -> Future[SlotReport]:
-        """Give a slot of a part an order; without one it lets go of its stores.
+        """Give a slot of a part an order; without one it releases its stores.
 
         The future holds the report, or ``SlotDiedError`` where the slot's process has ended; the
         next order finds a new one.
@@ -130,7 +130,7 @@ class LocalSlots:
             return self._slots[key].ask(order)
 
     def close(self) -> None:
-        """Let go of all stores and end the slots; those at work are not waited for longer."""
+        """Release all stores and end the slots; those at work are not waited for longer."""
         with self._lock:
             slots, self._slots = list(self._slots.values()), {}
         closers = [threading.Thread(target=slot.close, daemon=True) for slot in slots]
@@ -163,7 +163,7 @@ class _ThreadSlot:
             order, future = asked
             try:
                 future.set_result(slot.answer(order))
-            except BaseException as error:  # noqa: BLE001 - whoever asked gets it
+            except BaseException as error:  # noqa: BLE001 - the caller gets it
                 future.set_exception(error)
         slot.close()
 
@@ -197,7 +197,7 @@ class _ProcessSlot:
             call, wire = self._number, self._wire
             self._calls[call] = future
         assert wire is not None
-        with suppress(OSError):  # its end is found by whoever reads
+        with suppress(OSError):  # the reader finds its end
             wire.send(Do(call, self._settings.job, self._settings.slot, order))
         return future
 
@@ -227,7 +227,7 @@ class _ProcessSlot:
         pulse: Watchdog,
         over: threading.Event,
     ) -> None:
-        """Kill a child that is frozen; whoever reads finds its end."""
+        """Kill a child that is frozen; the reader finds its end."""
         while not over.wait(WATCHDOG_BEAT_S):
             wire.mention(Alive())
             if pulse.beat():
@@ -266,7 +266,7 @@ class _ProcessSlot:
         if wire is None or child is None:
             return
         if not self._calls:
-            with suppress(Exception):  # what it does not let go of in time goes with it
+            with suppress(Exception):  # what it does not release in time goes with it
                 self.ask(None).result(END_S)
         wire.close()
         _ended(child)
@@ -283,7 +283,7 @@ def settle(future: Future[SlotReport], done: Done, slot: int) -> None:
 
 
 def _ended(child: subprocess.Popen[bytes]) -> int:
-    """Wait until a child that was let go of has ended; one that does not is killed."""
+    """Wait until a child that was released has ended; one that does not is killed."""
     try:
         return child.wait(END_S)
     except subprocess.TimeoutExpired:

@@ -180,7 +180,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 class Do(msgspec.Struct, frozen=True, tag=True):
-    """An order for a slot; without one the slot lets go of its stores and says where it is."""
+    """An order for a slot; without one the slot releases its stores and says where it is."""
 
     call: int
     job: str
@@ -245,7 +245,7 @@ class Connection:
         self._socket.sendall(data if self._tls is None else self._tls.sealed(data))
 
     def mention(self, message: Message) -> None:
-        """Send a short message if that can be done at once; else whoever listens is not there.
+        """Send a short message if that can be done at once; else the other side is not there.
 
         Nobody waits here for a process that is frozen, or whose host is gone, to take what it was
         sent before.
@@ -311,7 +311,7 @@ class Connection:
         self._socket.settimeout(seconds)
 
     def close(self) -> None:
-        """End the connection; whoever waits on either side finds it gone."""
+        """End the connection; either side, if it waits, finds it gone."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

@@ -45,7 +45,7 @@ class DirectoryOwner(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """The name of the file that tells of it."""
+        """The name of its file."""
         return f"{OWNER_PREFIX}{self.generation:08d}-{self.origin}"
 
 
@@ -53,14 +53,14 @@ class DirectoryLock:
     """A flock on ``LOCK`` in a directory; it ends with the process, however that ends.
 
     An owner leaves a mark with its generation, also where the directory is held by another:
-    who is older and still alive finds it before its next write, and lets go.
+    who is older and still alive finds it before its next write, and closes.
 
     Args:
         directory: made when missing, for its user only.
         owner: for whom; none for what has no driver.
 
     Raises:
-        StoreHeldError: another owner holds it; a dying worker lets go soon, so try again.
+        StoreHeldError: another owner holds it; a dying worker releases it soon, so try again.
         NotOwnerError: a newer generation has taken it.
     """
 
@@ -80,7 +80,7 @@ class DirectoryLock:
         """Go on for an owner, and make sure that no newer one has taken the directory.
 
         Raises:
-            NotOwnerError: one has; let go, and write nothing more.
+            NotOwnerError: one has; close, and write nothing more.
         """
         if owner is None:
             return
@@ -106,7 +106,7 @@ class DirectoryLock:
             (self._directory / name).unlink(missing_ok=True)
 
     def release(self) -> None:
-        """Let go; doing it twice is fine."""
+        """Release it; doing it twice is fine."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

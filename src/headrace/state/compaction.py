@@ -44,7 +44,7 @@ CHUNK_BYTES = 32 << 20
 _ROW_BYTES = 16
 
 MOST_COVERED = 4096
-"""Positions that a merged file lists; a store that stands before the oldest begins anew."""
+"""Positions that a merged file lists; a store that stands before the oldest starts over."""
 
 Columns = tuple[pa.BinaryArray, pa.BinaryArray]
 ReaderRange = tuple[SegmentReader, tuple[int, int]]
@@ -99,7 +99,7 @@ def compact_files(
 
     Raises:
         CorruptDataError: a source is damaged or missing; names it.
-        MergeStoppedError: it was told to stop; nothing is left.
+        MergeStoppedError: it was asked to stop; nothing is left.
         OSError: the disk refused; nothing is left.
     """
     sources = [

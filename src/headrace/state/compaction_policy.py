@@ -131,8 +131,9 @@ FAN_IN = 4
 """Runs of one level that are merged into one, and how much larger the next level is."""
 
 MAX_FILES = 32
-"""A task that has more is merged before its epoch ends: whoever was to do it beside the epochs did
-not come to it, or ended too early. Where merges keep pace a task has up to about 20."""
+"""A task that has more is merged before its epoch ends: what was to do it beside
+the epochs did not come to it, or ended too early. Where merges keep pace a task has up to about
+20."""
 
 WORST_REWRITES = 10 / 3
 """How often an entry is written again at each level, at the very worst; about 1 is usual."""

@@ -646,7 +646,7 @@ class ObjectStore:
         self.enter(self._group)
 
     def begin(self) -> None:
-        """Begin to count hits and misses anew."""
+        """Begin to count hits and misses again."""
         if self._cache is not None:
             self._cache.hits = self._cache.misses = 0
 

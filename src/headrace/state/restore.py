@@ -38,7 +38,7 @@ EVERY_S = 0.25
 
 
 class RestoreListener(Protocol):
-    """Is told while stores are brought back; may raise to have it stopped."""
+    """Called while stores are brought back; may raise to have it stopped."""
 
     def opens(self, path: Path) -> None:
         """Say which file or folder is about to be opened."""
@@ -157,7 +157,7 @@ class TaskName:
 
 @dataclass
 class RestoreCounts:
-    """What a catch-up did so far; ``log`` is told as it gets on."""
+    """What a catch-up did so far; ``log`` gets its progress."""
 
     bytes_read: int = 0
     entries: int = 0

@@ -536,7 +536,7 @@ class RocksDBBackend(Backend):
             self._fail("flush", error)
 
     def close(self) -> None:
-        """Flush, close the database, let go of the directory."""
+        """Flush, close the database, release the directory."""
         if self._closed:
             return
         try:

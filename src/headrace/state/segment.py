@@ -46,7 +46,7 @@ from headrace.state.sorted_run import SCHEMA as FILTER_SCHEMA
 
 
 class TableInfo(msgspec.Struct, frozen=True):
-    """What the footer tells of a table's section.
+    """What the footer says about a table's section.
 
     ``schema`` is Arrow IPC in base64; ``key_groups`` how many the job has; ``pieces`` are in
     the order of their frames.

@@ -114,7 +114,7 @@ class TableStores:
         return True
 
     def follow(self, target: Target, source: SegmentSource, counts: RestoreCounts) -> None:
-        """Open the committed files that are not open yet, and let go of those that are gone.
+        """Open the committed files that are not open yet, and release those that are gone.
 
         Raises:
             CorruptDataError: one is missing or damaged; names it.
@@ -171,7 +171,7 @@ class TableStores:
         return {store: table.live_bytes for store, table in self.tables.items()}
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Release all files."""
         self.discard()
         self._opened = {}
         for table in self.tables.values():
@@ -336,7 +336,7 @@ class TaskState:
         Args:
             target: the position, and the attempt that won this task's part of it.
             source: the committed segments up to that position.
-            log: told of what is opened and read.
+            log: gets what is opened and read.
 
         Returns:
             What was read and applied.

@@ -225,7 +225,7 @@ class EvolutionContract(BusSuite):
         assert all(part.batch.schema.equals(WIDER) for part in visits.read(0, 0))
 
     def test_rows_may_leave_out_added_columns_only(self, visits: Stream) -> None:
-        """Whoever appends as before goes on; nobody may leave out more than that."""
+        """One that appends as before goes on; nobody may leave out more than that."""
         visits.evolve(WIDEST, {"score": 0.5})
         append_visits(visits, CREATED, visit(3))
         visits.append_rows(pa.RecordBatch.from_pylist([visit(4)], CREATED))
@@ -236,7 +236,7 @@ class EvolutionContract(BusSuite):
             append_visits(visits, CREATED.remove(3), visit(4))
 
     def test_files_of_an_older_schema_are_appended(self, visits: Stream, tmp_path: Path) -> None:
-        """A job that was planned before goes on with its outputs; frames tell their schema."""
+        """A job that was planned before continues with its outputs; frames tell their schema."""
         visits.evolve(WIDER, {"note": "-"})
         frames: list[Any] = []
         for version, schema in enumerate((CREATED, CREATED.set(2, WIDER.field("n")), WIDER)):
@@ -434,7 +434,7 @@ class CompactionContract(BusSuite):
         assert first.batch.column("id").to_pylist() == [1, 2]
 
     def test_a_delete_goes_after_its_time(self, clock: ManualClock, prices: Stream) -> None:
-        """It hides its key at once, and is told to readers for a while."""
+        """It hides its key at once, and readers see it for a while."""
         prices.configure(keep_deletes_ms=HOUR_MS)
         append_prices(prices, 1, 2)
         append_prices(prices, 1, name=None)
@@ -472,7 +472,7 @@ class CompactionContract(BusSuite):
         assert offsets(stream) == [1, 2]
 
     def test_added_columns_keep_their_defaults(self, clock: ManualClock, prices: Stream) -> None:
-        """Also in rows that a compaction has written anew; and deletes stay deletes."""
+        """Also in rows that a compaction has written again; and deletes stay deletes."""
         prices.configure(keep_deletes_ms=HOUR_MS)
         append_prices(prices, 1, 2, 1)
         append_prices(prices, 2, name=None)
@@ -492,7 +492,7 @@ class CompactionContract(BusSuite):
     def test_nothing_goes_from_where_a_reader_holds_it(
         self, clock: ManualClock, prices: Stream
     ) -> None:
-        """Until it moves on, lets go, or has been silent for long."""
+        """Until it moves on, releases it, or has been silent for long."""
         for _ in range(4):
             append_prices(prices, 1, 2)
         before = offsets(prices, 4)

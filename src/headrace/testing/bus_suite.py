@@ -414,7 +414,7 @@ class ChangingContract(BusSuite):
     """Trims, settings, numbers of partitions, aliases."""
 
     def test_a_trimmed_partition_begins_later(self, bus: Bus, tmp_path: Path) -> None:
-        """Nothing from the offset on goes; who reads below is told what is kept."""
+        """Nothing from the offset on goes; readers below learn what is kept."""
         stream = bus.create(SPEC)
         for first in (0, 3, 6):
             stream.append(0, rows(first, 3), producer=ME, sequence=first)

@@ -65,7 +65,7 @@ class SparkCluster:
         cores: of each worker.
         state_dir: the folder of stores as jobs name it. Each worker has a disk of its own there, in
             a mount namespace of its own, where the system allows that; the driver has the folder
-            itself. Without, workers are told of their folders by ``HEADRACE_STATE_DIR``.
+            itself. Without, workers get their folders by ``HEADRACE_STATE_DIR``.
         without: folders that hosts find empty, where each has a disk of its own.
 
     Attributes:

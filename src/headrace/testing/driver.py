@@ -77,7 +77,7 @@ class LocalRunner:
         return self._hosts[slot]
 
     def slots(self) -> list[Slot]:
-        """Return every slot with the identity of its host; each lets go of its stores."""
+        """Return every slot with the identity of its host; each releases its stores."""
         hosts = {number: self.host(number) for number in self._answering()}
         for host in hosts.values():
             release_all(host)

@@ -380,7 +380,7 @@ class DeltaReceiver(Receiver):
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Tell of what Delta refuses as of a table that is away: the epoch is tried again."""
+        """Report what Delta refuses as of a table that is away: the epoch is tried again."""
         try:
             yield
         except self._delta.exceptions.DeltaError as error:

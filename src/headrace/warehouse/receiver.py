@@ -89,7 +89,7 @@ class DayFolders:
 
     Args:
         place: of the table.
-        files: of whoever writes to it now; they refuse, once a newer driver does.
+        files: of the process that writes to it now; they refuse, once a newer driver does.
         clock: for names.
     """
 
@@ -537,7 +537,7 @@ class TableReceiver(Receiver):
         """Merge the small files of all days, however few they are.
 
         Args:
-            on_step: called after each step; in between the table is let go of.
+            on_step: called after each step; in between the table is released.
 
         Returns:
             How many files there were before, and are since.

@@ -358,7 +358,7 @@ class TableLocation:
         return made
 
     def write_whole(self, snapshot: Snapshot, files: Files, unique: str) -> Snapshot:
-        """Replace the snapshot, durably and in one step, and let go of the changes before it."""
+        """Replace the snapshot, durably and in one step, and release the changes before it."""
         files.replace(self.snapshot, msgspec.json.encode(snapshot), unique)
         for version in self._versions():  # the oldest first: who lists meanwhile finds a hole
             if version <= snapshot.version:

@@ -306,7 +306,7 @@ def columns_of(file: InputFile, source: LineReader | None) -> pa.Schema:
         source: the lines of another; they can still be read after.
 
     Raises:
-        InvalidInputError: it has none that can be told.
+        InvalidInputError: it has none that is known.
     """
     if source is not None:
         return infer_schema(source, file.name, is_csv=file.form == "csv")

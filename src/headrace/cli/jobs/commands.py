@@ -237,7 +237,7 @@ def _epoch_row(one: dict[str, Any]) -> list[str]:
 
 
 def _watch(client: Client, every: float) -> None:
-    """Draw it anew until Ctrl-C, or until the driver is gone."""
+    """Draw it again until Ctrl-C, or until the driver is gone."""
     from rich.live import Live
 
     from headrace.clock import SystemClock

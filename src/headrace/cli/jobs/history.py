@@ -84,7 +84,7 @@ def history(
     begin = max(0, now - duration_ms(last, "--last"))
     if since is not None:
         begin = max(0, read_time(since, "--since", "a time"))
-    part_readers(settings, job, clock)  # so that a job that is not there is told
+    part_readers(settings, job, clock)  # so that a job that is not there is reported
     if events:
         _show_events(settings, job, begin, as_json=as_json)
         return

@@ -87,7 +87,7 @@ def save(
     config: Path | None = None,
     overrides: list[str] | None = None,
 ) -> dict[str, Any]:
-    """Save a job; return what is told of the savepoint, with the folder that it is as ``path``.
+    """Save a job; return what is shown about the savepoint, with the folder that it is as ``path``.
 
     The driver does it where one answers. With ``to`` it does not, for that folder may be of this
     host; nor with settings of one's own.
@@ -283,7 +283,7 @@ def stop(
     before = _members(settings, job)
     driver, client = _driver(settings, job, clock), reachable(settings, job, STOP_ANSWER_S)
     how = _ask(settings, job, driver, client, clock)
-    if how == "signal":  # whoever left the word of an API need not be whom the signal went to
+    if how == "signal":  # the process whose API said no need not be the one that got the signal
         client = None
     process = client.place.process if client is not None else driver and driver.process
     _await(settings, job, driver, client, wait, clock)

@@ -224,7 +224,7 @@ def merge(  # noqa: PLR0913, PLR0917 - one for each option
 
 
 def sink_line(given: SinkBackfillResult) -> str:
-    """Tell of a sink that has its rows."""
+    """Report a sink that has its rows."""
     told = f"{given.sink}: has {given.rows:,} rows of {given.stream}"
     if given.by_function:
         return f"{told}, as the merge function chose"

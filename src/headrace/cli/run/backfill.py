@@ -67,7 +67,7 @@ class BlockingBackfill:
     rate: int | None = None
 
     def run(self, go: RunJob) -> None:
-        """Begin anew, or go on with what was broken off; then run on as the job was.
+        """Start over, or continue with what was broken off; then run as the job did before.
 
         Args:
             go: runs the job under further settings until it is stopped; ends with ``typer.Exit``

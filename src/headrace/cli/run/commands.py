@@ -312,7 +312,7 @@ def show_run(
     from headrace.coordinator.rescale import setting_notice
     from headrace.errors import HeadraceError
 
-    graph = job.build()  # mistakes are told before anything starts
+    graph = job.build()  # mistakes are reported before anything starts
     control, scaling = JobControl(), scaling or Scaling()
     running: list[tuple[JobGroup, Progress]] = []
 

@@ -153,7 +153,7 @@ STOPPING = "ending the epoch…  (Ctrl-C again stops at once; nothing is lost)"
 
 
 class Reporter(Protocol):
-    """What a run tells of itself."""
+    """What a run says about itself."""
 
     def starting(self, master: str) -> None:
         """Spark is about to start."""

@@ -87,7 +87,7 @@ class JobRunner:
             settings: of the run.
             bus: inputs and outputs.
             control: stops and finishes it.
-            listeners: who is told.
+            listeners: of the run.
             clock: where time comes from.
             on_role: called with whether this process drives, where that changes.
         """
@@ -146,7 +146,7 @@ class CatchUpMonitor:
     _told_at: float | None = None
 
     def note(self, now: float, rows: int, lags: list[int]) -> str | None:
-        """Take an epoch; returns what is to be told where the job comes no closer.
+        """Take an epoch; returns what to report where the job comes no closer.
 
         Args:
             now: of the monotonic clock, s.
@@ -223,7 +223,7 @@ class Scaling:
         return told
 
     def observe(self, summary: EpochSummary, control: JobControl, now: float) -> str | None:
-        """Take an epoch that is done; returns what is to be told where it never catches up.
+        """Take an epoch that is done; returns what to report where it never catches up.
 
         Args:
             summary: of the epoch.

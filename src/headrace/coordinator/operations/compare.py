@@ -175,7 +175,7 @@ def last_rows(
     Args:
         rows: of a stream.
         part: held in memory.
-        is_all: all columns are the key; then equal rows are told apart by their number.
+        is_all: all columns are the key; then equal rows differ by their number.
     """
     count, found, seen = 0, dict[str, Row](), Counter[str]()
     for _, batch, names in rows.read(part):
@@ -269,7 +269,7 @@ def compare_streams(
         streams: their names.
         key: columns that say which rows are of one thing; by default the key of the first stream
             and the window, or all columns where it has no key.
-        examples: so many keys that differ are told.
+        examples: so many keys that differ are shown.
 
     Raises:
         InvalidInputError: a column that is not in both.

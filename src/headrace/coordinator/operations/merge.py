@@ -421,7 +421,7 @@ class SinkBackfill(Closeable):
         )
 
     def close(self) -> None:
-        """Let go of the sink."""
+        """Release the sink."""
         self._held.close()
 
     @contextmanager

@@ -178,7 +178,7 @@ def output_suffix_file(settings: Settings, job: str) -> Path:
 
 
 def swap_outputs(bus: Bus, first: JobOutputs, second: JobOutputs, *, now: bool) -> dict[str, str]:
-    """Swap all outputs of two jobs that belong together; whoever reads the aliases goes over.
+    """Swap all outputs of two jobs that belong together; readers of the aliases go over.
 
     Args:
         bus: the streams.

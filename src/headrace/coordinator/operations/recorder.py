@@ -256,7 +256,7 @@ def check_names(recording: Recording, origin: str) -> None:
 
 @contextmanager
 def _named_errors(origin: str, what: str) -> Iterator[None]:
-    """Tell of content that is whole but not what it should be."""
+    """Report content that is whole but not what it should be."""
     try:
         yield
     except _UNFIT as error:

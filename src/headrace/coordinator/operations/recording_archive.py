@@ -336,7 +336,7 @@ class ArchiveReader(Closeable):
         """
         wanted = self.recording.members.get(name)
         if wanted is None:
-            raise self._damaged(f"{MANIFEST} does not tell of {name}")
+            raise self._damaged(f"{MANIFEST} does not name {name}")
         found = hashlib.blake2b(digest_size=16)
         size = 0
         try:

@@ -77,7 +77,7 @@ def unfinished_note(files: FencedFiles, what: str, clock: Clock) -> Iterator[Non
     """Leave a note while a block does something to the parts of a job, one after the other.
 
     Args:
-        files: of whoever has taken a generation of the first part.
+        files: of the process that has taken a generation of the first part.
         what: is being done.
         clock: for names.
 
@@ -132,7 +132,7 @@ def reset_parts(
         files: the file system.
         clock: time and names.
         copier: of a job with one part, where epochs commit to this host's disk.
-        what: is being done; for whoever finds it half done.
+        what: is being done; for one that finds it half done.
 
     Returns:
         The state since, of all parts together.
@@ -190,12 +190,12 @@ def remove_job(
     """Remove a job; the caller holds the ``DriverLock`` of each of its storages.
 
     1. A generation of each storage is taken, so a driver elsewhere is refused from here on, and so
-    is whoever freezes in here while another removes the job, or begins one of its name. 2. The
+    is one that freezes in here while another removes the job, or begins one of its name. 2. The
     outputs of its last epoch are published, as far as they can be read. Of several parts a note
     says that they go, and their internal streams do. 3. The manifests of each storage go, in one
     step, those of other parts and the copy first: without the other one, a job would step back to
-    it. With the last ones the job is gone; whoever dies before that has to ask again. 4. All else
-    goes, generations last. 5. The job lets go of streams that it holds, and ``streams`` go; the
+    it. With the last ones the job is gone; if it dies before, one has to ask again. 4. All else
+    goes, generations last. 5. The job releases streams that it holds, and ``streams`` go; the
     local state is marked, and goes ``state.keep_unused_s`` later.
 
     Args:

@@ -298,7 +298,7 @@ def find_savepoint(settings: Settings, job: str, word: str) -> Path:
 
 
 def delete_savepoint(folder: Path, name: str, files: Files, clock: Clock) -> Path:
-    """Remove a savepoint; it is gone, or there as a whole, whoever dies.
+    """Remove a savepoint; it is gone, or there as a whole, whatever dies.
 
     Raises:
         InvalidInputError: there is no table of that name.

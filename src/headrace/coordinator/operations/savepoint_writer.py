@@ -402,7 +402,7 @@ class SavepointWriter:
                 for part in stream.read(partition, *span):
                     writer.write_batch(part.batch)
         except OffsetGoneError:
-            raise _SweptError from None  # the reader went on, and let go of them
+            raise _SweptError from None  # the reader went on, and released them
         self.files.write_new(path, [sink.getvalue()])
 
 

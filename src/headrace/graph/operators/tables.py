@@ -320,7 +320,7 @@ class JoinTables(Operator):
 def _added(
     walk: Planning, operator: JoinKept | JoinTables, left: Flow, right: Flow
 ) -> tuple[tuple[str, str], ...] | None:
-    """The columns that the right side adds, after what is wrong with them was told."""
+    """The columns that the right side adds, after what is wrong with them was reported."""
     columns, wrong = added_columns(operator.columns, operator.suffix, left, right)
     wrong += _key_mistakes(left, right)
     for text in wrong:

@@ -2,7 +2,7 @@
 
 Tumbling windows are sent when the watermark closes them. Where late records change results, rows
 stay until their window is over: it has been sent once the watermark of the epoch before has passed
-its end, so what is to be sent anew follows from watermarks alone.
+its end, so what is to be sent again follows from watermarks alone.
 
 Totals of global windows are the same: the rows of a bucket wait for an instant, as of which
 ``RunningTotals`` brings the totals of their keys to them.

@@ -84,7 +84,7 @@ class CountState(WholeState):
         if self._has_steps:
             made = self._after(since, made.sort(self._by))
             totals = self._totals(sent, made)
-        else:  # a result for each window: the first of a key goes on with what is kept
+        else:  # a result for each window: the first of a key continues with what is kept
             made = totals = self._after(sent, made)
         counts = totals[COUNT_COLUMN].to_numpy()
         is_full = (counts % self._step == 0) | (counts == self._size)

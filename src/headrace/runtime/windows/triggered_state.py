@@ -2,7 +2,7 @@
 
 ``SessionState`` is for sessions without either. The watermark passes slice after slice: then the
 rows of a key up to it are put in order, those less than a gap apart are joined, what nothing can
-join any more is sent, and what the next slice goes on with is kept there, as one row. So records
+join any more is sent, and what the next slice continues with is kept there, as one row. So records
 may come in any order, no key is looked up, and no session is touched but in the slice in which it
 may end.
 
