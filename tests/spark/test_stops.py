@@ -24,7 +24,7 @@ def test_sigterm_in_a_stuck_epoch_drops_it(spark: SparkSession, world: World) ->
     """The driver ends in time although a user's function does not; the next run does it all."""
     world.feed(200)
     sets = ["job.bounded=true", "epoch.max_rows=250"]
-    with Driver("gated", world, *sets) as driver:
+    with Driver("gated", world, *sets, limits={"stop_grace_s": 1}) as driver:
         until(lambda: world.at_gate("count"), "a message at the gate", driver)
         committed = world.read_so_far("counting")
         named = f"already driven by process {driver.process.pid} on this host"

@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 from tests.support.jobs import counting, model
+from tests.support.limits import limited
 from tests.support.runs import Driver, World, on_spark, until
 from tests.support.soak import more
 
@@ -95,7 +96,8 @@ def test_a_frozen_driver_is_taken_over_and_changes_nothing_when_it_wakes(world: 
             world.feed(50)
             elsewhere = f"state.dir={world.home.parent / 'elsewhere'}"
             bounded = world.settings("job.bounded=true", elsewhere)
-            newer, _ = on_spark(counting(), bounded, takes_over=True)
+            with limited(release_s=1):
+                newer, _ = on_spark(counting(), bounded, takes_over=True)
             found = world.found()
         finally:
             older.process.send_signal(signal.SIGCONT)

@@ -30,6 +30,10 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
         print(line, file=sys.stderr, flush=True)
 
     with ExitStack() as stack:
+        if order["limits"]:
+            from tests.support.limits import limited
+
+            stack.enter_context(limited(**order["limits"]))
         if order["die_at"] is not None:
             point, nth = order["die_at"]
             stack.enter_context(call_at(point, _die, nth))

@@ -16,6 +16,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from tests.support.homes import FILES, Home, Rows, read_stream
@@ -239,6 +240,7 @@ class Driver:
         die_at: a fault point and the number of the pass at which it kills itself.
         way: ``spark``, ``standalone``, or ``shared`` with other such processes.
         command: put before the interpreter.
+        limits: bounds that it makes small, by their names in ``tests.support.limits``.
     """
 
     def __init__(
@@ -249,6 +251,7 @@ class Driver:
         die_at: tuple[str, int] | None = None,
         way: Literal["spark", "standalone", "shared"] = "spark",
         command: Iterable[str] = (),
+        limits: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         order = {
             "job": job,
@@ -256,6 +259,7 @@ class Driver:
             "sets": [*world.sets, *sets],
             "die_at": die_at,
             "way": way,
+            "limits": dict(limits),
         }
         self._log = world.gates / f"driver-{REAL_CLOCK.new_id()}.log"
         environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
