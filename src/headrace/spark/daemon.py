@@ -2,15 +2,19 @@
 
 Spark puts ``pyspark.zip`` first on the path of its processes. Python keeps nothing that it
 compiles from a zip, so each process would compile PySpark again: half a second, in which a slot
-that was lost is not back. ``spark.python.daemon.module`` names this module.
+that was lost is not back. For the same reason what runs slots is imported here, once, and not by
+each process that is forked: a second of a core. ``spark.python.daemon.module`` names this module.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
+import os
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
@@ -45,9 +49,33 @@ def _installed(name: str, path: Sequence[str]) -> bytes | None:
         return None
 
 
+PRELOADED = (
+    "pandas",
+    "pyarrow.dataset",
+    "pyspark.worker",
+    "headrace.runtime.slot",
+    "headrace.runtime.slot_host",
+    "headrace.spark.worker",
+)
+"""None of them starts a thread that works, or opens anything, when it is imported."""
+
+
+def preload() -> None:
+    """Import what each process needs, so that those that are forked have it."""
+    for name in PRELOADED:
+        with suppress(Exception):  # the process that needs it says what is wrong
+            importlib.import_module(name)
+    if "numpy" in sys.modules:
+        # As Python does for its own: else all processes would draw the same numbers.
+        os.register_at_fork(after_in_child=importlib.import_module("numpy.random").seed)
+    gc.collect()
+    gc.freeze()  # pages that no collection writes to stay shared
+
+
 def start() -> None:
     """Serve as Spark's own daemon does: a worker for each connection."""
     sys.path[:] = without_zips(sys.path)
+    preload()
     importlib.import_module("pyspark.daemon").manager()
 
 

@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 import zipfile
@@ -62,3 +63,31 @@ print(importlib.import_module("pyspark.daemon").__file__)
     )
 
     assert Path(told.stdout.strip()) == Path(pyspark.__file__).parent / "daemon.py"
+
+
+FORKED = """
+import json, os, sys
+import headrace.spark.daemon as daemon
+
+daemon.preload()
+loaded = [name for name in daemon.PRELOADED if name not in sys.modules]
+assert not loaded, loaded
+for _ in range(2):
+    if not os.fork():
+        import numpy, polars, pyarrow.compute
+        keys = polars.DataFrame({"k": range(50_000)}).group_by(polars.col("k") % 7).len()
+        total = pyarrow.compute.sum(pyarrow.chunked_array([range(9)] * 9)).as_py()
+        print(json.dumps([numpy.random.rand(), keys.height, total]), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_what_is_forked_computes_with_what_was_loaded_and_draws_numbers_of_its_own():
+    """With all threads of the libraries, none of which was there before the fork."""
+    said = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120, check=True
+    ).stdout
+    (first, *one), (second, *two) = map(json.loads, said.splitlines())
+    assert one == two == [7, 9 * 36]
+    assert first != second
