@@ -39,7 +39,7 @@ from headrace.bus.spec import StreamSpec
 from headrace.clock import SystemClock
 from headrace.config import load_settings
 from headrace.coordinator.deployment import deploy
-from headrace.coordinator.job_storage import job_storages
+from headrace.coordinator.job_storage import JobContext
 from headrace.coordinator.worker_host import open_host
 from headrace.files import Files
 from headrace.graph.builder import Job
@@ -146,8 +146,9 @@ class Rig:
         settings = load_settings(None, [*words, *(f"{k}={v}" for k, v in sets.items())], {})
         self.bus = open_bus(settings.bus_dir)
         self.bus.create(StreamSpec("events", 2, pa.schema(list(columns.items()))))
-        made = deploy(job.build(), self.bus, settings, clock, files)[0]
-        storage = job_storages(settings, job.name).storage
+        context = JobContext(settings, job.name, self.bus, files, clock)
+        made = deploy(job.build(), context)[0]
+        storage = context.storage
 
         def open_slot(slot: int) -> Any:
             return open_host(

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from tests.servers.conftest import ask
 from tests.servers.test_postgres_sink import numbered
+from tests.support.changes import context_of
 from tests.support.processes import Deadline, SystemClock, kill, until, wait_until
 from tests.support.runs import JobControl
 from tests.support.servers import PostgresServer
@@ -254,9 +255,7 @@ def test_a_job_that_starts_while_the_server_is_away_waits_for_it(
         driver.crash()
         never = JobControl().stop
         for limit, line in ((0.0, lambda text: None), (None, tell)):
-            (deployment,) = deploy(
-                driver.job.build(), driver.bus, driver.settings, driver.clock, driver._files
-            )
+            (deployment,) = deploy(driver.job.build(), context_of(driver))
             coordinator = deployment.coordinator(
                 driver.runner, driver.bus, driver.clock, driver.settings
             )

@@ -33,7 +33,7 @@ from headrace.coordinator.commit_log import newest_base as _newest_base
 from headrace.coordinator.deployment import open_copier
 from headrace.coordinator.inputs import create_outputs
 from headrace.coordinator.inspection.job_reader import JobReader, part_readers
-from headrace.coordinator.job_storage import DriverLock
+from headrace.coordinator.job_storage import DriverLock, JobContext
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.operations.compare import compare_streams, part_count
 from headrace.coordinator.operations.merge import (
@@ -164,6 +164,16 @@ def with_inputs(driver: TestDriver, **inputs: Mapping[str, Any]) -> None:
     driver.settings = driver.settings.model_copy(update={"inputs": read_inputs(inputs)})
 
 
+def context_of(driver: TestDriver, bus: Bus | None = None) -> JobContext:
+    """Return what is needed to do something to the job.
+
+    Args:
+        driver: of the job.
+        bus: as another process opened it; the driver's own when left out.
+    """
+    return JobContext(driver.settings, driver.job.name, bus or driver.bus, FILES, driver.clock)
+
+
 def readers(driver: TestDriver) -> list[JobReader]:
     """Return what reads the committed epochs of each part, the first part's first."""
     return part_readers(driver.settings, driver.job.name, driver.clock)
@@ -209,18 +219,8 @@ def _set_back(
     choose: Callable[[JobState, JobReader], JobState],
     bus: Bus | None = None,
 ) -> JobState:
-    parts = readers(driver)
-    copier = None
-    if len(parts) == 1:
-        copier = open_copier(driver.settings, driver.job.name, driver.clock, FILES)
-    return reset_parts(
-        {reader.root: reader for reader in parts},
-        choose,
-        bus=bus or driver.bus,
-        files=FILES,
-        clock=driver.clock,
-        copier=copier,
-    )
+    parts, context = {reader.root: reader for reader in readers(driver)}, context_of(driver, bus)
+    return reset_parts(context, parts, choose, open_copier(context) if len(parts) == 1 else None)
 
 
 def reset(
@@ -248,21 +248,17 @@ def reset(
 
 def forget_streams(driver: TestDriver) -> None:
     """Let the state be as one of a version that did not know which streams it has read."""
-    reader = readers(driver)[0]
     rewind_job(
-        reader.root,
-        reader.job,
+        context_of(driver),
+        readers(driver)[0].root,
         lambda state: msgspec.structs.replace(state, identities={}),
-        bus=driver.bus,
-        files=FILES,
-        clock=driver.clock,
     )
 
 
 def accept_streams(driver: TestDriver, start: StartOffsets) -> dict[str, list[int]]:
     """Go on in streams that were created again, as ``headrace jobs accept-streams``."""
     found = {reader.root: reader for reader in readers(driver)}
-    return _accept_streams(found, start, bus=driver.bus, files=FILES, clock=driver.clock)
+    return _accept_streams(context_of(driver), found, start)
 
 
 def rewind(driver: TestDriver, epoch: int) -> JobState:
@@ -273,22 +269,19 @@ def rewind(driver: TestDriver, epoch: int) -> JobState:
     check_not_half(reader, epoch)
     catalog = reader.catalog(target)
     check_readable(target, catalog.inputs, driver.bus)
+    context = context_of(driver)
     return rewind_job(
+        context,
         reader.root,
-        reader.job,
         lambda state: state_at_epoch(state, target, driver.clock.new_id()),
-        bus=driver.bus,
-        files=FILES,
-        clock=driver.clock,
-        copier=open_copier(driver.settings, driver.job.name, driver.clock, FILES),
+        open_copier(context),
     )
 
 
 def rescale(driver: TestDriver, tasks: int, stage: str | None = None) -> JobState:
     """Give a job of one part that nobody drives another number of tasks."""
     parts = {driver.storage: readers(driver)[0].state()}
-    where = driver.settings, driver.job.name, driver.bus, FILES, driver.clock
-    stopped_job(parts, *where).ask(Rescale(tasks, stage or ""), 0)
+    stopped_job(context_of(driver), parts).ask(Rescale(tasks, stage or ""), 0)
     return readers(driver)[0].state()
 
 
@@ -299,7 +292,7 @@ def rescale_notice(driver: TestDriver, tasks: int) -> str | None:
 
 def remove(driver: TestDriver) -> list[Path]:
     """Delete the job; returns the folders that are gone."""
-    return remove_job(driver.settings, driver.job.name, driver.bus, FILES, driver.clock)
+    return remove_job(context_of(driver))
 
 
 def storages(driver: TestDriver) -> list[Path]:
@@ -320,7 +313,7 @@ def trash(driver: TestDriver) -> list[Path]:
 def begin_next_run(driver: TestDriver) -> JobState | None:
     """Begin the next run of a bounded job, as ``headrace run --bounded``; ``None``: one goes on."""
     driver.crash()
-    return begin_bounded_run(driver.settings, driver.job.name, driver.bus, FILES, driver.clock)
+    return begin_bounded_run(context_of(driver))
 
 
 def conclude_run(driver: TestDriver) -> None:
@@ -367,14 +360,14 @@ def savepoint_names(driver: TestDriver) -> list[str]:
 
 
 def _write(driver: TestDriver, name: str, cutting: FindCut) -> Savepoint:
-    writer = SavepointWriter(readers(driver), driver.bus, savepoints(driver), FILES, driver.clock)
+    writer = SavepointWriter(context_of(driver), readers(driver), savepoints(driver))
     return writer.write(cutting, name)[1]
 
 
 def save(driver: TestDriver, name: str = "s") -> Savepoint:
     """Make a savepoint of a job that nobody drives: whoever did has crashed."""
     driver.crash()
-    return _write(driver, name, cut_of_stopped(driver.bus, FILES, driver.clock))
+    return _write(driver, name, cut_of_stopped(context_of(driver)))
 
 
 def save_running(driver: TestDriver, name: str = "s", step: Callable[[], object] = int) -> None:
@@ -382,7 +375,8 @@ def save_running(driver: TestDriver, name: str = "s", step: Callable[[], object]
     parts, made = driver.parts, list[Savepoint]()
 
     def ask() -> None:
-        made.append(_write(driver, name, cut_of_driver(FILES, SystemClock(), 30.0)))
+        context = dataclasses.replace(context_of(driver), clock=SystemClock())
+        made.append(_write(driver, name, cut_of_driver(context, 30.0)))
 
     asking = threading.Thread(target=ask)
     asking.start()
@@ -400,8 +394,7 @@ def begin_from(driver: TestDriver, name: str = "s", job: str = "other", **change
     driver.crash()
     driver.job = dataclasses.replace(driver.job, name=job)
     with_settings(driver, "job", **changes)
-    graph = driver.job.build()
-    beginning = SavepointRestore(graph, driver.settings, driver.bus, FILES, driver.clock)
+    beginning = SavepointRestore(driver.job.build(), context_of(driver))
     beginning.begin(savepoints(driver) / name)
 
 
@@ -439,7 +432,7 @@ def merged(driver: TestDriver, run: str, output: str, by: MergeFunction = live_w
 
 def sends_keys_alike(driver: TestDriver, other: str) -> bool:
     """Say whether another job of the home sends each key to the partition that this one does."""
-    return partition_alike(driver.settings, driver.job.name, other, SystemClock())
+    return partition_alike(context_of(driver), other)
 
 
 def is_half_merged(driver: TestDriver, run: str) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.changes import context_of
 
 from headrace.control import client
 from headrace.coordinator import coordinator, epoch, epoch_placement
@@ -186,7 +187,7 @@ def hanging_lease() -> Iterator[None]:
 
 def wait_at_the_start(driver: TestDriver) -> Any:
     """Hold the lease of a driver that has no epoch to copy yet; returns what renews it."""
-    copier = open_copier(driver.settings, driver.job.name, driver.clock, Files(sync=False))
+    copier = open_copier(context_of(driver))
     assert copier is not None
     copier.begin(copier.restore_from_copy() + 1)
     return copier._renew

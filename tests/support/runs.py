@@ -32,6 +32,7 @@ from headrace.coordinator.driver_loop import JobControl
 from headrace.coordinator.driver_loop import run_epochs as _drive
 from headrace.coordinator.epoch_records import EpochSummary
 from headrace.coordinator.job_run import JobRun
+from headrace.coordinator.job_storage import JobContext
 from headrace.coordinator.leader_lease import MemberInfo, driver_of, read_members
 from headrace.standalone.running import Running
 from headrace.testing import TestDriver
@@ -144,7 +145,8 @@ def _ms(value: Any) -> int:
 def deployed(job: hr.Job, settings: Any) -> Any:
     """Go through the start of a run up to its first epoch, and return what would be run."""
     with FileBus(settings.bus_dir) as bus:
-        return JobRun(bus, settings, JobControl(), REAL_CLOCK, FILES).deployed(job)
+        context = JobContext(settings, job.name, bus, FILES, REAL_CLOCK)
+        return JobRun(context, JobControl()).deployed(job)
 
 
 class Epochs(list[EpochSummary]):

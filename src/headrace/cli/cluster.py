@@ -264,12 +264,12 @@ def _mark(
     """Set the mark in the manifests of a job that does not run."""
     from headrace.cli.jobs.access import show_notice
     from headrace.control.job_handle import stopped_job
-    from headrace.coordinator.job_storage import DriverLock
+    from headrace.coordinator.job_storage import DriverLock, JobContext
     from headrace.files import Files
 
     with DriverLock(next(iter(states)), job, clock), open_home_bus(settings) as bus:
-        handle = stopped_job(states, settings, job, bus, Files(), clock, show_notice)
-        return handle.drain(command, 0)
+        context = JobContext(settings, job, bus, Files(), clock)
+        return stopped_job(context, states, show_notice).drain(command, 0)
 
 
 def _await_empty(asked: list[_DrainRequest], wait_s: float, clock: Clock, *, quiet: bool) -> None:

@@ -16,9 +16,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
-from headrace.bus.bus import Bus
 from headrace.clock import Clock
-from headrace.config import Settings
 from headrace.control.job_status import JobStatus
 from headrace.control.live_job import LiveJob
 from headrace.coordinator.commands import (
@@ -33,6 +31,7 @@ from headrace.coordinator.commands import (
 from headrace.coordinator.deployment import open_copier
 from headrace.coordinator.drain import commit_drain
 from headrace.coordinator.inspection.job_reader import JobReader
+from headrace.coordinator.job_storage import JobContext
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.manifest_writer import (
     FencedManifestWriter,
@@ -261,8 +260,8 @@ class DriverHandle(JobHandle):
             UnavailableError: the job has not begun, or its driver does not answer.
         """
         live = self.live
-        saver = SavepointService(live.settings, live.job, live.bus, self.files, self.clock)
-        return saver.save_running(name, wait_s, self.ask_part)
+        context = JobContext(live.settings, live.job, live.bus, self.files, self.clock)
+        return SavepointService(context).save_running(name, wait_s, self.ask_part)
 
 
 @dataclass(frozen=True)
@@ -293,22 +292,14 @@ class StoppedHandle(JobHandle):
     """A job without a driver, whose ``DriverLock`` the caller holds; see ``stopped_job``.
 
     Args:
+        context: of the job.
         parts: states of its parts, by storage, the first part's first.
-        settings: with the durability that the job was last run with.
-        job: its name.
-        bus: outputs of the last epoch may have to be published first.
-        files: the file system.
-        clock: time and names.
         generation: under which all parts are opened.
         tell: takes a line when something is wrong although it goes on.
     """
 
+    context: JobContext
     parts: Mapping[Path, JobState]
-    settings: Settings
-    job: str
-    bus: Bus
-    files: Files
-    clock: Clock
     generation: JobGeneration
     tell: Callable[[str], None] = lambda line: None
 
@@ -319,29 +310,22 @@ class StoppedHandle(JobHandle):
     def ask_part(self, root: Path, command: Command[_Answer], wait_s: float) -> _Answer:
         """Open the part under the handle's generation, and run the command."""
         del wait_s
-        job, copier = self.parts[root].job, None
-        where = self.bus, self.files, self.clock
-        if root == next(iter(self.parts)):
-            copier = open_copier(self.settings, self.job, self.clock, self.files, self.tell)
-        with fenced_writer(root, job, *where, copier, self.generation) as (writer, publish):
-            part = StoppedPart(root, writer, publish, *where)
-            answer = command.run(part, Request.of(command, self.clock))
+        is_first = root == next(iter(self.parts))
+        copier = open_copier(self.context, self.tell) if is_first else None
+        with fenced_writer(self.context, root, copier, self.generation) as (writer, publish):
+            part = StoppedPart(self.context, root, writer, publish)
+            answer = command.run(part, Request.of(command, self.context.clock))
             assert answer is not None  # all can be done at once where no epoch follows
             return answer
 
 
 def stopped_job(
+    context: JobContext,
     parts: Mapping[Path, JobState],
-    settings: Settings,
-    job: str,
-    bus: Bus,
-    files: Files,
-    clock: Clock,
     tell: Callable[[str], None] = lambda line: None,
 ) -> StoppedHandle:
     """Return the handle of a job without a driver; arguments as of ``StoppedHandle``."""
-    generation = generation_of(next(iter(parts)), job, bus, files, clock)
-    return StoppedHandle(parts, settings, job, bus, files, clock, generation, tell)
+    return StoppedHandle(context, parts, generation_of(context, next(iter(parts))), tell)
 
 
 @dataclass(frozen=True)
@@ -349,20 +333,16 @@ class StoppedPart:
     """A part that no driver runs, opened under a generation; an ``OpenPart``.
 
     Args:
+        context: of the job.
         root: the part's storage.
         writer: that has begun.
         publish: brings out the outputs of the last epoch, unless that was done.
-        bus: the streams.
-        files: the file system.
-        clock: for when it was.
     """
 
+    context: JobContext
     root: Path
     writer: FencedManifestWriter
     publish: Callable[[], None]
-    bus: Bus
-    files: Files
-    clock: Clock
     is_paused: ClassVar[bool] = True
 
     @property
@@ -372,19 +352,20 @@ class StoppedPart:
 
     def rescale(self, tasks: int, stage: str | None) -> JobState:
         """Give it another number of tasks."""
-        commit_rescale(self.writer, tasks, stage, self.clock, self.publish)
+        commit_rescale(self.writer, tasks, stage, self.context.clock, self.publish)
         return self.writer.state
 
     def drain(self, command: Drain) -> str:
         """Mark a host, or take the mark away."""
-        return commit_drain(self.writer, command.named, self.clock, self.publish, undo=command.undo)
+        clock = self.context.clock
+        return commit_drain(self.writer, command.named, clock, self.publish, undo=command.undo)
 
     def cut(self) -> CutAnswer:
         """Publish all outputs of the last epoch, and return where they end."""
         self.publish()
-        state = self.writer.state
-        sends = JobReader(self.root, state.job, self.files, self.clock).catalog(state).sends
-        return CutAnswer(state.epoch, {name: self.bus.stream(name).ends() for name in sends})
+        state, context = self.writer.state, self.context
+        sends = JobReader(self.root, state.job, context.files, context.clock).catalog(state).sends
+        return CutAnswer(state.epoch, {name: context.bus.stream(name).ends() for name in sends})
 
     def restart(self, request: Request[RestartAnswer] | None) -> RestartAnswer | None:
         """Refuse: there is no process."""

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.bus.bus import Bus
 from headrace.bus.spec import Fence
 from headrace.clock import Clock
 from headrace.closeable import Closeable
@@ -26,7 +25,7 @@ from headrace.coordinator.commands import CutSavepoint, HoldAnswer, HoldForMerge
 from headrace.coordinator.deployment import open_copier
 from headrace.coordinator.driver_loop import JobControl
 from headrace.coordinator.inspection.job_reader import part_readers
-from headrace.coordinator.job_storage import DriverLock, job_storages
+from headrace.coordinator.job_storage import DriverLock, JobContext
 from headrace.coordinator.manifest_writer import fenced_writer, generation_of
 from headrace.coordinator.operations.paired_jobs import has_merge_marker
 from headrace.errors import InvalidInputError, NotOwnerError
@@ -205,24 +204,18 @@ class HoldResponder:
             self._thread.join()
 
 
-def request_hold(
-    settings: Settings, job: str, storage: Path, files: Files, clock: Clock, wait_s: float
-) -> None:
+def request_hold(context: JobContext, wait_s: float) -> None:
     """Let a running driver look at the lock of merges, which this process has.
 
     Args:
-        settings: with the durability that the job was last run with.
-        job: its name.
-        storage: of the job.
-        files: the file system.
-        clock: time and names.
+        context: of the job.
         wait_s: for the driver to answer.
 
     Raises:
         InvalidInputError: it does not see the lock, so it would not be still.
         UnavailableError: it does not answer.
     """
-    client = reachable(settings, job)
+    client = reachable(context.settings, context.job)
     if client is not None:
         try:
             client.do(Hold())
@@ -231,12 +224,13 @@ def request_hold(
         except InvalidInputError as error:
             if NOBODY_MERGES not in error.message:
                 raise
-            raise _unseen(job, client.place.host) from error
+            raise _unseen(context.job, client.place.host) from error
         else:
             return
-    answer = RequestChannel(storage, files, clock, HoldForMerge).ask(HoldForMerge(), wait_s)
+    channel = RequestChannel(context.storage, context.files, context.clock, HoldForMerge)
+    answer = channel.ask(HoldForMerge(), wait_s)
     if not answer.is_held:
-        raise _unseen(job, answer.host)
+        raise _unseen(context.job, answer.host)
 
 
 def _unseen(job: str, host: str) -> InvalidInputError:
@@ -248,27 +242,15 @@ def _unseen(job: str, host: str) -> InvalidInputError:
 
 
 @contextmanager
-def quiesced(
-    settings: Settings,
-    job: str,
-    other: str,
-    bus: Bus,
-    files: Files,
-    clock: Clock,
-    wait_s: float,
-) -> Iterator[Fence]:
+def quiesced(context: JobContext, other: str, wait_s: float) -> Iterator[Fence]:
     """Let a job have all of its outputs out, and send none, for a block.
 
     A running driver begins no epoch as long as this process holds the lock of merges, which ends
     with it: killed in the block, it leaves nothing behind.
 
     Args:
-        settings: with the durability that the job was last run with.
-        job: its name.
+        context: of the job.
         other: whose results come; told to those who ask why the job is still.
-        bus: the streams.
-        files: the file system.
-        clock: time and names.
         wait_s: for the epoch under way.
 
     Yields:
@@ -280,24 +262,24 @@ def quiesced(
         NotOwnerError: another process merges into it.
         UnavailableError: the driver does not answer.
     """
-    readers = part_readers(settings, job, clock)
-    with MergeLock(settings, job, other, clock):
+    job, clock = context.job, context.clock
+    readers = part_readers(context.settings, job, clock)
+    with MergeLock(context.settings, job, other, clock):
         try:
-            lock = DriverLock(job_storages(settings, job).storage, job, clock)
+            lock = DriverLock(context.storage, job, clock)
         except NotOwnerError:
-            request_hold(settings, job, job_storages(settings, job).storage, files, clock, wait_s)
+            request_hold(context, wait_s)
             for reader in readers:
-                channel = RequestChannel(reader.root, files, clock, CutSavepoint)
+                channel = RequestChannel(reader.root, context.files, clock, CutSavepoint)
                 channel.ask(CutSavepoint(still=True), wait_s)
             yield Fence(job, readers[0].log.newest_generation()[0])
             return
         with lock:
-            copier = open_copier(settings, job, clock, files)
+            copier = open_copier(context)
             fences = []
-            group = generation_of(readers[0].root, job, bus, files, clock)
+            group = generation_of(context, readers[0].root)
             for reader in readers:
-                where = (reader.root, reader.job, bus, files, clock)
-                with fenced_writer(*where, copier, group) as (writer, publish):
+                with fenced_writer(context, reader.root, copier, group) as (writer, publish):
                     publish()
                     fences.append(writer.fence)
             yield fences[0]

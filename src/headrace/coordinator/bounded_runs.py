@@ -17,15 +17,13 @@ from pathlib import Path
 import msgspec
 
 from headrace.bus.bus import Bus
-from headrace.bus.spec import Fence
 from headrace.clock import Clock, SystemClock
-from headrace.config import Settings
 from headrace.coordinator.catalog import load_catalog
 from headrace.coordinator.commit_log import FileCommitLog, load_state
 from headrace.coordinator.deployment import open_copier
-from headrace.coordinator.inspection.job_reader import JobReader, readers_of_other_parts
+from headrace.coordinator.inspection.job_reader import JobReader, part_readers
 from headrace.coordinator.job_parts import RUN, UNFINISHED
-from headrace.coordinator.job_storage import job_storages, newest_storage
+from headrace.coordinator.job_storage import JobContext
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.manifest_writer import take_fence
 from headrace.coordinator.operations.paired_jobs import check_no_merge
@@ -39,29 +37,27 @@ from headrace.sources.bounded_bus import BoundedInputBus, resolve_inputs, underl
 from headrace.sources.listing import load_listing, save_listing
 
 
-def bounded_bus(graph: JobGraph, bus: Bus, settings: Settings, files: Files, clock: Clock) -> Bus:
+def bounded_bus(graph: JobGraph, context: JobContext) -> Bus:
     """Return the bus as the run of a job is to have it, with what stands for its inputs.
 
     Call before the job is planned, and after its next run has begun, if it is to begin one.
 
     Args:
         graph: of the job.
-        bus: the streams.
-        settings: of the run.
-        files: the file system.
-        clock: for names.
+        context: of the job.
 
     Raises:
         InvalidInputError: an input cannot be what the settings say, or is another than that which
             the run began with.
     """
-    where = job_storages(settings, graph.name)
+    settings, bus, where = context.settings, context.bus, context.storages
     shared = where.copy or where.storage  # what the next host finds, should this one be lost
     if not settings.inputs and not load_listing(shared):
         return underlying_bus(bus)
     found = BoundedInputBus(underlying_bus(bus))
     has_state = _has_state(where.readable)
-    resolve_inputs(graph, found, settings, shared, files, clock, has_state=has_state)
+    names = context.files, context.clock
+    resolve_inputs(graph, found, settings, shared, *names, has_state=has_state)
     return found
 
 
@@ -73,11 +69,11 @@ def _has_state(root: Path) -> bool:
     return state is not None and bool(state.fingerprint)
 
 
-def share_bounded_inputs(bus: Bus, storages: Iterable[Path], files: Files, clock: Clock) -> None:
+def share_bounded_inputs(context: JobContext, storages: Iterable[Path]) -> None:
     """Let the slots of all parts find what stands for streams."""
-    if isinstance(bus, BoundedInputBus):
+    if isinstance(context.bus, BoundedInputBus):
         for storage in storages:
-            save_listing(storage, bus.sources, files, clock.new_id())
+            save_listing(storage, context.bus.sources, context.files, context.clock.new_id())
 
 
 CONCLUDED_FILE = "concluded"
@@ -88,12 +84,7 @@ Not its number: a run that is rewound ends once more, under another lineage.
 
 
 def begin_bounded_run(
-    settings: Settings,
-    job: str,
-    bus: Bus,
-    files: Files,
-    clock: Clock,
-    check: Callable[[], None] | None = None,
+    context: JobContext, check: Callable[[], None] | None = None
 ) -> JobState | None:
     """Begin the next run of a bounded job, if its last one is over.
 
@@ -101,11 +92,7 @@ def begin_bounded_run(
     holds the ``DriverLock``.
 
     Args:
-        settings: of the run; with ``job.replace_outputs`` the output streams start over.
-        job: its name.
-        bus: the streams.
-        files: the file system.
-        clock: time and names.
+        context: of the job; with ``job.replace_outputs`` the output streams start over.
         check: refuses a run that could not go on, before anything of the last one goes.
 
     Returns:
@@ -117,7 +104,8 @@ def begin_bounded_run(
         InvalidInputError: a sink has not confirmed the end of the last run, or a merge of its
             results was begun and is not complete; what ``check`` raises.
     """
-    readers = _readers(settings, job, clock)
+    settings, job, files, clock = context.settings, context.job, context.files, context.clock
+    readers = _readers(context)
     if readers is None:
         return None
     root = next(iter(readers))
@@ -125,14 +113,14 @@ def begin_bounded_run(
     if not _is_broken_off(root, files) and not _is_over(root, states, files):
         if settings.job.replace_outputs and not any(state.fingerprint for state in states):
             # A reset began the run, which has sent nothing.
-            _empty_outputs(readers, bus, _fenced(root, job, bus, files, clock), files)
+            _empty_outputs(context, readers)
         return None
     check_no_merge(settings, job, clock)
     if check is not None:
         check()
     number = max(state.run + state.ended for state in states)
     if settings.job.replace_outputs:
-        _empty_outputs(readers, bus, _fenced(root, job, bus, files, clock), files)
+        _empty_outputs(context, readers)
         fault("run.outputs_emptied")
 
     seen = {state.job: state.lineage for state in states}
@@ -146,8 +134,7 @@ def begin_bounded_run(
             )
         return msgspec.structs.replace(without_state(state, {}, clock.new_id()), run=number)
 
-    copier = open_copier(settings, job, clock, files)
-    return reset_parts(readers, fresh, bus=bus, files=files, clock=clock, copier=copier, what=RUN)
+    return reset_parts(context, readers, fresh, open_copier(context), RUN)
 
 
 def conclude_bounded_run(root: Path, state: JobState, files: Files, clock: Clock) -> None:
@@ -157,14 +144,11 @@ def conclude_bounded_run(root: Path, state: JobState, files: Files, clock: Clock
         files.replace(root / CONCLUDED_FILE, state.lineage.encode(), clock.new_id())
 
 
-def _readers(settings: Settings, job: str, clock: Clock) -> dict[Path, JobReader] | None:
-    newest = newest_storage(settings, job)
-    if not any((newest / "manifests").glob("[0-9]*.json")):
+def _readers(context: JobContext) -> dict[Path, JobReader] | None:
+    if not any((context.newest / "manifests").glob("[0-9]*.json")):
         return None
-    files = Files(sync=False)
-    others = readers_of_other_parts(settings, job, clock)
-    first = JobReader(newest, job, files, clock)
-    return {job_storages(settings, job).storage: first} | {one.root: one for one in others}
+    first, *others = part_readers(context.settings, context.job, context.clock)
+    return {context.storage: first} | {one.root: one for one in others}
 
 
 def _is_broken_off(root: Path, files: Files) -> bool:
@@ -181,8 +165,11 @@ def _concluded(root: Path, files: Files) -> str:
     return files.read(path).decode() if path.exists() else ""
 
 
-def _empty_outputs(readers: Mapping[Path, JobReader], bus: Bus, fence: Fence, files: Files) -> None:
+def _empty_outputs(context: JobContext, readers: Mapping[Path, JobReader]) -> None:
     """Drop the rows of all streams that the job sends to."""
+    bus, files = context.bus, context.files
+    log = FileCommitLog(next(iter(readers)), files, context.clock)
+    fence = take_fence(log, context.job, bus, context.clock)
     catalogs = [load_catalog(root, NEWEST_EPOCH, files) for root in readers]
     names = {name for one in catalogs if one is not None for name in one.outputs}
     for name in sorted(names & set(bus.names())):
@@ -190,7 +177,3 @@ def _empty_outputs(readers: Mapping[Path, JobReader], bus: Bus, fence: Fence, fi
         for partition, end in enumerate(stream.ends()):
             fault("run.empty_due")
             stream.trim(partition, end, fence=fence)
-
-
-def _fenced(root: Path, job: str, bus: Bus, files: Files, clock: Clock) -> Fence:
-    return take_fence(FileCommitLog(root, files, clock), job, bus, clock)

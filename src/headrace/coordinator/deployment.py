@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -31,7 +31,13 @@ from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.epoch import Runner
 from headrace.coordinator.epoch_records import EpochLimits
 from headrace.coordinator.job_parts import check_deployable, part_folders
-from headrace.coordinator.job_storage import STORAGES, JobStorage, check_job_name, job_storages
+from headrace.coordinator.job_storage import (
+    STORAGES,
+    JobContext,
+    JobStorage,
+    check_job_name,
+    job_storages,
+)
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.manifest_writer import JobGeneration
 from headrace.coordinator.placement import PlacementRules
@@ -274,10 +280,7 @@ def _stored_state(root: Path) -> JobState | None:
 
 def deploy(
     graph: JobGraph,
-    bus: Bus,
-    settings: Settings,
-    clock: Clock,
-    files: Files,
+    context: JobContext,
     module: str = "",
     tables: Mapping[str, LoadedFile] | None = None,
 ) -> tuple[Deployment, ...]:
@@ -285,10 +288,7 @@ def deploy(
 
     Args:
         graph: of the job.
-        bus: inputs and outputs.
-        settings: of the run.
-        clock: where time comes from.
-        files: the file system.
+        context: of the job.
         module: the user's module, which is shipped by value.
         tables: the files of broadcast stores; they are read when left out.
 
@@ -297,44 +297,39 @@ def deploy(
     """
     if tables is None:
         tables = load_table_files(graph)
+    settings, bus, files, clock = context.settings, context.bus, context.files, context.clock
     parts = split_parts(make_plan(graph, bus, settings, files=tables))
     check_deployable(parts, settings, files, clock)
-    folder = job_storages(settings, parts[0].job).storage.parent
     names = [one.job for one in parts]
-    group = JobGeneration(parts[0].job, folder, bus, files, clock, names)
+    group = JobGeneration(parts[0].job, context.storage.parent, bus, files, clock, names)
     deployments = []
     for one in parts:
-        root = job_storages(settings, one.job).storage
+        part = replace(context, job=one.job)
+        root = part.storage
         storage = JobStorage(root, FencedFiles(files, root))
         inputs = frozenset(b.pattern or b.operator for s in one.stages for b in s.inputs)
         planner = JobPlanner(graph, bus, settings, tables, storage, clock, module, one.part, inputs)
         digest = planner.save(one)
         store_table_files(tables.values(), storage, clock.new_id())
-        copier = open_copier(settings, one.job, clock, files)
+        copier = open_copier(part)
         deployments.append(Deployment(one, digest, storage, copier, planner, group))
     return tuple(deployments)
 
 
 def open_copier(
-    settings: Settings,
-    job: str,
-    clock: Clock,
-    files: Files,
-    tell: Callable[[str], None] = lambda line: None,
+    context: JobContext, tell: Callable[[str], None] = lambda line: None
 ) -> BackupCopier | None:
     """Return what keeps the copy of a job's storage up; ``None`` where there is none.
 
     Args:
-        settings: of the run.
-        job: its name.
-        clock: where time comes from.
-        files: the file system.
+        context: of the job, or of a part of it.
         tell: called with a line when job_dir goes away and when it is back.
 
     Raises:
         InvalidInputError: epochs are about to commit to job_dir, which is behind a storage here.
     """
-    where = job_storages(settings, job)
+    settings, job, files, clock = context.settings, context.job, context.files, context.clock
+    where = context.storages
     if where.copy is None:
         _check_left(settings.state_dir / STORAGES / job, where.storage, files, clock)
         return None

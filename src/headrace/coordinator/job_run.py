@@ -10,13 +10,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from headrace.bus.bus import Bus
-from headrace.clock import Clock, SystemClock
+from headrace.clock import SystemClock
 from headrace.config import Settings
 from headrace.coordinator.backup import BackupCopier
 from headrace.coordinator.bounded_runs import (
@@ -38,7 +37,7 @@ from headrace.coordinator.driver_loop import (
 from headrace.coordinator.epoch import Runner
 from headrace.coordinator.epoch_records import EpochSummary
 from headrace.coordinator.job_group import JobGroup, drive_parts
-from headrace.coordinator.job_storage import job_storages
+from headrace.coordinator.job_storage import JobContext, job_storages
 from headrace.coordinator.leader_lease import LeaderLease
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.plan_files import forget_secrets
@@ -175,20 +174,14 @@ class JobRun:
     """One run of a job by this process.
 
     Args:
-        bus: inputs and outputs; once the job is deployed, with what stands for inputs.
-        settings: of the run.
+        context: of the job; once it is deployed, its bus has what stands for inputs.
         control: stops and finishes it.
-        clock: where time comes from.
-        files: the file system.
         listeners: of the run.
         takes_over: drive the job although another host has its lease.
     """
 
-    bus: Bus
-    settings: Settings
+    context: JobContext
     control: JobControl
-    clock: Clock
-    files: Files
     listeners: RunListeners = field(default_factory=RunListeners)
     takes_over: bool = False
 
@@ -204,8 +197,9 @@ class JobRun:
             NotOwnerError: another host drives it.
             InvalidInputError: the job or its settings are at fault.
         """
-        graph = with_dataframes(job.build(), self.bus, self.settings)
-        clock, files = self.clock, self.files
+        context, where = self.context, self.context.storages
+        settings, bus = context.settings, context.bus
+        graph = with_dataframes(job.build(), bus, settings)
         frames = [one.name for one in graph.operators if isinstance(one, Input) and one.frame]
         if ready is None and frames:
             raise InvalidInputError(
@@ -213,30 +207,27 @@ class JobRun:
                 "Spark; run it with headrace run, and a master such as local[2]",
                 job=job.name,
             )
-        where = job_storages(self.settings, graph.name)
-        if (
-            where.copy is None and not self.takes_over
-        ):  # a driver that has a copy looks there itself
-            LeaderLease(where.storage, graph.name, "", files, clock).refuse_others()
-        if self.settings.job.bounded:
-            check = partial(check_inputs, graph, underlying_bus(self.bus), self.settings)
-            begun = begin_bounded_run(self.settings, graph.name, self.bus, files, clock, check)
+        if where.copy is None and not self.takes_over:  # a driver with a copy looks there itself
+            lease = LeaderLease(where.storage, context.job, "", context.files, context.clock)
+            lease.refuse_others()
+        if settings.job.bounded:
+            check = partial(check_inputs, graph, underlying_bus(bus), settings)
+            begun = begin_bounded_run(context, check)
             if begun is not None:
                 self.listeners.notice(f"{graph.name}: run {begun.run} begins, without state")
         if ready is not None:
             ready()
-        self.bus = bounded_bus(graph, self.bus, self.settings, files, clock)
-        module = job.function.__module__
-        deployed = deploy(graph, self.bus, self.settings, clock, files, module)
-        leave_dataframes(graph, deployed, self.settings)
-        share_bounded_inputs(self.bus, (one.storage.root for one in deployed), files, clock)
+        self.context = context = replace(context, bus=bounded_bus(graph, context))
+        deployed = deploy(graph, context, job.function.__module__)
+        leave_dataframes(graph, deployed, settings)
+        share_bounded_inputs(context, (one.storage.root for one in deployed))
         return deployed
 
     @property
     def retry(self) -> RetryPolicy:
         """How the run meets what comes back by itself."""
-        limit_s = self.settings.state.disk_wait_s
-        return RetryPolicy(self.clock, self.control.stop, limit_s, self.listeners.notice)
+        limit_s = self.context.settings.state.disk_wait_s
+        return RetryPolicy(self.context.clock, self.control.stop, limit_s, self.listeners.notice)
 
     def run(self, deployed: Sequence[Deployment], engine: Engine) -> RunResult:
         """Run a deployed job until it ends, is asked to stop, or fails.
@@ -271,7 +262,7 @@ class JobRun:
         state = JobGroup(parts).state
         with suppress(NotOwnerError):  # a command has come first, and this run is not its concern
             first = deployed[0].storage
-            conclude_bounded_run(first.root, state, first.files, self.clock)
+            conclude_bounded_run(first.root, state, first.files, self.context.clock)
         interrupted = self.control.stop.is_set() and not state.ended
         return RunResult(state, tally.epochs, tally.rows, interrupted)
 
@@ -279,12 +270,13 @@ class JobRun:
         self, held: ExitStack, one: Deployment, engine: Engine, share: tuple[int, int]
     ) -> Coordinator:
         """Return the driver of a part, watched over as long as the stack is open."""
-        root, limit_s = one.storage.root, self.settings.state.recovery_timeout_s
+        root, context = one.storage.root, self.context
         if one.copier is not None:
             one.copier.takes_over = self.takes_over
         runner = engine.runner(one, share)
-        part = one.coordinator(runner, self.bus, self.clock, self.settings)
-        watch = RecoveryWatch(root, self.files, self.clock, limit_s)
+        part = one.coordinator(runner, context.bus, context.clock, context.settings)
+        limit_s = context.settings.state.recovery_timeout_s
+        watch = RecoveryWatch(root, context.files, context.clock, limit_s)
         held.enter_context(_backing_up(one.copier, part, self.listeners.notice))
         held.enter_context(_stopping(self.control, part, runner, root))
         held.enter_context(watching(watch, self.listeners.recovery, runner.fail))
@@ -294,7 +286,7 @@ class JobRun:
         """Start the driver of a part; False when it was asked to stop first."""
         has_begun = start_driver(part, self.retry)
         if has_begun:
-            _check_end(part, self.settings)
+            _check_end(part, self.context.settings)
         return has_begun
 
 

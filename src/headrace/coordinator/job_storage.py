@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from headrace.bus.bus import Bus
 from headrace.clock import Clock, Deadline, SystemClock
 from headrace.config import Settings
 from headrace.config.sections import Durability
@@ -316,3 +317,37 @@ def job_storages(settings: Settings, job: str) -> JobStorages:
     if not Durability.parse(settings.state.durability).is_backup:
         return JobStorages(shared, None)
     return JobStorages(settings.state_dir / STORAGES / job, shared)
+
+
+@dataclass(frozen=True)
+class JobContext:
+    """A job, and what is needed to do something to it.
+
+    Args:
+        settings: of the run, or with the durability that the job was last run with.
+        job: its name.
+        bus: its inputs and outputs.
+        files: the file system.
+        clock: time and names.
+    """
+
+    settings: Settings
+    job: str
+    bus: Bus
+    files: Files
+    clock: Clock
+
+    @property
+    def storages(self) -> JobStorages:
+        """Where the files of the job are."""
+        return job_storages(self.settings, self.job)
+
+    @property
+    def storage(self) -> Path:
+        """Where its epochs commit."""
+        return self.storages.storage
+
+    @property
+    def newest(self) -> Path:
+        """The folder with its newest epoch, whatever it was run with."""
+        return newest_storage(self.settings, self.job)

@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Protocol
 
 from headrace.clock import Clock, Deadline
-from headrace.config import Settings
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.driver_loop import JobControl
 from headrace.coordinator.job_events import JobEvent, JobEventFile
-from headrace.coordinator.job_storage import job_storages
+from headrace.coordinator.job_storage import JobContext
 from headrace.coordinator.leader_lease import LeaderLease, LeaseHolder
 from headrace.coordinator.manifest_writer import holder_text
 from headrace.coordinator.worker_host import host_identity
@@ -167,21 +166,17 @@ def _process(holder: Mapping[str, str | int]) -> tuple[object, object]:
     return holder.get("process"), holder.get("host")
 
 
-def keep_own_job(
-    settings: Settings, job: str, control: JobControl, clock: Clock, files: Files
-) -> AbstractContextManager[None]:
+def keep_own_job(context: JobContext, control: JobControl) -> AbstractContextManager[None]:
     """Keep a job that this process drives alone; a copy in job_dir has a lease of its own.
 
     Args:
-        settings: of the run.
-        job: its name.
+        context: of the job.
         control: stopped when the job is lost.
-        clock: for names.
-        files: the file system.
     """
-    where, lease = job_storages(settings, job), None
+    job, files, clock = context.job, context.files, context.clock
+    where, lease = context.storages, None
     if where.copy is None:
-        host = host_identity(settings.state_dir, clock, files)
+        host = host_identity(context.settings.state_dir, clock, files)
         lease = LeaderLease(where.storage, job, host, files, clock)
     return keep_leadership(lease, where.storage, job, control, clock, files)
 

@@ -25,6 +25,7 @@ from headrace.coordinator.commit_log import (
     load_state,
     newest_base,
 )
+from headrace.coordinator.job_storage import JobContext
 from headrace.coordinator.manifest import (
     FORMAT,
     JobState,
@@ -335,17 +336,14 @@ class FencedManifestWriter:
         return self._log.epochs()[-1] == self.state.epoch
 
 
-def generation_of(root: Path, job: str, bus: Bus, files: Files, clock: Clock) -> JobGeneration:
+def generation_of(context: JobContext, root: Path) -> JobGeneration:
     """Return the generation that a command is to take, once, for all that it does to a job.
 
     Args:
+        context: of the job.
         root: the storage of any part.
-        job: the name of that part.
-        bus: the streams.
-        files: the file system.
-        clock: time and names.
     """
-    return JobGeneration(job_of(job), root.parent, bus, files, clock)
+    return JobGeneration(context.job, root.parent, context.bus, context.files, context.clock)
 
 
 def take_fence(
@@ -366,7 +364,8 @@ def take_fence(
     Raises:
         NotOwnerError: a newer generation has begun meanwhile.
     """
-    group = group or generation_of(log.files.root, job, bus, log.files.beneath, clock)
+    folder, files = log.files.root.parent, log.files.beneath
+    group = group or JobGeneration(job_of(job), folder, bus, files, clock)
     fence = Fence(job, group.take(job, log))
     bus.fence(fence)
     return fence
@@ -374,25 +373,19 @@ def take_fence(
 
 @contextmanager
 def fenced_writer(
+    context: JobContext,
     root: Path,
-    job: str,
-    bus: Bus,
-    files: Files,
-    clock: Clock,
     copier: BackupCopier | None,
     group: JobGeneration | None = None,
 ) -> Iterator[tuple[FencedManifestWriter, Callable[[], None]]]:
-    """Take a generation of a job for a block; the caller holds its ``DriverLock``.
+    """Take a generation of a part of a job for a block; the caller holds the ``DriverLock``.
 
     When the block has ended the copy in job_dir follows, where there is one, so that the loss
     of this host takes nothing of it back; then the lease is released.
 
     Args:
-        root: the job's storage.
-        job: its name.
-        bus: where outputs go.
-        files: the file system.
-        clock: time and names.
+        context: of the job.
+        root: the part's storage, which has its name.
         copier: where epochs commit to this host's disk.
         group: of all parts that the caller takes; by default the generation is one of its own.
 
@@ -406,8 +399,10 @@ def fenced_writer(
         NotOwnerError: a driver elsewhere runs the job.
         RecoveryStalledError: job_dir hangs; what the block did stands.
     """
-    group = group or generation_of(root, job, bus, files, clock)
-    writer = FencedManifestWriter(job, FileCommitLog(root, files, clock), bus, clock, copier, group)
+    group = group or generation_of(context, root)
+    job, bus, clock = root.name, context.bus, context.clock
+    log = FileCommitLog(root, context.files, clock)
+    writer = FencedManifestWriter(job, log, bus, clock, copier, group)
     if not writer.begin():
         raise InvalidInputError(f"job {job!r} has not committed an epoch yet; run it", job=job)
 

@@ -21,7 +21,7 @@ from headrace.coordinator.epoch_clock import driver_clock
 from headrace.coordinator.epoch_records import EpochSummary
 from headrace.coordinator.job_group import JobGroup
 from headrace.coordinator.job_run import JobRun, OnEpoch, RunListeners, RunResult, disk_errors_named
-from headrace.coordinator.job_storage import DriverLock, job_storages
+from headrace.coordinator.job_storage import DriverLock, JobContext
 from headrace.coordinator.leadership import hold_leader_lock, keep_own_job
 from headrace.coordinator.recovery import Recovery
 from headrace.coordinator.worker_host import worker_settings
@@ -78,11 +78,11 @@ def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
     clock = clock or driver_clock(settings)
     bus = bus or open_bus(settings.bus_dir, BusOptions.of(settings.bus), clock=clock)
     listeners = RunListeners(on_start, on_parts, on_epoch, on_notice, on_recovery)
-    files = Files()
-    course = JobRun(bus, settings, control, clock, files, listeners, takes_over)
-    root = job_storages(settings, job.name).storage
+    context = JobContext(settings, job.name, bus, Files(), clock)
+    course = JobRun(context, control, listeners, takes_over)
+    root = context.storage
     lock = hold_leader_lock(
-        DriverLock, root, job.name, clock, files, listeners.notice, takes_over=takes_over
+        DriverLock, root, job.name, clock, context.files, listeners.notice, takes_over=takes_over
     )
     if settings.spark.loop == "query":
         listeners.notice(
@@ -95,17 +95,14 @@ def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
         if not dataframe_inputs(graph):
             deployed = course.deployed(job)
             session = _session(settings, job.name, root, slots_only=True)
-            with keep_own_job(settings, job.name, control, clock, files):
+            with keep_own_job(context, control):
                 return SparkEngine(session, course).run(deployed, releases=stays)
         _check_durability(graph, settings)
         session = _session(settings, job.name, root)
         feeds = DataFrameFeeds(session, graph, bus, settings, root)
         feeds.make()
         deployed = course.deployed(job, feeds.fill)
-        with (
-            keep_own_job(settings, job.name, control, clock, files),
-            feeds.running(control, deployed),
-        ):
+        with keep_own_job(context, control), feeds.running(control, deployed):
             return SparkEngine(session, course).run(deployed, releases=stays)
 
 
@@ -143,7 +140,7 @@ class SparkEngine:
 
     def runner(self, one: Deployment, share: tuple[int, int]) -> SparkRunner:
         """Return the runner of a part."""
-        settings = self.course.settings
+        settings = self.course.context.settings
         made = SparkRunner(
             self.session.sparkContext,
             worker_settings(one.plan.job, one.storage.root, settings),
@@ -158,11 +155,11 @@ class SparkEngine:
 
     def drive(self, part: Coordinator, on_epoch: OnEpoch, retry: RetryPolicy) -> None:
         """Advance a started part until it ends or is stopped."""
-        course, settings = self.course, self.course.settings
+        course, settings = self.course, self.course.context.settings
         run_epochs(
             part,
-            course.bus,
-            course.clock,
+            course.context.bus,
+            course.context.clock,
             course.control,
             on_epoch,
             interval_ms=settings.epoch.interval_ms,

@@ -11,19 +11,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
-from headrace.bus.bus import Bus
-from headrace.clock import Clock
-from headrace.config import Settings
 from headrace.control.driver_watch import DriverObservers
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.deployment import Deployment
 from headrace.coordinator.driver_loop import DroppedError, JobControl, RetryPolicy, run_epochs
 from headrace.coordinator.epoch import MisplacedError
 from headrace.coordinator.job_run import JobRun, OnEpoch, RunListeners, RunResult
+from headrace.coordinator.job_storage import JobContext
 from headrace.coordinator.leadership import keep_own_job
 from headrace.coordinator.placement import Slot
 from headrace.errors import HeadraceError, UnavailableError
-from headrace.files import Files
 from headrace.graph.builder import Job
 from headrace.runtime.orders import SlotOrder, SlotReport
 from headrace.standalone.group import Member, MemberLostError, ProcessGroup
@@ -207,11 +204,11 @@ class GroupEngine:
 
     def drive(self, part: Coordinator, on_epoch: OnEpoch, retry: RetryPolicy) -> None:
         """Advance a started part until it has ended or is asked to stop."""
-        course, epoch = self.course, self.course.settings.epoch
+        course, epoch = self.course, self.course.context.settings.epoch
         run_epochs(
             part,
-            course.bus,
-            course.clock,
+            course.context.bus,
+            course.context.clock,
             course.control,
             on_epoch,
             interval_ms=epoch.interval_ms,
@@ -226,21 +223,15 @@ class DriverContext:
 
     Args:
         job: made by ``headrace.job``.
-        settings: of this process.
-        bus: inputs and outputs.
+        context: of the job in this process.
         control: what stops and finishes the run.
         listeners: of the run.
-        clock: where time comes from.
-        files: the file system.
     """
 
     job: Job
-    settings: Settings
-    bus: Bus
+    context: JobContext
     control: JobControl
     listeners: RunListeners
-    clock: Clock
-    files: Files
 
     def engine(self, group: ProcessGroup, control: JobControl | None = None) -> GroupEngine:
         """Return what runs the job's slots on a group.
@@ -253,7 +244,7 @@ class DriverContext:
 
     def course(self, control: JobControl) -> JobRun:
         """Return the course of a run that is stopped by this control."""
-        return JobRun(self.bus, self.settings, control, self.clock, self.files, self.listeners)
+        return JobRun(self.context, control, self.listeners)
 
     def run(self, engine: GroupEngine, *, is_alone: bool) -> RunResult:
         """Drive the job, whose lock this process holds, until it ends, stops or fails.
@@ -267,15 +258,15 @@ class DriverContext:
         """
         course = engine.course
         # What is asked of the driver is asked of the process: one that stops leaves a shared job.
+        settings, bus, clock = self.context.settings, self.context.bus, self.context.clock
         watched = DriverObservers(
-            self.job.name, self.settings, self.control, self.bus, self.clock, course.listeners
+            self.context.job, settings, self.control, bus, clock, course.listeners
         )
         with closing(watched):
             course = replace(course, listeners=watched.listeners)
             deployed = course.deployed(self.job)
             kept: AbstractContextManager[None] = nullcontext()
             if is_alone:
-                name, control = self.job.name, course.control
-                kept = keep_own_job(self.settings, name, control, self.clock, self.files)
+                kept = keep_own_job(self.context, course.control)
             with kept:
                 return course.run(deployed, replace(engine, course=course))

@@ -23,6 +23,7 @@ from headrace.coordinator.job_group import JobGroup
 from headrace.coordinator.job_run import RunListeners, RunResult, disk_errors_named
 from headrace.coordinator.job_storage import (
     DriverLock,
+    JobContext,
     check_job_name,
     job_storages,
     newest_storage,
@@ -131,8 +132,8 @@ class Running:
             opened = open_bus(settings.bus_dir, BusOptions.of(settings.bus), clock=self._clock)
             bus = held.enter_context(opened)
         listeners = replace(self._listeners, on_parts=self._begun)
-        control, clock, files = self._control, self._clock, self._files
-        return DriverContext(self._job, settings, bus, control, listeners, clock, files)
+        context = JobContext(settings, self.job, bus, self._files, self._clock)
+        return DriverContext(self._job, context, self._control, listeners)
 
     def _begun(self, parts: JobGroup) -> None:
         self._parts, self._is_following = parts, False

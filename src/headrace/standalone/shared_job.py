@@ -21,7 +21,7 @@ from headrace.coordinator.commit_log import FileCommitLog, load_state
 from headrace.coordinator.driver_loop import DroppedError, JobControl
 from headrace.coordinator.epoch_records import EpochSummary
 from headrace.coordinator.job_run import RunResult
-from headrace.coordinator.job_storage import DriverLock, job_storages
+from headrace.coordinator.job_storage import DriverLock
 from headrace.coordinator.leader_lease import read_members
 from headrace.coordinator.leadership import LeaseKeeper
 from headrace.coordinator.worker_host import host_identity
@@ -180,14 +180,14 @@ class SharedJobProcess:
         self, driving: DriverContext, local: LocalSlots, count: int, on_role: Callable[[bool], None]
     ) -> None:
         self._driving, self._local, self._count, self._on_role = driving, local, count, on_role
-        settings, name = driving.settings, driving.job.name
-        self._storage = job_storages(settings, name).storage
+        context, settings = driving.context, driving.context.settings
+        self._storage = context.storage
         self._lease_s = settings.standalone.lease_s
-        self._host = host_identity(settings.state_dir, driving.clock, driving.files)
+        self._host = host_identity(settings.state_dir, context.clock, context.files)
         fast = Files(sync=False)  # a lease is for those who live, and need not survive power cuts
         self._storage.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._candidate = Candidate(
-            self._storage, name, self._host, self._lease_s, fast, driving.clock
+            self._storage, context.job, self._host, self._lease_s, fast, context.clock
         )
         self._epochs = self._rows = self._failures = 0
 
@@ -198,7 +198,7 @@ class SharedJobProcess:
             NotOwnerError: a driver that takes nobody in has the job.
             HeadraceError: what the job failed with while this process drove it.
         """
-        control = self._driving.control
+        control, context = self._driving.control, self._driving.context
         retry = self._driving.course(control).retry
         while not control.stop.is_set():
             looked = retry.retry_while_blocked(self._look)
@@ -206,7 +206,7 @@ class SharedJobProcess:
                 break
             move, found = looked
             if move is ElectionStep.GIVE_UP:
-                DriverLock(self._storage, self._driving.job.name, self._driving.clock).release()
+                DriverLock(self._storage, context.job, context.clock).release()
             if found is not None:
                 lock, frozen = found
                 with lock:
@@ -231,8 +231,8 @@ class SharedJobProcess:
         """Return how the run ended for this process, with all that it drove."""
         state = None if result is None else result.state
         if state is None:
-            log = FileCommitLog(self._storage, self._driving.files, self._driving.clock)
-            state = load_state(log)
+            context = self._driving.context
+            state = load_state(FileCommitLog(self._storage, context.files, context.clock))
         if state is None:
             raise DroppedError("asked to stop before there was a job", job=self._driving.job.name)
         interrupted = self._driving.control.stop.is_set() and not state.ended
@@ -268,7 +268,7 @@ class SharedJobProcess:
             engine.fail(lost)
             control.stop.set()
 
-        log = FileCommitLog(self._storage, Files(sync=False), driving.clock)
+        log = FileCommitLog(self._storage, Files(sync=False), driving.context.clock)
         every_s, lease = self._lease_s / RENEWALS, self._candidate.lease
         keeper = LeaseKeeper(lease, log, driving.job.name, give_up, every_s, yields=True)
         self._on_role(True)
@@ -311,18 +311,18 @@ class SharedJobProcess:
         return self._driving.run(replace(engine, course=course), is_alone=False)
 
     def _group(self, frozen: str) -> ProcessGroup:
-        driving = self._driving
+        context = self._driving.context
         membership = Membership(self._lease_s)
         group = ProcessGroup(
-            self._local, self._count, self._host, driving.job.name, membership, driving.clock
+            self._local, self._count, self._host, context.job, membership, context.clock
         )
         before = {one.host_id for one in read_members(self._storage)}
         group.expect(before - {frozen})
         return group
 
     def _open(self, group: ProcessGroup) -> None:
-        host, notice = self._driving.settings.standalone.host, self._driving.listeners.notice
-        group.open(self._storage, host, Files(sync=False), notice)
+        settings, notice = self._driving.context.settings, self._driving.listeners.notice
+        group.open(self._storage, settings.standalone.host, Files(sync=False), notice)
 
 
 @contextmanager

@@ -33,7 +33,7 @@ from headrace.coordinator.epoch import MisplacedError
 from headrace.coordinator.epoch_clock import accept_clock
 from headrace.coordinator.epoch_records import EpochSummary
 from headrace.coordinator.job_parts import part_folders
-from headrace.coordinator.job_storage import job_storages
+from headrace.coordinator.job_storage import JobContext, job_storages
 from headrace.coordinator.operations.recording_archive import ArchiveReader, Recording
 from headrace.coordinator.placement import Slot
 from headrace.coordinator.worker_host import open_host
@@ -317,7 +317,7 @@ class TestDriver(CommittedView, Closeable):
             try:
                 driver._replay = replay
                 driver.clock.advance(replay.recording.plan.time_ms - driver.clock.now_ms())
-                replay.load(archive, driver.bus, driver.settings, driver.clock, driver._files)
+                replay.load(archive, driver._context)
             except BaseException:
                 driver.close()
                 raise
@@ -336,10 +336,10 @@ class TestDriver(CommittedView, Closeable):
         """
         if self._replay is None:
             graph = self.job.build()
-            self.bus = bounded_bus(graph, self.bus, self.settings, self._files, self.clock)
+            self.bus = bounded_bus(graph, self._context)
         deployed = self._deployed()
         storages = (one.storage.root for one in deployed)
-        share_bounded_inputs(self.bus, storages, self._files, self.clock)
+        share_bounded_inputs(self._context, storages)
         self.copier = deployed[0].copier
         self._let_go()
         started = []
@@ -358,8 +358,12 @@ class TestDriver(CommittedView, Closeable):
         return started[0]
 
     def _deployed(self) -> Sequence[Deployment]:
-        parts = (self.job.build(), self.bus, self.settings, self.clock, self._files)
-        return deploy(*parts) if self._replay is None else self._replay.deployed(*parts)
+        graph, context = self.job.build(), self._context
+        return deploy(graph, context) if not self._replay else self._replay.deployed(graph, context)
+
+    @property
+    def _context(self) -> JobContext:
+        return JobContext(self.settings, self.job.name, self.bus, self._files, self.clock)
 
     def _let_go(self) -> None:
         for coordinator in self._parts:

@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.bus.bus import Bus
 from headrace.bus.memory import MemoryBus
-from headrace.clock import Clock
-from headrace.config import JobSettings, Settings
+from headrace.config import JobSettings
 from headrace.coordinator.bindings import LoadedFile, broadcast_specs
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.deployment import Deployment, deploy
-from headrace.coordinator.job_storage import JobStorage
+from headrace.coordinator.job_storage import JobContext, JobStorage
 from headrace.coordinator.operations.recorder import (
     KEPT_SETTINGS,
     check_names,
@@ -24,7 +22,6 @@ from headrace.coordinator.operations.recorder import (
 )
 from headrace.coordinator.operations.recording_archive import ArchiveReader, Recording
 from headrace.errors import CorruptDataError, InvalidInputError
-from headrace.files import Files
 from headrace.graph.builder import Job
 from headrace.graph.operators import JobGraph
 from headrace.plan.stages import job_of
@@ -79,27 +76,23 @@ class Replay:
             file=self._origin,
         )
 
-    def load(
-        self, archive: ArchiveReader, bus: Bus, settings: Settings, clock: Clock, files: Files
-    ) -> None:
+    def load(self, archive: ArchiveReader, context: JobContext) -> None:
         """Put rows and state where the driver works.
 
         Raises:
             CorruptDataError: a member of the archive is damaged.
         """
-        assert isinstance(bus, MemoryBus)
-        restore_recorded_streams(archive, bus)
-        storage = JobStorage(settings.jobs_dir / self.recording.job, files)
-        restore_state(archive, storage, FileCommitLog(storage.root, files, clock))
+        assert isinstance(context.bus, MemoryBus)
+        restore_recorded_streams(archive, context.bus)
+        storage = JobStorage(context.settings.jobs_dir / self.recording.job, context.files)
+        restore_state(archive, storage, FileCommitLog(storage.root, context.files, context.clock))
         self._tables = restored_files(archive)
 
-    def deployed(
-        self, graph: JobGraph, bus: Bus, settings: Settings, clock: Clock, files: Files
-    ) -> Sequence[Deployment]:
+    def deployed(self, graph: JobGraph, context: JobContext) -> Sequence[Deployment]:
         """Deploy the part that was recorded, with files of broadcast stores as they were."""
         own = {spec.file for spec in broadcast_specs(graph).values() if spec.file is not None}
         tables = self._tables if own <= set(self._tables) else None
-        every = deploy(graph, bus, settings, clock, files, tables=tables)
+        every = deploy(graph, context, tables=tables)
         return [one for one in every if one.plan.job == self.recording.job]
 
     def prepare(self, coordinator: Coordinator) -> None:

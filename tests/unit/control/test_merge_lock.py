@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from headrace.bus.memory import MemoryBus
 from headrace.clock import Deadline, SystemClock
 from headrace.config import Settings, load_settings
 from headrace.control import quiesce
 from headrace.control.quiesce import MergeHold, MergeHolder, MergeLock, merge_holder
 from headrace.coordinator.driver_loop import JobControl
+from headrace.coordinator.job_storage import JobContext
 from headrace.coordinator.operations.paired_jobs import (
     MergeMarker,
     check_same_merge,
@@ -79,8 +81,9 @@ def test_a_driver_goes_on_when_who_merges_is_killed_and_tells_so(settings: Setti
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"held\n"
+        context = JobContext(settings, "shop", MemoryBus(), Files(), CLOCK)
         began = MergeMarker("r", {"a": 3}, ("k",), by_function=True)
-        with pytest.raises(RuntimeError), merge_marker(settings, "old", began, Files(), CLOCK):
+        with pytest.raises(RuntimeError), merge_marker(context, "old", began):
             raise RuntimeError  # as far as the process came
         assert hold.look()
         assert hold.look()

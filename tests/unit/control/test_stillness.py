@@ -7,11 +7,13 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.changes import context_of
 
 import headrace as hr
 from headrace.clock import Deadline, SystemClock
@@ -71,6 +73,7 @@ def test_a_turn_that_plans_again_and_again_is_not_merged_under(
     """Whoever merges waits for its epoch, although each plan serves requests."""
     part, control, clock = driver.parts[0], JobControl(), SystemClock()
     settings = load_settings(None, [f"home={driver.home}", "control.enabled=false"])
+    context = replace(context_of(driver), settings=settings, clock=clock)
     watch = DriverObservers("hours", settings, control, driver.bus, clock, RunListeners())
     watch.ready(JobGroup(driver.parts))
     request, usual, held = driver.storage / "requests" / "savepoint.json", driver.runner.run, [3]
@@ -95,7 +98,7 @@ def test_a_turn_that_plans_again_and_again_is_not_merged_under(
     with DriverLock(driver.storage, "hours", clock), closing(watch):
         running.start()
         assert begun.wait(20)
-        with quiesced(settings, "hours", "old", driver.bus, FILES, clock, 20.0):
+        with quiesced(context, "old", 20.0):
             is_in.set()
             assert has_run.is_set()
         control.stop.set()
@@ -106,6 +109,7 @@ def test_a_turn_that_plans_again_and_again_is_not_merged_under(
 def test_a_running_job_is_still_for_a_block_and_goes_on(driver: TestDriver, has_api: bool) -> None:
     part, control, clock = driver.parts[0], JobControl(), SystemClock()
     settings = load_settings(None, [f"home={driver.home}", f"control.enabled={has_api}".lower()])
+    context = replace(context_of(driver), settings=settings, clock=clock)
     told: list[str] = []
     watch = DriverObservers(
         "hours", settings, control, driver.bus, clock, RunListeners(on_notice=told.append)
@@ -126,7 +130,7 @@ def test_a_running_job_is_still_for_a_block_and_goes_on(driver: TestDriver, has_
     with DriverLock(driver.storage, "hours", clock):
         running.start()
         waker.start()
-        with quiesced(settings, "hours", "old", driver.bus, FILES, clock, 20.0):
+        with quiesced(context, "old", 20.0):
             is_still.set()
             waker.join()
             epoch = part.state.epoch
@@ -150,12 +154,12 @@ def test_a_driver_that_does_not_see_the_lock_is_not_merged_under(driver: TestDri
         SystemClock(),
     )
     answers.start()
-    asked = (driver.settings, "hours", "old", driver.bus, FILES, clock, 20.0)
+    context = replace(context_of(driver), clock=clock)
     with (
         closing(answers),
         DriverLock(driver.storage, "hours", clock),
         pytest.raises(InvalidInputError, match="share no locks of files: merge on that host"),
-        quiesced(*asked),
+        quiesced(context, "old", 20.0),
     ):
         raise AssertionError
 
@@ -169,22 +173,22 @@ def test_a_driver_that_says_by_its_api_that_it_does_not_see_the_lock_is_told_of_
     )
     watch.live.hold = lambda: False
     watch.ready(JobGroup(driver.parts))
-    asked = (driver.settings, "hours", "old", driver.bus, FILES, clock, 20.0)
+    context = replace(context_of(driver), clock=clock)
     with (
         closing(watch),
         DriverLock(driver.storage, "hours", clock),
         pytest.raises(InvalidInputError, match=f"on host {here}, does not see .*share no locks of"),
-        quiesced(*asked),
+        quiesced(context, "old", 20.0),
     ):
         raise AssertionError
 
 
 def test_a_driver_that_does_not_answer_is_told_of(driver: TestDriver) -> None:
-    asked = (driver.settings, "hours", "old", driver.bus, FILES, SystemClock(), 0.1)
+    context = replace(context_of(driver), clock=SystemClock())
     with (
         DriverLock(driver.storage, "hours"),
         pytest.raises(UnavailableError, match="the driver did not take the request within 0 s"),
-        quiesced(*asked),
+        quiesced(context, "old", 0.1),
     ):
         raise AssertionError
     assert list((driver.storage / "requests").iterdir()) == []

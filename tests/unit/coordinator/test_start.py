@@ -11,6 +11,7 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 import pytest
+from tests.support.changes import context_of
 
 import headrace as hr
 from headrace import Job
@@ -68,9 +69,7 @@ def driver(tmp_path: Path, away: Held) -> Iterator[TestDriver]:
 
 
 def coordinator_of(driver: TestDriver) -> Coordinator:
-    (deployment,) = deploy(
-        driver.job.build(), driver.bus, driver.settings, driver.clock, driver._files
-    )
+    (deployment,) = deploy(driver.job.build(), context_of(driver))
     return deployment.coordinator(driver.runner, driver.bus, driver.clock, driver.settings)
 
 

@@ -19,6 +19,7 @@ from headrace.clock import SystemClock
 from headrace.config import load_settings
 from headrace.coordinator.driver_loop import JobControl
 from headrace.coordinator.job_run import JobRun
+from headrace.coordinator.job_storage import JobContext
 from headrace.errors import InvalidInputError
 from headrace.files import Files
 from headrace.graph.operators import Input
@@ -64,7 +65,8 @@ def test_explain_says_where_the_rows_come_from() -> None:
 def test_a_run_without_spark_is_refused(tmp_path: Path) -> None:
     settings = load_settings(None, [f"home={tmp_path}"], {})
     with FileBus(settings.bus_dir) as bus:
-        course = JobRun(bus, settings, JobControl(), SystemClock(), Files(sync=False))
+        context = JobContext(settings, framed.name, bus, Files(sync=False), SystemClock())
+        course = JobRun(context, JobControl())
         with pytest.raises(InvalidInputError, match="'rows' of job 'framed' is a Spark DataFrame"):
             course.deployed(framed)
 

@@ -21,6 +21,7 @@ from headrace.config import Settings, load_settings
 from headrace.config.inputs import FrameSettings
 from headrace.coordinator.driver_loop import JobControl
 from headrace.coordinator.job_run import JobRun
+from headrace.coordinator.job_storage import JobContext
 from headrace.coordinator.manifest import InputPosition, JobState
 from headrace.errors import HeadraceError, InvalidInputError, UnavailableError
 from headrace.fencing import FencedFiles
@@ -111,7 +112,8 @@ def test_a_test_without_spark_says_so() -> None:
 def test_a_run_without_spark_says_so(tmp_path: Path) -> None:
     settings = load_settings(None, [f"home={tmp_path}", *SETS], {})
     with FileBus(settings.bus_dir) as bus:
-        course = JobRun(bus, settings, JobControl(), SystemClock(), Files(sync=False))
+        context = JobContext(settings, visits.name, bus, Files(sync=False), SystemClock())
+        course = JobRun(context, JobControl())
         with pytest.raises(InvalidInputError, match="'seen' of job 'visits' is a Spark DataFrame"):
             course.deployed(visits)
 

@@ -398,7 +398,7 @@ def rescale(
     from headrace.control.job_handle import RequestHandle, stopped_job
     from headrace.coordinator.commands import Rescale
     from headrace.coordinator.inspection.job_reader import readers_of_other_parts
-    from headrace.coordinator.job_storage import DriverLock
+    from headrace.coordinator.job_storage import DriverLock, JobContext
     from headrace.errors import InvalidInputError, NotOwnerError
     from headrace.files import Files
 
@@ -415,8 +415,8 @@ def rescale(
         answers = RequestHandle(states, files, clock).ask(command, wait)
     else:
         with lock, open_home_bus(found.settings) as bus:
-            where = found.settings, job, bus, files, clock
-            answers = stopped_job(states, *where, show_notice).ask(command, wait)
+            context = JobContext(found.settings, job, bus, files, clock)
+            answers = stopped_job(context, states, show_notice).ask(command, wait)
     for root, answer in answers.items():
         if answer.error:
             raise InvalidInputError(answer.error, job=job)

@@ -171,7 +171,7 @@ def accept_streams(
     from headrace.clock import SystemClock
     from headrace.coordinator.deployment import open_copier
     from headrace.coordinator.inspection.job_reader import JobReader, readers_of_other_parts
-    from headrace.coordinator.job_storage import DriverLock
+    from headrace.coordinator.job_storage import DriverLock, JobContext
     from headrace.coordinator.operations import rewind
     from headrace.files import Files
 
@@ -181,13 +181,12 @@ def accept_streams(
     with DriverLock(found.storage, job, clock), open_home_bus(found.settings) as bus:
         first = JobReader(found.newest, job, files, clock)
         others = {one.root: one for one in readers_of_other_parts(found.settings, job, clock)}
+        context = JobContext(found.settings, job, bus, files, clock)
         offsets = rewind.accept_streams(
+            context,
             {found.storage: first, **others},
             lambda stream, held: places_in(stream, start, held),
-            bus=bus,
-            files=files,
-            clock=clock,
-            copier=open_copier(found.settings, job, clock, files, show_notice),
+            open_copier(context, show_notice),
         )
         state = first.state()
     _told(state, "continues in other streams", {"accepted": offsets}, as_json=as_json)
@@ -219,7 +218,7 @@ def delete(
     """
     from headrace.clock import SystemClock
     from headrace.coordinator.inspection.job_reader import JobReader
-    from headrace.coordinator.job_storage import DriverLock, check_job_name
+    from headrace.coordinator.job_storage import DriverLock, JobContext, check_job_name
     from headrace.coordinator.operations.paired_jobs import own_streams
     from headrace.coordinator.operations.reset import remove_job, storages_of
     from headrace.files import Files
@@ -233,10 +232,11 @@ def delete(
         for storage in storages:
             held.enter_context(DriverLock(storage, job, clock))
         with open_home_bus(settings) as bus:
-            streams = own_streams(settings, job, bus, clock) if outputs else []
+            context = JobContext(settings, job, bus, files, clock)
+            streams = own_streams(context) if outputs else []
             if not yes:
                 _confirm(job)
-            gone = remove_job(settings, job, bus, files, clock, streams)
+            gone = remove_job(context, streams)
     if as_json:
         show_json({"job": job, "deleted": [str(path) for path in gone], "streams": streams})
     else:
@@ -276,7 +276,7 @@ def _set_back(
     from headrace.clock import SystemClock
     from headrace.coordinator.deployment import open_copier
     from headrace.coordinator.inspection.job_reader import JobReader, readers_of_other_parts
-    from headrace.coordinator.job_storage import DriverLock
+    from headrace.coordinator.job_storage import DriverLock, JobContext
     from headrace.coordinator.operations.paired_jobs import check_no_merge
     from headrace.coordinator.operations.reset import reset_parts
     from headrace.files import Files
@@ -292,13 +292,12 @@ def _set_back(
         prepare([first, *others])
         for reader in (first, *others):  # refused before anything is done
             choose(reader.state(), reader, bus, clock)
+        context = JobContext(settings, job, bus, files, clock)
         return reset_parts(
+            context,
             {found.storage: first, **{reader.root: reader for reader in others}},
             lambda state, reader: choose(state, reader, bus, clock),
-            bus=bus,
-            files=files,
-            clock=clock,
-            copier=open_copier(settings, job, clock, files, show_notice),
+            open_copier(context, show_notice),
         )
 
 

@@ -96,6 +96,7 @@ def save(
     if is_plain and (told := _asked(job, name, wait, home)) is not None:
         return {**told, "live": True}
     from headrace.clock import SystemClock
+    from headrace.coordinator.job_storage import JobContext
     from headrace.coordinator.operations.savepoint_writer import SavepointService
     from headrace.files import Files
 
@@ -105,8 +106,8 @@ def save(
     if found.storage != settings.jobs_dir / job:  # a driver elsewhere cannot be asked
         require_stopped(settings, job, clock, elsewhere=True)
     with open_home_bus(settings) as bus:
-        folder = to and to.absolute()
-        saver = SavepointService(settings, job, bus, Files(), clock, folder, show_notice)
+        context = JobContext(settings, job, bus, Files(), clock)
+        saver = SavepointService(context, to and to.absolute(), show_notice)
         path, saved = saver.save(name, wait)
         return {**savepoint_json(saved), "path": str(path), "live": False}
 

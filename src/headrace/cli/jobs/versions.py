@@ -268,7 +268,7 @@ def merge_into(  # noqa: PLR0913 - where the job is, and how it is merged
     from headrace.cli.jobs.access import require_stopped
     from headrace.control.quiesce import quiesced
     from headrace.coordinator.inspection.job_reader import part_readers
-    from headrace.coordinator.job_storage import DriverLock, newest_storage
+    from headrace.coordinator.job_storage import DriverLock, JobContext, newest_storage
     from headrace.coordinator.operations.paired_jobs import (
         check_same_merge,
         merge_marker,
@@ -280,17 +280,18 @@ def merge_into(  # noqa: PLR0913 - where the job is, and how it is merged
     states = [reader.state() for reader in part_readers(settings, other, clock)]
     require_stopped(settings, other, clock)
     _check_ended(other, states)
-    run, files = states[0].lineage, Files()
+    run = states[0].lineage
     function = None if code is None else code.merge
     with open_home_bus(settings) as bus, DriverLock(newest_storage(settings, other), other, clock):
         what = _merge_inputs(settings, job, other, code, bus, clock)
-        with quiesced(settings, job, other, bus, files, clock, wait_s) as fence:
+        context = JobContext(settings, job, bus, Files(), clock)
+        with quiesced(context, other, wait_s) as fence:
             note = _note(settings, other, run, what.streams, bus)
             by_function = function is not None
             check_same_merge(note, other, tuple(key), by_function=by_function)
             ruled = replace(note, key=tuple(key), by_function=by_function, is_applied=True)
-            what = dataclasses.replace(what, is_alike=partition_alike(settings, job, other, clock))
-            with merge_marker(settings, other, note, files, clock) as put:
+            what = dataclasses.replace(what, is_alike=partition_alike(context, other))
+            with merge_marker(context, other, note) as put:
                 return _merged(what, run, note, function, key, partial(put, ruled), fence)
 
 

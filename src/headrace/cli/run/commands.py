@@ -113,12 +113,14 @@ def start_from_savepoint(
         bus: its streams.
         clock: time and names.
     """
+    from headrace.coordinator.job_storage import JobContext
     from headrace.coordinator.operations.savepoint_format import find_savepoint
     from headrace.coordinator.operations.savepoint_restore import SavepointRestore
     from headrace.files import Files
 
     folder = find_savepoint(settings, saved_job, word)
-    states = SavepointRestore(job.build(), settings, bus, Files(), clock).begin(folder)
+    context = JobContext(settings, job.name, bus, Files(), clock)
+    states = SavepointRestore(job.build(), context).begin(folder)
     return (
         f"job {job.name} begins with epoch {states[0].epoch:,}, from savepoint {folder}; leave "
         "--from-savepoint out to continue with it later"

@@ -18,9 +18,8 @@ from headrace.bus.bus import Bus
 from headrace.clock import Clock
 from headrace.config import Settings
 from headrace.coordinator.inspection.job_reader import part_readers
-from headrace.coordinator.job_storage import newest_storage
+from headrace.coordinator.job_storage import JobContext, newest_storage
 from headrace.errors import InvalidInputError
-from headrace.files import Files
 from headrace.sources.listing import load_listing
 
 
@@ -94,13 +93,14 @@ def inputs_behind(first: JobOutputs, second: JobOutputs) -> dict[str, int]:
     return found
 
 
-def partition_alike(settings: Settings, first: str, second: str, clock: Clock) -> bool:
+def partition_alike(context: JobContext, other: str) -> bool:
     """Say whether two jobs of one code send a key to one partition, though streams have no key.
 
     Then a row goes by its task: so stages have as many tasks, keys fall into the same groups, and
     rows come from the same places.
     """
-    both = [part_readers(settings, job, clock) for job in (first, second)]
+    jobs = context.job, other
+    both = [part_readers(context.settings, job, context.clock) for job in jobs]
     shapes = [
         [
             (
@@ -123,19 +123,20 @@ def aliases_of(bus: Bus, stream: str) -> list[str]:
     return sorted(alias for alias, target in bus.aliases().items() if target == stream)
 
 
-def own_streams(settings: Settings, job: str, bus: Bus, clock: Clock) -> list[str]:
+def own_streams(context: JobContext) -> list[str]:
     """Return the outputs of a job that has some of its own, which nobody else needs.
 
     Raises:
         InvalidInputError: it shares them with other versions of it, or aliases stand for them.
     """
-    suffix = output_suffix(settings, job)
-    if suffix is None:
+    job, bus = context.job, context.bus
+    if output_suffix(context.settings, job) is None:
         raise InvalidInputError(
             f"job {job!r} was not run with --apart, so its outputs may be those of others, too; "
             "delete it without --outputs"
         )
-    streams = sorted(set(job_outputs(settings, job, clock).sent.values()) & set(bus.names()))
+    outputs = job_outputs(context.settings, job, context.clock)
+    streams = sorted(set(outputs.sent.values()) & set(bus.names()))
     for stream in streams:
         if aliases := aliases_of(bus, stream):
             raise InvalidInputError(
@@ -245,7 +246,7 @@ class MergeMarker(msgspec.Struct, frozen=True):
 
 @contextmanager
 def merge_marker(
-    settings: Settings, job: str, note: MergeMarker, files: Files, clock: Clock
+    context: JobContext, job: str, note: MergeMarker
 ) -> Iterator[Callable[[MergeMarker], None]]:
     """Note that a run is merged by a block; who dies or fails in it leaves the note.
 
@@ -253,19 +254,17 @@ def merge_marker(
     applied takes the note back: nothing is to be completed.
 
     Args:
-        settings: where the job is.
+        context: of the live job.
         job: whose run it is.
         note: of the merge.
-        files: the file system.
-        clock: for names.
     """
-    path = _marker_path(settings, job)
+    path, files = _marker_path(context.settings, job), context.files
     last = note
 
     def put(note: MergeMarker) -> None:
         nonlocal last
         last = note
-        files.replace(path, msgspec.json.encode(note), clock.new_id())
+        files.replace(path, msgspec.json.encode(note), context.clock.new_id())
 
     put(note)
     try:

@@ -31,10 +31,10 @@ from headrace.coordinator.commit_log import FileCommitLog, load_state
 from headrace.coordinator.inputs import release_pins
 from headrace.coordinator.inspection.job_reader import JobReader
 from headrace.coordinator.job_parts import UNFINISHED, group_state, made_folders
-from headrace.coordinator.job_storage import STORAGES
+from headrace.coordinator.job_storage import STORAGES, JobContext
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.manifest_writer import fenced_writer, generation_of, take_fence
-from headrace.coordinator.operations.rewind import commit_position
+from headrace.coordinator.operations.rewind import chosen_state, commit_position
 from headrace.coordinator.outputs import publish_outputs
 from headrace.coordinator.worker_host import collect_garbage
 from headrace.errors import CorruptDataError, HeadraceError, InvalidInputError, PartsError
@@ -114,23 +114,18 @@ def remove_streams(names: Sequence[str], bus: Bus, fence: Fence | None) -> None:
 
 
 def reset_parts(
+    context: JobContext,
     readers: Mapping[Path, JobReader],
     choose: Callable[[JobState, JobReader], JobState],
-    *,
-    bus: Bus,
-    files: Files,
-    clock: Clock,
     copier: BackupCopier | None = None,
     what: str = "reset",
 ) -> JobState:
     """Set back every part of a job; the caller holds the ``DriverLock`` of the first.
 
     Args:
+        context: of the job.
         readers: of the parts, the first part's first, by the storage that epochs commit to.
         choose: makes the new state of a part.
-        bus: the streams.
-        files: the file system.
-        clock: time and names.
         copier: of a job with one part, where epochs commit to this host's disk.
         what: is being done; for one that finds it half done.
 
@@ -141,36 +136,24 @@ def reset_parts(
         InvalidInputError: a part has no epoch yet, or ``choose`` refuses.
         NotOwnerError: a driver elsewhere took over meanwhile.
     """
-    streams = internal_streams_of(list(readers), files)
-    root, reader = next(iter(readers.items()))
-    group = generation_of(root, reader.job, bus, files, clock)
+    streams = internal_streams_of(list(readers), context.files)
+    group = generation_of(context, next(iter(readers)))
     with ExitStack() as held:
         taken = [
-            (
-                held.enter_context(
-                    fenced_writer(root, reader.job, bus, files, clock, copier, group)
-                ),
-                reader,
-            )
+            (held.enter_context(fenced_writer(context, root, copier, group)), reader)
             for root, reader in readers.items()
         ]
         for (_, publish), _ in taken:  # refused while nothing is half done
             publish()
         (first, _), _ = taken[0]
         if len(taken) > 1 or streams:
-            held.enter_context(unfinished_note(first.files, what, clock))
+            held.enter_context(unfinished_note(first.files, what, context.clock))
         states = []
         for (writer, publish), reader in taken:
-            states.append(commit_position(writer, publish, partial(_chosen, choose, reader)))
+            states.append(commit_position(writer, publish, partial(chosen_state, choose, reader)))
             fault("parts.set_back")
-        remove_streams(streams, bus, first.fence)
+        remove_streams(streams, context.bus, first.fence)
     return group_state(states)
-
-
-def _chosen(
-    choose: Callable[[JobState, JobReader], JobState], reader: JobReader, before: JobState
-) -> JobState:
-    return choose(before, reader)
 
 
 def storages_of(settings: Settings, job: str) -> list[Path]:
@@ -179,14 +162,7 @@ def storages_of(settings: Settings, job: str) -> list[Path]:
     return [*(path for path in found if path.is_dir()), *made_folders(settings, job)]
 
 
-def remove_job(
-    settings: Settings,
-    job: str,
-    bus: Bus,
-    files: Files,
-    clock: Clock,
-    streams: Sequence[str] = (),
-) -> list[Path]:
+def remove_job(context: JobContext, streams: Sequence[str] = ()) -> list[Path]:
     """Remove a job; the caller holds the ``DriverLock`` of each of its storages.
 
     1. A generation of each storage is taken, so a driver elsewhere is refused from here on, and so
@@ -199,11 +175,7 @@ def remove_job(
     local state is marked, and goes ``state.keep_unused_s`` later.
 
     Args:
-        settings: where everything is.
-        job: its name.
-        bus: where outputs go.
-        files: the file system.
-        clock: for names.
+        context: of the job.
         streams: that are the job's own, and go too.
 
     Returns:
@@ -212,9 +184,11 @@ def remove_job(
     Raises:
         NotOwnerError: another process has begun the job, or removes it.
     """
+    settings, job, bus = context.settings, context.job, context.bus
+    files, clock = context.files, context.clock
     found = storages_of(settings, job)
     logs = [FileCommitLog(path, files, clock) for path in found]
-    group = generation_of(settings.jobs_dir / job, job, bus, files, clock)
+    group = generation_of(context, settings.jobs_dir / job)
     fences = [
         take_fence(log, path.name, bus, clock, group) for log, path in zip(logs, found, strict=True)
     ]

@@ -12,6 +12,7 @@ stays.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,15 +20,14 @@ import msgspec
 
 from headrace.bus.bus import Bus, Stream
 from headrace.bus.spec import stream_replaced
-from headrace.clock import Clock
 from headrace.coordinator.backup import BackupCopier
 from headrace.coordinator.inputs import table_key
 from headrace.coordinator.inspection.job_reader import JobReader
+from headrace.coordinator.job_storage import JobContext
 from headrace.coordinator.manifest import InputPosition, JobState, begin_lineage
 from headrace.coordinator.manifest_writer import FencedManifestWriter, fenced_writer
 from headrace.errors import InvalidInputError
 from headrace.faults import fault
-from headrace.files import Files
 
 Offsets = Mapping[str, Sequence[int]]
 
@@ -187,24 +187,17 @@ def epoch_at(reader: JobReader, time_ms: int) -> int:
 
 
 def rewind_job(
+    context: JobContext,
     root: Path,
-    job: str,
     choose: Callable[[JobState], JobState],
-    *,
-    bus: Bus,
-    files: Files,
-    clock: Clock,
     copier: BackupCopier | None = None,
 ) -> JobState:
     """Commit a job's new place; the caller holds its ``DriverLock``.
 
     Args:
-        root: the job's storage.
-        job: its name.
+        context: of the job.
+        root: its storage, or that of a part.
         choose: makes the new state of the last one: ``without_state`` or ``state_at_epoch``.
-        bus: outputs of the last epoch may have to be published first.
-        files: the file system.
-        clock: time and names.
         copier: where epochs commit to this host's disk.
 
     Returns:
@@ -214,7 +207,7 @@ def rewind_job(
         InvalidInputError: the job has no epoch yet, or ``choose`` refuses.
         NotOwnerError: a driver elsewhere took over meanwhile.
     """
-    with fenced_writer(root, job, bus, files, clock, copier) as (writer, publish):
+    with fenced_writer(context, root, copier) as (writer, publish):
         return commit_position(writer, publish, choose)
 
 
@@ -276,22 +269,17 @@ def replaced_streams(state: JobState, reader: JobReader, bus: Bus) -> list[Repla
 
 
 def accept_streams(
+    context: JobContext,
     readers: Mapping[Path, JobReader],
     start: StartOffsets,
-    *,
-    bus: Bus,
-    files: Files,
-    clock: Clock,
     copier: BackupCopier | None = None,
 ) -> dict[str, list[int]]:
     """Let a job continue in other streams; the caller holds the ``DriverLock`` of the first part.
 
     Args:
+        context: of the job.
         readers: of its parts, by the storage that epochs commit to.
         start: chooses where a new stream is begun.
-        bus: the streams.
-        files: the file system.
-        clock: time and names.
         copier: of a job with one part, where epochs commit to this host's disk.
 
     Returns:
@@ -303,6 +291,7 @@ def accept_streams(
         NotOwnerError: a driver elsewhere took over meanwhile.
     """
     accepted: dict[str, list[int]] = {}
+    bus = context.bus
 
     def choose(state: JobState, reader: JobReader) -> JobState:
         found = replaced_streams(state, reader, bus)
@@ -326,25 +315,23 @@ def accept_streams(
         if replaced_streams(reader.state(), reader, bus)
     }
     if not others:
-        job = next(iter(readers.values())).job
         raise InvalidInputError(
-            f"job {job!r} has read no other streams than those that there are; nothing is to be "
-            "accepted",
-            job=job,
+            f"job {context.job!r} has read no other streams than those that there are; nothing is "
+            "to be accepted",
+            job=context.job,
         )
     for reader in others.values():
         choose(reader.state(), reader)  # refused before anything is done
     for root, reader in others.items():
-        rewind_job(
-            root,
-            reader.job,
-            lambda state, reader=reader: choose(state, reader),  # type: ignore[misc]
-            bus=bus,
-            files=files,
-            clock=clock,
-            copier=copier,
-        )
+        rewind_job(context, root, partial(chosen_state, choose, reader), copier)
     return accepted
+
+
+def chosen_state(
+    choose: Callable[[JobState, JobReader], JobState], reader: JobReader, before: JobState
+) -> JobState:
+    """Return the new state of the part that a reader is of."""
+    return choose(before, reader)
 
 
 def _in_others(

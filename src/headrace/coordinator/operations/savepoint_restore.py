@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,15 +21,17 @@ from msgspec import structs
 
 from headrace.bus.bus import Bus
 from headrace.bus.spec import Fence, StreamSpec
-from headrace.clock import Clock
-from headrace.config import Settings
 from headrace.coordinator.catalog import save_catalog
 from headrace.coordinator.commit_log import FileCommitLog, load_state
 from headrace.coordinator.deployment import make_plan, open_copier
 from headrace.coordinator.file_copier import FileCopier, named_files
 from headrace.coordinator.inputs import check_graph, task_counts
 from headrace.coordinator.job_parts import SAVEPOINT, UNFINISHED, part_folders
-from headrace.coordinator.job_storage import DriverLock, JobStorage, job_storages, newest_storage
+from headrace.coordinator.job_storage import (
+    DriverLock,
+    JobContext,
+    JobStorage,
+)
 from headrace.coordinator.manifest import JobState, begin_lineage
 from headrace.coordinator.manifest_writer import FencedManifestWriter, JobGeneration
 from headrace.coordinator.operations.reset import remove_streams, unfinished_note
@@ -48,7 +50,6 @@ from headrace.coordinator.rescale import rescaled_state
 from headrace.errors import HeadraceError, InvalidInputError, PartsError
 from headrace.faults import fault
 from headrace.fencing import FencedFiles
-from headrace.files import Files
 from headrace.graph.operators import JobGraph
 from headrace.plan.parts import internal_stream_name, split_parts
 from headrace.plan.stages import JobPlan, with_task_counts
@@ -151,21 +152,15 @@ class SavepointRestore:
 
     Args:
         graph: of the job, under the name that it is to have.
-        settings: of the run.
-        bus: its inputs and outputs.
-        files: the file system.
-        clock: time and names.
+        context: of the job under that name.
     """
 
     graph: JobGraph
-    settings: Settings
-    bus: Bus
-    files: Files
-    clock: Clock
+    context: JobContext
 
     @property
     def _root(self) -> Path:
-        return job_storages(self.settings, self.graph.name).storage
+        return self.context.storage
 
     def begin(self, folder: Path) -> list[JobState]:
         """Make the job what its first driver goes on from.
@@ -185,19 +180,19 @@ class SavepointRestore:
         saved = read_savepoint(folder)
         verify_files(folder, saved)
         fault("savepoint.verified")
-        with DriverLock(self._root, self.graph.name, self.clock):
+        with DriverLock(self._root, self.graph.name, self.context.clock):
             self._check_absent(saved)
-            check_inputs(saved, self.bus)
+            check_inputs(saved, self.context.bus)
             if len(saved.parts) == 1 and not saved.streams:
                 return self._made(folder, saved)
             reigns = self._taken(saved)
-            with unfinished_note(reigns[0].files, SAVEPOINT, self.clock):
+            with unfinished_note(reigns[0].files, SAVEPOINT, self.context.clock):
                 return self._in_parts(folder, saved, reigns)
 
     def _check_absent(self, saved: Savepoint) -> None:
         job = self.graph.name
         if (self._root / UNFINISHED).exists():
-            what = self.files.read(self._root / UNFINISHED).decode()
+            what = self.context.files.read(self._root / UNFINISHED).decode()
             if what == SAVEPOINT:
                 return
             raise PartsError(
@@ -216,10 +211,10 @@ class SavepointRestore:
     def _held(self) -> dict[str, JobState]:
         """Return the states of the parts that are there."""
         found: dict[str, JobState] = {}
-        newest = newest_storage(self.settings, self.graph.name)  # whatever it was run with
-        for root in (newest, *part_folders(self.settings, self.graph.name)):
+        newest = self.context.newest  # whatever it was run with
+        for root in (newest, *part_folders(self.context.settings, self.graph.name)):
             if (root / "manifests").is_dir():
-                state = load_state(FileCommitLog(root, self.files, self.clock))
+                state = load_state(FileCommitLog(root, self.context.files, self.context.clock))
                 if state is not None:
                     found[root.name] = state
         return found
@@ -227,16 +222,18 @@ class SavepointRestore:
     def _taken(self, saved: Savepoint) -> list[FencedManifestWriter]:
         """Begin to drive each part, above all generations that its files are of."""
         names = [self.graph.name + part.suffix for part in saved.parts]
-        at = (self._root.parent, self.bus, self.files, self.clock)
+        context = self.context
+        at = (self._root.parent, context.bus, context.files, context.clock)
         group = JobGeneration(self.graph.name, *at, names)
         reigns = []
         for job in names:
-            root = job_storages(self.settings, job).storage
-            JobStorage(root, self.files).create()
-            copier = open_copier(self.settings, job, self.clock, self.files)
-            log = FileCommitLog(root, self.files, self.clock)
-            reigns.append(FencedManifestWriter(job, log, self.bus, self.clock, copier, group))
-            reigns[-1].begin(saved.generation)
+            part = replace(context, job=job)
+            JobStorage(part.storage, context.files).create()
+            copier = open_copier(part)
+            log = FileCommitLog(part.storage, context.files, context.clock)
+            writer = FencedManifestWriter(job, log, context.bus, context.clock, copier, group)
+            writer.begin(saved.generation)
+            reigns.append(writer)
         return reigns
 
     def _in_parts(
@@ -244,14 +241,14 @@ class SavepointRestore:
     ) -> list[JobState]:
         names = stream_names(saved, self.graph.name)
         fence = reigns[0].fence
-        remove_streams(names, self.bus, fence)
-        restore_streams(folder, saved, self.graph.name, self.bus, fence)
+        remove_streams(names, self.context.bus, fence)
+        restore_streams(folder, saved, self.graph.name, self.context.bus, fence)
         fault("savepoint.streams_made")
         try:
             return self._made(folder, saved, reigns)
         except HeadraceError:
             if not any(state.fingerprint for state in self._held().values()):
-                remove_streams(names, self.bus, reigns[0].fence)
+                remove_streams(names, self.context.bus, reigns[0].fence)
                 reigns[0].files.remove(self._root / UNFINISHED)
             raise
 
@@ -270,9 +267,9 @@ class SavepointRestore:
     def _plans(self, saved: Savepoint) -> dict[str, JobPlan]:
         """Return the plan of each part, by its name."""
         groups = {"key_groups": saved.parts[0].state.key_groups}
-        job = self.settings.job.model_copy(update=groups)
-        settings = self.settings.model_copy(update={"job": job})
-        plans = {one.job: one for one in split_parts(make_plan(self.graph, self.bus, settings))}
+        settings, bus = self.context.settings, self.context.bus
+        settings = settings.model_copy(update={"job": settings.job.model_copy(update=groups)})
+        plans = {one.job: one for one in split_parts(make_plan(self.graph, bus, settings))}
         wanted = {self.graph.name + part.suffix for part in saved.parts}
         if wanted != set(plans):
             raise PartsError(
@@ -299,13 +296,13 @@ class SavepointRestore:
         if set(counts) == set(state.task_counts) and counts != state.task_counts:
             state = rescaled_state(state, counts, state.lineage)
             state = structs.replace(state, rescaled_at=-1)  # it has as many as the settings say
-        create_internal_streams(plan, self.bus, fence)
+        create_internal_streams(plan, self.context.bus, fence)
         check_graph(state, plan, part.catalog)
         return structs.replace(part, state=state)
 
     def _bring(self, source: Path, part: SavedPart, files: FencedFiles) -> None:
         """Link or copy the files of a part to its storage; each is there whole, or not at all."""
-        copier = FileCopier(source, files.root, files, self.clock)
+        copier = FileCopier(source, files.root, files, self.context.clock)
         wanted = named_files(part.state)
         for file in wanted:
             with suppress(FileExistsError):
@@ -321,9 +318,9 @@ class SavepointRestore:
 
     def _publish(self, part: SavedPart, writer: FencedManifestWriter) -> JobState:
         """Commit what a part begins with."""
-        unique, root = self.clock.new_id(), writer.files.root
+        unique, root = self.context.clock.new_id(), writer.files.root
         save_catalog(root, writer.generation, part.catalog, writer.files, unique)
-        lineage = self.clock.new_id()
+        lineage = self.context.clock.new_id()
         while not self._commit(writer, part.state, lineage, part.catalog.feeds):
             pass
         fault("savepoint.begun")
@@ -343,7 +340,7 @@ class SavepointRestore:
             epoch=last + 1,
             kept_from=last + 1,
             generation=writer.generation,
-            durability=self.settings.state.durability,
+            durability=self.context.settings.state.durability,
             until=None,
         )
         return writer.create(begun) if held is None else writer.publish_next(begun)

@@ -25,10 +25,7 @@ import pyarrow as pa
 from msgspec import structs
 from xxhash import xxh3_64
 
-from headrace.bus.bus import Bus
 from headrace.bus.log import OffsetGoneError
-from headrace.clock import Clock
-from headrace.config import Settings
 from headrace.coordinator.backup import BackupCopier
 from headrace.coordinator.catalog import Catalog
 from headrace.coordinator.commands import Command, CutAnswer, CutSavepoint, RequestChannel
@@ -36,7 +33,7 @@ from headrace.coordinator.commit_log import load_state
 from headrace.coordinator.deployment import open_copier
 from headrace.coordinator.file_copier import CopiedFile, named_files
 from headrace.coordinator.inspection.job_reader import TRIES, JobReader, part_readers
-from headrace.coordinator.job_storage import DriverLock, is_alive, job_storages, newest_storage
+from headrace.coordinator.job_storage import DriverLock, JobContext, is_alive
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.manifest_writer import JobGeneration, fenced_writer, generation_of
 from headrace.coordinator.operations.savepoint_format import (
@@ -54,7 +51,6 @@ from headrace.coordinator.operations.savepoint_format import (
 )
 from headrace.errors import CorruptDataError, InvalidInputError, NotOwnerError, UnavailableError
 from headrace.faults import fault
-from headrace.files import Files
 from headrace.plan.parts import STREAM_SUFFIX
 from headrace.sources.listing import load_listing
 from headrace.state.segment import SegmentReader
@@ -90,24 +86,23 @@ AskPart = Callable[[Path, Command[CutAnswer], float], CutAnswer]
 """Has the driver of the part with this storage run a command; the seconds are for its answer."""
 
 
-def cut_of_driver(files: Files, clock: Clock, wait_s: float, ask: AskPart | None = None) -> FindCut:
+def cut_of_driver(context: JobContext, wait_s: float, ask: AskPart | None = None) -> FindCut:
     """Return what asks the driver of each part.
 
     Args:
-        files: the file system.
-        clock: for names and waiting.
+        context: of the job.
         wait_s: how long the driver of a part may take to answer.
         ask: asks it; by default by a request file.
     """
 
     def cut(reader: JobReader) -> Cut | None:
         if ask is None:
-            channel = RequestChannel(reader.root, files, clock, CutSavepoint)
+            channel = RequestChannel(reader.root, context.files, context.clock, CutSavepoint)
             answer = channel.ask(CutSavepoint(), wait_s)
         else:
             answer = ask(reader.root, CutSavepoint(), wait_s)
         if reader.is_half(answer.epoch):  # the other half is the next epoch
-            clock.sleep(HALF_EPOCH_WAIT_S)
+            context.clock.sleep(HALF_EPOCH_WAIT_S)
             return None
         state = load_state(reader.log, answer.epoch)  # though it may not be kept any more by now
         if state is None or state.epoch != answer.epoch:
@@ -117,17 +112,13 @@ def cut_of_driver(files: Files, clock: Clock, wait_s: float, ask: AskPart | None
     return cut
 
 
-def cut_of_stopped(
-    bus: Bus, files: Files, clock: Clock, copier: BackupCopier | None = None
-) -> FindCut:
+def cut_of_stopped(context: JobContext, copier: BackupCopier | None = None) -> FindCut:
     """Return what looks at each part of a job that nobody drives.
 
     The caller holds the ``DriverLock`` of the first part.
 
     Args:
-        bus: outputs of the last epoch may have to be published first.
-        files: the file system.
-        clock: time and names.
+        context: of the job.
         copier: where epochs commit to this host's disk.
     """
     group: JobGeneration | None = None
@@ -143,11 +134,10 @@ def cut_of_stopped(
                 job=reader.job,
             )
         catalog = reader.catalog(newest)
-        where = (reader.root, reader.job, bus, files, clock)
-        group = group or generation_of(*where)
-        with fenced_writer(*where, copier, group) as (writer, publish):
+        group = group or generation_of(context, reader.root)
+        with fenced_writer(context, reader.root, copier, group) as (writer, publish):
             publish()
-            ends = {name: bus.stream(name).ends() for name in catalog.sends}
+            ends = {name: context.bus.stream(name).ends() for name in catalog.sends}
             return Cut(reader.root, writer.state, catalog, ends)
 
     return cut
@@ -222,18 +212,14 @@ class SavepointWriter:
     """Writes savepoints of one job.
 
     Args:
+        context: of the job.
         readers: of its parts, the first part's first.
-        bus: with the internal streams.
         folder: that savepoints are put into; made when missing.
-        files: the file system.
-        clock: for time and names.
     """
 
+    context: JobContext
     readers: Sequence[JobReader]
-    bus: Bus
     folder: Path
-    files: Files
-    clock: Clock
 
     def write(self, cutting: FindCut, name: str | None = None) -> tuple[Path, Savepoint]:
         """Write a savepoint of the newest epoch.
@@ -252,10 +238,10 @@ class SavepointWriter:
                 linked.
         """
         self._check_inputs()
-        moment = self.clock.now_ms()
+        moment = self.context.clock.now_ms()
         target = self.folder / check_savepoint_name(name or self._free_name(moment))
         _check_free(target)
-        self.files.make_folder(self.folder, 0o700)
+        self.context.files.make_folder(self.folder, 0o700)
         _forget_dead(self.folder)
         for _ in range(TRIES):
             cuts = cut_of_parts(self.readers, cutting, TRIES)
@@ -272,7 +258,7 @@ class SavepointWriter:
 
     def _check_inputs(self) -> None:
         """Refuse positions in files or another stream: who begins would read the bus at them."""
-        aliases = self.bus.aliases()
+        aliases = self.context.bus.aliases()
         for reader in self.readers:
             for name, source in (load_listing(reader.root) or {}).items():
                 if source.stream not in (name, aliases.get(name)):
@@ -293,9 +279,9 @@ class SavepointWriter:
     @contextmanager
     def _hidden(self, folder: Path) -> Iterator[Path]:
         """Make a folder with a name that nobody else has, and that tells who uses it."""
-        who = f"{os.uname().nodename}-{os.getpid()}-{self.clock.new_id()}"
+        who = f"{os.uname().nodename}-{os.getpid()}-{self.context.clock.new_id()}"
         path = folder / f"{HIDDEN_PREFIX}{who}"
-        self.files.make_missing(path, 0o700, durable=False)
+        self.context.files.make_missing(path, 0o700, durable=False)
         try:
             yield path
         except Exception:
@@ -305,23 +291,23 @@ class SavepointWriter:
     def _fill(self, hidden: Path, cuts: Sequence[Cut], name: str, moment: int) -> Savepoint:
         parts = tuple(self._part(hidden, number, cut) for number, cut in enumerate(cuts))
         streams = tuple(self._streams(hidden, cuts))
-        job, unique = self.readers[0].job, self.clock.new_id()
+        job, unique = self.readers[0].job, self.context.clock.new_id()
         saved = Savepoint(FORMAT, unique, name, job, moment, parts, streams)
         fault("savepoint.filled")
-        self.files.write_new(hidden / MANIFEST, [encode_savepoint(saved)])
+        self.context.files.write_new(hidden / MANIFEST, [encode_savepoint(saved)])
         for folder, _, _ in os.walk(hidden):
-            self.files.sync_folder(Path(folder))
+            self.context.files.sync_folder(Path(folder))
         fault("savepoint.written")
         return saved
 
     def _name(self, hidden: Path, target: Path) -> None:
         try:
-            self.files.rename(hidden, target)  # fails where somebody else's is there
+            self.context.files.rename(hidden, target)  # fails where somebody else's is there
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
             _check_free(target)
-        self.files.sync_folder(target.parent)
+        self.context.files.sync_folder(target.parent)
         fault("savepoint.named")
 
     def _part(self, hidden: Path, number: int, cut: Cut) -> SavedPart:
@@ -341,7 +327,7 @@ class SavepointWriter:
         with self._hidden(root.parent) as pins:
             for at, file in enumerate(wanted):
                 try:
-                    self.files.link(root / file.path, pins / str(at), durable=False)
+                    self.context.files.link(root / file.path, pins / str(at), durable=False)
                 except FileNotFoundError:
                     raise self._gone(cut, root / file.path) from None
             fault("savepoint.pinned")
@@ -358,15 +344,15 @@ class SavepointWriter:
 
     def _bring(self, file: CopiedFile, source: Path, root: Path) -> SavedFile:
         target = root / file.path
-        self.files.make_missing(target.parent, durable=False)
+        self.context.files.make_missing(target.parent, durable=False)
         try:
-            self.files.link(source, target, durable=False)
+            self.context.files.link(source, target, durable=False)
         except OSError as error:
             if error.errno not in _CANNOT_LINK:
                 raise
             with open(source, "rb", buffering=0) as opened:
-                self.files.write_new(target, iter(lambda: opened.read(CHUNK), b""))
-        SegmentReader(self.files, target, file.checksum).verify()
+                self.context.files.write_new(target, iter(lambda: opened.read(CHUNK), b""))
+        SegmentReader(self.context.files, target, file.checksum).verify()
         size, checksum = size_and_checksum(target)
         fault("savepoint.file_brought")
         return SavedFile(file.path, size, checksum)
@@ -394,7 +380,7 @@ class SavepointWriter:
                 number += 1
 
     def _rows(self, path: Path, name: str, partition: int, span: tuple[int, int]) -> None:
-        stream = self.bus.stream(name)
+        stream = self.context.bus.stream(name)
         sink = pa.BufferOutputStream()
         options = pa.ipc.IpcWriteOptions(compression="zstd")
         try:
@@ -403,7 +389,7 @@ class SavepointWriter:
                     writer.write_batch(part.batch)
         except OffsetGoneError:
             raise _SweptError from None  # the reader went on, and released them
-        self.files.write_new(path, [sink.getvalue()])
+        self.context.files.write_new(path, [sink.getvalue()])
 
 
 def _detached_state(state: JobState) -> JobState:
@@ -451,28 +437,21 @@ class SavepointService:
     """Makes savepoints of one job.
 
     Args:
-        settings: with the durability that the job was last run with.
-        job: its name.
-        bus: with its streams.
-        files: the file system.
-        clock: time and names.
+        context: of the job.
         folder: that savepoints are put into; the job's own when left out.
         tell: called with a line when something is wrong although it goes on.
     """
 
-    settings: Settings
-    job: str
-    bus: Bus
-    files: Files
-    clock: Clock
+    context: JobContext
     folder: Path | None = None
     tell: Callable[[str], None] = lambda line: None
 
     @property
     def _writer(self) -> SavepointWriter:
-        readers = part_readers(self.settings, self.job, self.clock)
-        folder = self.folder or savepoints_dir(self.settings, self.job)
-        return SavepointWriter(readers, self.bus, folder, self.files, self.clock)
+        context = self.context
+        readers = part_readers(context.settings, context.job, context.clock)
+        folder = self.folder or savepoints_dir(context.settings, context.job)
+        return SavepointWriter(context, readers, folder)
 
     def save(self, name: str | None, wait_s: float) -> tuple[Path, Savepoint]:
         """Save the job: by its driver's word where one runs on this host, else right away.
@@ -489,7 +468,7 @@ class SavepointService:
             UnavailableError: the driver does not answer.
         """
         try:
-            lock = DriverLock(job_storages(self.settings, self.job).storage, self.job, self.clock)
+            lock = DriverLock(self.context.storage, self.context.job, self.context.clock)
         except NotOwnerError:
             return self.save_running(name, wait_s)
         with lock:
@@ -502,19 +481,15 @@ class SavepointService:
 
         Arguments and errors as of ``save``; ``ask`` asks its driver, by default by request files.
         """
-        return self._writer.write(cut_of_driver(self.files, self.clock, wait_s, ask), name)
+        return self._writer.write(cut_of_driver(self.context, wait_s, ask), name)
 
     def _save_stopped(self, name: str | None) -> tuple[Path, Savepoint]:
-        storage, newest = (
-            job_storages(self.settings, self.job).storage,
-            newest_storage(self.settings, self.job),
-        )
-        if storage != newest:
+        job, newest = self.context.job, self.context.newest
+        if self.context.storage != newest:
             raise InvalidInputError(
-                f"this host has no storage of job {self.job!r}, only its copy in {newest}; start "
+                f"this host has no storage of job {job!r}, only its copy in {newest}; start "
                 "it here once, which brings it back, or save it where it ran",
-                job=self.job,
+                job=job,
             )
-        writer = self._writer
-        copier = open_copier(self.settings, self.job, self.clock, self.files, self.tell)
-        return writer.write(cut_of_stopped(self.bus, self.files, self.clock, copier), name)
+        copier = open_copier(self.context, self.tell)
+        return self._writer.write(cut_of_stopped(self.context, copier), name)
