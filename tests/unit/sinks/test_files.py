@@ -211,7 +211,7 @@ def test_a_folder_that_went_away_is_waited_for(tmp_path: Path) -> None:
         (hr.sinks.parquet("out"), "folder is 'out'; expected an absolute path below /"),
         (hr.sinks.csv("/out", merge_bytes=0), "merge_bytes is 0; expected at least 1"),
         (hr.sinks.csv("/out", keep="soon"), "keep"),
-        ("out", r"send_to takes g.output\(\"name\"\) or a sink; found 'out'"),
+        (7, r"send_to takes \"name\", g.output\(\"name\"\) or a sink; found 7"),
     ],
 )
 def test_mistakes_are_told_when_the_graph_is_built(sink: Any, message: str) -> None:
