@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def _home_of_words() -> Path:
-    return Path(os.environ.get("HEADRACE_HOME") or ".headrace").expanduser()
+    named = os.environ.get("HEADRACE_HOME")
+    return Path(named).expanduser() if named else home_of_failure()
 
 
 def _folders(parent: Path, begin: str) -> list[str]:
@@ -51,7 +52,8 @@ Home = Annotated[
         "--home",
         metavar="DIR",
         file_okay=False,
-        help="Folder of bus, jobs and state. Default: HEADRACE_HOME, or else .headrace.",
+        help="Folder of bus, jobs and state. Default: HEADRACE_HOME, or else home of "
+        "headrace.toml, or else .headrace.",
         show_default=False,
     ),
 ]
@@ -60,7 +62,8 @@ Config = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="File of settings in TOML, or Samza's .properties.",
+        help="File of settings in TOML, or Samza's .properties. Default: the nearest "
+        "headrace.toml, in the working directory or above.",
         show_default=False,
     ),
 ]
@@ -148,7 +151,7 @@ def settings_of(
 
     Args:
         home: ``--home``.
-        config: ``--config``.
+        config: ``--config``; ``None``: the nearest ``headrace.toml``, if there is one.
         overrides: ``--set``, each ``key=value``.
         flags: settings that have an option of their own, by key; ``None`` means not given.
             They win over ``--set``.
@@ -156,12 +159,12 @@ def settings_of(
     Raises:
         InvalidInputError: an unknown setting or an unfit value, with its place.
     """
-    from headrace.config import load_settings
+    from headrace.config import load_settings, project_file
 
     _home.set(home and home.absolute())
     own = {"home": home, **(flags or {})}
     given = [f"{key}={value}" for key, value in own.items() if value is not None]
-    settings = load_settings(config, [*(overrides or []), *given])
+    settings = load_settings(config, [*(overrides or []), *given], project=project_file())
     _home.set(settings.home)
     return settings
 
@@ -173,11 +176,11 @@ def forget_home() -> None:
 
 def home_of_failure() -> Path:
     """Return where a failed command leaves its story, also when its settings were wrong."""
-    from headrace.config import load_settings
+    from headrace.config import load_settings, project_file
     from headrace.errors import HeadraceError
 
     try:
-        return _home.get() or load_settings().home
+        return _home.get() or load_settings(project=project_file()).home
     except HeadraceError:
         return Path(".headrace").absolute()
 

@@ -1,6 +1,6 @@
 """Typed settings: ``settings`` holds the tree, ``sources`` fills it and refuses mistakes."""
 
-from headrace.config.loader import load_settings
+from headrace.config.loader import load_settings, project_file
 from headrace.config.sections import BusSettings, WarehouseSettings
 from headrace.config.settings import (
     EpochSettings,
@@ -26,5 +26,6 @@ __all__ = [
     "StateSettings",
     "WarehouseSettings",
     "load_settings",
+    "project_file",
     "setting_keys",
 ]

@@ -2,6 +2,7 @@
 
 Later places win: defaults, a TOML file, the environment (``HEADRACE__SECTION__KEY``, and
 ``HEADRACE_HOME``), ``--set section.key=value``. Unknown names and unfit values are refused.
+The file of a command is the one that it names, or else the nearest ``headrace.toml``.
 Samza's names stand for the settings that ``samza`` lists.
 """
 
@@ -48,6 +49,8 @@ _QUIET = ConfigDict(hide_input_in_errors=True)
 _ENVIRONMENT = "environment "
 ON_COMMAND = "--set "
 """What the place of a value begins with that was given on the command."""
+PROJECT_FILE = "headrace.toml"
+_FOLDERS = ("home", "state.dir", "warehouse.dir")
 _SINGLE = {name.replace("__", "_"): name for name in _DOUBLED}
 
 
@@ -58,10 +61,23 @@ class _SourcedValue:
     is_text: bool
 
 
+def project_file(folder: Path | None = None) -> Path | None:
+    """Return the ``headrace.toml`` of a folder, or of the nearest folder above that has one.
+
+    Args:
+        folder: where to begin; ``None``: the working directory.
+    """
+    begin = Path.cwd() if folder is None else folder.absolute()
+    found = (place / PROJECT_FILE for place in (begin, *begin.parents))
+    return next((file for file in found if file.is_file()), None)
+
+
 def load_settings(
     file: Path | None = None,
     overrides: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
+    *,
+    project: Path | None = None,
 ) -> Settings:
     """Read settings from their four places.
 
@@ -69,13 +85,16 @@ def load_settings(
         file: TOML, one table for each section; or ``.properties``, as Samza has them.
         overrides: ``section.key=value``, as given to ``--set``; the last of a key wins.
         environ: the environment; ``None`` takes the process's own.
+        project: the file to read where ``file`` is ``None``, such as that of ``project_file()``.
+            Its relative folders (``home``, ``state.dir``, ``warehouse.dir``) start at its own.
 
     Raises:
         InvalidInputError: a missing file, an unknown name or an unfit value, with its place.
     """
     given: dict[str, _SourcedValue] = {}
     environ = os.environ if environ is None else environ
-    places = (_from_file(file), _from_environment(environ), _from_overrides(overrides))
+    chosen = _from_file(file) if file is not None else _from_project(project)
+    places = (chosen, _from_environment(environ), _from_overrides(overrides))
     pairs = _without_lone_options(
         [_translated(key, entry) for place in places for key, entry in place]
     )
@@ -211,9 +230,18 @@ def _short(key: str, value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
-def _from_file(file: Path | None) -> Iterator[tuple[str, _SourcedValue]]:
+def _from_project(file: Path | None) -> Iterator[tuple[str, _SourcedValue]]:
+    """A project has the same folders, in whichever of its own folders a command runs."""
     if file is None:
         return
+    for key, entry in _from_file(file):
+        value = entry.value
+        if key in _FOLDERS and isinstance(value, str):
+            value = str(file.absolute().parent / Path(value).expanduser())
+        yield key, _SourcedValue(value, entry.source, entry.is_text)
+
+
+def _from_file(file: Path) -> Iterator[tuple[str, _SourcedValue]]:
     try:
         text = file.read_text(encoding="utf-8")
         if file.suffix == ".properties":

@@ -31,7 +31,7 @@ from pyspark.sql.types import DataType, DateType, StructField, StructType
 
 from headrace.bus.address import open_bus
 from headrace.clock import Deadline, SystemClock
-from headrace.config import Settings, load_settings
+from headrace.config import Settings, load_settings, project_file
 from headrace.coordinator.bindings import readable_names
 from headrace.coordinator.driver_loop import JobControl
 from headrace.coordinator.job_group import JobGroup
@@ -201,7 +201,7 @@ def register_source(spark: SparkSession) -> None:
 
 def _settings(home: str | os.PathLike[str] | None) -> Settings:
     sets = [] if home is None else [f"home={Path(home)}"]
-    return load_settings(None, sets, dict(os.environ))
+    return load_settings(None, sets, dict(os.environ), project=project_file())
 
 
 def _tables(streams: list[str]) -> dict[str, str]:
@@ -320,9 +320,11 @@ def stateful(  # noqa: PLR0913 - each is a knob of its own, by name
     session = df.sparkSession
     register_source(session)
     if df.isStreaming:
-        found = load_settings(None, sets, dict(os.environ))
+        found = load_settings(None, sets, dict(os.environ), project=project_file())
         return _started(session, Job(chosen, graph), found)
-    found = load_settings(None, [*sets, "job.bounded=true"], dict(os.environ))
+    found = load_settings(
+        None, [*sets, "job.bounded=true"], dict(os.environ), project=project_file()
+    )
     run_job(Job(chosen, graph), found)
     return _results(session.read, chosen, found)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.cli import done, headrace, health, refused
+from tests.support.cli import done, headrace, health, refused, stream_names
 
 from headrace.testing import ManualClock
 
@@ -38,6 +38,52 @@ def test_explain_tells_value_and_source(tmp_path: Path) -> None:
     assert f"source   {file}:2" in told
     found = json.loads(done("config", "explain", "epoch.max_rows", "--json"))
     assert (found["value"], found["source"]) == ("8000000", "default")
+
+
+def explained(key: str, *words: object) -> tuple[str, str]:
+    found = json.loads(done("config", "explain", key, "--json", *words))
+    return found["value"], found["source"]
+
+
+def test_the_nearest_file_of_settings_is_read_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = tmp_path / "project" / "jobs"
+    inner.mkdir(parents=True)
+    far, near, named = (
+        tmp_path / "headrace.toml",
+        inner.parent / "headrace.toml",
+        tmp_path / "n.toml",
+    )
+    far.write_text("[job]\ntasks = 2\n[epoch]\nmax_rows = 2\n")
+    near.write_text("[job]\ntasks = 3\nslots = 3\nthreads = 3\n")
+    named.write_text("[job]\ntasks = 4\n")
+    monkeypatch.chdir(inner)
+    monkeypatch.setenv("HEADRACE__JOB__SLOTS", "5")
+    assert explained("job.tasks") == ("3", f"{near}:2")
+    assert explained("epoch.max_rows")[1] == "default", "of one file, the nearest"
+    assert explained("job.slots") == ("5", "environment HEADRACE__JOB__SLOTS")
+    assert explained("job.threads", "--set", "job.threads=6")[0] == "6"
+    assert explained("job.tasks", "--config", named) == ("4", f"{named}:2")
+    assert explained("job.threads", "--config", named)[1] == "default"
+    assert f"{near}:2" in done("config", "ls", "--changed")
+    near.write_text("[job]\ntask = 3\n")
+    assert f"{near}:2: unknown setting job.task" in refused("config", "ls")
+
+
+def test_folders_of_a_project_start_at_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = tmp_path / "project" / "jobs"
+    inner.mkdir(parents=True)
+    (inner.parent / "headrace.toml").write_text('home = "data"\n[state]\ndir = "/fast"\n')
+    monkeypatch.delenv("HEADRACE_HOME")
+    monkeypatch.chdir(inner)
+    assert explained("home")[0] == str(inner.parent / "data")
+    assert explained("state.dir")[0] == "/fast"
+    assert explained("home", "--home", "mine")[0] == str(inner / "mine")
+    done("bus", "create", "orders", "--schema", "n:int64")
+    assert stream_names("o") == ["orders"], "as a shell completes it"
 
 
 def test_an_unknown_key_is_refused_with_the_nearest() -> None:
