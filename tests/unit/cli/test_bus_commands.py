@@ -313,6 +313,7 @@ def test_tail_shows_the_last_rows_in_order_of_time(orders: Path) -> None:
     assert list(range(10, 20)) == ids("orders")
     assert ids("orders", "-n", 2) == [18, 19]
     assert ids("orders", "--from", "earliest", "-n", 3) == [0, 1, 2]
+    assert list(range(20)) == ids("orders", "--from", "earliest"), "as many as there are"
     assert ids("orders", "--partition", 1, "-n", 2) == [17, 19]
     assert ids("orders", "--partition", 1, "--from", 4, "-n", 2) == [9, 11]
     assert ids("orders", "--from", "latest") == []

@@ -252,8 +252,8 @@ def tail(  # noqa: PLR0913, PLR0917 - one for each option
         typer.Option(
             "--from",
             metavar="WHERE",
-            help="earliest, latest, an offset (with --partition) or a time. Default: the "
-            "last ROWS.",
+            help="earliest, latest, an offset (with --partition) or a time; prints all rows from "
+            "there on. Default: the last ROWS.",
             show_default=False,
         ),
     ] = None,
@@ -272,7 +272,7 @@ def tail(  # noqa: PLR0913, PLR0917 - one for each option
             "-n",
             metavar="ROWS",
             min=0,
-            help="Most rows to print. Default: 10; no limit with --from and --until or --follow.",
+            help="Most rows to print. Default: 10; no limit with --from.",
             show_default=False,
         ),
     ] = None,
@@ -286,8 +286,9 @@ def tail(  # noqa: PLR0913, PLR0917 - one for each option
     """Print rows of a stream.
 
     Prints the last rows of all partitions in order of event time, each with its partition and
-    offset. `--from` starts elsewhere. `--until` ends before an offset, or before the first row at
-    or after a time. In `--where`, `_offset` is the row's offset.
+    offset. `--from` starts elsewhere, and prints all rows up to the current end, unless `-n` limits
+    them. `--follow` then waits for more. `--until` ends before an offset, or before the first row
+    at or after a time. In `--where`, `_offset` is the row's offset.
 
     For example:
 

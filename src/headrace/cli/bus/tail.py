@@ -88,8 +88,8 @@ class Tail:
 
         Args:
             start: ``earliest``, ``latest``, an offset, a time; ``None``: the last rows.
-            most: how many rows; ``None``: 10, or no bound when ``start`` is given with ``until`` or
-                ``follow``.
+            most: how many rows; ``None``: 10, or no bound when ``start`` is given, as with the
+                readers of Kafka's consoles. Without ``follow`` it ends at the ends of now.
             until: where it ends: ``latest``, an offset, or a time, at whose first row it ends.
             follow: wait for more, for ever or until there are ``most`` from ``start`` on.
 
@@ -97,8 +97,10 @@ class Tail:
             InvalidInputError: ``start`` or ``until`` cannot be read, or ``start`` is not in the
                 stream.
         """
-        if most is None and (start is None or not (follow or until is not None)):
-            most = DEFAULT_ROWS
+        if start is None:
+            most = DEFAULT_ROWS if most is None else most
+        elif until is None and not follow:
+            until = "latest"  # a stream that grows while it is printed has no end of its own
         stop = self._stop(until)
         ends = stop(self._stream.ends())
         if start is None:
