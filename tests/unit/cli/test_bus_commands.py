@@ -177,6 +177,37 @@ def test_rows_without_a_key_fill_the_shortest_partition(orders: Path) -> None:
     assert [ids("orders", "--partition", p) for p in (0, 1)] == [[0, 2], [1, 3]]
 
 
+@pytest.mark.usefixtures("home")
+def test_many_rows_without_a_key_go_to_all_partitions_in_turn() -> None:
+    rows = lines(*({"n": n} for n in range(250)))
+    for name in ("a", "b"):
+        done("bus", "create", name, "--partitions", 3, "--schema", "n:int64")
+        done("bus", "append", name, "-", stdin=lines({"n": -1}))
+        done("bus", "append", name, "-", stdin=rows)
+    found = [
+        [row["row"]["n"] for row in tailed("a", "--from", "earliest", "--partition", p)]
+        for p in range(3)
+    ]
+    assert found == [[-1, *range(200, 250)], [*range(100)], [*range(100, 200)]]
+    assert tailed("a", "--from", "earliest") == tailed("b", "--from", "earliest")
+
+
+@pytest.mark.usefixtures("home")
+def test_partitions_that_rest_get_no_rows_in_turn() -> None:
+    done("bus", "create", "s", "--partitions", 3, "--schema", "n:int64")
+    done("bus", "configure", "s", "--partitions", 2)
+    done("bus", "append", "s", "-", stdin=lines(*({"n": n} for n in range(300))))
+    assert {row["partition"] for row in tailed("s", "--from", "earliest")} == {0, 1}
+
+
+@pytest.mark.usefixtures("home")
+def test_a_record_that_is_too_large_says_what_other_partitions_have() -> None:
+    done("bus", "create", "s", "--partitions", 2, "--schema", "t:string")
+    rows = [{"t": "x"}] * 150 + [{"t": "x" * (9 << 20)}]
+    told = refused("bus", "append", "s", "-", stdin=lines(*rows))
+    assert "0 rows before its batch and 100 rows of it were appended, to other partitions" in told
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [

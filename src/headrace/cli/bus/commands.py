@@ -44,7 +44,7 @@ AppendPartition = Annotated[
     int | None,
     typer.Option(
         min=0,
-        help="Append to this partition. Default: by key; without a key, the shortest.",
+        help="Append to this partition. Default: by key; without a key, in turn.",
         show_default=False,
     ),
 ]
@@ -101,8 +101,12 @@ def append(  # noqa: PLR0913, PLR0917 - one for each option
     - null of any type: left out, or `null`, or in CSV empty; but an empty text stays empty text,
       and the event time is required
 
-    **Batches.** All rows of a batch become visible together. From a pipe, rows are also appended
-    when no new row has arrived for 0.2 s.
+    **Partitions.** A row goes to the partition of its key. In a stream without a key, each
+    partition gets 100 rows in turn, beginning with the shortest; within a partition, rows have the
+    order of the file. The same appends share rows in the same way.
+
+    **Batches.** All rows of a batch that go to one partition become visible together. From a pipe,
+    rows are also appended when no new row has arrived for 0.2 s.
 
     **Rows that do not fit.** Such a row ends the command with code 1 and a message: line, column,
     found, expected. Nothing of its batch is appended. If earlier batches were appended, the

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Literal, NamedTuple, cast
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.bus.bus import Bus, Stream
@@ -27,6 +28,8 @@ from headrace.sources.text_rows import BadLine, CsvRowReader, JsonRowReader, fir
 
 Format = Literal["jsonl", "csv", "parquet"]
 STDIN = "-"
+RUN_ROWS = 100
+"""Rows without a key that go to one partition, before the next partition has its turn."""
 
 
 class Rows(NamedTuple):
@@ -220,7 +223,7 @@ class IngestOptions(NamedTuple):
 
     Args:
         batch_rows: that become visible together, at most.
-        partition: that takes them; ``None``: by key, or the shortest one.
+        partition: that takes them; ``None``: by key, or without one in turn.
         skip: rows of the first file to leave out.
         set_aside: lines that do not fit go to the stream beside, and are no error.
         adds_columns: those of the first file that the stream has not are added to it.
@@ -356,15 +359,49 @@ def _append(stream: Stream, batch: pa.RecordBatch, partition: int | None) -> Non
     if partition is None and stream.spec.key:
         stream.append_rows(batch)
         return
-    if partition is None:
-        ends = stream.ends()
-        partition = ends.index(min(ends))
-    stream.append(partition, batch)
+    if partition is not None:
+        stream.append(partition, batch)
+        return
+    done = 0
+    for turn, part in _in_turn(stream, batch):
+        try:
+            stream.append(turn, part)
+        except InvalidInputError as error:
+            if not done:
+                raise
+            raise _PartlyAppendedError(error.message, done) from error
+        done += part.num_rows
+
+
+class _PartlyAppendedError(InvalidInputError):
+    """Some partitions have their rows of a batch, and another refused its own."""
+
+    def __init__(self, message: str, rows: int) -> None:
+        super().__init__(message)
+        self.rows = rows
+
+
+def _in_turn(stream: Stream, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Share rows without a key as Kafka's sticky partitioner does: a run each, in turn.
+
+    The shortest partition begins, so that the same appends go the same way again.
+    """
+    count = stream.settings.partitions or stream.spec.partitions
+    ends = stream.ends()[:count]
+    begin = ends.index(min(ends))
+    runs = np.arange(batch.num_rows) // RUN_ROWS
+    for turn in range(min(count, int(runs[-1]) + 1)):
+        yield (begin + turn) % count, batch.take(pa.array(np.flatnonzero(runs % count == turn)))
 
 
 def _with_next_move(error: InvalidInputError, file: InputFile, done: int) -> InvalidInputError:
     told = str(error).rstrip(".")
     stop = "" if told.endswith("?") else ";"
+    if isinstance(error, _PartlyAppendedError):
+        return InvalidInputError(
+            f"{told}{stop} {count_text(done, 'row')} before its batch and "
+            f"{count_text(error.rows, 'row')} of it were appended, to other partitions"
+        )
     if not done:
         return InvalidInputError(f"{told}{stop} nothing of it was appended")
     again = "" if file.path == STDIN else f"; once it is fixed, continue with --skip {done}"
