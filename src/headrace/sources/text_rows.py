@@ -32,6 +32,8 @@ from headrace.records.schema import event_times, type_text
 from headrace.sources.files import LineReader
 
 _LEAST_MOMENT = len("2013-01-31T05:15")
+LINE = "line"
+"""The column that a file of lines has."""
 _TRUE, _FALSE = ["true", "True", "TRUE", "1"], ["false", "False", "FALSE", "0"]
 _UTC = pa.timestamp("us", tz="UTC")
 
@@ -114,6 +116,16 @@ class ColumnReader:
         except (pa.ArrowException, ValueError):
             return None
         return self._batch(table, len(lines))
+
+    def from_lines(self, lines: Sequence[bytes]) -> pa.RecordBatch | None:
+        """Return lines as the column ``line``; ``None`` where a look at each row is needed."""
+        if not self._fits_csv:
+            return None
+        try:
+            column = pa.array(lines, pa.binary()).cast(pa.string())
+        except pa.ArrowInvalid:
+            return None
+        return self._batch(pa.table({LINE: column}), len(lines))
 
     def _batch(self, table: pa.Table, rows: int) -> pa.RecordBatch | None:
         if table.num_rows != rows:
@@ -533,6 +545,56 @@ class JsonRowReader(TextRowReader):
     def value(self, data: bytes) -> Any:
         """Return one row."""
         return self.rows.from_json(data)
+
+
+class LineRowReader(TextRowReader):
+    """Each line is a row with the column ``line``, also a blank one.
+
+    Raises:
+        InvalidInputError: the stream has no such column of text, or has an event time.
+    """
+
+    def __init__(
+        self, name: str, spec: StreamSpec, on_bad: Callable[[BadLine], None] | None
+    ) -> None:
+        super().__init__(name, spec, on_bad)
+        columns = ", ".join(f"{field.name}:{type_text(field.type)}" for field in spec.schema)
+        if LINE not in spec.schema.names or spec.schema.field(LINE).type != pa.string():
+            raise InvalidInputError(
+                f"stream {spec.name!r} has the columns {columns}; for lines of text, expected "
+                f"{LINE}:string",
+                stream=spec.name,
+            )
+        if spec.time is not None:
+            raise InvalidInputError(
+                f"stream {spec.name!r} needs the event time {spec.time!r}, which lines of text do "
+                "not have; append them to a stream without event time",
+                stream=spec.name,
+            )
+
+    def chunks(self, source: LineReader, most: int) -> Iterator[RowChunk]:
+        """Yield the lines of the file."""
+        first = 1
+        for lines in source.chunks(most):
+            if first == 1:
+                lines[0] = lines[0].removeprefix(_BOM)
+            yield RowChunk(
+                [line.removesuffix(b"\r") for line in lines], range(first, first + len(lines))
+            )
+            first += len(lines)
+
+    def fast(self, chunk: RowChunk) -> pa.RecordBatch | None:
+        """Return the rows as columns, if all of them are UTF-8."""
+        return self.columns.from_lines(chunk.lines)
+
+    def value(self, data: bytes) -> Any:
+        """Return one row."""
+        try:
+            return self.rows.from_words({LINE: data.decode("utf-8")})
+        except UnicodeDecodeError as error:
+            raise InvalidInputError(
+                f"found the byte {data[error.start]:#04x}, expected text in UTF-8"
+            ) from error
 
 
 class CsvRowReader(TextRowReader):

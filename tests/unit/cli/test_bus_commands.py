@@ -290,7 +290,7 @@ def test_files_are_looked_at_before_anything_is_appended(orders: Path, tmp_path:
     told = refused("bus", "append", "orders", tmp_path / "a.jsonl", tmp_path / "b.jsonl")
     assert "b.jsonl; check the path" in told
     told = refused("bus", "append", "orders", tmp_path / "a.jsonl", tmp_path / "b.xyz")
-    assert "the format of .xyz is unknown; give --format jsonl, csv or parquet" in told
+    assert "the format of .xyz is unknown; give --format jsonl, csv, parquet or text" in told
     assert tailed("orders") == []
 
 

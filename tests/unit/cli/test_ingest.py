@@ -82,6 +82,46 @@ def test_nothing_bad_is_success(stream: str) -> None:
     assert "s.dead" not in done("bus", "ls")
 
 
+def test_each_line_of_text_is_a_row(tmp_path: Path) -> None:
+    file = tmp_path / "app.log"
+    file.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\n2013-01-31 "\xc3\xa4, b\nlast')
+    words = ("--format", "text", "--infer")
+    assert done("bus", "append", "logs", file, *words) == "4 rows appended to logs\n"
+    assert done("bus", "append", "logs", "-", "--format", "text", stdin="7\n") == (
+        "1 row appended to logs\n"
+    )
+    assert [row["line"] for row in tailed("logs")] == [
+        '{"a": 1}',
+        "",
+        '2013-01-31 "ä, b',
+        "last",
+        "7",
+    ]
+    assert json.loads(done("bus", "describe", "logs", "--json"))["columns"] == {"line": "string"}
+
+
+def test_lines_of_text_leave_other_columns_null() -> None:
+    done("bus", "create", "s", "--schema", "n:int64,line:string")
+    done("bus", "append", "s", "-", "--format", "text", stdin="a\n")
+    assert tailed("s") == [{"n": None, "line": "a"}]
+
+
+def test_lines_that_are_no_text_are_refused_or_go_aside() -> None:
+    words = ("logs", "-", "--format", "text", "--infer")
+    told = refused("bus", "append", *words, stdin=b"a\n\xff\n")
+    assert "stdin line 2: found the byte 0xff, expected text in UTF-8" in told
+    set_aside(*words, stdin=b"a\n\xff\n")
+    assert tailed("logs") == [{"line": "a"}]
+
+
+def test_lines_of_text_need_a_stream_for_them(stream: str) -> None:
+    told = refused("bus", "append", stream, "-", "--format", "text", stdin="a\n")
+    assert "for lines of text, expected line:string" in told
+    done("bus", "create", "timed", "--schema", "line:string,at:timestamp", "--time", "at")
+    told = refused("bus", "append", "timed", "-", "--format", "text", stdin="a\n")
+    assert "needs the event time 'at', which lines of text do not have" in told
+
+
 def test_columns_are_guessed_from_json() -> None:
     rows = [
         {"id": 1, "at": "2013-01-31T05:15:00Z", "p": 1, "n": None, "l": [1]},

@@ -37,7 +37,7 @@ Files = Annotated[
     typer.Argument(metavar="FILE", help="Files, or - for stdin.", show_default=False),
 ]
 Form = Annotated[
-    Literal["jsonl", "csv", "parquet"] | None,
+    Literal["jsonl", "csv", "parquet", "text"] | None,
     typer.Option("--format", help="Format of the files. Default: by suffix; stdin is JSON lines."),
 ]
 AppendPartition = Annotated[
@@ -91,7 +91,8 @@ def append(  # noqa: PLR0913, PLR0917 - one for each option
     """Append rows of files to a stream.
 
     Files are JSON lines (`.jsonl`, `.ndjson`, `.json`), CSV with a header (`.csv`) or Parquet
-    (`.parquet`, `.pq`). Values are converted to the types of the stream's schema:
+    (`.parquet`, `.pq`). With `--format text`, each line of a file, such as a log, is a row with the
+    column `line`; other columns are null. Values are converted to the types of the stream's schema:
 
     - timestamp: ISO 8601, UTC without a zone, or milliseconds since 1970
     - date: `2013-01-31`
@@ -117,7 +118,8 @@ def append(  # noqa: PLR0913, PLR0917 - one for each option
 
     **Inferred columns.** `--infer` uses the first MiB of the first file: integers are `int64`,
     other numbers `float64`, text that is a time in every row a `timestamp`. `--add-columns` infers
-    types in the same way. Added columns are null in older rows.
+    types in the same way. With `--format text`, both mean the one column `line:string`. Added
+    columns are null in older rows.
 
     Many lines are read at once, as columns. Only a batch with an unusual line, or with quoted
     fields of CSV, is read row by row. A million JSON lines of three columns (53 MB), by key to two

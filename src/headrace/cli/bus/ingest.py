@@ -1,7 +1,7 @@
 """Rows of files and pipes, typed by a stream's schema and appended to it batch by batch.
 
-Reads JSON lines, CSV and Parquet, also compressed. Lines that do not fit are kept with their
-bytes in a stream beside it.
+Reads JSON lines, CSV, lines of text and Parquet, also compressed. Lines that do not fit are kept
+with their bytes in a stream beside it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,17 @@ from headrace.clock import Clock
 from headrace.errors import InvalidInputError
 from headrace.records.schema import normalise
 from headrace.sources.files import DecompressedFile, LineReader, codec_of, infer_schema, named_form
-from headrace.sources.text_rows import BadLine, CsvRowReader, JsonRowReader, first_bad_time
+from headrace.sources.text_rows import (
+    LINE,
+    BadLine,
+    CsvRowReader,
+    JsonRowReader,
+    LineRowReader,
+    TextRowReader,
+    first_bad_time,
+)
 
-Format = Literal["jsonl", "csv", "parquet"]
+Format = Literal["jsonl", "csv", "parquet", "text"]
 STDIN = "-"
 RUN_ROWS = 100
 """Rows without a key that go to one partition, before the next partition has its turn."""
@@ -40,6 +48,11 @@ class Rows(NamedTuple):
 
 
 OnBad = Callable[[BadLine], None]
+_READERS: dict[Format, type[TextRowReader]] = {
+    "jsonl": JsonRowReader,
+    "csv": CsvRowReader,
+    "text": LineRowReader,
+}
 
 
 def format_of(file: str, given: Format | None) -> Format:
@@ -56,7 +69,7 @@ def format_of(file: str, given: Format | None) -> Format:
     if found is None:
         raise InvalidInputError(
             f"{file}: the format of {Path(file).suffix.lower() or 'no suffix'} is unknown; "
-            "give --format jsonl, csv or parquet"
+            "give --format jsonl, csv, parquet or text"
         )
     return found
 
@@ -104,8 +117,7 @@ def read_rows(
         return
     with ExitStack() as opened:
         lines = source or LineReader(opened.enter_context(open_lines(file)))
-        kind = JsonRowReader if form == "jsonl" else CsvRowReader
-        reader = kind(name, spec, on_bad)
+        reader = _READERS[form](name, spec, on_bad)
         behind = 0
         for chunk in reader.chunks(lines, batch_rows):
             first, behind = behind, behind + len(chunk.lines)
@@ -311,6 +323,8 @@ def columns_of(file: InputFile, source: LineReader | None) -> pa.Schema:
     Raises:
         InvalidInputError: it has none that is known.
     """
+    if file.form == "text":
+        return pa.schema([(LINE, pa.string())])
     if source is not None:
         return infer_schema(source, file.name, is_csv=file.form == "csv")
     if file.path == STDIN:
