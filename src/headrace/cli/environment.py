@@ -363,6 +363,13 @@ def version(as_json: Json = False) -> None:
         typer.echo(", ".join(f"{name} {told or 'not installed'}" for name, told in found.items()))
 
 
+def show_version(is_wanted: bool) -> None:
+    """Do for ``headrace --version`` what ``headrace version`` does, and end."""
+    if is_wanted:
+        version()
+        raise typer.Exit
+
+
 def _installed(name: str) -> str | None:
     try:
         return metadata.version(name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
@@ -99,6 +99,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the versions of Headrace and its dependencies.",
+            is_eager=True,
+            callback=environment.show_version,
+        ),
+    ] = False,
+) -> None:
+    """Stateful stream processing in Python on Apache Spark."""
+
 
 app.command()(init.init)
 app.command()(dev.dev)

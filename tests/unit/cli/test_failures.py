@@ -135,3 +135,4 @@ def test_version_names_what_it_runs_on() -> None:
     out = done("version")
 
     assert all(name in out for name in ("headrace ", "pyspark 4", "python 3."))
+    assert done("--version") == out, "as people type it"
