@@ -404,7 +404,7 @@ def _in_turn(stream: Stream, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.Re
     ends = stream.ends()[:count]
     begin = ends.index(min(ends))
     runs = np.arange(batch.num_rows) // RUN_ROWS
-    for turn in range(min(count, int(runs[-1]) + 1)):
+    for turn in range(min(count, -(-batch.num_rows // RUN_ROWS))):
         yield (begin + turn) % count, batch.take(pa.array(np.flatnonzero(runs % count == turn)))
 
 
