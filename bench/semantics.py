@@ -160,7 +160,7 @@ class Rig:
             )
 
         self.runner = LocalRunner(open_slot, 2)
-        self.coordinator = made.coordinator(self.runner, self.bus, clock, settings)
+        self.coordinator = made.coordinator(self.runner, context)
         self.coordinator.start()
 
     def close(self) -> None:

@@ -256,9 +256,7 @@ def test_a_job_that_starts_while_the_server_is_away_waits_for_it(
         never = JobControl().stop
         for limit, line in ((0.0, lambda text: None), (None, tell)):
             (deployment,) = deploy(driver.job.build(), context_of(driver))
-            coordinator = deployment.coordinator(
-                driver.runner, driver.bus, driver.clock, driver.settings
-            )
+            coordinator = deployment.coordinator(driver.runner, context_of(driver))
             retry = RetryPolicy(SystemClock(), never, limit, line)
             if limit is None:
                 assert start_driver(coordinator, retry)

@@ -75,14 +75,13 @@ class Deployment:
     planner: JobPlanner | None = None
     group: JobGeneration | None = None
 
-    def coordinator(
-        self, runner: Runner, bus: Bus, clock: Clock, settings: Settings
-    ) -> Coordinator:
+    def coordinator(self, runner: Runner, context: JobContext) -> Coordinator:
         """Return the coordinator that drives this deployment on a runner."""
+        settings, clock = context.settings, context.clock
         return Coordinator(
             self.plan,
             self.digest,
-            bus=bus,
+            bus=context.bus,
             log=FileCommitLog(self.storage.root, self.storage.files, clock),
             storage=self.storage,
             runner=runner,

@@ -274,7 +274,7 @@ class JobRun:
         if one.copier is not None:
             one.copier.takes_over = self.takes_over
         runner = engine.runner(one, share)
-        part = one.coordinator(runner, context.bus, context.clock, context.settings)
+        part = one.coordinator(runner, context)
         limit_s = context.settings.state.recovery_timeout_s
         watch = RecoveryWatch(root, context.files, context.clock, limit_s)
         held.enter_context(_backing_up(one.copier, part, self.listeners.notice))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -342,11 +343,11 @@ class TestDriver(CommittedView, Closeable):
         share_bounded_inputs(self._context, storages)
         self.copier = deployed[0].copier
         self._let_go()
-        started = []
+        started, context = [], replace(self._context, clock=self._steady)
         try:
             for one in deployed:
                 runner = self.runners.setdefault(one.plan.job, self._new_runner(one.plan.job))
-                started.append(one.coordinator(runner, self.bus, self._steady, self.settings))
+                started.append(one.coordinator(runner, context))
                 if self._replay is not None:
                     self._replay.prepare(started[-1])
                 started[-1].start()

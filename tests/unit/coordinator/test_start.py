@@ -70,7 +70,7 @@ def driver(tmp_path: Path, away: Held) -> Iterator[TestDriver]:
 
 def coordinator_of(driver: TestDriver) -> Coordinator:
     (deployment,) = deploy(driver.job.build(), context_of(driver))
-    return deployment.coordinator(driver.runner, driver.bus, driver.clock, driver.settings)
+    return deployment.coordinator(driver.runner, context_of(driver))
 
 
 def patient(
