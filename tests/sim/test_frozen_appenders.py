@@ -7,6 +7,8 @@ not returned yet: others act inside it, and are frozen in turn.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import random
 import threading
 from collections.abc import Callable
@@ -31,6 +33,7 @@ from headrace.bus import (
 from headrace.errors import UnavailableError
 from headrace.files import Files
 from headrace.records.frame import encode_frame
+from headrace.testing import crash_at
 
 SCHEMA = pa.schema([("id", pa.int64())])
 KEYED = pa.schema([("k", pa.int64()), ("v", pa.int64())])
@@ -365,6 +368,26 @@ def _interleaved_run(root: Path, seed: int) -> int:
 def test_step_by_step_in_turns_no_row_is_lost_doubled_or_moved(tmp_path: Path, seed: int) -> None:
     """One that was kept out continues while the one that kept it out is at work."""
     assert _interleaved_run(tmp_path, seed) > 50
+
+
+@pytest.mark.parametrize("rows", range(3, 6))
+def test_one_that_is_kept_out_by_who_died_before_it_told_anybody_appends(
+    tmp_path: Path, rows: int
+) -> None:
+    """Also where the index file that it knows is full, so that it adds nothing to it."""
+    world = World(tmp_path)
+    with world.actor() as one, world.actor() as other, contextlib.ExitStack() as died:
+        for _ in range(rows):
+            world.append(one, "a")
+        (lock,) = tmp_path.glob("streams/s/*/lock")
+        descriptor = os.open(lock, os.O_RDWR)
+        died.callback(os.close, descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with crash_at("seal.published"):
+            world.append(other, "b")
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        world.append(one, "a")
+        world.look(one.stream("s"))
 
 
 def test_a_partition_of_before_is_sealed_too(tmp_path: Path) -> None:
