@@ -180,8 +180,16 @@ def generation_times(root: Path) -> list[int]:
     return sorted(path.stat().st_mtime_ns // 1_000_000 for path in root.glob("generations/*.json"))
 
 
-def load_state(log: CommitLog, upto: int | None = None) -> JobState | None:
+def load_state(
+    log: CommitLog, upto: int | None = None, known: JobState | None = None
+) -> JobState | None:
     """Return the state after the newest epoch, or after ``upto``; ``None``: no job yet.
+
+    Args:
+        log: the job's.
+        upto: the last epoch that counts.
+        known: a state that was read before: where its manifest is still one of the log, only
+            those behind it are read.
 
     Raises:
         CorruptDataError: a manifest is damaged, missing, or does not follow the one before.
@@ -191,7 +199,7 @@ def load_state(log: CommitLog, upto: int | None = None) -> JobState | None:
         if not epochs:
             return None
         try:
-            return _fold_all(log, epochs)
+            return _fold_all(log, epochs, known)
         except CorruptDataError:
             if log.epochs()[0] <= epochs[0]:
                 raise
@@ -229,10 +237,14 @@ def newest_base(log: CommitLog, upto: int) -> int | None:
     return None
 
 
-def _fold_all(log: CommitLog, epochs: list[int]) -> JobState | None:
+def _fold_all(log: CommitLog, epochs: list[int], known: JobState | None) -> JobState | None:
     chain: list[tuple[Manifest, str]] = []
+    state: JobState | None = None
     for epoch in range(epochs[-1], epochs[0] - 1, -1):
         manifest, digest = decode_manifest(log.read(epoch), f"of epoch {epoch}")
+        if known is not None and known.digest == digest:
+            state = known
+            break
         chain.append((manifest, digest))
         if manifest.kind == "base":
             break
@@ -240,7 +252,6 @@ def _fold_all(log: CommitLog, epochs: list[int]) -> JobState | None:
         raise CorruptDataError(
             f"no base manifest between epochs {epochs[0]} and {epochs[-1]}", epoch=epochs[-1]
         )
-    state: JobState | None = None
     for manifest, digest in reversed(chain):
         state = fold(state, manifest, digest)
     return state

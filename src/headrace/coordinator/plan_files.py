@@ -55,12 +55,12 @@ _OWN = frozenset(
 _ABSENT = object()
 
 
-def dumps(value: Any, name_of: Callable[[object], str | None] = lambda part: None) -> bytes:
+def dumps(value: Any, name_of: Callable[[str], str | None] = lambda text: None) -> bytes:
     """Return what an unpickler reads, structs by value included.
 
     Args:
         value: what is pickled.
-        name_of: of a part that stays behind, the name that stands for it.
+        name_of: of a text that stays behind, the name that stands for it.
     """
     target = io.BytesIO()
     _Pickler(target, name_of).dump(value)
@@ -68,12 +68,12 @@ def dumps(value: Any, name_of: Callable[[object], str | None] = lambda part: Non
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    def __init__(self, target: io.BytesIO, name_of: Callable[[object], str | None]) -> None:
+    def __init__(self, target: io.BytesIO, name_of: Callable[[str], str | None]) -> None:
         super().__init__(target)
         self._name_of = name_of
 
     def persistent_id(self, value: Any) -> str | None:
-        return self._name_of(value)
+        return self._name_of(value) if isinstance(value, str) else None  # asked of each object
 
     def reducer_override(self, value: Any) -> Any:
         is_ours = isinstance(value, type) and is_record(value)
@@ -254,7 +254,7 @@ def _process() -> str:
     return f"{os.uname().nodename}/{os.getpid()}"
 
 
-def _is_plain(value: object) -> bool:
+def _is_plain(value: str) -> bool:
     """Say whether a value is a text with a secret, such as a constant of the user's module."""
     return type(value) is str and redacted(value) != value
 
@@ -269,9 +269,9 @@ class _SecretCollector:
         self._values = {} if held is None else dict(held.values)  # an older plan may be in use
         self._has_any = False
 
-    def name_of(self, value: object) -> str | None:
+    def name_of(self, value: str) -> str | None:
         """Return the name of a secret; ``None``: it is none."""
-        if not isinstance(value, str) or not (type(value) is SecretText or _is_plain(value)):
+        if not (type(value) is SecretText or _is_plain(value)):
             return None
         key = bytes.fromhex(self._key)
         digest = hashlib.blake2b(value.encode(), key=key, digest_size=12).hexdigest()

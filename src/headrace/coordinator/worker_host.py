@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from threading import Thread
 
@@ -214,6 +214,19 @@ KEPT_PLANS = 4
 """Of a process: a job that reads streams by pattern is planned again whenever one comes or goes."""
 
 
+class _ManifestStates:
+    """The states of a job after its epochs; each is built on the one that was asked for before."""
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+        self._last: JobState | None = None
+
+    def at(self, epoch: int) -> JobState | None:
+        """Return the state after the newest epoch up to one."""
+        state = self._last = load_state(self._log, epoch, self._last)
+        return state
+
+
 class ManifestSegments:
     """The committed segments that a job's manifests name, up to one epoch.
 
@@ -221,37 +234,19 @@ class ManifestSegments:
     """
 
     def __init__(
-        self, log: CommitLog, root: Path, epoch: int, copy: FileCopier | None = None
+        self, states: _ManifestStates, root: Path, epoch: int, copy: FileCopier | None
     ) -> None:
-        self._log, self._root, self._epoch, self._copy = log, root, epoch, copy
-        self._state: JobState | None = None
+        self._states, self._root, self._epoch, self._copy = states, root, epoch, copy
+
+    @cached_property
+    def _state(self) -> JobState | None:
+        return self._states.at(self._epoch)
 
     def chain(
         self, stage: str, task: int, groups: tuple[int, int], after: Position | None
     ) -> SegmentChain:
         """Return how a task's store gets to the epoch's state."""
         del groups
-        return self._chain(stage, task, after)
-
-    def mend(self, path: Path) -> bool:
-        """Put the file that the copy in job_dir has in the place of a damaged one."""
-        if self._copy is None or not path.is_relative_to(self._root):
-            return False
-        state = load_state(self._log, self._epoch)
-        wanted = path.relative_to(self._root).as_posix()
-        named = [] if state is None else named_files(state)
-        found = next((file for file in named if file.path == wanted), None)
-        if found is None or found.checksum is None:
-            return False
-        try:
-            self._copy.replace(found)
-        except (OSError, CorruptDataError):
-            return False
-        return True
-
-    def _chain(self, stage: str, task: int, after: Position | None) -> SegmentChain:
-        if self._state is None:
-            self._state = load_state(self._log, self._epoch)
         state = self._state
         if state is None:
             raise CorruptDataError(f"no manifest up to epoch {self._epoch}", epoch=self._epoch)
@@ -279,6 +274,22 @@ class ManifestSegments:
             sums,
             tuple(ref.groups for ref in first),
         )
+
+    def mend(self, path: Path) -> bool:
+        """Put the file that the copy in job_dir has in the place of a damaged one."""
+        if self._copy is None or not path.is_relative_to(self._root):
+            return False
+        state = self._state
+        wanted = path.relative_to(self._root).as_posix()
+        named = [] if state is None else named_files(state)
+        found = next((file for file in named if file.path == wanted), None)
+        if found is None or found.checksum is None:
+            return False
+        try:
+            self._copy.replace(found)
+        except (OSError, CorruptDataError):
+            return False
+        return True
 
 
 def _next_step(steps: tuple[ChainStep, ...], after: Position | None) -> int | None:
@@ -326,14 +337,14 @@ def open_host(  # noqa: PLR0913 - each is a part of its own, by name
         rocksdb: memory of its RocksDB stores.
         hot_keys: whether heavy keys are looked for.
     """
-    log = FileCommitLog(storage, files, clock)
+    states = _ManifestStates(FileCommitLog(storage, files, clock))
     good = FileCopier(copy, storage, files, clock) if copy is not None else None
 
     opened: BackendFactory = partial(RocksDBBackend, settings=rocksdb)
     backends = {**BACKENDS, "rocksdb": opened}
 
     def segments(order: SlotOrder) -> ManifestSegments:
-        return ManifestSegments(log, storage, order.epoch - 1, good)
+        return ManifestSegments(states, storage, order.epoch - 1, good)
 
     record_job_storage(state_dir, storage, files, clock)
     return SlotHost(

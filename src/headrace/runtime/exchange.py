@@ -471,5 +471,5 @@ class Combiner:
             times = frame[_CELL].to_numpy()
             marks = np.full(frame.height, NO_WATERMARK)
         users = pa.schema([field for field in self._schema if field.name not in HIDDEN])
-        batch = normalise(frame.select(users.names).to_arrow(), users)
+        batch = normalise(frame[users.names].to_arrow(), users)
         return [Chunk(batch, times, marks)]

@@ -172,7 +172,7 @@ def test_another_format_is_told_apart_from_damage(other: int) -> None:
             decode_manifest(found, "of a test")
 
 
-def log_of(tmp_path: Any, kinds: str) -> tuple[FileCommitLog, list[JobState]]:
+def log_of(tmp_path: Any, kinds: str, rows: int = 1) -> tuple[FileCommitLog, list[JobState]]:
     """A log with one manifest for each letter: ``b``ase or ``d``elta."""
     log = FileCommitLog(tmp_path, Files(sync=False), SystemClock())
     states: list[JobState] = []
@@ -180,7 +180,7 @@ def log_of(tmp_path: Any, kinds: str) -> tuple[FileCommitLog, list[JobState]]:
         if number == 0:
             manifest = base(CREATED)
         else:
-            manifest = delta(states[-1], counts={"in": 1})
+            manifest = delta(states[-1], counts={"in": rows})
             if kind == "b":
                 folded = fold(states[-1], manifest, "")
                 manifest = base(folded, states[-1].digest)
@@ -208,6 +208,28 @@ def test_history_before_a_base_may_be_pruned(tmp_path: Any) -> None:
     log.prune(4)
     with pytest.raises(CorruptDataError, match="no base manifest between epochs 4 and 5"):
         load_state(log)
+
+
+@pytest.mark.parametrize("kinds", ["bddd", "bdbd"])
+def test_from_a_known_state_on_only_what_came_since_is_read(tmp_path: Any, kinds: str) -> None:
+    log, states = log_of(tmp_path / "one", kinds)
+    read = []
+
+    class Reading(FileCommitLog):
+        def read(self, epoch: int) -> bytes:
+            read.append(epoch)
+            return super().read(epoch)
+
+    reading = Reading(tmp_path / "one", Files(sync=False), SystemClock())
+    for epoch, state in enumerate(states):
+        for known in states:
+            assert load_state(reading, epoch, known) == state
+    read.clear()
+    assert load_state(reading, 3, states[3]) is states[3]
+    assert load_state(reading, 3, states[2]) == states[3]
+    assert min(read) >= 2
+    _, others = log_of(tmp_path / "two", kinds, rows=2)
+    assert load_state(log, 3, others[2]) == states[3], "it is of another history"
 
 
 def test_a_missing_manifest_in_between_is_told(tmp_path: Any) -> None:

@@ -221,7 +221,7 @@ class PartialCodec:
     def encode(self, frame: pl.DataFrame) -> list[bytes]:
         """Return one value for each row."""
         if not self._fixed:
-            packed = frame.select(self.schema.names()).cast(self._packed)
+            packed = frame[self.schema.names()].cast(self._packed)
             columns = [column.to_list() for column in packed]
             pack = msgspec.msgpack.Encoder().encode
             return [pack(row) for row in zip(*columns, strict=True)]
@@ -284,7 +284,7 @@ def distinct(frame: pl.DataFrame, keys: list[str]) -> tuple[pl.DataFrame, Ints]:
         frame.with_row_index(_FIRST_ROW).select(pl.col(_FIRST_ROW).first().over(keys)).to_series()
     )
     rows, numbers = np.unique(firsts.to_numpy(), return_inverse=True)
-    return frame.select(keys)[rows], numbers.astype(np.int64)
+    return frame[keys][rows], numbers.astype(np.int64)
 
 
 def together() -> pl.Expr:

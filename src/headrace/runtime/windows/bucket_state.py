@@ -96,7 +96,7 @@ class BucketState(WindowState):
         frame = frame.sort(self.heads)
         added = self.table.add(frame)
         self.opened().update(frame[BUCKET].unique().to_list())
-        heads = frame.select(self.heads)[added.order]
+        heads = frame[self.heads][added.order]
         self._send(heads.hstack(added.now), heads[added.at].hstack(added.earlier), added.at)
 
     def _send(
@@ -177,7 +177,7 @@ class RunningTotals:
         first = np.full(heads.height, -1)
         first[numbers[::-1]] = np.arange(len(numbers))[::-1]
         old = heads[owners].with_columns(pl.lit(0, pl.Int64).alias(BUCKET))
-        old = old.hstack(stored.select(self._table.partials)).select(now.columns)
+        old = old.hstack(stored[self._table.partials])[now.columns]
         sent = pl.concat([old, now[order[follows - 1]]], how="vertical_relaxed")
         replaced_by = np.concatenate([first[owners], order[follows]])
         shown, is_retraction, results = accumulation.changes(now, sent, replaced_by)

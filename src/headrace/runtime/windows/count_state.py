@@ -110,7 +110,7 @@ class CountState(WholeState):
         is_first = self._changes(own) if self._has_steps else self._windows(made) == 0
         follows = is_first & (at >= 0)
         later, names = made.filter(pl.Series(follows)), self.table.partials
-        whole = self.aggregation.paired(earlier.select(names)[at[follows]], later.select(names))
+        whole = self.aggregation.paired(earlier[names][at[follows]], later[names])
         joined = later.with_columns(whole.get_columns())
         rest = made.filter(pl.Series(~follows))
         both = pl.concat([rest, joined], how="vertical_relaxed")
@@ -124,10 +124,10 @@ class CountState(WholeState):
     def _totals(self, sent: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:
         """Return the totals of each window after each step, row by row as ``made``."""
         if not self._assigner.size:
-            both = pl.concat([sent, made.select(sent.columns)], how="vertical_relaxed")
+            both = pl.concat([sent, made[sent.columns]], how="vertical_relaxed")
             return self.aggregation.accumulated(both, _KEY).slice(sent.height)
         before = sent.with_columns(pl.lit(0, pl.Int64).alias(_WINDOW))
-        both = pl.concat([before, made.select(before.columns)], how="vertical_relaxed")
+        both = pl.concat([before, made[before.columns]], how="vertical_relaxed")
         groups = both.select(pl.struct(_KEY, _WINDOW).rank("dense").cast(pl.Int64).alias(_STEP))
         return self.aggregation.accumulated(both.hstack(groups), _STEP).slice(sent.height)
 
@@ -183,7 +183,7 @@ class CountState(WholeState):
         filling = made[_ROW].to_numpy()[full]
         order = np.argsort(filling, kind="stable")
         names, is_delta = self.table.partials, self.accumulation is Accumulation.DELTA
-        now = (made if is_delta else totals).select(names)[full[order]]
+        now = (made if is_delta else totals)[names][full[order]]
         earlier, replaced_by = now.clear(), full[:0]
         if self.accumulation.retracts:
             ranks = np.empty(len(order), np.int64)
@@ -195,10 +195,8 @@ class CountState(WholeState):
             firsts = np.flatnonzero(np.concatenate([[True], ~is_next]) & (windows == 0))
             first[own[firsts[::-1]]] = firsts[::-1]
             after = first[sent[_KEY].to_numpy()]
-            before = sent.select(names).filter(pl.Series(after >= 0))
-            earlier = pl.concat(
-                [before, totals.select(names)[full[follows - 1]]], how="vertical_relaxed"
-            )
+            before = sent[names].filter(pl.Series(after >= 0))
+            earlier = pl.concat([before, totals[names][full[follows - 1]]], how="vertical_relaxed")
             replaced_by = ranks[np.concatenate([after[after >= 0], follows])]
         shown, is_retraction, results = self.accumulation.changes(now, earlier, replaced_by)
         self.node.send_with(chunk.take(filling[order][results]), shown, is_retraction)

@@ -167,7 +167,7 @@ class _Rows:
             pl.Series(BUCKET, owners)
         )
         both = aggregation.combined(both, [BUCKET]).sort(BUCKET)
-        return both.select(made.columns), both[BUCKET].to_numpy()
+        return both[made.columns], both[BUCKET].to_numpy()
 
 
 class PaneState(WindowState):
@@ -265,7 +265,7 @@ class PaneState(WindowState):
 
     def _rows(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, _Rows]:
         keys, numbers = distinct(frame, self.node.keys)
-        return keys, _Rows(numbers, frame[BUCKET].to_numpy(), frame.select(self.table.partials))
+        return keys, _Rows(numbers, frame[BUCKET].to_numpy(), frame[self.table.partials])
 
     def _send(
         self,

@@ -94,7 +94,7 @@ class PartialTable(ABC, Generic[_Keys]):
     def add(self, frame: pl.DataFrame) -> Added:
         """Combine rows with those stored under the same heads, which came before them."""
         keys, order = self.address(frame)
-        now = frame.select(self.partials)[order]
+        now = frame[self.partials][order]
         earlier, at = self.lookup(keys)
         if len(at) == now.height:
             now = self.aggregation.paired(earlier, now)
@@ -115,14 +115,14 @@ class PartialTable(ABC, Generic[_Keys]):
         old, at = self.lookup(keys)
         both = pl.concat(
             [
-                old.select(self.partials).with_columns(pl.Series(_NUMBER, order[at])),
-                rows.select(self.partials).with_columns(pl.Series(_NUMBER, numbers)),
+                old[self.partials].with_columns(pl.Series(_NUMBER, order[at])),
+                rows[self.partials].with_columns(pl.Series(_NUMBER, numbers)),
             ],
             how="vertical_relaxed",
         )
         totals = self.aggregation.accumulated(both, _NUMBER)
         newest = totals.group_by(_NUMBER).last().sort(_NUMBER)
-        self.put(keys, newest.select(self.partials)[order])
+        self.put(keys, newest[self.partials][order])
         return totals.slice(old.height).drop(_NUMBER)
 
 
@@ -162,7 +162,7 @@ class KeyValuePartials(PartialTable[list[bytes]]):
 
     def address(self, heads: pl.DataFrame) -> tuple[list[bytes], Ints]:
         """Return full keys, sorted, for the store reads neighbours twice as quickly."""
-        columns = normalise(heads.select(self.keys).to_arrow()).columns
+        columns = normalise(heads[self.keys].to_arrow()).columns
         encoded = encode_columns(columns)
         groups = key_groups(encoded.hashes(), self._key_groups)
         if BUCKET in heads.columns:
@@ -272,7 +272,7 @@ class ColumnarPartials(PartialTable[TableKeys]):
             clusters = heads[BUCKET].to_numpy()
         elif self._layout.cluster:
             clusters = np.full(heads.height, TOTALS)
-        keys = TableKeys.of(self._layout, heads.select(self.keys).to_arrow(), clusters)
+        keys = TableKeys.of(self._layout, heads[self.keys].to_arrow(), clusters)
         return keys, keys.order
 
     def lookup(self, keys: TableKeys) -> tuple[pl.DataFrame, Ints]:
@@ -282,7 +282,7 @@ class ColumnarPartials(PartialTable[TableKeys]):
 
     def put(self, keys: TableKeys, partials: pl.DataFrame) -> None:
         """Lay rows over those that are there."""
-        values = normalise(partials.select(self.partials).to_arrow(), self._layout.values)
+        values = normalise(partials[self.partials].to_arrow(), self._layout.values)
         self._table.put(keys, values)
 
     def buckets(self) -> set[int]:

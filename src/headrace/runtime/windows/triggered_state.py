@@ -336,11 +336,11 @@ class TriggeredState(DueState):
         if self.trigger.within_ms:
             whole = whole.with_columns(pl.col(_AT).alias(LAST_SEEN))
         self._drop(before.filter(_STORED))
-        left = [others, same.select(others.columns), whole.select(others.columns)]
+        left = [others, same[others.columns], whole[others.columns]]
         shown = self._bounded(whole)
         if self.accumulation is Accumulation.DELTA:
             fresh = self.aggregation.combined(both.filter(_FRESH), [_WHOLE]).sort(_WHOLE)
-            shown = shown.with_columns(fresh.select(self.table.partials).get_columns())
+            shown = shown.with_columns(fresh[self.table.partials].get_columns())
         owners = np.searchsorted(whole[_WHOLE].to_numpy(), before[_WHOLE].to_numpy())
         rows, is_retraction, results = self.accumulation.changes(
             shown, self._bounded(before), owners

@@ -145,5 +145,5 @@ class Accumulation(Enum):
         results = np.concatenate([results, replaced_by])
         is_new = np.arange(len(results)) < now.height
         order = np.lexsort((is_new, results))
-        both = pl.concat([now, sent.select(now.columns)], how="vertical_relaxed")
+        both = pl.concat([now, sent[now.columns]], how="vertical_relaxed")
         return Changes(both[order], ~is_new[order], results[order])

@@ -75,7 +75,7 @@ class AggregateNode(Node):
         assert groups is not None
         if self.table.partials[0] in frame.columns:  # folded by who sent them
             self._fold(heads)
-            self._partials.append(frame.select(*heads, *self.table.partials))
+            self._partials.append(frame[[*heads, *self.table.partials]])
             self._partial_count += frame.height
         else:
             self._rows.append((frame, groups))
@@ -89,7 +89,7 @@ class AggregateNode(Node):
     def _fold(self, heads: list[str]) -> None:
         if self._rows:
             pieces = [self.aggregation.reduced(part, heads) for part in self._parts()]
-            folded = pl.concat(pieces).select(*heads, *self.table.partials)
+            folded = pl.concat(pieces)[[*heads, *self.table.partials]]
             self._rows, self._row_count, self._row_bytes = [], 0, 0
             self._partials.append(folded)
             self._partial_count += folded.height
@@ -133,7 +133,7 @@ class AggregateNode(Node):
 
     def key_columns(self, frame: pl.DataFrame) -> tuple[pa.RecordBatch, Groups]:
         """Return the keys of rows, and the key group of each."""
-        keys = normalise(frame.select(self.keys).to_arrow())
+        keys = normalise(frame[self.keys].to_arrow())
         groups = key_groups(key_hashes(keys.columns), self._key_groups)
         return keys, groups.astype(np.uint16)
 
@@ -238,7 +238,7 @@ class WindowNode(AggregateNode):
             marks = chunk.watermarks - self.parts.delay_ms
             more = self._state.columns(places, chunk.times, marks)
             columns = [pl.Series(name, values) for name, values in more.items()]
-            self.gather(self.frame(chunk).with_columns(columns), chunk.groups, self._state.gathered)
+            self.gather(self.frame(chunk).hstack(columns), chunk.groups, self._state.gathered)
 
     def _store(self) -> None:
         fresh = self.folded(self._state.gathered)
