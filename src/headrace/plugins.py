@@ -29,7 +29,16 @@ STORES = "headrace.stores"
 TABLES = "headrace.tables"
 """Where ``g.output_table`` writes: a ``Warehouse``."""
 
-_KINDS = {COMMANDS: "command", SINKS: "sink", STORES: "remote store", TABLES: "keeper of tables"}
+JOBS = "headrace.jobs"
+"""Endings of files that are jobs, such as ``sql``: a function from the path to the ``Job``."""
+
+_KINDS = {
+    COMMANDS: "command",
+    SINKS: "sink",
+    STORES: "remote store",
+    TABLES: "keeper of tables",
+    JOBS: "kind of file",
+}
 
 
 def names(group: str) -> list[str]:

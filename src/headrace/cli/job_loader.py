@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from headrace import plugins
 from headrace.errors import HeadraceError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ def load_job(target: str) -> Job:
 
     Args:
         target: ``MODULE:JOB``; the module by name or by the path of its file, the job by its
-            variable or its name, left out when there is only one.
+            variable or its name, left out when there is only one. Or a file of another kind that a
+            plug-in knows, such as ``app.sql``.
 
     Raises:
         InvalidInputError: no such module or job, or the module fails; with what is near.
@@ -35,7 +37,13 @@ def load_job(target: str) -> Job:
         raise InvalidInputError(
             f"{target!r} names no module; expected MODULE:JOB, such as jobs/radar.py:delay_radar"
         )
-    is_file = place.endswith(".py") or "/" in place
+    ending = Path(place).suffix[1:]
+    if ending in plugins.names(plugins.JOBS):
+        job: Job = plugins.load(plugins.JOBS, ending)(Path(place))
+        if name not in ("", job.name):
+            raise InvalidInputError(f"{place} is job {job.name!r}, not {name!r}")
+        return job
+    is_file = ending == "py" or "/" in place
     module = _from_file(Path(place)) if is_file else _from_name(place)
     return _choose(module, place, name)
 

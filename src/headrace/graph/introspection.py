@@ -20,7 +20,9 @@ import traceback
 import types
 import typing
 from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from decimal import Decimal
 from pathlib import Path
 from types import FrameType
@@ -47,8 +49,23 @@ def user_frame() -> FrameType | None:
     return frame
 
 
+_GIVEN: ContextVar[Site | None] = ContextVar("site", default=None)
+
+
+@contextmanager
+def site_at(site: Site) -> Iterator[None]:
+    """Let operators be of a line that is no line of Python, such as a statement of SQL."""
+    token = _GIVEN.set(site)
+    try:
+        yield
+    finally:
+        _GIVEN.reset(token)
+
+
 def user_site() -> Site:
     """Return the user's file and line that called the graph API."""
+    if (given := _GIVEN.get()) is not None:
+        return given
     frame = user_frame()
     return Site() if frame is None else _site(frame.f_code.co_filename, frame.f_lineno)
 

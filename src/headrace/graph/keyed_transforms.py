@@ -111,8 +111,11 @@ class KeyedTransforms(StreamBase):
         kind = re.sub(r"[^A-Za-z0-9._-]", "-", BY + "_".join(keys))
         return self._add(kind, name, make, keys)
 
-    def _together(self) -> Self:
-        """Send all messages to one task, as if they had one key; once, for all that need it."""
+    def gather(self) -> Self:
+        """Send all messages to one task, as if they had one key, whatever key they have now.
+
+        A window or an aggregate without ``partition_by`` before it does that by itself.
+        """
         if self._gathered is not None:
             return self._gathered
         site = user_site()
@@ -191,7 +194,7 @@ class KeyedTransforms(StreamBase):
             **aggregates: by name of the result column.
         """
         if self.keys is None:
-            return self._together().window(window, *columns, store=store, name=name, **aggregates)
+            return self.gather().window(window, *columns, store=store, name=name, **aggregates)
         site, early = user_site(), list[str]()
         options: dict[str, Any] = {"store": store, "name": name}
         found = given_aggregates(early, "window", columns, aggregates, options)

@@ -1,0 +1,230 @@
+"""``headrace sql``: SQL apps checked, explained, tried on files, run and queried."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.dev import explain
+from headrace.cli.options import Config, Home, Json, Set, open_home_bus, settings_of
+from headrace.cli.output import count_text, show_json, show_table
+from headrace.cli.run.commands import run
+from headrace.cli.state import json_row
+from headrace.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.bus.bus import Bus
+    from headrace.sql import SqlApp
+
+app = typer.Typer(
+    name="sql", help="Check, try, run and query apps written in SQL.", no_args_is_help=True
+)
+File = Annotated[
+    Path, typer.Argument(metavar="FILE", help="The app: a .sql file.", show_default=False)
+]
+app.command()(explain)
+app.command()(run)
+
+
+@app.command()
+def check(
+    file: File,
+    config: Config = None,
+    overrides: Set = None,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """Check an app: its statements, and that they fit the streams that exist.
+
+    Nothing runs. The types of columns are those that `CREATE INPUT TABLE` gives, or else those of
+    the stream. Prints the columns of each table and stream that the app makes.
+
+    Guide: sql.
+
+    For example:
+
+        headrace sql check top.sql
+    """
+    from headrace.coordinator.deployment import make_plan
+    from headrace.sources.bounded_bus import preview_inputs
+    from headrace.sql import load_app
+
+    found = load_app(file)
+    settings = settings_of(home, config, overrides)
+    graph = found.job.build()
+    with open_home_bus(settings) as bus:
+        plan = make_plan(graph, preview_inputs(graph, bus, settings), settings, absent_ok=True)
+    rows = [
+        (name, stream, column.name, str(column.type))
+        for name, stream in found.tables.items()
+        for binding in plan.outputs
+        if binding.stream == stream
+        for column in binding.schema
+    ]
+    if as_json:
+        show_json(*(dict(zip(_TITLES, row, strict=True)) for row in rows))
+        return
+    show_table(_TITLES, [list(row) for row in rows], set())
+    typer.echo(f"{file}: {count_text(len(found.tables), 'table')}, no mistake")
+
+
+_TITLES = ("table", "stream", "column", "type")
+
+
+@app.command()
+def query(
+    file: File,
+    text: Annotated[str, typer.Argument(metavar="QUERY", help="SELECT over tables of the app.")],
+    config: Config = None,
+    overrides: Set = None,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """Query the tables of an app: all windows that were sent.
+
+    The query is one SELECT in DuckDB's SQL. It reads what is committed, also while the app runs.
+
+    Guide: sql.
+
+    For example:
+
+        headrace sql query top.sql "select event from top_events_5min order by score desc limit 3"
+    """
+    from headrace.sql import load_app
+
+    found = load_app(file)
+    with open_home_bus(settings_of(home, config, overrides)) as bus:
+        _show(_answer(found, bus, text), as_json=as_json)
+
+
+def _answer(found: SqlApp, bus: Bus, text: str) -> pa.Table:
+    """Return the rows of a query over the app's tables, on DuckDB in this process."""
+    from sqlglot import exp
+
+    from headrace.sql.statements import SqlText, near, parse_query, place_of
+
+    source = SqlText(text)
+    tree = parse_query(source)
+    inner = {one.alias for one in tree.find_all(exp.CTE)}
+    tables = {}
+    for table in tree.find_all(exp.Table):
+        if table.name in inner or table.name in tables:
+            continue
+        if table.name not in found.tables:
+            raise source.mistake(
+                f"app {found.job.name!r} has no table {table.name!r}; "
+                f"{near(table.name, found.tables)}",
+                place_of(table),
+            )
+        tables[table.name] = _rows(bus, found, table.name)
+    return on_duckdb(tables, tree.sql("duckdb"))
+
+
+def _rows(bus: Bus, found: SqlApp, table: str) -> pa.Table:
+    """Return all rows of a table that are committed."""
+    import pyarrow as pa
+
+    name = found.tables[table]
+    if name not in bus.names():
+        raise InvalidInputError(
+            f"table {table!r} is empty: stream {name!r} does not exist yet; run the app first"
+        )
+    stream = bus.stream(name)
+    batches = [
+        part.batch
+        for partition in range(stream.spec.partitions)
+        for part in stream.read(partition, stream.begins()[partition])
+    ]
+    return pa.Table.from_batches(batches, stream.spec.schema)
+
+
+def on_duckdb(tables: dict[str, Any], text: str) -> pa.Table:
+    """Return the rows of a query over Arrow tables; it can read nothing else.
+
+    Raises:
+        InvalidInputError: DuckDB refuses the query, or is not installed.
+    """
+    try:
+        import duckdb
+    except ImportError as error:
+        raise InvalidInputError(
+            "headrace sql query needs the library duckdb; install headrace[sql]"
+        ) from error
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute("SET enable_external_access = false")
+        for name, table in tables.items():
+            connection.register(name, table)
+        try:
+            return connection.execute(text).to_arrow_table()
+        except duckdb.Error as error:
+            raise InvalidInputError(f"DuckDB: {str(error).splitlines()[0]}") from error
+
+
+def _show(rows: pa.Table, *, as_json: bool) -> None:
+    if as_json:
+        for row in rows.to_pylist():
+            typer.echo(json_row(row))
+        return
+    if not rows.num_rows:
+        typer.echo("no rows")
+        return
+    right = {
+        field.name
+        for field in rows.schema
+        if str(field.type).startswith(("int", "double", "float"))
+    }
+    shown = [[_cell(value) for value in row.values()] for row in rows.to_pylist()]
+    show_table(tuple(rows.schema.names), shown, right)
+
+
+def _cell(value: Any) -> str:
+    from datetime import datetime
+
+    if value is None:
+        return "-"
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=None).isoformat(sep=" ")
+    return str(value)
+
+
+@app.command(name="test")
+def try_app(
+    file: File,
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="FOLDER",
+            help="With `input/TABLE.jsonl` and `expected/TABLE.jsonl`. Default: the file's name, "
+            "with `.test` in the place of `.sql`.",
+            show_default=False,
+        ),
+    ] = None,
+    update: Annotated[
+        bool, typer.Option("--update", help="Write what was found over what was expected.")
+    ] = False,
+) -> None:
+    """Run an app over rows of files, and compare its tables with what is expected.
+
+    Each line of `input/TABLE.jsonl` is a row of that input table, in order. The app runs to the
+    end of all rows in this process, without a bus of its own. Exits with 1 if a table has other
+    rows than `expected/TABLE.jsonl`; their order does not matter.
+
+    Guide: sql.
+
+    For example:
+
+        headrace sql test top.sql
+    """
+    from headrace.sql import load_app
+    from headrace.sql.trial import run_trial
+
+    differences = run_trial(load_app(file), folder or file.with_suffix(".test"), update=update)
+    for one in differences:
+        typer.echo(f"{one.table}: {one}")
+    if any(one.is_wrong for one in differences):
+        raise typer.Exit(1)

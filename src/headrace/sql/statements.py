@@ -1,0 +1,419 @@
+"""The statements of an SQL app, read from its text; queries stay trees of sqlglot.
+
+The grammar of a query is DuckDB's, with a window in brackets behind a table: ``[5 minutes]``,
+``[1 hour every 5 minutes]``, ``[sliding 1 hour]``, ``[session 30 minutes]``. The statements around
+it are those of Puma (seed 003, Figure 2), and ``CREATE STREAM``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, NoReturn
+
+from sqlglot import exp
+from sqlglot.dialects.duckdb import DuckDB
+from sqlglot.errors import ParseError, TokenError
+from sqlglot.tokenizer_core import Token, TokenType
+
+from headrace.durations import duration_ms
+from headrace.errors import InvalidInputError
+
+WINDOW = "window"
+"""Of a table in a query: the ``WindowText`` behind it."""
+
+_NAMES = (TokenType.STRING, TokenType.IDENTIFIER)
+
+
+class Place(NamedTuple):
+    """A piece of the text, by the offsets of its first character and of the one behind it."""
+
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class SqlText:
+    """The text of an app, and the name of its file, for messages."""
+
+    text: str
+    file: str = "query"
+
+    def mistake(self, message: str, place: Place) -> InvalidInputError:
+        """Return an error that shows a place in the text."""
+        before = self.text[: place.begin]
+        line = before.count("\n") + 1
+        start = before.rfind("\n") + 1
+        end = self.text.find("\n", place.begin)
+        shown = self.text[start : len(self.text) if end < 0 else end]
+        column = place.begin - start
+        width = max(1, min(place.end, start + len(shown)) - place.begin)
+        mark = "".join("\t" if letter == "\t" else " " for letter in shown[:column]) + "^" * width
+        return InvalidInputError(
+            f"{self.file}:{line}:{column + 1}: {message}\n  {shown}\n  {mark}",
+            file=self.file,
+            line=line,
+        )
+
+    def line(self, place: Place) -> int:
+        """Return the number of the line where a place begins, from 1 on."""
+        return self.text.count("\n", 0, place.begin) + 1
+
+
+@dataclass(frozen=True)
+class Named:
+    """A name in the text."""
+
+    text: str
+    place: Place
+
+
+@dataclass(frozen=True)
+class WindowText:
+    """The window behind a table: its kind, size and step in milliseconds."""
+
+    kind: str
+    size_ms: int
+    step_ms: int | None
+    place: Place
+
+
+@dataclass(frozen=True)
+class InputTable:
+    """``CREATE INPUT TABLE``: columns of a stream, with types or without, and its event time."""
+
+    name: Named
+    columns: tuple[Named, ...]
+    types: tuple[exp.DataType | None, ...]
+    stream: Named
+    time: Named
+    lateness_ms: int | None
+
+
+@dataclass(frozen=True)
+class Query:
+    """``CREATE TABLE`` or ``CREATE STREAM``: a name and the query that makes its rows."""
+
+    name: Named
+    is_stream: bool
+    select: exp.Select
+
+
+@dataclass(frozen=True)
+class Statements:
+    """What an app's text says, in its order.
+
+    ``top_k`` is how many rows ``topk`` keeps where the query does not say it.
+    """
+
+    source: SqlText
+    name: Named
+    inputs: tuple[InputTable, ...] = ()
+    queries: tuple[Query, ...] = ()
+    options: dict[str, int] = field(default_factory=dict)
+
+
+def place_of(node: Any) -> Place:
+    """Return where a part of a query is in the text."""
+    found = [n.meta for n in node.walk() if "start" in n.meta]
+    if not found:
+        parent = node.parent
+        return Place(0, 1) if parent is None else place_of(parent)
+    begin = min(int(meta["start"]) for meta in found)
+    return Place(begin, max(int(meta["end"]) for meta in found) + 1)
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """Return a hint at the nearest of some names."""
+    names = sorted(known)
+    found = difflib.get_close_matches(name.lower(), names, 1)
+    if found:
+        return f"did you mean {found[0]!r}?"
+    listed = ", ".join(names) if len(names) <= 12 else f"{', '.join(names[:12])}, ..."
+    return f"expected {listed}" if names else "there is none"
+
+
+def _window(source: SqlText, begin: Token, words: Sequence[Token]) -> WindowText:
+    place = Place(begin.start, (words[-1] if words else begin).end + 1)
+    texts = [word.text.lower() for word in words]
+    kind = "tumbling"
+    if texts and texts[0] in ("tumbling", "sliding", "session"):
+        kind = texts.pop(0)
+    size, _, step = " ".join(texts).partition(" every ")
+    try:
+        size_ms = duration_ms(size, "a window's size")
+        step_ms = duration_ms(step, "a window's step") if step else None
+    except InvalidInputError as error:
+        raise source.mistake(
+            f"{error.message}; write a window as [5 minutes], [1 hour every 5 minutes], "
+            "[sliding 1 hour] or [session 30 minutes]",
+            place,
+        ) from error
+    if step_ms is not None and kind != "tumbling":
+        raise source.mistake(f"a {kind} window has no step", place)
+    return WindowText("hopping" if step_ms else kind, size_ms, step_ms, place)
+
+
+def parse_query(source: SqlText, tokens: Sequence[Token] | None = None) -> exp.Select:
+    """Return the one ``SELECT`` of a text.
+
+    Raises:
+        InvalidInputError: it is none; shows where.
+    """
+    words = list(_tokens(source) if tokens is None else tokens)
+    if not words:
+        raise source.mistake("expected a query: SELECT ... FROM ...", Place(0, 1))
+    words, windows = _without_windows(source, words)
+    try:
+        (tree,) = DuckDB().parser().parse(words, source.text)
+    except ParseError as error:
+        found = error.errors[0]
+        at = _at(source, int(found["line"]), int(found["col"]), str(found["highlight"] or ""))
+        text = str(found["description"]).rstrip(".").lower()
+        raise source.mistake(f"this is no SQL that is known here: {text}", at) from error
+    if not isinstance(tree, exp.Select):
+        place = Place(words[0].start, words[0].end + 1)
+        raise source.mistake("expected one query: SELECT ... FROM ...", place)
+    for table in tree.find_all(exp.Table):
+        table.set(WINDOW, windows.get(place_of(table.this).begin))
+    return tree
+
+
+def _without_windows(
+    source: SqlText, words: Sequence[Token]
+) -> tuple[list[Token], dict[int, WindowText]]:
+    """Take out the windows behind tables; return them by where the table's name begins."""
+    kept, windows, at = list[Token](), dict[int, WindowText](), 0
+    while at < len(words):
+        word = words[at]
+        follows = len(kept) > 1 and kept[-2].token_type in (TokenType.FROM, TokenType.JOIN)
+        if word.token_type is TokenType.L_BRACKET and follows:
+            end = at
+            while end < len(words) and words[end].token_type is not TokenType.R_BRACKET:
+                end += 1
+            if end == len(words):
+                raise source.mistake("the bracket has no end", Place(word.start, word.end + 1))
+            windows[kept[-1].start] = _window(source, word, words[at + 1 : end])
+            at = end
+        else:
+            kept.append(word)
+        at += 1
+    return kept, windows
+
+
+def _at(source: SqlText, line: int, column: int, text: str) -> Place:
+    starts = [0]
+    for row in source.text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(row))
+    end = starts[min(line, len(starts)) - 1] + column
+    begin = max(0, end - max(1, len(text)))
+    return Place(begin, max(end, begin + 1))
+
+
+def _tokens(source: SqlText) -> list[Token]:
+    try:
+        return DuckDB().tokenize(source.text)
+    except TokenError as error:
+        end = len(source.text.rstrip())
+        raise source.mistake(
+            "the text cannot be split into words: a quote or a comment has no end",
+            Place(max(0, end - 1), end),
+        ) from error
+
+
+def parse_app(source: SqlText) -> Statements:
+    """Return the statements of an app.
+
+    Raises:
+        InvalidInputError: one is not known, or is not complete; shows where.
+    """
+    statements: list[list[Token]] = [[]]
+    for token in _tokens(source):
+        if token.token_type is TokenType.SEMICOLON:
+            statements.append([])
+        else:
+            statements[-1].append(token)
+    reader = _Reader(source)
+    for words in filter(None, statements):
+        reader.read(words)
+    return reader.finish()
+
+
+class _Reader:
+    """Reads statements one after the other."""
+
+    def __init__(self, source: SqlText) -> None:
+        self._source = source
+        self._name: Named | None = None
+        self._inputs: list[InputTable] = []
+        self._queries: list[Query] = []
+        self._options: dict[str, int] = {}
+        self._words: list[Token] = []
+        self._at = 0
+
+    def finish(self) -> Statements:
+        """Return what was read."""
+        if self._name is None:
+            raise self._source.mistake(
+                "an app begins with its name: CREATE APPLICATION name;", Place(0, 1)
+            )
+        return Statements(
+            self._source, self._name, tuple(self._inputs), tuple(self._queries), self._options
+        )
+
+    def read(self, words: list[Token]) -> None:
+        """Read one statement."""
+        self._words, self._at = words, 0
+        self._expect("CREATE")
+        if self._takes("APPLICATION"):
+            self._application()
+        elif self._takes("INPUT"):
+            self._expect("TABLE")
+            self._input()
+        elif self._takes("TABLE"):
+            self._query(is_stream=False)
+        elif self._takes("STREAM"):
+            self._query(is_stream=True)
+        else:
+            self._fail("expected CREATE APPLICATION, INPUT TABLE, TABLE or STREAM")
+
+    def _application(self) -> None:
+        if self._name is not None:
+            self._fail(f"the app has a name already, {self._name.text!r}; a file is one app")
+        self._name = self._named("the app")
+        if self._takes("WITH"):
+            self._expect("(")
+            while True:
+                key = self._named("an option")
+                if key.text != "topk":
+                    raise self._source.mistake(
+                        f"no option {key.text!r}; {near(key.text, ['topk'])}", key.place
+                    )
+                self._expect("=")
+                value = self._next()
+                if not value.text.isdigit() or int(value.text) < 1:
+                    self._fail("expected a whole number of at least 1", value)
+                self._options[key.text] = int(value.text)
+                if not self._takes(","):
+                    break
+            self._expect(")")
+        self._end()
+
+    def _input(self) -> None:
+        name = self._named("a table")
+        columns, types = list[Named](), list[exp.DataType | None]()
+        self._expect("(")
+        while True:
+            columns.append(self._named("a column"))
+            types.append(self._type())
+            if not self._takes(","):
+                break
+        self._expect(")")
+        self._expect("FROM")
+        self._expect("SCRIBE", "STREAM")
+        self._expect("(")
+        stream = self._next()
+        if stream.token_type not in _NAMES:
+            self._fail('expected the name of a stream in quotes, such as SCRIBE("clicks")', stream)
+        self._expect(")")
+        self._expect("TIME")
+        time = self._named("the column of the event time")
+        lateness: int | None = None
+        if self._takes("LATENESS"):
+            word = self._next()
+            try:
+                lateness = duration_ms(word.text, "LATENESS", least=0)
+            except InvalidInputError as error:
+                self._fail(f"{error.message}, in quotes", word)
+        self._end()
+        known = [column.text for column in columns]
+        for column in columns:
+            if known.count(column.text) > 1:
+                raise self._source.mistake(f"column {column.text!r} is there twice", column.place)
+        if time.text not in known:
+            raise self._source.mistake(
+                f"table {name.text!r} has no column {time.text!r}; {near(time.text, known)}",
+                time.place,
+            )
+        if any(types) and not all(types):
+            raise self._source.mistake(
+                "give the types of all columns, or of none: then they are those of the stream",
+                name.place,
+            )
+        self._inputs.append(
+            InputTable(
+                name,
+                tuple(columns),
+                tuple(types),
+                Named(stream.text, Place(stream.start, stream.end + 1)),
+                time,
+                lateness,
+            )
+        )
+
+    def _type(self) -> exp.DataType | None:
+        begin, depth = self._at, 0
+        while self._at < len(self._words):
+            text = self._words[self._at].text
+            if depth == 0 and text in (",", ")"):
+                break
+            depth += (text == "(") - (text == ")")
+            self._at += 1
+        words = self._words[begin : self._at]
+        if not words:
+            return None
+        text = self._source.text[words[0].start : words[-1].end + 1]
+        try:
+            return exp.DataType.build(text, dialect="duckdb")
+        except (ParseError, ValueError) as error:
+            raise self._source.mistake(
+                f"no type {text!r}; expected one such as BIGINT, DOUBLE, VARCHAR or TIMESTAMP",
+                Place(words[0].start, words[-1].end + 1),
+            ) from error
+
+    def _query(self, *, is_stream: bool) -> None:
+        name = self._named("a stream" if is_stream else "a table")
+        self._expect("AS")
+        select = parse_query(self._source, self._words[self._at :]) if self._rest() else None
+        if select is None:
+            self._fail("expected a query: SELECT ... FROM ...")
+        self._queries.append(Query(name, is_stream, select))
+
+    def _rest(self) -> bool:
+        return self._at < len(self._words)
+
+    def _next(self) -> Token:
+        if not self._rest():
+            self._fail("the statement ends too early")
+        self._at += 1
+        return self._words[self._at - 1]
+
+    def _takes(self, word: str) -> bool:
+        if self._rest() and self._words[self._at].text.upper() == word:
+            self._at += 1
+            return True
+        return False
+
+    def _expect(self, *words: str) -> None:
+        if not any(self._takes(word) for word in words):
+            self._fail(f"expected {' or '.join(words)}")
+
+    def _named(self, what: str) -> Named:
+        token = self._next()
+        if not (token.text.replace("_", "a").isalnum() or token.token_type in _NAMES):
+            self._fail(f"expected the name of {what.removeprefix('the ')}", token)
+        return Named(token.text, Place(token.start, token.end + 1))
+
+    def _end(self) -> None:
+        if self._rest():
+            self._fail("expected a semicolon")
+
+    def _fail(self, message: str, token: Token | None = None) -> NoReturn:
+        at = token or (self._words[self._at] if self._rest() else None)
+        if at is None:
+            end = self._words[-1].end + 1
+            raise self._source.mistake(
+                f"{message}; found the end of the statement", Place(end, end)
+            )
+        raise self._source.mistake(f"{message}; found {at.text!r}", Place(at.start, at.end + 1))

@@ -1,0 +1,279 @@
+"""SQL apps: what they make of a stream, wherever epochs end and drivers die, equals DuckDB."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import random
+from collections import Counter
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from sqlglot import exp, parse_one
+from tests.support.soak import more
+
+from headrace.sql import load_app
+from headrace.sql.statements import WINDOW, SqlText, WindowText
+from headrace.testing import TestDriver
+
+COLUMNS = {
+    "at": pa.int64(),
+    "user": pa.string(),
+    "country": pa.string(),
+    "amount": pa.float64(),
+    "units": pa.int64(),
+    "ok": pa.bool_(),
+}
+BEGIN = """
+CREATE APPLICATION shop;
+CREATE INPUT TABLE orders(at, user, country, amount, units, ok)
+    FROM SCRIBE("orders") TIME at LATENESS '1 minute';
+"""
+QUERIES = [
+    "SELECT user, count(*) AS n, sum(units) AS units FROM orders [5 minutes] GROUP BY user",
+    "SELECT user, count(*) AS n FROM orders [10 minutes every 5 minutes]",
+    "SELECT count(*) AS n, avg(amount) AS mean, min(amount) AS low, max(units) AS high "
+    "FROM orders [3 minutes]",
+    "SELECT country, user, sum(amount * units) AS total FROM orders [5 minutes] "
+    "WHERE ok AND units > 0 GROUP BY country, user",
+    "SELECT country, sum(units) AS n FROM orders [5 minutes] GROUP BY country HAVING sum(units) > 3",
+    "SELECT upper(country) AS c, count(amount) AS n, count(*) - count(amount) AS none "
+    "FROM orders [5 minutes] GROUP BY 1",
+    "SELECT coalesce(user, 'nobody') AS who, max(amount) - min(amount) AS width "
+    "FROM orders [5 minutes] GROUP BY coalesce(user, 'nobody')",
+    "SELECT units % 3 AS rest, count(*) AS n FROM orders [5 minutes] GROUP BY units % 3",
+    "SELECT user, count(*) FILTER (WHERE ok) AS good, sum(units) FILTER (WHERE not ok) AS bad "
+    "FROM orders [5 minutes] GROUP BY user",
+    "SELECT user, count_if(amount > 50) AS high, round(stddev(amount), 6) AS spread "
+    "FROM orders [10 minutes] GROUP BY user",
+    "SELECT user, CASE WHEN sum(amount) > 100 THEN 'high' ELSE 'low' END AS kind "
+    "FROM orders [5 minutes] GROUP BY user",
+    "SELECT user, arg_max(country, amount) AS best, arg_min(units, amount) AS least "
+    "FROM orders [5 minutes] WHERE amount is not null and country is not null and "
+    "units is not null GROUP BY user",
+    "SELECT DISTINCT country, ok FROM orders [5 minutes]",
+    "SELECT country, approx_count_distinct(user) AS users FROM orders [5 minutes] GROUP BY country",
+    "SELECT user AS who, sum(units) / count(*) AS each FROM orders [1 minute] GROUP BY who",
+    "SELECT user, window_start AS begins, var_pop(units) AS v FROM orders [5 minutes] "
+    "GROUP BY user",
+]
+
+
+def orders(dice: random.Random, count: int) -> list[dict[str, Any]]:
+    """Return rows in an order that the lateness allows."""
+    rows = [
+        {
+            "at": 1_700_000_000_000 + number * 4_000,
+            "user": dice.choice(["ann", "bob", "cy", None]),
+            "country": dice.choice(["de", "at", "ch", "", None]),
+            "amount": dice.choice([None, round(dice.uniform(-5, 99), 2)]),
+            "units": dice.choice([None, *range(-2, 6)]),
+            "ok": dice.choice([True, False, None]),
+        }
+        for number in range(count)
+    ]
+    return sorted(rows, key=lambda row: row["at"] + dice.randrange(50_000))
+
+
+def in_duckdb(query: exp.Select, window: WindowText, rows: list[dict[str, Any]]) -> list[Any]:
+    """Answer a windowed query: each row is there once for each of its windows."""
+    table = pa.Table.from_pylist(rows, schema=pa.schema(COLUMNS))
+    size, step = window.size_ms, window.step_ms or window.size_ms
+    tree = query.copy()
+    group = tree.args.get("group")
+    if group is None:
+        tree.set("group", exp.Group(all=True))
+    else:
+        group.set(
+            "expressions", [*group.expressions, *map(exp.column, ("window_start", "window_end"))]
+        )
+    named = {item.alias_or_name for item in tree.expressions}
+    for name in ("window_start", "window_end"):
+        if name not in named:
+            tree.append("expressions", exp.column(name))
+    source = f"""(select *, epoch_ms(w) as window_start, epoch_ms(w + {size}) as window_end from
+        (select *, unnest(range((at // {step}) * {step} - {size} + {step},
+                                (at // {step}) * {step} + 1, {step})) as w from orders))"""
+    tree.set("from_", exp.From(this=parse_one(source, read="duckdb")))
+    with duckdb.connect() as connection:
+        connection.register("orders", table)
+        connection.execute("set error_on_division_by_zero = false")
+        found = connection.execute(tree.sql("duckdb"))
+        names = [column[0] for column in found.description]
+        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+
+def plain(row: dict[str, Any]) -> tuple[Any, ...]:
+    """Return a row as values that are compared by, in the order of their names."""
+
+    def shown(value: Any) -> Any:
+        if isinstance(value, datetime.datetime):
+            return value.replace(tzinfo=None)
+        if isinstance(value, bool | str) or value is None:
+            return value
+        return "NaN" if math.isnan(value) else float(f"{value:.9g}")
+
+    return tuple(shown(row[name]) for name in sorted(row))
+
+
+def played(text: str, rows: list[dict[str, Any]], dice: random.Random, *, crashes: bool) -> Any:
+    """Run an app over rows in epochs of any size, with crashes; return its driver, ended."""
+    app = load_app(SqlText(text, "shop.sql"))
+    driver = TestDriver(app.job, tasks=2, slots=2)
+    with driver:
+        driver.create("orders", COLUMNS, partitions=2, time="at")
+        left = list(rows)
+        while left:
+            cut = dice.randrange(1, 40)
+            driver.feed("orders", left[:cut])
+            del left[:cut]
+            if crashes and dice.random() < 0.3:
+                points = ["epoch.planned", "slot.ran", "epoch.before_commit", "commit.published"]
+                driver.advance_with_crash(dice.choice(points))
+            else:
+                driver.advance()
+        driver.finish()
+        return {name: driver.output(stream) for name, stream in app.tables.items()}
+
+
+@pytest.mark.parametrize("number", range(len(QUERIES)))
+@pytest.mark.parametrize("seed", more([0], range(20)))
+def test_a_table_is_what_duckdb_makes_of_the_same_rows(number: int, seed: int) -> None:
+    dice = random.Random(f"{seed}/{number}")
+    rows = orders(dice, 150)
+    text = f"{BEGIN}CREATE TABLE found AS {QUERIES[number]};"
+    (query,) = load_app(SqlText(text)).statements.queries
+    (table,) = query.select.find_all(exp.Table)
+    window = table.args[WINDOW]
+    found = played(text, rows, dice, crashes=True)["found"]
+    assert Counter(map(plain, found)) == Counter(map(plain, in_duckdb(query.select, window, rows)))
+    assert len(found) > 3
+
+
+FIGURE_2 = """
+CREATE APPLICATION top_events;
+
+CREATE INPUT TABLE events_score(
+    event_time,
+    event,
+    category,
+    score
+)
+FROM SCRIBE("events_stream")
+TIME event_time;
+
+CREATE TABLE top_events_5min AS
+SELECT
+    category,
+    event,
+    topk(score) AS score
+FROM
+    events_score [5 minutes]
+"""
+
+
+@pytest.mark.parametrize("option", ["", " WITH (topk = 3)"])
+def test_the_app_of_the_paper_runs_as_it_is_printed(option: str) -> None:
+    """Killed and restarted; of each category and window the events with the highest scores."""
+    dice = random.Random(option)
+    rows = [
+        {
+            "event_time": 1_700_000_000_000 + number * 2_000,
+            "event": f"e{dice.randrange(40)}",
+            "category": dice.choice(["music", "news"]),
+            "score": float(dice.randrange(10_000)),
+        }
+        for number in range(400)
+    ]
+    app = load_app(SqlText(FIGURE_2.replace("top_events;", f"top_events{option};"), "top.sql"))
+    columns = {
+        "event_time": pa.int64(),
+        "event": pa.string(),
+        "category": pa.string(),
+        "score": pa.float64(),
+    }
+    with TestDriver(app.job, tasks=2, slots=2) as driver:
+        driver.create("events_stream", columns, partitions=2, time="event_time")
+        for begin in range(0, 400, 80):
+            driver.feed("events_stream", rows[begin : begin + 80])
+            driver.advance_with_crash("epoch.before_commit")
+        driver.finish()
+        found = driver.output(app.tables["top_events_5min"])
+    count = 3 if option else 10
+    table = pa.Table.from_pylist(rows)
+    with duckdb.connect() as connection:
+        connection.register("events", table)
+        expected = connection.execute(f"""
+            select category, event, score, epoch_ms(w) as window_start,
+                epoch_ms(w + 300000) as window_end
+            from (select category, event, max(score) as score,
+                         (event_time // 300000) * 300000 as w
+                  from events group by all)
+            qualify {count} >= row_number() over
+                (partition by category, w order by score desc, event)
+        """)
+        names = [column[0] for column in expected.description]
+        wanted = [dict(zip(names, row, strict=True)) for row in expected.fetchall()]
+    assert Counter(map(plain, found)) == Counter(map(plain, wanted))
+    for begin in {row["window_start"] for row in found}:
+        scores = [
+            row["score"]
+            for row in found
+            if (row["category"], row["window_start"]) == ("news", begin)
+        ]
+        assert scores == sorted(scores, reverse=True)
+
+
+def test_streams_and_tables_of_an_app_are_read_by_its_later_queries() -> None:
+    """Filters write streams; tables follow on tables; nothing is computed twice for it."""
+    dice = random.Random(5)
+    rows = orders(dice, 150)
+    text = f"""{BEGIN}
+    CREATE STREAM paid AS
+        SELECT user, amount * 2 AS twice, at FROM orders WHERE ok AND user = 'ann';
+    CREATE TABLE each AS SELECT user, count(*) AS n FROM orders [1 minute] GROUP BY user;
+    CREATE TABLE most AS SELECT max(n) AS n FROM each [5 minutes];
+    CREATE TABLE of_paid AS SELECT sum(twice) AS total FROM paid [5 minutes];
+    """
+    made = played(text, rows, dice, crashes=True)
+    paid = [row for row in rows if row["ok"] and row["user"] == "ann"]
+    assert Counter(row["twice"] for row in made["paid"]) == Counter(
+        None if row["amount"] is None else row["amount"] * 2 for row in paid
+    )
+    each = Counter((row["user"], row["at"] // 60_000) for row in rows)
+    most: dict[int, int] = {}
+    for (_, minute), n in each.items():
+        most[minute // 5] = max(n, most.get(minute // 5, 0))
+    assert sorted(row["n"] for row in made["most"]) == sorted(most.values())
+    total = sum(row["total"] or 0 for row in made["of_paid"])
+    assert math.isclose(total, sum(2 * (row["amount"] or 0) for row in paid))
+
+
+def test_windows_of_each_kind_are_those_of_jobs_in_python() -> None:
+    dice = random.Random(9)
+    rows = orders(dice, 60)
+    text = f"""{BEGIN}
+    CREATE TABLE sessions AS SELECT user, count(*) AS n FROM orders [session 10 seconds];
+    CREATE TABLE sliding AS SELECT user, count(*) AS n FROM orders [sliding 20 seconds];
+    """
+    made = played(text, rows, dice, crashes=False)
+    expected = Counter[tuple[Any, int]]()
+    for user in {row["user"] for row in rows}:
+        times = sorted(row["at"] for row in rows if row["user"] == user)
+        sizes, last = [1], times[0]
+        for moment in times[1:]:
+            if moment - last < 10_000:
+                sizes[-1] += 1
+            else:
+                sizes.append(1)
+            last = moment
+        expected.update((user, size) for size in sizes)
+    assert Counter((row["user"], row["n"]) for row in made["sessions"]) == expected
+    at = {(row["user"], row["at"]) for row in rows}
+    wanted = Counter(
+        (user, sum(r["user"] == user and moment - 20_000 < r["at"] <= moment for r in rows))
+        for user, moment in at
+    )
+    assert Counter((row["user"], row["n"]) for row in made["sliding"]) == wanted
