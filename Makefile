@@ -4,10 +4,13 @@
 #                                     PROCESSES=0 runs them one after the other
 #   make check                        format, lint, types, layer order
 #   make soak [SUITES=...] [ARGS=...] the unlikely: long schedules, full products, many examples
+#   make wheel                        dist/headrace-*.whl, which pip installs anywhere
+#   make test-wheels [PYTHONS=...]    that wheel in empty environments of each Python
+#   make test-matrix [SPARKS=...]     tests on each PySpark that is supported; Delta and Iceberg
 #   make fmt | docs | bench | steady | lock | clean
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak check fmt docs bench steady lock clean
+.PHONY: help setup demo test wheel test-wheels test-matrix soak check fmt docs bench steady lock clean
 MAKEFLAGS += --no-print-directory
 
 PY := .venv/bin/python
@@ -21,7 +24,7 @@ SUITES := $(wildcard $(addprefix tests/,spark sim servers standalone docs compat
 PROCESSES := 2
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 7
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 10
 
 setup:
 	@tools/setup.sh
@@ -35,6 +38,19 @@ test: setup
 	@tools/delta.sh || true
 	@tools/spark_classes.sh || true
 	@$(RUN) -m pytest -n $(PROCESSES) --no-loadscope-reorder $(SUITES) $(ARGS)
+
+wheel: setup
+	@rm -f dist/headrace-*.whl
+	@$(PY) -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@ls dist/headrace-*.whl
+
+PYTHONS := 3.11 3.12 3.13
+test-wheels: wheel
+	@$(RUN) tools/test_wheels.py $(PYTHONS)
+
+SPARKS := 4.0 4.1 4.2 4.3
+test-matrix: setup
+	@$(RUN) tools/test_matrix.py $(SPARKS)
 
 # Hours: every schedule, the whole crash matrix, fifty times the examples; no timing of a test ends it.
 soak: SUITES := $(if $(filter command line,$(origin SUITES)),$(SUITES),tests/sim tests/model tests/contract tests/spark)

@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from headrace import extras
 from headrace.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -88,6 +89,8 @@ def load(group: str, name: str) -> Any:
     try:
         return one.load()
     except Exception as error:
+        if (told := extras.missing(error, f"{_KINDS[group]} {name!r}")) is not None:
+            raise told from error
         raise InvalidInputError(
             f"{_KINDS[group]} {name!r} of package {_distribution(one)} cannot be loaded from "
             f"{one.value}: {type(error).__name__}: {error}; install what it needs, or uninstall it"

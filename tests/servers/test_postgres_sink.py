@@ -267,7 +267,7 @@ def test_a_password_comes_from_the_environment() -> None:
 
 def test_a_missing_library_is_told(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(InvalidInputError, match=r"pip install 'headrace\[postgres\]'"):
+    with pytest.raises(InvalidInputError, match=r'pip install "headrace\[postgres\]"'):
         run(sending(hr.sinks.postgres(url, "orders")), ORDERS, [order(1)])
 
 

@@ -172,7 +172,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 def test_a_missing_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis", None)
-    with pytest.raises(InvalidInputError, match=r"pip install 'headrace\[remote\]'"):
+    with pytest.raises(InvalidInputError, match=r'pip install "headrace\[redis\]"'):
         opened("redis://127.0.0.1:1/0").get(1)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from headrace import extras
 from headrace.bench.delay import DelayProxy
 from headrace.bench.readwrite import counted, random_ids
 from headrace.bench.store_jobs import (
@@ -35,7 +35,7 @@ from headrace.clock import SystemClock
 from headrace.config import Settings, load_settings
 from headrace.coordinator.epoch_records import EpochSummary
 from headrace.coordinator.job_run import RunResult
-from headrace.errors import InternalError, InvalidInputError
+from headrace.errors import InternalError
 from headrace.records.keys import encode_key
 from headrace.spark.run import run_job
 from headrace.testing.servers import RedisServer
@@ -163,13 +163,7 @@ def _key(one: int) -> bytes:
 
 
 def _client_library() -> Any:
-    try:
-        return importlib.import_module("redis")
-    except ImportError as error:
-        raise InvalidInputError(
-            "remote stores are measured with the Redis client, which is not installed here: "
-            "pip install 'headrace[remote]', or give --only"
-        ) from error
+    return extras.load("redis", "measuring remote stores", "name others with --only")
 
 
 @contextmanager

@@ -5,7 +5,6 @@ Prints a table beside the paper's ratios, and draws the paper's Figures 8, 9 and
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import platform
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from headrace import extras
 from headrace.bench.store_jobs import BY_NAME, CASES, FULL, QUICK, WORKLOADS, Case, Size, Workload
 from headrace.bench.store_latency import processed, visible
 from headrace.bench.store_rates import MASTER, TASKS, measure
@@ -51,10 +51,8 @@ def need_matplotlib() -> None:
     Raises:
         InvalidInputError: Matplotlib is not installed.
     """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise InvalidInputError(
-            "the figures need Matplotlib; install it with: pip install 'headrace[demo]'"
-        )
+    if (text := extras.lacking("matplotlib", "a figure")) is not None:
+        raise InvalidInputError(text)
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
+from headrace import extras
 from headrace.cli.options import Config, Home, Json, Set, open_home_bus, setting_names, settings_of
 from headrace.cli.output import count_text, show_json, show_table, show_wrapped, size_text
 from headrace.clock import Clock
@@ -111,7 +112,7 @@ _GIB = 1 << 30
 _JAVA_S = 20
 _FILES = 1024
 _PYTHON = (3, 11)
-_PACKAGES = ("pyspark", "pyarrow", "polars", "numpy", "rocksdict", "msgspec", "pydantic", "typer")
+_PACKAGES = ("pyarrow", "polars", "numpy", "rocksdict", "msgspec", "pydantic", "typer")
 
 
 class Finding(NamedTuple):
@@ -146,6 +147,14 @@ def check_packages() -> Finding:
     return Finding("packages", "ok", ", ".join(found))
 
 
+def check_spark() -> Finding:
+    """PySpark is there; standalone runs and dev need none."""
+    text = extras.lacking("pyspark", "a run on Spark", "run without Spark: --standalone")
+    if text is not None:
+        return Finding("spark", "warn", "PySpark is not installed", text)
+    return Finding("spark", "ok", f"pyspark {_version('pyspark') or 'of this host'}")
+
+
 def _version(name: str) -> str | None:
     try:
         return metadata.version(name)
@@ -158,6 +167,8 @@ def check_java() -> Finding:
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home) / "bin" / "java") if home else "java"
     advice = "install Java 17, such as openjdk-17-jre-headless, and set JAVA_HOME to it"
+    if extras.lacking("pyspark", "a run on Spark") is not None:
+        return Finding("java", "ok", "not looked for: only Spark needs it")
     if shutil.which(program) is None:
         where = f"JAVA_HOME is {home}, without bin/java" if home else "no java on PATH"
         return Finding("java", "fail", where, advice)
@@ -275,6 +286,7 @@ def run_checks(settings: Settings, clock: Clock) -> Iterator[Finding]:
     checks: list[Callable[[], Finding]] = [
         check_python,
         check_packages,
+        check_spark,
         check_java,
         check_ports,
         check_memory,

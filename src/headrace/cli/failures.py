@@ -17,6 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from headrace import extras
 from headrace.clock import Clock, SystemClock
 from headrace.errors import (
     CorruptDataError,
@@ -44,7 +45,13 @@ _REFUSALS = {
 
 
 def as_headrace_error(error: Exception) -> Exception:
-    """Return an error as users see it: what the system refuses is no fault of Headrace."""
+    """Return an error as users see it.
+
+    What the system refuses, or an extra would install, is no fault of Headrace.
+    """
+    if (told := extras.missing(error, "this command")) is not None:
+        told.__cause__ = error
+        return told
     if not isinstance(error, OSError) or error.errno not in _REFUSALS:
         return error
     from headrace.files import DiskFullError, is_full

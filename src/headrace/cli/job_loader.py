@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from headrace import plugins
+from headrace import extras, plugins
 from headrace.errors import HeadraceError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -118,9 +118,12 @@ def _import(name: str, shown: str) -> ModuleType:
         missing = error.name or ""
         if name == missing or name.startswith(missing + "."):
             raise InvalidInputError(f"no module {name!r}; {_near_module(name)}") from None
-        raise InvalidInputError(
-            f"{shown} cannot be loaded: it imports {missing!r}, which is not installed"
-            f"{_line(error)}"
+        raise (
+            extras.missing(error, f"{shown}{_line(error)}")
+            or InvalidInputError(
+                f"{shown} cannot be loaded: it imports {missing!r}, which is not installed"
+                f"{_line(error)}"
+            )
         ) from error
     except SyntaxError as error:
         raise InvalidInputError(

@@ -6,7 +6,6 @@ Draws the paper's Figure 7 with the job in it. Also opens the readers of a job's
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import tempfile
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace import extras
 from headrace.cli.options import Home, JobName, Json, settings_of
 from headrace.cli.output import show_facts, show_json, show_table, show_wrapped
 from headrace.errors import InvalidInputError
@@ -66,10 +66,8 @@ def draw_figure(found: StateFigures, path: Path) -> Path:
     Raises:
         InvalidInputError: Matplotlib is not installed, or the job has logged nothing.
     """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise InvalidInputError(
-            "the figure needs Matplotlib; install it with: pip install 'headrace[demo]'"
-        )
+    if (text := extras.lacking("matplotlib", "the figure")) is not None:
+        raise InvalidInputError(text)
     model = found.model
     if found.interval_s is None or not (model.change_rate and model.state_bytes):
         raise InvalidInputError(

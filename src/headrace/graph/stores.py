@@ -67,7 +67,7 @@ def store(
         value: type of the values: a builtin, msgspec struct, dataclass or container.
         kind: ``rocksdb`` for state of any size, ``memory`` for small hot state, ``remote`` for
             values on a Redis server that others share: at-least-once, because the server takes no
-            part in the commit of an epoch. Needs ``pip install 'headrace[remote]'``.
+            part in the commit of an epoch. Needs ``pip install "headrace[redis]"``.
         ttl: time to live: an entry that was not written for this long, by the wall clock of the
             epochs, is no longer visible and is removed. You can change it later, but not add it to
             a store with state, or remove it. Default: entries stay.

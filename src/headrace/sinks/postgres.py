@@ -8,7 +8,6 @@ its connection. psycopg is loaded when the driver connects.
 from __future__ import annotations
 
 import datetime as dt
-import importlib
 import json
 import os
 import re
@@ -23,6 +22,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace import extras
 from headrace.errors import InvalidInputError, NotOwnerError
 from headrace.faults import fault
 from headrace.files import Bytes
@@ -132,13 +132,7 @@ _UNIQUE = """
 
 
 def _library() -> Any:
-    try:
-        return importlib.import_module("psycopg")
-    except ImportError as error:
-        raise InvalidInputError(
-            "sinks of PostgreSQL need psycopg, which is not installed here; install it where the "
-            "driver runs with: pip install 'headrace[postgres]'"
-        ) from error
+    return extras.load("psycopg", "a sink of PostgreSQL")
 
 
 class PostgresReceiver(Receiver):
@@ -550,7 +544,7 @@ def postgres(
 
     The rows of an epoch and its number, in the table ``headrace_epochs`` next to it, are one
     transaction. The job waits for a server that does not answer. Needs
-    ``pip install 'headrace[postgres]'`` where the driver runs.
+    ``pip install "headrace[postgres]"`` where the driver runs.
 
     Args:
         url: ``postgresql://user:${PASSWORD}@host:5432/database``; ``${NAME}`` is taken from the

@@ -12,7 +12,6 @@ at a time; long lists are compacted now and then. The client library is loaded w
 from __future__ import annotations
 
 import hashlib
-import importlib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from headrace import extras
 from headrace.closeable import Closeable
 from headrace.errors import CorruptDataError, InvalidInputError, NotOwnerError
 from headrace.faults import fault
@@ -53,13 +53,7 @@ def redis_library() -> Any:
     Raises:
         InvalidInputError: it is not installed.
     """
-    try:
-        return importlib.import_module("redis")
-    except ImportError as error:
-        raise InvalidInputError(
-            "partial results on Redis need its client, which is not installed here; install it "
-            "where the driver and the readers run with: pip install 'headrace[remote]'"
-        ) from error
+    return extras.load("redis", "a partial result on Redis")
 
 
 @dataclass(frozen=True)
@@ -551,7 +545,7 @@ def redis_partials(url: str, namespace: str, *, compact_at: int = 64) -> RedisPa
     """Keep the totals of a ``MonoidProcessor`` on a Redis server, append-only, exactly-once.
 
     What an epoch adds is appended to the list of each key, and no entry is read. Needs
-    ``pip install 'headrace[remote]'`` where the driver runs and where totals are read.
+    ``pip install "headrace[redis]"`` where the driver runs and where totals are read.
 
     Args:
         url: ``redis://user:${PASSWORD}@host:6379/0``, ``rediss://`` or ``unix://``; ``${NAME}`` is

@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from headrace import extras
+
 if TYPE_CHECKING:
     from headrace.spark.dataframes import register, session, stateful, stop
 
@@ -19,6 +21,7 @@ __all__ = ["register", "session", "stateful", "stop"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'headrace.spark' has no attribute {name!r}; it has {__all__}")
+    extras.load("pyspark", f"headrace.spark.{name}")
     value = getattr(importlib.import_module("headrace.spark.dataframes"), name)
     globals()[name] = value
     return value

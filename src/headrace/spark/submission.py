@@ -31,6 +31,7 @@ from typing import Any
 
 import xxhash
 
+from headrace import extras
 from headrace.config import Settings
 from headrace.coordinator.worker_host import PACKED
 from headrace.errors import InvalidInputError
@@ -425,7 +426,8 @@ def find_spark_submit(environ: Mapping[str, str]) -> str:
         path = shutil.which("spark-submit", path=environ.get("PATH"))
         if not (inside is not None and inside.exists()) and path is None:
             raise InvalidInputError(
-                "found no spark-submit; install PySpark, or name the folder of Spark in SPARK_HOME"
+                extras.lacking("pyspark", "headrace submit", "name a Spark by SPARK_HOME")
+                or "PySpark has no bin/spark-submit; name the folder of Spark in SPARK_HOME"
             )
         found = inside if inside is not None and inside.exists() else Path(str(path))
     java = environ.get("JAVA_HOME")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace import extras
 from headrace.cli.dev import explain
 from headrace.cli.options import Config, Home, Json, Set, open_home_bus, settings_of
 from headrace.cli.output import count_text, show_json, show_table
@@ -148,21 +149,17 @@ def on_duckdb(tables: dict[str, Any], text: str) -> pa.Table:
     Raises:
         InvalidInputError: DuckDB refuses the query, or is not installed.
     """
-    try:
-        import duckdb
-    except ImportError as error:
-        raise InvalidInputError(
-            "headrace sql query needs the library duckdb; install headrace[sql]"
-        ) from error
+    duckdb = extras.load("duckdb", "headrace sql query")
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute("SET enable_external_access = false")
         for name, table in tables.items():
             connection.register(name, table)
         try:
-            return connection.execute(text).to_arrow_table()
+            rows: pa.Table = connection.execute(text).to_arrow_table()
         except duckdb.Error as error:
             raise InvalidInputError(f"DuckDB: {str(error).splitlines()[0]}") from error
+    return rows
 
 
 def _show(rows: pa.Table, *, as_json: bool) -> None:

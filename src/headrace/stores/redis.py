@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import atexit
 import hashlib
-import importlib
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from headrace import extras
 from headrace.clock import Clock, Deadline
 from headrace.durations import duration_ms
 from headrace.errors import HeadraceError, InvalidInputError, NotOwnerError, UnavailableError
@@ -32,13 +32,7 @@ def client_library(name: str = "redis") -> Any:
     Raises:
         InvalidInputError: it is not installed.
     """
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise InvalidInputError(
-            "stores of kind remote need the Redis client, which is not installed here; install "
-            "it on every host with: pip install 'headrace[remote]'"
-        ) from error
+    return extras.load(name, "a store of kind remote")
 
 
 def is_transient(error: Exception) -> bool:

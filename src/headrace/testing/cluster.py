@@ -23,6 +23,7 @@ from typing import Self
 
 import msgspec
 
+from headrace import extras
 from headrace.clock import Deadline, SystemClock
 from headrace.errors import InvalidInputError
 from headrace.testing.servers import command, end_group, kill, wait_until, with_variable
@@ -294,7 +295,8 @@ def namespace_command() -> tuple[str, ...] | None:
 
 def _spark_home() -> Path:
     """Where PySpark keeps Spark, without loading it."""
+    if (text := extras.lacking("pyspark", "a cluster of Spark")) is not None:
+        raise InvalidInputError(text)
     found = importlib.util.find_spec("pyspark")
-    if found is None or found.origin is None:
-        raise InvalidInputError("PySpark is not installed in this environment; run make setup")
+    assert found is not None and found.origin is not None  # noqa: PT018 - a package has a file
     return Path(found.origin).parent

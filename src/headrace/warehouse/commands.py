@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from headrace import extras
 from headrace.cli.options import Config, Home, Json, Set, settings_of
 from headrace.cli.output import count_text, show_facts, show_json, show_table, size_text, time_text
 from headrace.errors import InvalidInputError
@@ -36,12 +37,7 @@ def on_duckdb(query: str, warehouse: Path) -> Iterator[Row]:
     from headrace.warehouse import readable_tables
     from headrace.warehouse.table import missing_tables
 
-    try:
-        import duckdb
-    except ImportError as error:
-        raise InvalidInputError(
-            "warehouse sql needs the library duckdb; install headrace[sql], or give --engine spark"
-        ) from error
+    duckdb = extras.load("duckdb", "warehouse sql", "give --engine spark")
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         tables, failed = readable_tables(warehouse)

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from headrace import extras
 from headrace.clock import Clock
 from headrace.errors import CorruptDataError, InvalidInputError, NotOwnerError
 from headrace.faults import fault
@@ -96,15 +97,9 @@ def delta_library() -> Any:
     Raises:
         InvalidInputError: it is not installed.
     """
-    try:
-        import deltalake  # noqa: PLC0415 - an extra
-        import deltalake.exceptions  # noqa: PLC0415
-        import deltalake.transaction  # noqa: PLC0415
-    except ImportError as error:
-        raise InvalidInputError(
-            'format="delta" needs the library deltalake; install headrace[delta]'
-        ) from error
-    return deltalake
+    for part in ("deltalake.exceptions", "deltalake.transaction", "deltalake"):
+        library = extras.load(part, 'format="delta"')
+    return library
 
 
 def columns_of(found: Any) -> pa.Schema:

@@ -15,7 +15,18 @@ from tests.support.cli import done, headrace, health, refused, stream_names
 
 from headrace.testing import ManualClock
 
-HEALTHY = {"python", "packages", "ports", "memory", "limits", "home", "settings", "bus", "jobs"}
+HEALTHY = {
+    "python",
+    "packages",
+    "spark",
+    "ports",
+    "memory",
+    "limits",
+    "home",
+    "settings",
+    "bus",
+    "jobs",
+}
 
 
 @pytest.fixture(autouse=True)

@@ -160,5 +160,5 @@ def test_without_an_endpoint_there_is_nothing() -> None:
 def test_an_extra_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = load_settings(overrides=["tracing.endpoint=http://127.0.0.1:9"])
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
-    with pytest.raises(InvalidInputError, match=r"pip install 'headrace\[tracing\]'"):
+    with pytest.raises(InvalidInputError, match=r'pip install "headrace\[tracing\]"'):
         epoch_tracer(settings, "shop", print)

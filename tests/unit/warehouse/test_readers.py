@@ -310,5 +310,5 @@ def test_what_delta_has_not_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "deltalake", None)
     with TestDriver(job("delta")) as driver:
         driver.create("in", COLUMNS, time="at")
-        with pytest.raises(InvalidInputError, match=r"install headrace\[delta\]"):
+        with pytest.raises(InvalidInputError, match=r'install "headrace\[delta\]"'):
             driver.start()

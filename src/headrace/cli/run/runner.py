@@ -105,6 +105,9 @@ class JobRunner:
                     listeners=listeners,
                     on_role=on_role,
                 ).wait()
+        from headrace import extras
+
+        extras.load("pyspark", "a run on Spark", "run without Spark: --standalone")
         from headrace.control.driver_watch import DriverObservers
         from headrace.spark.run import run_job
 
