@@ -15,7 +15,7 @@ from tests.support.homes import FILES
 from tests.support.hosts import EventKind
 from tests.support.jobs import GATED_ID
 from tests.support.processes import REAL_CLOCK, kill
-from tests.support.runs import Drain, Driver, RequestHandle, Restart, World, until
+from tests.support.runs import Drain, Driver, Restart, RunningHandle, World, until
 
 from headrace.coordinator.host_state import violations
 from headrace.testing.cluster import SparkCluster
@@ -229,7 +229,7 @@ def test_a_host_is_drained_and_gets_its_tasks_back(tmp_path: Path, cluster: Spar
         moved = world.state(JOB).counts.get("placement.moved", 0)
         with feeding(world):
             states = {world.job_dir(JOB): world.state(JOB)}
-            handle = RequestHandle(states, FILES, REAL_CLOCK)
+            handle = RunningHandle(world.settings(), JOB, states, FILES, REAL_CLOCK)
             gone = handle.drain(Drain(address), WAIT_S)
             until(lambda: gone not in homes(world).values(), "the host to be empty", driver)
             assert gone == host_id(cluster, 1)

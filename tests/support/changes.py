@@ -26,7 +26,7 @@ from headrace.cli.run.commands import start_from_savepoint as _begin_by_word
 from headrace.cli.run.commands import with_own_outputs as _with_own_outputs
 from headrace.clock import SystemClock
 from headrace.config.inputs import read_inputs
-from headrace.control.job_handle import stopped_job
+from headrace.control.job_handle import RunningHandle, stopped_job
 from headrace.coordinator.bounded_runs import begin_bounded_run, conclude_bounded_run
 from headrace.coordinator.commands import Rescale
 from headrace.coordinator.commit_log import newest_base as _newest_base
@@ -74,10 +74,8 @@ from headrace.coordinator.operations.savepoint_format import (
 )
 from headrace.coordinator.operations.savepoint_restore import SavepointRestore
 from headrace.coordinator.operations.savepoint_writer import (
-    FindCut,
-    SavepointWriter,
-    cut_of_driver,
-    cut_of_stopped,
+    AskPart,
+    save_job,
 )
 from headrace.coordinator.outputs import CONFIRMED_FILE, check_sinks_confirmed
 from headrace.coordinator.plan_files import SECRETS
@@ -359,15 +357,15 @@ def savepoint_names(driver: TestDriver) -> list[str]:
     return [one.path.name for one in list_savepoints(savepoints(driver))]
 
 
-def _write(driver: TestDriver, name: str, cutting: FindCut) -> Savepoint:
-    writer = SavepointWriter(context_of(driver), readers(driver), savepoints(driver))
-    return writer.write(cutting, name)[1]
+def _write(driver: TestDriver, name: str, ask: AskPart) -> Savepoint:
+    return save_job(context_of(driver), ask, name, 30.0, savepoints(driver))[1]
 
 
 def save(driver: TestDriver, name: str = "s") -> Savepoint:
     """Make a savepoint of a job that nobody drives: whoever did has crashed."""
     driver.crash()
-    return _write(driver, name, cut_of_stopped(context_of(driver)))
+    parts = {reader.root: reader.state() for reader in readers(driver)}
+    return _write(driver, name, stopped_job(context_of(driver), parts).ask_part)
 
 
 def save_running(driver: TestDriver, name: str = "s", step: Callable[[], object] = int) -> None:
@@ -375,8 +373,10 @@ def save_running(driver: TestDriver, name: str = "s", step: Callable[[], object]
     parts, made = driver.parts, list[Savepoint]()
 
     def ask() -> None:
-        context = dataclasses.replace(context_of(driver), clock=SystemClock())
-        made.append(_write(driver, name, cut_of_driver(context, 30.0)))
+        states = {reader.root: reader.state() for reader in readers(driver)}
+        job = driver.job.name
+        handle = RunningHandle(driver.settings, job, states, FILES, SystemClock())
+        made.append(_write(driver, name, handle.ask_part))
 
     asking = threading.Thread(target=ask)
     asking.start()

@@ -26,7 +26,7 @@ from tests.support.processes import until as wait_for
 
 import headrace as hr
 from headrace.bus import FileBus
-from headrace.control.job_handle import RequestHandle
+from headrace.control.job_handle import RunningHandle
 from headrace.coordinator.commands import Drain, Restart
 from headrace.coordinator.driver_loop import JobControl
 from headrace.coordinator.driver_loop import run_epochs as _drive
@@ -46,10 +46,10 @@ __all__ = [
     "Epochs",
     "JobControl",
     "MemberInfo",
-    "RequestHandle",
     "Restart",
     "Rows",
     "Running",
+    "RunningHandle",
     "World",
     "deployed",
     "drive",

@@ -235,7 +235,7 @@ def _ask(
     everywhere: bool = False,
 ) -> _DrainRequest:
     from headrace.cli.jobs.access import show_notice
-    from headrace.control.job_handle import RequestHandle
+    from headrace.control.job_handle import RunningHandle
     from headrace.coordinator.commands import Drain
     from headrace.coordinator.drain import parts_with_host
     from headrace.errors import UnavailableError
@@ -247,7 +247,8 @@ def _ask(
         host = _mark(settings, states, job.name, command, clock)
         return _DrainRequest(job.name, job.readers, host, runs=False)
     try:
-        host = RequestHandle(states, Files(), clock).drain(command, ANSWER_S)
+        running = RunningHandle(settings, job.name, states, Files(), clock)
+        host = running.drain(command, ANSWER_S)
     except UnavailableError:
         if not everywhere:
             raise

@@ -13,7 +13,7 @@ import os
 from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -21,9 +21,6 @@ import msgspec
 from headrace.config import Settings
 from headrace.coordinator.job_storage import STORAGES, check_job_name, is_alive
 from headrace.errors import HeadraceError, InvalidInputError, UnavailableError
-
-if TYPE_CHECKING:
-    from headrace.control.job_handle import ControlCommand
 
 API_FILE = "control.json"
 EVERY_ADDRESS = ("0.0.0.0", "::")
@@ -47,7 +44,7 @@ _T = TypeVar("_T")
 
 
 class UnreachableError(UnavailableError):
-    """Nobody took the request."""
+    """No driver took the request, or it does not know such requests."""
 
 
 class SilentError(UnavailableError):
@@ -132,13 +129,12 @@ class Client:
         """Return the answer to a POST; raises as ``get`` does."""
         return json.loads(self._asked(path, json.dumps(body).encode()))
 
-    def do(self, command: ControlCommand[_T]) -> _T:
-        """Return the answer to a command that is done at once; raises as ``get_as`` does."""
+    def post_as(self, path: str, kind: type[_T], **body: Any) -> _T:
+        """Return the answer to a POST as what it stands for; raises as ``get_as`` does."""
         try:
-            answer: _T = msgspec.convert(self.post(command.path), command.answer)
+            return msgspec.convert(self.post(path, **body), kind)
         except msgspec.ValidationError as error:
             raise self._other_version() from error
-        return answer
 
     def _other_version(self) -> UnavailableError:
         return UnavailableError(f"the driver of job {self.job!r} is another version")
@@ -200,6 +196,8 @@ def _refusal(status: int, data: bytes, reason: str) -> HeadraceError:
     message = str(told.get("message", reason))
     if status == http.client.SERVICE_UNAVAILABLE:
         return UnavailableError(message)
+    if status == http.client.NOT_FOUND:  # a route that the driver's version does not have
+        return UnreachableError(message)
     return InvalidInputError(message)
 
 

@@ -6,13 +6,15 @@ makes them of the files of a job that does not run.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
+import msgspec
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -25,6 +27,7 @@ from headrace.config.settings import Explanation
 from headrace.control.alert_rules import RuleStatus
 from headrace.control.history import JobHistory, SampleLog, job_history, sample_of
 from headrace.control.job_handle import (
+    COMMANDS_PATH,
     AcceptClock,
     ClockDone,
     Done,
@@ -50,7 +53,7 @@ from headrace.control.job_status import (
 )
 from headrace.control.live_job import SHOWN_EPOCHS, LiveJob
 from headrace.control.metrics import metrics_text
-from headrace.coordinator.commands import Drain, Rescale, Restart
+from headrace.coordinator.commands import COMMANDS, Drain, Rescale, Restart
 from headrace.coordinator.epoch_records import EpochSummary
 from headrace.coordinator.inspection.diagnosis import JobDiagnosis, diagnose
 from headrace.coordinator.inspection.job_reader import part_readers
@@ -64,6 +67,9 @@ if TYPE_CHECKING:
     from headrace.coordinator.operations.savepoint_format import Savepoint
 
 
+MAX_WAIT_S = 86_400.0
+POLL_S = 0.02
+KINDS = Literal["rescale", "savepoint", "drain", "restart"]
 ANSWER_S = 30.0
 """For the answer of each part."""
 
@@ -175,6 +181,14 @@ class SavepointInfo(Model):
     bytes: int
     files: int
     parts: list[str]
+
+
+class CommandAsk(Model):
+    """A command to one part of the job, with the fields of its request file."""
+
+    part: str
+    command: dict[str, Any]
+    wait_s: float = Field(30.0, ge=0, le=MAX_WAIT_S, description="then it is taken back")
 
 
 class RestartAsk(Model):
@@ -340,7 +354,7 @@ def make_app(live: LiveJob, token: str, handle: DriverHandle) -> FastAPI:
     app.exception_handler(RequestValidationError)(_malformed)
     app.exception_handler(HTTPException)(_unknown)
     _add_read_routes(app, live)
-    _add_command_routes(app, handle)
+    _add_command_routes(app, live, handle)
     add_host_routes(app, live, handle)
     add_savepoint_routes(app, live, handle)
     add_status_routes(app, live)
@@ -435,7 +449,25 @@ def _add_read_routes(app: FastAPI, live: LiveJob) -> None:
         return Response(metrics_text(live), media_type=METRICS_TYPE)
 
 
-def _add_command_routes(app: FastAPI, handle: DriverHandle) -> None:
+def _add_command_routes(app: FastAPI, live: LiveJob, handle: DriverHandle) -> None:
+    @app.post(f"{COMMANDS_PATH}/{{kind}}")
+    async def command(kind: KINDS, wanted: CommandAsk, request: Request) -> dict[str, Any]:
+        """Run a command on one part, for `headrace`; it is taken back when the caller goes."""
+        of_kind = next(one for one in COMMANDS if one.kind == kind)
+        try:
+            asked = msgspec.convert(wanted.command, of_kind)
+        except msgspec.ValidationError as error:
+            raise InvalidInputError(f"command {kind}: {error}") from error
+        root = next((one for one in handle.states() if one.name == wanted.part), None)
+        if root is None:
+            raise InvalidInputError(f"job {live.job!r} has no part {wanted.part!r}")
+        answer = asyncio.create_task(asyncio.to_thread(handle.ask_part, root, asked, wanted.wait_s))
+        while not (await asyncio.wait([answer], timeout=POLL_S))[0]:
+            if await request.is_disconnected():
+                live.commands(root.name).take_back(asked)
+        found: dict[str, Any] = msgspec.to_builtins(await answer)
+        return found
+
     @app.post("/v1/pause")
     def pause() -> Done:
         """Commit the epoch under way, and begin none until it is resumed."""

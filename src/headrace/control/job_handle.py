@@ -1,22 +1,26 @@
 """A job that commands are given to, however its driver is reached, or without one.
 
 ``JobHandle.ask`` runs a command of ``coordinator.commands`` between two epochs of each part that
-it concerns. In the driver's process that is by queues (``DriverHandle``), from another process by
-request files (``RequestHandle``), and where no driver runs under the job's lock and a generation
-(``StoppedHandle``). A ``ControlCommand`` is done at once, by the driver's process.
+it concerns. In the driver's process that is by queues (``DriverHandle``). Another process asks the
+driver's API, or leaves request files where none answers (``RunningHandle``). Where no driver runs,
+the command runs under the job's lock and a generation (``StoppedHandle``). A ``ControlCommand``
+is done at once, by the driver's process.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
-from headrace.clock import Clock
+from headrace.clock import Clock, Deadline
+from headrace.config import Settings
+from headrace.control.client import Client, SilentError, reachable
 from headrace.control.job_status import JobStatus
 from headrace.control.live_job import LiveJob
 from headrace.coordinator.commands import (
@@ -31,7 +35,7 @@ from headrace.coordinator.commands import (
 from headrace.coordinator.deployment import open_copier
 from headrace.coordinator.drain import commit_drain
 from headrace.coordinator.inspection.job_reader import JobReader
-from headrace.coordinator.job_storage import JobContext
+from headrace.coordinator.job_storage import DriverLock, JobContext
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.manifest_writer import (
     FencedManifestWriter,
@@ -40,10 +44,14 @@ from headrace.coordinator.manifest_writer import (
     generation_of,
 )
 from headrace.coordinator.operations.savepoint_format import Savepoint
-from headrace.coordinator.operations.savepoint_writer import SavepointService
+from headrace.coordinator.operations.savepoint_writer import save_job
 from headrace.coordinator.rescale import commit_rescale
-from headrace.errors import InvalidInputError
+from headrace.errors import InvalidInputError, NotOwnerError, UnavailableError
 from headrace.files import Files
+
+COMMANDS_PATH = "/v1/commands"
+ANSWER_S = 5.0
+"""For an answer of the API on its way."""
 
 NOBODY_MERGES = "nobody merges into job"
 """What a driver answers by its API that sees nobody who has the lock of merges."""
@@ -89,6 +97,11 @@ class ControlCommand(msgspec.Struct, Generic[_Answer], frozen=True):
             InvalidInputError: it cannot be done.
         """
         raise NotImplementedError
+
+    def ask(self, client: Client) -> _Answer:
+        """Have a driver of another process do it; raises as ``Client.get_as`` does."""
+        answer: _Answer = client.post_as(self.path, self.answer)
+        return answer
 
 
 class Pause(ControlCommand[Done], frozen=True):
@@ -261,19 +274,23 @@ class DriverHandle(JobHandle):
         """
         live = self.live
         context = JobContext(live.settings, live.job, live.bus, self.files, self.clock)
-        return SavepointService(context).save_running(name, wait_s, self.ask_part)
+        return save_job(context, self.ask_part, name, wait_s)
 
 
 @dataclass(frozen=True)
-class RequestHandle(JobHandle):
-    """A job that another process drives.
+class RunningHandle(JobHandle):
+    """A job that another process drives; see ``running_job``.
 
     Args:
+        settings: where the job is.
+        job: its name.
         parts: states of its parts, by storage.
         files: the file system.
         clock: for names and waiting.
     """
 
+    settings: Settings
+    job: str
     parts: Mapping[Path, JobState]
     files: Files
     clock: Clock
@@ -283,8 +300,25 @@ class RequestHandle(JobHandle):
         return self.parts
 
     def ask_part(self, root: Path, command: Command[_Answer], wait_s: float) -> _Answer:
-        """Leave a request file."""
-        return RequestChannel(root, self.files, self.clock, type(command)).ask(command, wait_s)
+        """Ask the driver by its API; without an answer leave a request file."""
+        deadline = Deadline(self.clock, wait_s)
+        client = reachable(self.settings, self.job, wait_s + ANSWER_S)
+        if client is not None:
+            fields = msgspec.structs.asdict(command)
+            path = f"{COMMANDS_PATH}/{command.kind}"
+            try:
+                answer: _Answer = client.post_as(
+                    path, command.answer, part=root.name, command=fields, wait_s=wait_s
+                )
+            except SilentError:
+                raise
+            except UnavailableError:  # it starts, or ends: the request waits for who drives next
+                if deadline.expired:
+                    raise
+            else:
+                return answer
+        channel = RequestChannel(root, self.files, self.clock, type(command))
+        return channel.ask(command, deadline.remaining())
 
 
 @dataclass(frozen=True)
@@ -317,6 +351,25 @@ class StoppedHandle(JobHandle):
             answer = command.run(part, Request.of(command, self.context.clock))
             assert answer is not None  # all can be done at once where no epoch follows
             return answer
+
+
+@contextmanager
+def open_job(
+    context: JobContext,
+    parts: Mapping[Path, JobState],
+    tell: Callable[[str], None] = lambda line: None,
+) -> Iterator[JobHandle]:
+    """Yield the handle of a job: of its driver if one runs on this host, else under its lock.
+
+    Arguments as of ``StoppedHandle``.
+    """
+    try:
+        lock = DriverLock(next(iter(parts)), context.job, context.clock)
+    except NotOwnerError:
+        yield RunningHandle(context.settings, context.job, parts, context.files, context.clock)
+        return
+    with lock:
+        yield stopped_job(context, parts, tell)
 
 
 def stopped_job(
@@ -362,9 +415,17 @@ class StoppedPart:
 
     def cut(self) -> CutAnswer:
         """Publish all outputs of the last epoch, and return where they end."""
-        self.publish()
         state, context = self.writer.state, self.context
-        sends = JobReader(self.root, state.job, context.files, context.clock).catalog(state).sends
+        reader = JobReader(self.root, state.job, context.files, context.clock)
+        if reader.is_half(state.epoch):
+            raise InvalidInputError(
+                f"the last epoch of job {state.job!r}, {state.epoch}, is the first half of a "
+                "commit, in which state and offsets do not belong together; start the job, which "
+                "continues from it, and try again",
+                job=state.job,
+            )
+        self.publish()
+        sends = reader.catalog(state).sends
         return CutAnswer(state.epoch, {name: context.bus.stream(name).ends() for name in sends})
 
     def restart(self, request: Request[RestartAnswer] | None) -> RestartAnswer | None:

@@ -20,7 +20,7 @@ from headrace.clock import Clock
 from headrace.closeable import Closeable
 from headrace.config import Settings
 from headrace.control.client import UnreachableError, reachable
-from headrace.control.job_handle import NOBODY_MERGES, Hold
+from headrace.control.job_handle import NOBODY_MERGES, Hold, RunningHandle
 from headrace.coordinator.commands import CutSavepoint, HoldAnswer, HoldForMerge, RequestChannel
 from headrace.coordinator.deployment import open_copier
 from headrace.coordinator.driver_loop import JobControl
@@ -218,7 +218,7 @@ def request_hold(context: JobContext, wait_s: float) -> None:
     client = reachable(context.settings, context.job)
     if client is not None:
         try:
-            client.do(Hold())
+            Hold().ask(client)
         except UnreachableError:
             pass
         except InvalidInputError as error:
@@ -269,9 +269,9 @@ def quiesced(context: JobContext, other: str, wait_s: float) -> Iterator[Fence]:
             lock = DriverLock(context.storage, job, clock)
         except NotOwnerError:
             request_hold(context, wait_s)
-            for reader in readers:
-                channel = RequestChannel(reader.root, context.files, clock, CutSavepoint)
-                channel.ask(CutSavepoint(still=True), wait_s)
+            parts = {reader.root: reader.state() for reader in readers}
+            handle = RunningHandle(context.settings, job, parts, context.files, clock)
+            handle.ask(CutSavepoint(still=True), wait_s)
             yield Fence(job, readers[0].log.newest_generation()[0])
             return
         with lock:

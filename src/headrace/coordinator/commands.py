@@ -480,13 +480,22 @@ class CommandQueue:
             waiting.append(request)
         self.wake()
         with self._changed:
-            self._changed.wait_for(lambda: request.id in self._answers or self._is_closed, wait_s)
+            self._changed.wait_for(lambda: request not in waiting or self._is_closed, wait_s)
             if request.id in self._answers:
                 found: _Answer = self._answers.pop(request.id)
                 return found
-            waiting.remove(request)
+            if request in waiting:
+                waiting.remove(request)
             self._check_open()
         raise no_answer(wait_s)
+
+    def take_back(self, command: Command[Any]) -> None:
+        """Ask no more for what was not answered yet; its ``ask`` raises."""
+        with self._changed:
+            waiting = self._waiting.get(type(command), deque())
+            for request in [one for one in waiting if one.command is command]:
+                waiting.remove(request)
+            self._changed.notify_all()
 
     def _check_open(self) -> None:
         if self._is_closed:

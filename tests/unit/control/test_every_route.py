@@ -63,6 +63,7 @@ BODIES: dict[str, dict[str, object]] = {
     "/v1/savepoint": {},
     "/v1/drain": {"host": "a"},
     "/v1/undrain": {"host": "a"},
+    "/v1/commands/{kind}": {"part": "shop", "command": {"tasks": 2}},
 }
 
 
@@ -110,7 +111,14 @@ def test_each_route_says_so_before_the_job_has_begun(driver: TestDriver) -> None
     assert set(done.values()) == {200, 409, 503}
     assert {path for path, status in done.items() if status == 503} == {
         *("/v1/description", "/v1/drain", "/v1/history", "/v1/inputs", "/v1/placement"),
-        *("/v1/rescale", "/v1/restart", "/v1/savepoint", "/v1/stages", "/v1/tasks"),
+        *(
+            "/v1/commands/{kind}",
+            "/v1/rescale",
+            "/v1/restart",
+            "/v1/savepoint",
+            "/v1/stages",
+            "/v1/tasks",
+        ),
         *("/v1/undrain", "/v1/why"),
     }
 
@@ -122,7 +130,7 @@ def sent(client: Client, verb: str, path: str, *, token: str) -> int:
     url = urlsplit(client.place.url)
     with closing(HTTPConnection(url.hostname or "", url.port, timeout=30)) as connection:
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        connection.request(verb, path + query, body, headers)
+        connection.request(verb, path.format(kind="rescale") + query, body, headers)
         return connection.getresponse().status
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.cli.options import settings_of
+from headrace.cli.options import open_home_bus, settings_of
 
 if TYPE_CHECKING:
     from headrace.bus.bus import Bus
     from headrace.clock import Clock
     from headrace.config import Settings
     from headrace.control.client import Client
+    from headrace.control.job_handle import JobHandle
     from headrace.control.job_status import JobStatus
+    from headrace.coordinator.job_storage import JobContext
     from headrace.coordinator.manifest import JobState
 
 
@@ -58,6 +61,35 @@ def require_stopped(settings: Settings, job: str, clock: Clock, *, elsewhere: bo
         )
 
 
+@contextmanager
+def open_located(
+    job: str, home: Path | None, config: Path | None, overrides: list[str] | None, clock: Clock
+) -> Iterator[tuple[JobContext, JobHandle]]:
+    """Yield a job that runs on this host, or nowhere, and what commands are given to."""
+    from headrace.control.job_handle import StoppedHandle, open_job
+    from headrace.coordinator.inspection.job_reader import readers_of_other_parts
+    from headrace.coordinator.job_storage import JobContext
+    from headrace.errors import InvalidInputError
+    from headrace.files import Files
+
+    found = locate_job(job, home, config, overrides, clock)
+    settings = found.settings
+    if found.storage != settings.jobs_dir / job:  # a driver elsewhere cannot be asked
+        require_stopped(settings, job, clock, elsewhere=True)
+    states = {found.storage: found.state}
+    states |= {one.root: one.state() for one in readers_of_other_parts(settings, job, clock)}
+    with open_home_bus(settings) as bus:
+        context = JobContext(settings, job, bus, Files(), clock)
+        with open_job(context, states, show_notice) as handle:
+            if isinstance(handle, StoppedHandle) and found.storage != found.newest:
+                raise InvalidInputError(
+                    f"this host has no storage of job {job!r}, only its copy in {found.newest}; "
+                    "start it here once, which brings it back, or do this where it ran",
+                    job=job,
+                )
+            yield context, handle
+
+
 def newest_epochs(settings: Settings, job: str, clock: Clock) -> Path:
     """Return the storage that has the newest epochs of a job.
 
@@ -86,7 +118,6 @@ def driver_api(job: str, home: Path | None, timeout_s: float) -> Client:
     Raises:
         InvalidInputError: there is none, or it cannot be asked from this host.
     """
-    from headrace.cli.options import settings_of
     from headrace.control.client import client_of
 
     return client_of(settings_of(home), job, timeout_s)

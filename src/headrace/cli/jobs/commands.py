@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.jobs import history, inspect, reset, stop, versions
-from headrace.cli.jobs.access import (
-    driver_api,
-    locate_job,
-    newest_epochs,
-    require_stopped,
-    show_notice,
-)
+from headrace.cli.jobs.access import driver_api, newest_epochs, open_located
 from headrace.cli.jobs.history import replay
 from headrace.cli.jobs.inspect import why
 from headrace.cli.options import Config, Home, JobName, Json, Set, open_home_bus, settings_of
@@ -70,7 +64,7 @@ def restart(
         headrace jobs restart shop --rolling
     """
     from headrace.clock import SystemClock
-    from headrace.control.job_handle import RequestHandle
+    from headrace.control.job_handle import RunningHandle
     from headrace.control.job_status import job_status
     from headrace.coordinator.commands import Restart
     from headrace.coordinator.inspection.job_reader import part_readers
@@ -86,7 +80,7 @@ def restart(
             "when it is run"
         )
     states = {reader.root: reader.state() for reader in part_readers(settings, job, clock)}
-    hosts = RequestHandle(states, Files(), clock).restart(Restart(rolling), wait)
+    hosts = RunningHandle(settings, job, states, Files(), clock).restart(Restart(rolling), wait)
     if as_json:
         show_json({"job": job, "hosts": hosts})
         return
@@ -155,7 +149,7 @@ def accept_clock(job: JobName, as_json: Json = False, home: Home = None) -> None
     settings = settings_of(home)
     client = reachable(settings, job, ANSWER_S)
     if client is not None:
-        off_ms = client.do(AcceptClock()).was_off_ms
+        off_ms = AcceptClock().ask(client).was_off_ms
     else:
         storage = newest_epochs(settings, job, SystemClock())
         doubt = accept(driver_clock(settings), storage, Files())
@@ -174,7 +168,7 @@ def accept_clock(job: JobName, as_json: Json = False, home: Home = None) -> None
 def _command_driver(
     job: str, command: ControlCommand[Done], home: Path | None, *, as_json: bool
 ) -> None:
-    status = driver_api(job, home, ANSWER_S).do(command).status
+    status = command.ask(driver_api(job, home, ANSWER_S)).status
     if as_json:
         show_json({"job": job, "status": status})
     else:
@@ -395,28 +389,13 @@ def rescale(
         headrace jobs rescale shop --tasks 8
     """
     from headrace.clock import SystemClock
-    from headrace.control.job_handle import RequestHandle, stopped_job
     from headrace.coordinator.commands import Rescale
-    from headrace.coordinator.inspection.job_reader import readers_of_other_parts
-    from headrace.coordinator.job_storage import DriverLock, JobContext
-    from headrace.errors import InvalidInputError, NotOwnerError
-    from headrace.files import Files
+    from headrace.errors import InvalidInputError
 
-    clock, files, command = SystemClock(), Files(), Rescale(tasks, stage or "")
-    found = locate_job(job, home, config, overrides, clock)
-    states = {found.storage: found.state}
-    states |= {one.root: one.state() for one in readers_of_other_parts(found.settings, job, clock)}
-    command.concerns(states)  # what cannot be is refused before anybody is asked
-    if found.storage != found.settings.jobs_dir / job:  # a driver elsewhere cannot be asked
-        require_stopped(found.settings, job, clock, elsewhere=True)
-    try:
-        lock = DriverLock(found.storage, job, clock)
-    except NotOwnerError:
-        answers = RequestHandle(states, files, clock).ask(command, wait)
-    else:
-        with lock, open_home_bus(found.settings) as bus:
-            context = JobContext(found.settings, job, bus, files, clock)
-            answers = stopped_job(context, states, show_notice).ask(command, wait)
+    command = Rescale(tasks, stage or "")
+    with open_located(job, home, config, overrides, SystemClock()) as (_, handle):
+        states = handle.states()
+        answers = handle.ask(command, wait)
     for root, answer in answers.items():
         if answer.error:
             raise InvalidInputError(answer.error, job=job)

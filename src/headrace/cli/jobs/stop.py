@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from headrace.cli.jobs.access import locate_job, require_stopped, show_notice
+from headrace.cli.jobs.access import open_located
 from headrace.cli.options import Config, Home, JobName, Json, Set, open_home_bus, settings_of
 from headrace.cli.output import count_text, show_json, show_line, show_table, size_text, time_text
 
@@ -96,19 +96,10 @@ def save(
     if is_plain and (told := _asked(job, name, wait, home)) is not None:
         return {**told, "live": True}
     from headrace.clock import SystemClock
-    from headrace.coordinator.job_storage import JobContext
-    from headrace.coordinator.operations.savepoint_writer import SavepointService
-    from headrace.files import Files
+    from headrace.coordinator.operations.savepoint_writer import save_job
 
-    clock = SystemClock()
-    found = locate_job(job, home, config, overrides, clock)
-    settings = found.settings
-    if found.storage != settings.jobs_dir / job:  # a driver elsewhere cannot be asked
-        require_stopped(settings, job, clock, elsewhere=True)
-    with open_home_bus(settings) as bus:
-        context = JobContext(settings, job, bus, Files(), clock)
-        saver = SavepointService(context, to and to.absolute(), show_notice)
-        path, saved = saver.save(name, wait)
+    with open_located(job, home, config, overrides, SystemClock()) as (context, handle):
+        path, saved = save_job(context, handle.ask_part, name, wait, to and to.absolute())
         return {**savepoint_json(saved), "path": str(path), "live": False}
 
 
@@ -346,7 +337,7 @@ def _ask(
 
     if client is not None:
         try:
-            is_stopping = client.do(Stop()).was == "stopping"
+            is_stopping = Stop().ask(client).was == "stopping"
             if not (is_stopping and client.is_here):
                 return "api"
         except SilentError:  # it is busy, or frozen: a signal might come on top of the request

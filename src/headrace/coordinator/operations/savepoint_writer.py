@@ -26,16 +26,13 @@ from msgspec import structs
 from xxhash import xxh3_64
 
 from headrace.bus.log import OffsetGoneError
-from headrace.coordinator.backup import BackupCopier
 from headrace.coordinator.catalog import Catalog
-from headrace.coordinator.commands import Command, CutAnswer, CutSavepoint, RequestChannel
+from headrace.coordinator.commands import Command, CutAnswer, CutSavepoint
 from headrace.coordinator.commit_log import load_state
-from headrace.coordinator.deployment import open_copier
 from headrace.coordinator.file_copier import CopiedFile, named_files
 from headrace.coordinator.inspection.job_reader import TRIES, JobReader, part_readers
-from headrace.coordinator.job_storage import DriverLock, JobContext, is_alive
+from headrace.coordinator.job_storage import JobContext, is_alive
 from headrace.coordinator.manifest import JobState
-from headrace.coordinator.manifest_writer import JobGeneration, fenced_writer, generation_of
 from headrace.coordinator.operations.savepoint_format import (
     FORMAT,
     MANIFEST,
@@ -49,7 +46,7 @@ from headrace.coordinator.operations.savepoint_format import (
     savepoints_dir,
     stream_file,
 )
-from headrace.errors import CorruptDataError, InvalidInputError, NotOwnerError, UnavailableError
+from headrace.errors import CorruptDataError, InvalidInputError, UnavailableError
 from headrace.faults import fault
 from headrace.plan.parts import STREAM_SUFFIX
 from headrace.sources.listing import load_listing
@@ -78,85 +75,27 @@ class Cut:
 HALF_EPOCH_WAIT_S = 0.25
 """After so long the other half may be committed."""
 
-FindCut = Callable[[JobReader], Cut | None]
-"""Finds an epoch of a part; ``None``: look again, for it is none that can be used."""
-
-
 AskPart = Callable[[Path, Command[CutAnswer], float], CutAnswer]
-"""Has the driver of the part with this storage run a command; the seconds are for its answer."""
+"""Has a command run on the part with this storage; the seconds are for its answer."""
 
 
-def cut_of_driver(context: JobContext, wait_s: float, ask: AskPart | None = None) -> FindCut:
-    """Return what asks the driver of each part.
-
-    Args:
-        context: of the job.
-        wait_s: how long the driver of a part may take to answer.
-        ask: asks it; by default by a request file.
-    """
-
-    def cut(reader: JobReader) -> Cut | None:
-        if ask is None:
-            channel = RequestChannel(reader.root, context.files, context.clock, CutSavepoint)
-            answer = channel.ask(CutSavepoint(), wait_s)
-        else:
-            answer = ask(reader.root, CutSavepoint(), wait_s)
-        if reader.is_half(answer.epoch):  # the other half is the next epoch
-            context.clock.sleep(HALF_EPOCH_WAIT_S)
-            return None
-        state = load_state(reader.log, answer.epoch)  # though it may not be kept any more by now
-        if state is None or state.epoch != answer.epoch:
-            return None
-        return Cut(reader.root, state, reader.catalog(state), answer.ends)
-
-    return cut
-
-
-def cut_of_stopped(context: JobContext, copier: BackupCopier | None = None) -> FindCut:
-    """Return what looks at each part of a job that nobody drives.
-
-    The caller holds the ``DriverLock`` of the first part.
-
-    Args:
-        context: of the job.
-        copier: where epochs commit to this host's disk.
-    """
-    group: JobGeneration | None = None
-
-    def cut(reader: JobReader) -> Cut:
-        nonlocal group
-        newest = reader.state()
-        if reader.is_half(newest.epoch):
-            raise InvalidInputError(
-                f"the last epoch of job {reader.job!r}, {newest.epoch}, is the first half of a "
-                "commit, in which state and offsets do not belong together; start the job, which "
-                "continues from it, and try again",
-                job=reader.job,
-            )
-        catalog = reader.catalog(newest)
-        group = group or generation_of(context, reader.root)
-        with fenced_writer(context, reader.root, copier, group) as (writer, publish):
-            publish()
-            ends = {name: context.bus.stream(name).ends() for name in catalog.sends}
-            return Cut(reader.root, writer.state, catalog, ends)
-
-    return cut
-
-
-def cut_of_parts(readers: Sequence[JobReader], cutting: FindCut, tries: int) -> list[Cut]:
+def cut_of_parts(
+    context: JobContext, readers: Sequence[JobReader], ask: AskPart, wait_s: float
+) -> list[Cut]:
     """Return an epoch of each part of a job, in the order given, that belong together.
 
     Args:
+        context: of the job.
         readers: of the parts.
-        cutting: finds an epoch of one.
-        tries: how often to look at a part.
+        ask: has a part publish all that its last epoch sends.
+        wait_s: how long the driver of a part may take to answer.
 
     Raises:
         InvalidInputError: the job has ended, or a part of it; or it has not begun since a reset.
     """
     found: dict[str, Cut] = {}
     for reader in _readers_first(readers):
-        looks = (cutting(reader) for _ in range(tries))
+        looks = (_cut_of_part(context, reader, ask, wait_s) for _ in range(TRIES))
         cut = next((one for one in looks if one is not None), None)
         if cut is None:
             raise InvalidInputError(
@@ -167,6 +106,18 @@ def cut_of_parts(readers: Sequence[JobReader], cutting: FindCut, tries: int) -> 
         _check(cut.state)
         found[reader.job] = cut
     return [found[reader.job] for reader in readers]
+
+
+def _cut_of_part(context: JobContext, reader: JobReader, ask: AskPart, wait_s: float) -> Cut | None:
+    """Return an epoch of a part; ``None``: look again, for it is none that can be used."""
+    answer = ask(reader.root, CutSavepoint(), wait_s)
+    if reader.is_half(answer.epoch):  # the other half is the next epoch
+        context.clock.sleep(HALF_EPOCH_WAIT_S)
+        return None
+    state = load_state(reader.log, answer.epoch)  # though it may not be kept any more by now
+    if state is None or state.epoch != answer.epoch:
+        return None
+    return Cut(reader.root, state, reader.catalog(state), answer.ends)
 
 
 def _readers_first(readers: Sequence[JobReader]) -> list[JobReader]:
@@ -221,12 +172,8 @@ class SavepointWriter:
     readers: Sequence[JobReader]
     folder: Path
 
-    def write(self, cutting: FindCut, name: str | None = None) -> tuple[Path, Savepoint]:
-        """Write a savepoint of the newest epoch.
-
-        Args:
-            cutting: finds that, of a job that runs or does not.
-            name: of the savepoint; made of the time when left out.
+    def write(self, ask: AskPart, name: str | None, wait_s: float) -> tuple[Path, Savepoint]:
+        """Write a savepoint of the newest epoch; see ``save_job``.
 
         Returns:
             Its folder, and what it says.
@@ -244,7 +191,7 @@ class SavepointWriter:
         self.context.files.make_folder(self.folder, 0o700)
         _forget_dead(self.folder)
         for _ in range(TRIES):
-            cuts = cut_of_parts(self.readers, cutting, TRIES)
+            cuts = cut_of_parts(self.context, self.readers, ask, wait_s)
             fault("savepoint.cut")
             with suppress(_SweptError), self._hidden(self.folder) as hidden:
                 saved = self._fill(hidden, cuts, target.name, moment)
@@ -432,64 +379,29 @@ def _forget_dead(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-@dataclass(frozen=True)
-class SavepointService:
-    """Makes savepoints of one job.
+def save_job(
+    context: JobContext,
+    ask: AskPart,
+    name: str | None,
+    wait_s: float,
+    folder: Path | None = None,
+) -> tuple[Path, Savepoint]:
+    """Make a savepoint of a job, which runs or does not.
 
     Args:
         context: of the job.
+        ask: has a command run on a part, as a ``JobHandle`` does.
+        name: of the savepoint; made of the time when left out.
+        wait_s: how long the driver of a part may take to answer: its epoch may be long.
         folder: that savepoints are put into; the job's own when left out.
-        tell: called with a line when something is wrong although it goes on.
+
+    Returns:
+        The folder of the savepoint, and what it says.
+
+    Raises:
+        InvalidInputError: there is no such job, or nothing could continue from it.
+        UnavailableError: the driver does not answer.
     """
-
-    context: JobContext
-    folder: Path | None = None
-    tell: Callable[[str], None] = lambda line: None
-
-    @property
-    def _writer(self) -> SavepointWriter:
-        context = self.context
-        readers = part_readers(context.settings, context.job, context.clock)
-        folder = self.folder or savepoints_dir(context.settings, context.job)
-        return SavepointWriter(context, readers, folder)
-
-    def save(self, name: str | None, wait_s: float) -> tuple[Path, Savepoint]:
-        """Save the job: by its driver's word where one runs on this host, else right away.
-
-        Args:
-            name: of the savepoint; made of the time when left out.
-            wait_s: how long a driver may take to answer: its epoch may be long.
-
-        Returns:
-            The folder of the savepoint, and what it says.
-
-        Raises:
-            InvalidInputError: there is no such job, or nothing could go on from it.
-            UnavailableError: the driver does not answer.
-        """
-        try:
-            lock = DriverLock(self.context.storage, self.context.job, self.context.clock)
-        except NotOwnerError:
-            return self.save_running(name, wait_s)
-        with lock:
-            return self._save_stopped(name)
-
-    def save_running(
-        self, name: str | None, wait_s: float, ask: AskPart | None = None
-    ) -> tuple[Path, Savepoint]:
-        """Save the job, whose driver runs.
-
-        Arguments and errors as of ``save``; ``ask`` asks its driver, by default by request files.
-        """
-        return self._writer.write(cut_of_driver(self.context, wait_s, ask), name)
-
-    def _save_stopped(self, name: str | None) -> tuple[Path, Savepoint]:
-        job, newest = self.context.job, self.context.newest
-        if self.context.storage != newest:
-            raise InvalidInputError(
-                f"this host has no storage of job {job!r}, only its copy in {newest}; start "
-                "it here once, which brings it back, or save it where it ran",
-                job=job,
-            )
-        copier = open_copier(self.context, self.tell)
-        return self._writer.write(cut_of_stopped(self.context, copier), name)
+    readers = part_readers(context.settings, context.job, context.clock)
+    folder = folder or savepoints_dir(context.settings, context.job)
+    return SavepointWriter(context, readers, folder).write(ask, name, wait_s)
