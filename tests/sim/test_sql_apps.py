@@ -38,7 +38,8 @@ QUERIES = [
     "FROM orders [3 minutes]",
     "SELECT country, user, sum(amount * units) AS total FROM orders [5 minutes] "
     "WHERE ok AND units > 0 GROUP BY country, user",
-    "SELECT country, sum(units) AS n FROM orders [5 minutes] GROUP BY country HAVING sum(units) > 3",
+    "SELECT country, sum(units) AS n FROM orders [5 minutes] GROUP BY country "
+    "HAVING sum(units) > 3",
     "SELECT upper(country) AS c, count(amount) AS n, count(*) - count(amount) AS none "
     "FROM orders [5 minutes] GROUP BY 1",
     "SELECT coalesce(user, 'nobody') AS who, max(amount) - min(amount) AS width "
