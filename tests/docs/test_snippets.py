@@ -2,8 +2,8 @@
 
 ``python`` runs with the assertions in it, ``pycon`` says what is shown; the commands of ``sh``
 name programs, verbs, commands and options that there are; ``console`` is run by
-``test_console`` and ``test_ten_minutes``; ``toml`` is loaded, ``sql`` asked; ``text`` is what
-is printed.
+``test_console`` and ``test_ten_minutes``; ``toml`` is loaded, ``sql`` asked, or loaded where it is
+an app; ``text`` is what is printed.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ import headrace as hr
 from headrace.cli.run.progress import Progress
 from headrace.cli.run.reporters import TerminalSize, live_table
 from headrace.coordinator.manifest import InputPosition
+from headrace.sql import load_app
+from headrace.sql.statements import SqlText
 from headrace.testing import TestDriver
 
 LANGUAGES = {"python", "pycon", "sh", "console", "toml", "sql", "text"}
@@ -117,6 +119,9 @@ def orders_to_files(g: hr.Graph, folder: str = "") -> None:
 @pytest.mark.parametrize("block", SQL, ids=[block.name for block in SQL])
 def test_sql_finds_the_rows(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    if block.text.startswith("CREATE APPLICATION"):
+        assert load_app(SqlText(block.text, block.name)).tables
+        return
     with TestDriver(orders_to_files) as driver:
         driver.create("orders", {"id": pa.int64()})
         for number in range(3):

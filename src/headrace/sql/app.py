@@ -235,13 +235,13 @@ def _compile(
     common = _Compiled(query.name.text, stream, site, table.name, condition)
     is_grouped = any(has_aggregate(node) for _, node in items) or _is_distinct(select)
     if select.args.get("group") is None and not is_grouped:
+        made = {name: plain(node).alias(name) for name, node in items}
         if window is not None or not query.is_stream:
             raise source.mistake(
                 "a table has aggregates, such as count(*); to pass on rows, use CREATE STREAM "
                 "without a window",
                 query.name.place,
             )
-        made = {name: plain(node).alias(name) for name, node in items}
         return replace(common, after=tuple(made.values()), columns=tuple(made))
     if window is None:
         end = place_of(table)
@@ -362,7 +362,7 @@ def _compile_groups(
     common: _Compiled,
 ) -> _Compiled:
     keys = _group_trees(source, select, items)
-    aggregates = Aggregates()
+    aggregates = Aggregates([name for name, _ in keys])
     known = {name: pl.col(name) for name in (*(name for name, _ in keys), *BOUNDS)}
     groups = {text_of(node): pl.col(name) for name, node in keys}
     after = Compiler(source, known, plain.table, aggregates, plain, groups)

@@ -1,4 +1,4 @@
-"""``headrace sql``: SQL apps checked, explained, tried on files, run and queried."""
+"""``headrace sql``: SQL apps checked, tried on files and queried; other verbs take them as jobs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace import extras
-from headrace.cli.dev import explain
 from headrace.cli.options import Config, Home, Json, Set, open_home_bus, settings_of
 from headrace.cli.output import count_text, show_json, show_table
-from headrace.cli.run.commands import run
 from headrace.cli.state import json_row
 from headrace.errors import InvalidInputError
 
@@ -22,13 +20,13 @@ if TYPE_CHECKING:
     from headrace.sql import SqlApp
 
 app = typer.Typer(
-    name="sql", help="Check, try, run and query apps written in SQL.", no_args_is_help=True
+    name="sql",
+    help="Check, try and query apps written in SQL; `headrace run FILE` runs them.",
+    no_args_is_help=True,
 )
 File = Annotated[
     Path, typer.Argument(metavar="FILE", help="The app: a .sql file.", show_default=False)
 ]
-app.command()(explain)
-app.command()(run)
 
 
 @app.command()
@@ -76,6 +74,44 @@ def check(
 _TITLES = ("table", "stream", "column", "type")
 
 
+@app.command(name="test")
+def try_app(
+    file: File,
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="FOLDER",
+            help="With `input/TABLE.jsonl` and `expected/TABLE.jsonl`. Default: the file's name, "
+            "with `.test` in the place of `.sql`.",
+            show_default=False,
+        ),
+    ] = None,
+    update: Annotated[
+        bool, typer.Option("--update", help="Write what was found over what was expected.")
+    ] = False,
+) -> None:
+    """Run an app over rows of files, and compare its tables with what is expected.
+
+    Each line of `input/TABLE.jsonl` is a row of that input table, in order. The app runs to the
+    end of all rows in this process, without a bus of its own. Exits with 1 if a table has other
+    rows than `expected/TABLE.jsonl`; their order does not matter.
+
+    Guide: sql.
+
+    For example:
+
+        headrace sql test top.sql
+    """
+    from headrace.sql import load_app
+    from headrace.sql.trial import run_trial
+
+    differences = run_trial(load_app(file), folder or file.with_suffix(".test"), update=update)
+    for one in differences:
+        typer.echo(f"{one.table}: {one}")
+    if any(one.is_wrong for one in differences):
+        raise typer.Exit(1)
+
+
 @app.command()
 def query(
     file: File,
@@ -117,7 +153,7 @@ def _answer(found: SqlApp, bus: Bus, text: str) -> pa.Table:
             continue
         if table.name not in found.tables:
             raise source.mistake(
-                f"app {found.job.name!r} has no table {table.name!r}; "
+                f"app {found.job.name!r} has no table {table.sql('duckdb')!r}; "
                 f"{near(table.name, found.tables)}",
                 place_of(table),
             )
@@ -149,6 +185,8 @@ def on_duckdb(tables: dict[str, Any], text: str) -> pa.Table:
     Raises:
         InvalidInputError: DuckDB refuses the query, or is not installed.
     """
+    import pyarrow as pa
+
     duckdb = extras.load("duckdb", "headrace sql query")
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
@@ -156,10 +194,22 @@ def on_duckdb(tables: dict[str, Any], text: str) -> pa.Table:
         for name, table in tables.items():
             connection.register(name, table)
         try:
-            rows: pa.Table = connection.execute(text).to_arrow_table()
+            rows: pa.Table = connection.sql(text).to_arrow_table()
         except duckdb.Error as error:
             raise InvalidInputError(f"DuckDB: {str(error).splitlines()[0]}") from error
-    return rows
+    return pa.table([_narrow(rows[name]) for name in rows.column_names], rows.column_names)
+
+
+def _narrow(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return sums of integers, which have 128 bits in DuckDB, as integers where they fit."""
+    import pyarrow as pa
+
+    if not pa.types.is_decimal(column.type) or column.type.scale:
+        return column
+    try:
+        return column.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return column
 
 
 def _show(rows: pa.Table, *, as_json: bool) -> None:
@@ -187,41 +237,3 @@ def _cell(value: Any) -> str:
     if isinstance(value, datetime):
         return value.replace(tzinfo=None).isoformat(sep=" ")
     return str(value)
-
-
-@app.command(name="test")
-def try_app(
-    file: File,
-    folder: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="FOLDER",
-            help="With `input/TABLE.jsonl` and `expected/TABLE.jsonl`. Default: the file's name, "
-            "with `.test` in the place of `.sql`.",
-            show_default=False,
-        ),
-    ] = None,
-    update: Annotated[
-        bool, typer.Option("--update", help="Write what was found over what was expected.")
-    ] = False,
-) -> None:
-    """Run an app over rows of files, and compare its tables with what is expected.
-
-    Each line of `input/TABLE.jsonl` is a row of that input table, in order. The app runs to the
-    end of all rows in this process, without a bus of its own. Exits with 1 if a table has other
-    rows than `expected/TABLE.jsonl`; their order does not matter.
-
-    Guide: sql.
-
-    For example:
-
-        headrace sql test top.sql
-    """
-    from headrace.sql import load_app
-    from headrace.sql.trial import run_trial
-
-    differences = run_trial(load_app(file), folder or file.with_suffix(".test"), update=update)
-    for one in differences:
-        typer.echo(f"{one.table}: {one}")
-    if any(one.is_wrong for one in differences):
-        raise typer.Exit(1)

@@ -59,9 +59,11 @@ def data_type(source: SqlText, kind: exp.DataType) -> pl.DataType:
 class Aggregates:
     """Aggregates of a query, each computed once, and the expressions that they are of.
 
-    ``arguments`` are columns to compute before, and ``found`` aggregates over them, by name.
+    ``arguments`` are columns to compute before, and ``found`` aggregates over them, by name;
+    ``taken`` are names of the key.
     """
 
+    taken: Sequence[str] = ()
     arguments: dict[str, pl.Expr] = field(default_factory=dict)
     found: dict[str, Aggregate] = field(default_factory=dict)
     _known: dict[str, pl.Expr] = field(default_factory=dict)
@@ -77,7 +79,8 @@ class Aggregates:
         for name, known in self.arguments.items():
             if known.meta.eq(value):
                 return name
-        name = f"_of{len(self.arguments)}"
+        own = value.meta.output_name() if value.meta.is_column() else ""
+        name = own if own and own not in self.taken else f"_of{len(self.arguments)}"
         self.arguments[name] = value
         return name
 

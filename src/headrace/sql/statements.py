@@ -50,11 +50,7 @@ class SqlText:
         column = place.begin - start
         width = max(1, min(place.end, start + len(shown)) - place.begin)
         mark = "".join("\t" if letter == "\t" else " " for letter in shown[:column]) + "^" * width
-        return InvalidInputError(
-            f"{self.file}:{line}:{column + 1}: {message}\n  {shown}\n  {mark}",
-            file=self.file,
-            line=line,
-        )
+        return InvalidInputError(f"{self.file}:{line}:{column + 1}: {message}\n  {shown}\n  {mark}")
 
     def line(self, place: Place) -> int:
         """Return the number of the line where a place begins, from 1 on."""

@@ -1,0 +1,137 @@
+"""Mistakes in SQL apps, each with its place, and the commands for apps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.support.cli import done, headrace, refused
+from tests.support.homes import FILES
+
+from headrace.bus import FileBus, StreamSpec
+from headrace.errors import InvalidInputError
+from headrace.sql import load_app
+from headrace.sql.statements import SqlText
+
+HEAD = """CREATE APPLICATION shop;
+CREATE INPUT TABLE orders(at, user, amount) FROM SCRIBE("orders") TIME at;
+"""
+TABLE = "CREATE TABLE sums AS SELECT user, sum(amount) AS total FROM orders [5 minutes]"
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "message"),
+    [
+        ("", "1:1", "an app begins with its name"),
+        ("CREATE APPLICATION a", "1:20", "the app makes nothing"),
+        (HEAD + "DROP TABLE orders", "3:1", "expected CREATE; found 'DROP'"),
+        (HEAD + "CREATE VIEW v AS SELECT 1", "3:8", "expected CREATE APPLICATION, INPUT TABLE"),
+        (HEAD + TABLE.replace("user,", "usr,"), "3:29", "no column 'usr'; did you mean 'user'?"),
+        (HEAD + TABLE.replace("sum(", "summ("), "3:35", "no function 'summ'"),
+        (HEAD + TABLE.replace("FROM orders", "FROM order"), "3:61", "did you mean 'orders'?"),
+        (HEAD + TABLE.replace(" [5 minutes]", ""), "3:61", "aggregates need a window"),
+        (HEAD + TABLE.replace("5 minutes", "5"), "3:68", "a window's size is '5'"),
+        (HEAD + TABLE.replace("5 minutes]", "5 minutes"), "3:68", "the bracket has no end"),
+        (HEAD + TABLE.replace(" AS total", ""), "3:35", "a computed column needs a name"),
+        (HEAD + TABLE + " GROUP BY at", "3:29", "column 'user' must be in GROUP BY"),
+        (HEAD + TABLE + " WHERE sum(amount) > 1", "3:86", "WHERE is before grouping"),
+        (HEAD + TABLE + " ORDER BY user", "3:89", "ORDER BY is not known"),
+        (HEAD + TABLE + " JOIN orders ON true", "3:", "JOIN is not known"),
+        (HEAD + TABLE.replace("sum(amount)", "sum(sum(amount))"), "3:", "of another one"),
+        (HEAD + TABLE.replace("sum(amount)", "count(distinct amount)"), "3:", "approx_count"),
+        (HEAD + TABLE.replace("sum(amount)", "'x"), "3:", "a quote or a comment has no end"),
+        (HEAD + f"{TABLE};\n{TABLE}", "4:14", "'sums' is there twice"),
+        (HEAD + "CREATE TABLE t AS SELECT user FROM orders", "3:14", "a table has aggregates"),
+        (HEAD + TABLE.replace("sum(amount)", "topk(amount, 0)"), "3:", "at least one row"),
+        (
+            HEAD + TABLE.replace("5 minutes", "session 5 minutes").replace("sum", "topk"),
+            "3:",
+            "only",
+        ),
+        (HEAD.replace("TIME at", "TIME ta") + TABLE, "2:", "table 'orders' has no column 'ta'"),
+        (HEAD.replace("user,", "user BIGNUM,") + TABLE, "2:", "type"),
+        (
+            HEAD.replace("user,", "user BIGINT,") + TABLE,
+            "2:",
+            "the types of all columns, or of none",
+        ),
+        (HEAD.replace("shop;", "shop WITH (tpk = 3);") + TABLE, "1:", "did you mean 'topk'?"),
+    ],
+)
+def test_a_mistake_is_shown_where_it_is(text: str, place: str, message: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        load_app(SqlText(text, "app.sql"))
+    assert str(caught.value).startswith(f"app.sql:{place}")
+    assert message in str(caught.value)
+
+
+def home_with_app(home: Path, rows: int) -> Path:
+    """Write an app, and the stream that it reads."""
+    file = home / "shop.sql"
+    file.write_text(HEAD + TABLE)
+    schema = pa.schema({"at": pa.int64(), "user": pa.string(), "amount": pa.int64()}.items())
+    with FileBus(home / "bus", files=FILES) as bus:
+        stream = bus.create(StreamSpec("orders", 1, schema, "at"))
+        made = [{"at": n * 60_000, "user": "ab"[n % 2], "amount": n} for n in range(rows)]
+        stream.append(0, pa.RecordBatch.from_pylist(made, schema=schema))
+    return file
+
+
+def test_an_app_is_checked_run_and_queried_by_commands(tmp_path: Path) -> None:
+    file = str(home_with_app(tmp_path, 12))
+    home = ("--home", str(tmp_path))
+    checked = done("sql", "check", file, "--json", *home)
+    assert [json.loads(line)["column"] for line in checked.splitlines()] == [
+        "user",
+        "total",
+        "window_start",
+        "window_end",
+    ]
+    early = refused("sql", "query", file, "select * from sums", *home)
+    assert "run the app first" in early
+    assert headrace("run", file, "--standalone", "--bounded", *home).code == 0
+    asked = "select user, sum(total) as all_of from sums group by user order by user"
+    found = done("sql", "query", file, asked, "--json", *home)
+    rows = [json.loads(line) for line in found.splitlines()]
+    assert rows == [{"user": "a", "all_of": 30}, {"user": "b", "all_of": 36}]
+    for query, message in (
+        ("select * from sum", "did you mean 'sums'?"),
+        ("select nothing from sums", "DuckDB: Binder Error"),
+        ("select * from read_csv('/etc/passwd')", "has no table"),
+        ("drop table sums", "expected one query"),
+    ):
+        assert message in refused("sql", "query", file, query, *home)
+
+
+def test_a_type_that_does_not_fit_names_the_statement(tmp_path: Path) -> None:
+    file = home_with_app(tmp_path, 1)
+    file.write_text(HEAD + TABLE.replace("user, sum(amount)", "avg(user)"))
+    told = refused("sql", "check", file, "--home", tmp_path)
+    assert "shop.sql:3" in told
+    assert "operator 'sums'" in told
+    assert "mean('user') needs numbers; the column is string" in told
+
+
+def test_an_app_is_tried_on_files(tmp_path: Path) -> None:
+    file = tmp_path / "shop.sql"
+    file.write_text(HEAD + TABLE)
+    assert "no file" in refused("sql", "test", file)
+    given = tmp_path / "shop.test" / "input" / "orders.jsonl"
+    given.parent.mkdir(parents=True)
+    rows = [{"at": n * 60_000, "user": "a", "amount": n} for n in range(10)]
+    given.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "--update writes" in refused("sql", "test", file)
+    assert "2 rows written" in done("sql", "test", file, "--update")
+    assert "2 rows as expected" in done("sql", "test", file)
+    expected = tmp_path / "shop.test" / "expected" / "sums.jsonl"
+    lines = [json.loads(line) for line in expected.read_text().splitlines()]
+    assert sorted(line["total"] for line in lines) == [10, 35]
+    lines[0]["total"] += 1
+    expected.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    differs = headrace("sql", "test", file)
+    assert differs.code == 1
+    assert "1 rows are missing, 1 are not expected" in differs.out
+    expected.write_text("".join(json.dumps({"user": "a"}) + "\n" for _ in lines))
+    done("sql", "test", file)
