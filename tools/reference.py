@@ -23,6 +23,7 @@ MODULES = {
     "headrace.agg": "aggregates of `aggregate` and `window`",
     "headrace.sinks": "files and databases, and the contract of a sink",
     "headrace.stores": "the contract of a client of remote stores",
+    "headrace.sql": "apps in SQL as jobs",
     "headrace.warehouse": "read tables that jobs write by day",
     "headrace.bus": "streams from Python",
     "headrace.spark": "streams as DataFrames, and state for PySpark programs",

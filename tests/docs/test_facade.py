@@ -26,6 +26,7 @@ PUBLIC = {
     "headrace.spark",
     "headrace.stores",
     "headrace.testing",
+    "headrace.sql",
     "headrace.warehouse",
 }
 """What docs/reference and the guide of errors describe."""

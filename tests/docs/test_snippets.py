@@ -30,8 +30,7 @@ import headrace as hr
 from headrace.cli.run.progress import Progress
 from headrace.cli.run.reporters import TerminalSize, live_table
 from headrace.coordinator.manifest import InputPosition
-from headrace.sql import load_app
-from headrace.sql.statements import SqlText
+from headrace.sql import SqlText, load_app
 from headrace.testing import TestDriver
 
 LANGUAGES = {"python", "pycon", "sh", "console", "toml", "sql", "text"}

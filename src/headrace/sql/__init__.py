@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.sql.app import SqlApp, load_app
+    from headrace.sql.statements import SqlText
 
-__all__ = ["SqlApp", "load_app"]
+__all__ = ["SqlApp", "SqlText", "load_app"]
 
 
 def __getattr__(name: str) -> Any:
     """Load it when it is used: ``--help`` lists the commands of this package."""
     if name not in __all__:
         raise AttributeError(f"module 'headrace.sql' has no attribute {name!r}")
-    value = getattr(importlib.import_module("headrace.sql.app"), name)
+    home = "statements" if name == "SqlText" else "app"
+    value = getattr(importlib.import_module(f"headrace.sql.{home}"), name)
     globals()[name] = value
     return value

@@ -12,8 +12,7 @@ from tests.support.homes import FILES
 
 from headrace.bus import FileBus, StreamSpec
 from headrace.errors import InvalidInputError
-from headrace.sql import load_app
-from headrace.sql.statements import SqlText
+from headrace.sql import SqlText, load_app
 
 HEAD = """CREATE APPLICATION shop;
 CREATE INPUT TABLE orders(at, user, amount) FROM SCRIBE("orders") TIME at;
