@@ -761,7 +761,10 @@ def _count(compiler: Compiler, call: Any, value: Any, to: Aggregates) -> pl.Expr
 
 
 def _count_if(compiler: Compiler, call: Any, value: Any, to: Aggregates) -> pl.Expr:
-    return to.add(agg.count(value(exp.If(this=call.this.copy(), true=exp.Literal.number(1)))))
+    """Of no condition that is known the number is null, as in DuckDB."""
+    whether = exp.If(this=call.this.copy(), true=exp.Literal.number(1))
+    known = to.add(agg.count(value(call.this)))
+    return pl.when(known > 0).then(to.add(agg.count(value(whether))))
 
 
 def _sum(compiler: Compiler, call: Any, value: Any, to: Aggregates) -> pl.Expr:
