@@ -74,7 +74,7 @@ class Remember:
 def job_of(folder: Path, ttl: str) -> hr.Job:
     @hr.job("day")
     def day(g: hr.Graph) -> None:
-        events = g.input("events", time="at", lateness="5s")
+        events = g.input("events", time="at", out_of_orderness="5s")
         keyed = events.partition_by("k")
         keyed.window(hr.tumbling("1m"), n=hr.agg.count()).send_to(g.output("counts"))
         stores = [hr.store("seen", int, ttl=ttl)]

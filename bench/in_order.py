@@ -60,7 +60,7 @@ def job_of(kind: str) -> Any:
     @hr.job("measured")
     def measured(g: hr.Graph) -> None:
         def rows(name: str) -> Any:
-            source = g.input(name, time="at", lateness=f"{LATENESS_MS}ms").partition_by("k")
+            source = g.input(name, time="at", out_of_orderness=f"{LATENESS_MS}ms").partition_by("k")
             return source.in_order() if kind in ("passed", "three in order") else source
 
         streams = {name: rows(name) for name in names}

@@ -68,7 +68,7 @@ def job(kind: Kind) -> Any:
     @hr.job("bench")
     def bench(g: hr.Graph) -> None:
         clicks, views = (
-            g.input(name, time="at", lateness=f"{OUT_OF_ORDER_MS}ms").partition_by("k")
+            g.input(name, time="at", out_of_orderness=f"{OUT_OF_ORDER_MS}ms").partition_by("k")
             for name in STREAMS
         )
         within = f"{kind.seconds}s"

@@ -196,7 +196,7 @@ def old_times(rows: int) -> tuple[str, str]:
 def backfill(home: Path, name: str, rows: int, rate: int | None, *words: object) -> Command:
     begin, end = old_times(min(OLD_ROWS, rows))
     throttle = () if rate is None else ("--rate", rate)
-    own = ("--as", name, "--from", begin, "--to", end, "--set", f"epoch.max_rows={EPOCH_ROWS}")
+    own = ("--name", name, "--from", begin, "--to", end, "--set", f"epoch.max_rows={EPOCH_ROWS}")
     return Command(home, f"{name}.log", "backfill", "standard.py", *own, *throttle, *words)
 
 

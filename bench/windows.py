@@ -94,7 +94,7 @@ WHOLE = [("tumbling 1m", 1), ("session, gap 2s, process_window", 10)]
 def job(windowed: Windowed) -> Any:
     @hr.job("bench")
     def bench(g: hr.Graph) -> None:
-        keyed = g.input("in", time="at", lateness="2s").partition_by("k")
+        keyed = g.input("in", time="at", out_of_orderness="2s").partition_by("k")
         windowed(keyed).send_to(g.output("out"))
 
     return bench

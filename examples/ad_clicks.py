@@ -16,8 +16,8 @@ import headrace as hr
 
 @hr.job("ad-clicks")
 def ad_clicks(g: hr.Graph) -> None:
-    views = g.input("views", time="at", lateness="30s").partition_by("view")
-    clicks = g.input("clicks", time="at", lateness="30s", idle="1m").partition_by("view")
+    views = g.input("views", time="at", out_of_orderness="30s").partition_by("view")
+    clicks = g.input("clicks", time="at", out_of_orderness="30s", idle="1m").partition_by("view")
     first = clicks.deduplicate(within="20m")
     seen = views.join(first, after="10m", how="left", columns={"clicked_at": "at"}, name="seen")
     seen.send_to(g.output("seen"))

@@ -55,6 +55,6 @@ class Watch:
 
 @hr.job("alerting")
 def alerting(g: hr.Graph) -> None:
-    readings = g.input("readings", time="at", lateness="5s").partition_by("machine")
+    readings = g.input("readings", time="at", out_of_orderness="5s").partition_by("machine")
     stores = {"told": str, "hot-at": int, "heard-at": int}
     readings.process(Watch, stores=stores, returns=Alert, name="watch").send_to(g.output("alerts"))

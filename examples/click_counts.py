@@ -23,10 +23,10 @@ def is_person(click: object) -> bool:
 
 @hr.job("click-counts")
 def click_counts(g: hr.Graph) -> None:
-    clicks = g.input("clicks", time="at", lateness="10s").filter(is_person, uses=["agent"])
+    clicks = g.input("clicks", time="at", out_of_orderness="10s").filter(is_person, uses=["agent"])
     by_page = clicks.partition_by("page")
     by_page.window(
-        hr.tumbling("1m", grace="5m"),
+        hr.tumbling("1m", allowed_lateness="5m"),
         name="minutes",
         clicks=hr.agg.count(),
         slowest_ms=hr.agg.max("load_ms"),

@@ -37,6 +37,6 @@ class CounterNode(hr.StatefulProcessor[int]):
 
 @hr.job("counter-node")
 def counter_node(g: hr.Graph) -> None:
-    events = g.input("events", time="at", lateness="1s")
+    events = g.input("events", time="at", out_of_orderness="1s")
     minutes = events.map((hr.col("at") // MINUTE).alias("minute"))
     minutes.partition_by("minute").process(CounterNode, returns=OUT).send_to(g.output("counters"))

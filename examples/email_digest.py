@@ -72,7 +72,7 @@ class Digest:
 def email_digest(g: hr.Graph) -> None:
     keys = {"invites": "user", "views": "viewed", "news": "user"}
     new = {
-        name: g.input(name, time="at", lateness="1m").partition_by(key).in_order()
+        name: g.input(name, time="at", out_of_orderness="1m").partition_by(key).in_order()
         for name, key in keys.items()
     }
     mails = g.process(new, Digest, stores={"next": Mail}, returns=Mail, name="digest")

@@ -19,7 +19,7 @@ import headrace as hr
 def order_values(g: hr.Graph) -> None:
     customers = g.table("customers", key="customer")
     rates = g.table("rates", key="currency", time="at", idle="10s", history="1d")
-    orders = g.input("orders", time="at", lateness="10s")
+    orders = g.input("orders", time="at", out_of_orderness="10s")
 
     priced = orders.partition_by("currency").join(rates, columns=["rate"], as_of="event")
     euros = (hr.col("amount") * hr.col("rate")).round(2).alias("euros")

@@ -68,7 +68,7 @@ class Scorer(hr.StatefulProcessor[Counts]):
 
 @hr.job("trending")
 def trending(g: hr.Graph) -> None:
-    posts = g.input("events", time="at", lateness="5s").process(Filterer, returns=POST)
+    posts = g.input("events", time="at", out_of_orderness="5s").process(Filterer, returns=POST)
     talks = posts.partition_by("dimension").process(
         Joiner, [DIMENSIONS], returns={"event": str, "topic": str}
     )

@@ -40,7 +40,7 @@ class Visits:
 def _process(kind: str) -> hr.Job:
     @hr.job(f"process-{kind}")
     def job(g: hr.Graph) -> None:
-        events = g.input("events", time="at", lateness="1s").partition_by("id")
+        events = g.input("events", time="at", out_of_orderness="1s").partition_by("id")
         stores = (
             hr.store("seen", int, kind=kind),
             hr.store("recent", list[int], kind=kind, ttl="100d"),
@@ -56,17 +56,17 @@ def _process(kind: str) -> hr.Job:
 @hr.job("windows")
 def windows(g: hr.Graph) -> None:
     """All kinds of windows, early results and late records."""
-    events = g.input("events", time="at", lateness="1s")
+    events = g.input("events", time="at", out_of_orderness="1s")
     keyed = events.partition_by("id")
     count, total = hr.agg.count(), hr.agg.sum("v")
     shapes: dict[str, Any] = {
-        "tumbling": hr.tumbling("10s", grace="2s"),
+        "tumbling": hr.tumbling("10s", allowed_lateness="2s"),
         "hopping": hr.hopping("20s", every="5s"),
         "sliding": hr.sliding("5s"),
         "session": hr.session("3s"),
-        "early": hr.tumbling("10s", early="5s", grace="5s", late="update"),
+        "early": hr.tumbling("10s", early="5s", allowed_lateness="5s", late="update"),
         "early_rows": hr.hopping("20s", every="10s", early_rows=5, updates="add"),
-        "session_update": hr.session("3s", grace="5s", late="update", updates="retract"),
+        "session_update": hr.session("3s", allowed_lateness="5s", late="update", updates="retract"),
         "counted": hr.count_window(4),
         "global": hr.global_window(rows=5),
     }
@@ -92,7 +92,7 @@ def windows(g: hr.Graph) -> None:
 @hr.job("aggregates")
 def aggregates(g: hr.Graph) -> None:
     """Totals, periodic ones, deduplication, reduce and fold, over columns and over RocksDB."""
-    events = g.input("events", time="at", lateness="1s")
+    events = g.input("events", time="at", out_of_orderness="1s")
     by_id = events.partition_by("id")
     by_id.deduplicate(within="5s", name="first").send_to(g.output("first"))
     by_name = events.partition_by("name")
@@ -108,9 +108,9 @@ def aggregates(g: hr.Graph) -> None:
 @hr.job("joins")
 def joins(g: hr.Graph) -> None:
     """Rows with rows, rows with a table, a table with a table."""
-    events = g.input("events", time="at", lateness="1s").partition_by("id")
+    events = g.input("events", time="at", out_of_orderness="1s").partition_by("id")
     users = g.table("users", key="id")
-    others = g.input("events", time="at", lateness="1s", name="others").partition_by("id")
+    others = g.input("events", time="at", out_of_orderness="1s", name="others").partition_by("id")
     events.join(others, within="2s", columns={"w": "v"}, name="pairs").send_to(g.output("pairs"))
     events.join(users, how="left", columns=["title"], name="titled").send_to(g.output("titled"))
 
@@ -118,7 +118,7 @@ def joins(g: hr.Graph) -> None:
 @hr.job("parts")
 def parts(g: hr.Graph) -> None:
     """Two parts joined by an internal stream, each with epochs of its own."""
-    events = g.input("events", time="at", lateness="1s")
+    events = g.input("events", time="at", out_of_orderness="1s")
     by_id = events.partition_by("id", via="bus")
     counted = by_id.window(hr.tumbling("10s"), name="counted", n=hr.agg.count())
     counted.partition_by("n", via="bus").aggregate(name="often", many=hr.agg.count()).send_to(
@@ -129,7 +129,7 @@ def parts(g: hr.Graph) -> None:
 @hr.job("letters")
 def letters(g: hr.Graph) -> None:
     """Dead letters of functions that raise."""
-    events = g.input("events", time="at", lateness="1s")
+    events = g.input("events", time="at", out_of_orderness="1s")
     events.map(_checked, on_error="dead_letter", returns=EVENTS).send_to(g.output("good"))
 
 

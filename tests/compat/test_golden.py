@@ -59,7 +59,7 @@ def test_a_savepoint_begins_another_job(archive: Path, tmp_path: Path) -> None:
     """It sends the windows that were open when the other one was saved."""
     home, before = _unpacked(archive, "windows", tmp_path)
     module = Path(__file__).parent / "golden_jobs.py"
-    begin = ("run", f"{module}:windows", "--as", "second", "--from-savepoint", "golden")
+    begin = ("run", f"{module}:windows", "--name", "second", "--from-savepoint", "golden")
     headrace(home, *begin, "--standalone", "--bounded")
     with open_job(JOBS["windows"], home) as driver:
         sent = _rows(committed(driver)["streams"])["w.tumbling"]

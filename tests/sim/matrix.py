@@ -158,13 +158,15 @@ class Related(Subject):
 
         @hr.job("related")
         def related(g: hr.Graph) -> None:
-            events = g.input("events", time="at", lateness="500ms")
-            clicks = g.input("clicks", time="at", lateness="500ms")
+            events = g.input("events", time="at", out_of_orderness="500ms")
+            clicks = g.input("clicks", time="at", out_of_orderness="500ms")
             by_k = events.partition_by("k")
             near: dict[str, Any] = {"before": "2s", "after": "3s", "columns": {"other": "n"}}
             pairs = by_k.join(clicks.partition_by("k"), how="full", name="pairs", **near)
             pairs.map("k", "n", "other").send_to(g.output("pairs"))
-            rates = g.table("rates", "k", time="at", lateness="500ms", history="2s", name="held")
+            rates = g.table(
+                "rates", "k", time="at", out_of_orderness="500ms", history="2s", name="held"
+            )
             valued = by_k.join(rates, how="left", columns=["rate"], as_of="event", name="valued")
             valued.send_to(g.output("valued"))
             names = g.table("codes", key="code", name="names")
@@ -283,7 +285,7 @@ class Sent(Subject):
 
         @hr.job("sent")
         def sent(g: hr.Graph) -> None:
-            events = g.input("in", time="at", lateness="2h")
+            events = g.input("in", time="at", out_of_orderness="2h")
             keyed = events.partition_by("user")
             numbered = keyed.process(
                 Numbered, [hr.store("n", int, store)], returns={"user": str, "number": int}

@@ -54,7 +54,7 @@ class Waiting:
 def job_of(kind: type, via: str, **named: Any) -> hr.Job:
     @hr.job("job")
     def job(g: hr.Graph) -> None:
-        rows = g.input("in", time="at", lateness="2s").partition_by("k", via=via)
+        rows = g.input("in", time="at", out_of_orderness="2s").partition_by("k", via=via)
         options: dict[str, Any] = {
             "stores": {"seen": list[int]},
             "returns": COLUMNS,
@@ -62,7 +62,7 @@ def job_of(kind: type, via: str, **named: Any) -> hr.Job:
         }
         made = rows.process(kind, name="p", **options, **named)
         made.send_to(g.output("out"))
-        window = hr.tumbling("4s", grace="1s")
+        window = hr.tumbling("4s", allowed_lateness="1s")
         made.window(window, n=hr.agg.count(), v=hr.agg.sum("v")).send_to(g.output("here"))
         apart = made.partition_by("v").window(window, n=hr.agg.count())
         apart.send_to(g.output("there"))

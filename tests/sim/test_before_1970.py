@@ -58,7 +58,8 @@ def test_every_kind_of_state_equals_the_model(store: str, begin_ms: int) -> None
 @hr.job("pairs")
 def pairs(g: hr.Graph) -> None:
     left, right = (
-        g.input(name, time="at", lateness="5s").partition_by("k") for name in ("left", "right")
+        g.input(name, time="at", out_of_orderness="5s").partition_by("k")
+        for name in ("left", "right")
     )
     left.join(right, before="20s", after="10s", how="full", suffix="_r").send_to(g.output("out"))
 
@@ -97,7 +98,7 @@ def test_a_join_equals_all_pairs_across_kills() -> None:
 
 @hr.job("days")
 def days(g: hr.Graph) -> None:
-    events = g.input("events", schema={"id": int, "at": datetime}, time="at", lateness="1h")
+    events = g.input("events", schema={"id": int, "at": datetime}, time="at", out_of_orderness="1h")
     events.send_to(g.output_table("events"))
     events.window(hr.tumbling("1d"), n=hr.agg.count()).send_to(g.output("counts"))
 

@@ -42,11 +42,11 @@ class Team:
 def job_of(via: str) -> Any:
     @hr.job("teams")
     def teams(g: hr.Graph) -> None:
-        clicks = g.input("clicks", time="at", lateness="5ms")
+        clicks = g.input("clicks", time="at", out_of_orderness="5ms")
         by_user = clicks.partition_by("user", tasks=LEVELS["by_user"], name="by_user")
-        per_user = by_user.window(hr.tumbling("10ms", grace="3ms"), n=hr.agg.count())
+        per_user = by_user.window(hr.tumbling("10ms", allowed_lateness="3ms"), n=hr.agg.count())
         counts = per_user.map((hr.col("user") % 4).alias("team"), "n")
-        news = g.input("news", time="at", lateness="5ms")
+        news = g.input("news", time="at", out_of_orderness="5ms")
         told = g.process(
             {
                 "counts": counts.partition_by(

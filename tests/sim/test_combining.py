@@ -41,9 +41,11 @@ def joined(**more: Any) -> dict[str, Any]:
 
 
 KINDS: dict[str, Callable[[Any], Any]] = {
-    "tumbling": lambda s: s.partition_by("k").window(hr.tumbling("10s", grace="5s"), **joined()),
+    "tumbling": lambda s: s.partition_by("k").window(
+        hr.tumbling("10s", allowed_lateness="5s"), **joined()
+    ),
     "hopping": lambda s: s.partition_by("k").window(
-        hr.hopping("12s", every="4s", grace="5s"), **joined()
+        hr.hopping("12s", every="4s", allowed_lateness="5s"), **joined()
     ),
     "rocksdb": lambda s: s.partition_by("k").window(
         hr.tumbling("10s"), store="rocksdb", **joined()
@@ -53,7 +55,7 @@ KINDS: dict[str, Callable[[Any], Any]] = {
     "global": lambda s: s.partition_by("k").window(hr.global_window(), **joined()),
     "behind a window": lambda s: (
         s.partition_by("k", "v")
-        .window(hr.tumbling("4s", grace="3s"), f=hr.agg.sum("f"), at=hr.agg.max("at"))
+        .window(hr.tumbling("4s", allowed_lateness="3s"), f=hr.agg.sum("f"), at=hr.agg.max("at"))
         .partition_by("k")
         .window(hr.tumbling("20s"), n=hr.agg.count(), f=hr.agg.max("f"))
     ),
@@ -63,7 +65,7 @@ KINDS: dict[str, Callable[[Any], Any]] = {
 def job(kind: str) -> Job:
     @hr.job("combined")
     def combined(g: hr.Graph) -> None:
-        KINDS[kind](g.input("in", time="at", lateness="2s", schema=COLUMNS)).send_to(
+        KINDS[kind](g.input("in", time="at", out_of_orderness="2s", schema=COLUMNS)).send_to(
             g.output("out")
         )
 
@@ -135,7 +137,9 @@ COUNT = {"n": hr.agg.count()}
 NOT_COMBINED: dict[str, Callable[[Any, Any], None]] = {
     "late rows on the side": late_aside,
     "late rows change results": ending(
-        lambda s: s.partition_by("k").window(hr.tumbling("10s", late="update", grace="1m"), **COUNT)
+        lambda s: s.partition_by("k").window(
+            hr.tumbling("10s", late="update", allowed_lateness="1m"), **COUNT
+        )
     ),
     "sessions": ending(lambda s: s.partition_by("k").window(hr.session("1s"), **COUNT)),
     "totals after each message": ending(lambda s: s.partition_by("k").aggregate(**COUNT)),

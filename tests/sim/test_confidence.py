@@ -18,7 +18,7 @@ COLUMNS = {"id": pa.int64(), "at": pa.int64()}
 @hr.job("followed")
 def followed(g: Any) -> None:
     lateness = hr.confidence(0.9, first="4s")
-    events = g.input("events", time="at", lateness=lateness).partition_by("id")
+    events = g.input("events", time="at", out_of_orderness=lateness).partition_by("id")
     events.window(hr.tumbling("2s"), n=hr.agg.count()).send_to(g.output("windows"))
 
 

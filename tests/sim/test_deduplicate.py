@@ -32,7 +32,7 @@ class Row:
 def job(**arguments: Any) -> hr.Job:
     @hr.job("once")
     def once(g: hr.Graph) -> None:
-        rows = g.input("in", time="at", lateness=f"{LATENESS}ms").partition_by("id")
+        rows = g.input("in", time="at", out_of_orderness=f"{LATENESS}ms").partition_by("id")
         rows.deduplicate(name="first", **arguments).send_to(g.output("out"))
 
     return once
@@ -221,7 +221,7 @@ def test_behind_windows_the_watermark_that_reaches_it_counts() -> None:
     @hr.job("once")
     def once(g: hr.Graph) -> None:
         rows = g.input("in", time="at").partition_by("id")
-        windows = rows.window(hr.tumbling("10ms", grace="50ms"), n=hr.agg.count())
+        windows = rows.window(hr.tumbling("10ms", allowed_lateness="50ms"), n=hr.agg.count())
         windows.deduplicate(within="25ms").send_to(g.output("out"))
 
     with TestDriver(once, tasks=1) as driver:

@@ -16,12 +16,12 @@ from headrace.testing import TestDriver
 @hr.job("chained")
 def chained(g: Any) -> None:
     """Windows on windows, in one stage and across a repartition, with grace."""
-    events = g.input("events", time="at", lateness="1s").partition_by("id")
-    first = events.window(hr.tumbling("10s", grace="20s"), n=hr.agg.count())
+    events = g.input("events", time="at", out_of_orderness="1s").partition_by("id")
+    first = events.window(hr.tumbling("10s", allowed_lateness="20s"), n=hr.agg.count())
     first.send_to(g.output("first"))
     first.window(hr.tumbling("1m"), most=hr.agg.max("n")).send_to(g.output("same-stage"))
     first.partition_by("window_start").window(
-        hr.tumbling("10s", grace="5s"), most=hr.agg.max("n")
+        hr.tumbling("10s", allowed_lateness="5s"), most=hr.agg.max("n")
     ).send_to(g.output("next-stage"))
 
 

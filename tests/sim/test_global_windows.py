@@ -24,7 +24,7 @@ LATENESS = 6
 def make_job(window: GlobalWindow, store: str, *, keyed: bool) -> Any:
     @hr.job("whole")
     def whole(g: hr.Graph) -> None:
-        source = g.input("in", time="at", lateness=f"{LATENESS}ms")
+        source = g.input("in", time="at", out_of_orderness=f"{LATENESS}ms")
         stream = source.partition_by("k") if keyed else source
         bag = hr.agg.monoid(
             [], lambda v: [v], lambda a, b: sorted([*a, *b]), returns=list[int], columns="v"

@@ -17,7 +17,7 @@ from headrace.testing import SlotCrash, TestDriver, each_at
 def job_of(via: str) -> hr.Job:
     @hr.job("spending")
     def spending(g: hr.Graph) -> None:
-        orders = g.input("orders", time="at", lateness="1s")
+        orders = g.input("orders", time="at", out_of_orderness="1s")
         by_user: Any = (
             orders.partition_by("user", via="bus", name="by_user")
             if via == "bus"

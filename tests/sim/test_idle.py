@@ -28,7 +28,7 @@ POINTS = (
 @hr.job("idling")
 def idling(g: Any) -> None:
     """Windows behind a repartition, of partitions that come and go."""
-    events = g.input("events", time="at", lateness="1s", idle="20s").partition_by("id")
+    events = g.input("events", time="at", out_of_orderness="1s", idle="20s").partition_by("id")
     events.window(hr.tumbling("10s"), n=hr.agg.count()).send_to(g.output("windows"))
 
 

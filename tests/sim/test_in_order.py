@@ -43,7 +43,7 @@ def job_of(via: str) -> Any:
     @hr.job("ordered")
     def ordered(g: hr.Graph) -> None:
         def rows(name: str, key: str) -> Any:
-            source = g.input(name, time="at", lateness=f"{LATENESS}ms")
+            source = g.input(name, time="at", out_of_orderness=f"{LATENESS}ms")
             return source.partition_by(key, via=via).in_order(late="side_output")
 
         a, b = rows("a", "k"), rows("b", "key")
@@ -222,10 +222,10 @@ def lagging_job(name: str) -> Any:
 
     @hr.job("lagging")
     def lagging(g: hr.Graph) -> None:
-        a = g.input("a", time="at", lateness=f"{LATENESS}ms").partition_by("k")
-        b = g.input("b", time="at", lateness=f"{LATENESS}ms").partition_by("key")
+        a = g.input("a", time="at", out_of_orderness=f"{LATENESS}ms").partition_by("k")
+        b = g.input("b", time="at", out_of_orderness=f"{LATENESS}ms").partition_by("key")
         if name == "window":
-            behind = a.window(hr.tumbling("5ms", grace="9ms"), place=hr.agg.sum("place"))
+            behind = a.window(hr.tumbling("5ms", allowed_lateness="9ms"), place=hr.agg.sum("place"))
         else:
             behind = a.join(b, after="9ms", how="left", columns={"other": "place"})
         told = g.process(

@@ -262,7 +262,7 @@ def updated() -> hr.Job:
     @hr.job("hops")
     def job(g: hr.Graph) -> None:
         by_user = g.input("clicks", time="at").partition_by("user", via="bus", name="by")
-        minutes = hr.tumbling("10s", grace="1m", late="update")
+        minutes = hr.tumbling("10s", allowed_lateness="1m", late="update")
         sums = by_user.window(minutes, name="w", n=hr.agg.sum("n"))
         sums.send_to(g.output("windows"))
 

@@ -50,7 +50,7 @@ def windowed(how: str, via: str = "exchange") -> hr.Job:
     @hr.job("windowed")
     def job(g: hr.Graph) -> None:
         left, right = (
-            g.input(stream, time="at", lateness="5ms").partition_by(
+            g.input(stream, time="at", out_of_orderness="5ms").partition_by(
                 "k", via=via, name=f"by-{stream}"
             )
             for stream in STREAMS
@@ -139,7 +139,7 @@ def test_tasks_that_sent_rows_without_partner_up_to_other_times_do_not_become_on
 @hr.job("idling")
 def idling(g: hr.Graph) -> None:
     left, right = (
-        g.input(stream, time="at", lateness="1s", idle="20s").partition_by("k")
+        g.input(stream, time="at", out_of_orderness="1s", idle="20s").partition_by("k")
         for stream in STREAMS
     )
     joined = left.join(right, within="5s", how="full", columns={"r": "n"}, late="side_output")

@@ -91,7 +91,9 @@ def test_a_run_beside_sends_nothing_to_the_sink_until_it_is_merged(
     )
     assert found["kept"] == {"lake": "files-backfill.lake"}
     said = refused("jobs", "merge", "files", "files-backfill", "--home", live.home)
-    assert f"kept for Parquet files in {lake}; give the job whose sinks take them: --by" in said
+    assert (
+        f"kept for Parquet files in {lake}; give the job whose sinks take them: --merge-job" in said
+    )
 
     brought = merge(live, job)
 

@@ -30,8 +30,8 @@ def updating(updates: str, store: str = "columnar") -> hr.Job:
 
     @hr.job("updating")
     def updating(g: Any) -> None:
-        events = g.input("events", time="at", lateness="1s").partition_by("id")
-        window = hr.tumbling("10s", grace="30s", late="update", updates=updates)
+        events = g.input("events", time="at", out_of_orderness="1s").partition_by("id")
+        window = hr.tumbling("10s", allowed_lateness="30s", late="update", updates=updates)
         totals = {"n": hr.agg.count(), "v": hr.agg.sum("v"), "top": hr.agg.top_k("v", 2)}
         events.window(window, store=store, **totals).send_to(g.output("windows"))
 
@@ -43,7 +43,7 @@ def aside(window: Any) -> hr.Job:
 
     @hr.job("aside")
     def aside(g: Any) -> None:
-        events = g.input("events", time="at", lateness="1s").partition_by("id")
+        events = g.input("events", time="at", out_of_orderness="1s").partition_by("id")
         counts = events.window(window, n=hr.agg.count())
         counts.send_to(g.output("windows"))
         counts.side("late").send_to(g.output("late"))
@@ -178,8 +178,8 @@ def test_a_result_is_sent_when_its_window_ends_and_kept_until_its_grace_is_over(
 @pytest.mark.parametrize(
     "window",
     [
-        hr.tumbling("10s", grace="30s", late="side_output"),
-        hr.hopping("10s", every="10s", grace="30s", late="side_output"),
+        hr.tumbling("10s", allowed_lateness="30s", late="side_output"),
+        hr.hopping("10s", every="10s", allowed_lateness="30s", late="side_output"),
     ],
 )
 @pytest.mark.parametrize("max_rows", [1_000, 3])
@@ -217,8 +217,8 @@ def test_no_record_is_lost_between_windows_and_their_side(window: Any, point: st
 def test_a_window_without_a_key_is_corrected_too() -> None:
     @hr.job("together")
     def together(g: Any) -> None:
-        events = g.input("events", time="at", lateness="1s")
-        window = hr.tumbling("10s", grace="30s", late="update", updates="retract")
+        events = g.input("events", time="at", out_of_orderness="1s")
+        window = hr.tumbling("10s", allowed_lateness="30s", late="update", updates="retract")
         events.window(window, n=hr.agg.count(), v=hr.agg.sum("v")).send_to(g.output("windows"))
 
     outputs, late = run(together, 6, 20)

@@ -37,7 +37,7 @@ KEY = {"user": str, "odd": int}
 
 @hr.job("contracts")
 def contracts(g: hr.Graph) -> None:
-    events = g.input("events", time="at", lateness="2s")
+    events = g.input("events", time="at", out_of_orderness="2s")
     positive = events.process(Positive, returns={"user": str, "n": int})
     best = positive.partition_by("user").process(Best, returns={"user": str, "best": list[int]})
     best.send_to(g.output("best"))

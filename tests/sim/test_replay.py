@@ -44,7 +44,9 @@ class Patient(Budget):
 def make_job(processor: type[Budget]) -> Any:
     @hr.job("budget")
     def made(g: hr.Graph) -> None:
-        payments = g.input("payments", time="at", lateness="1s", idle="20s").partition_by("user")
+        payments = g.input("payments", time="at", out_of_orderness="1s", idle="20s").partition_by(
+            "user"
+        )
         payments.process(
             processor,
             stores=[hr.store("spent", int, "memory")],

@@ -99,7 +99,7 @@ def create(driver: TestDriver) -> None:
 @hr.job("joined")
 def joined(g: hr.Graph) -> None:
     names = hr.broadcast("names", stream="names", key="k")
-    events = g.input("events", time="at", lateness="2s", idle="20s")
+    events = g.input("events", time="at", out_of_orderness="2s", idle="20s")
     named = events.join_table(names, columns=["name"]).partition_by("k")
     named.window(hr.session("10s"), name="visits", n=hr.agg.sum("n")).send_to(g.output("visits"))
     small = events.filter(hr.col("n") < 4, name="small").partition_by("k", name="small-by-k")
@@ -128,7 +128,7 @@ def test_broadcast_stores_joins_and_ids(tmp_path: Path) -> None:
 
 @hr.job("sides")
 def sides(g: hr.Graph) -> None:
-    events = g.input("events", time="at", lateness="2s")
+    events = g.input("events", time="at", out_of_orderness="2s")
     by_key = events.partition_by("k", via="bus")
     by_key.window(hr.tumbling("10s"), name="w", n=hr.agg.sum("n")).send_to(g.output("sums"))
 

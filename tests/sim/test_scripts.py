@@ -36,7 +36,7 @@ def refuse(row: Any) -> bool:
 
 @hr.job("played")
 def played(g: hr.Graph) -> None:
-    events = g.input("events", time="at", lateness="1s", idle="20s")
+    events = g.input("events", time="at", out_of_orderness="1s", idle="20s")
     kept = events.filter(refuse, on_error="dead_letter", name="named")
     keyed = kept.partition_by("k")
     keyed.window(hr.tumbling("10s"), name="w", n=hr.agg.count()).send_to(g.output("windows"))

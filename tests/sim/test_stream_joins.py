@@ -66,13 +66,13 @@ def job(how: str, near: Near, **more: Any) -> hr.Job:
     @hr.job("pairs")
     def pairs(g: hr.Graph) -> None:
         sides = [
-            g.input(stream, time="at", lateness=f"{LATENESS}ms").partition_by("k")
+            g.input(stream, time="at", out_of_orderness=f"{LATENESS}ms").partition_by("k")
             for stream in STREAMS
         ]
         joined = sides[0].join(
             sides[1],
             **near.arguments,
-            grace=f"{near.grace}ms",
+            allowed_lateness=f"{near.grace}ms",
             how=how,
             columns={"other": "n"},
             name="j",

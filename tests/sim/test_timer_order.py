@@ -42,7 +42,7 @@ class Teller:
 @hr.job("told")
 def told(g: hr.Graph) -> None:
     """Timers, and windows of what they send."""
-    rows = g.input("in", time="at", lateness=f"{LATENESS}ms").partition_by("k", via=VIA[0])
+    rows = g.input("in", time="at", out_of_orderness=f"{LATENESS}ms").partition_by("k", via=VIA[0])
     made = rows.process(
         Teller, stores={"seen": int}, returns={"k": int, "what": str, "due": int, "seen": int}
     )

@@ -58,7 +58,7 @@ def check(data: Any, window: Window, *, is_exact: bool) -> None:
 @settings(max_examples=examples(30))
 def test_without_a_trigger_each_window_is_sent_once(kind: str, data: Any) -> None:
     grace = data.draw(st.sampled_from(["0ms", "9ms"]))
-    check(data, window_of(kind, grace=grace), is_exact=False)
+    check(data, window_of(kind, allowed_lateness=grace), is_exact=False)
 
 
 @pytest.mark.parametrize("early", EARLY, ids=str)
@@ -69,7 +69,7 @@ def test_early_results_by_event_time_follow_from_the_log(
     kind: str, early: dict[str, Any], data: Any
 ) -> None:
     grace, updates = data.draw(st.sampled_from(["0ms", "9ms"])), data.draw(st.sampled_from(UPDATES))
-    check(data, window_of(kind, grace=grace, updates=updates, **early), is_exact=True)
+    check(data, window_of(kind, allowed_lateness=grace, updates=updates, **early), is_exact=True)
 
 
 @pytest.mark.parametrize("early", [{}, *EARLY[1:3], ROWS, ROWS_OR_TIME], ids=str)
@@ -83,7 +83,7 @@ def test_late_records_end_in_what_the_log_has(kind: str, early: dict[str, Any], 
     updates = data.draw(st.sampled_from(UPDATES if early else UPDATES[:2]))
     if kind == "sliding":
         early, updates = {}, updates.replace("add", "replace")
-    window = window_of(kind, grace="15ms", late="update", updates=updates, **early)
+    window = window_of(kind, allowed_lateness="15ms", late="update", updates=updates, **early)
     check(data, window, is_exact=False)
 
 
@@ -95,4 +95,4 @@ def test_early_results_by_number_end_in_what_the_log_has(
     kind: str, early: dict[str, Any], data: Any
 ) -> None:
     updates = data.draw(st.sampled_from(UPDATES))
-    check(data, window_of(kind, grace="9ms", updates=updates, **early), is_exact=False)
+    check(data, window_of(kind, allowed_lateness="9ms", updates=updates, **early), is_exact=False)

@@ -48,7 +48,7 @@ def test_early_results_by_event_time_follow_from_the_log(
 ) -> None:
     """All results, and not the last ones alone, equal the model's."""
     grace = data.draw(st.sampled_from(["0ms", "9ms"]))
-    window = window_of(kind, grace=grace, updates=updates, **early)
+    window = window_of(kind, allowed_lateness=grace, updates=updates, **early)
     log, rows, case = run(data, window)
     assert sorted(expect_early(log, case).elements(), key=repr) == sorted(rows, key=repr)
 
@@ -59,7 +59,7 @@ def test_early_results_by_event_time_follow_from_the_log(
 @settings(max_examples=examples(2))
 def test_early_results_by_number_add_up_to_the_last(kind: str, updates: str, data: Any) -> None:
     grace = data.draw(st.sampled_from(["0ms", "9ms"]))
-    run(data, window_of(kind, grace=grace, updates=updates, early_rows=3))
+    run(data, window_of(kind, allowed_lateness=grace, updates=updates, early_rows=3))
 
 
 @pytest.mark.parametrize("updates", UPDATES[:2])
@@ -70,7 +70,7 @@ def test_early_results_by_number_add_up_to_the_last(kind: str, updates: str, dat
 @settings(max_examples=examples(2))
 def test_late_records_change_what_was_sent(kind: str, updates: str, data: Any) -> None:
     """Within the grace; a reader that follows the results holds those of all records in the end."""
-    run(data, window_of(kind, grace="15ms", late="update", updates=updates))
+    run(data, window_of(kind, allowed_lateness="15ms", late="update", updates=updates))
 
 
 @pytest.mark.parametrize("early", EARLY, ids=str)
@@ -81,7 +81,7 @@ def test_early_results_and_late_records_go_together(
     kind: str, early: dict[str, Any], data: Any
 ) -> None:
     updates = data.draw(st.sampled_from(UPDATES))
-    run(data, window_of(kind, grace="15ms", late="update", updates=updates, **early))
+    run(data, window_of(kind, allowed_lateness="15ms", late="update", updates=updates, **early))
 
 
 def test_late_records_grow_a_session_that_was_sent_one_after_the_other() -> None:
@@ -90,7 +90,7 @@ def test_late_records_grow_a_session_that_was_sent_one_after_the_other() -> None
     @hr.job("grows")
     def grows(g: hr.Graph) -> None:
         keyed = g.input("in", time="at").partition_by("k")
-        visits = hr.session("5ms", grace="15ms", late="update", updates="retract")
+        visits = hr.session("5ms", allowed_lateness="15ms", late="update", updates="retract")
         keyed.window(visits, store="memory", n=hr.agg.count()).send_to(g.output("out"))
 
     with TestDriver(grows, tasks=1) as driver:

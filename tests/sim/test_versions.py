@@ -32,8 +32,10 @@ class Item(NamedTuple):
 def valued(how: str = "left", via: str = "exchange") -> hr.Job:
     @hr.job("valued")
     def made(g: hr.Graph) -> None:
-        rates = g.table("rates", "money", time="at", lateness="3ms", history="5ms", name="held")
-        orders = g.input("orders", time="at", lateness="3ms").partition_by("money", via=via)
+        rates = g.table(
+            "rates", "money", time="at", out_of_orderness="3ms", history="5ms", name="held"
+        )
+        orders = g.input("orders", time="at", out_of_orderness="3ms").partition_by("money", via=via)
         joined = orders.join(rates, how=how, columns=["rate"], as_of="event", name="valued")
         joined.send_to(g.output("out"))
         joined.window(hr.tumbling("10ms"), n=hr.agg.sum("n")).send_to(g.output("win"))

@@ -38,7 +38,7 @@ def few_changes(monkeypatch: pytest.MonkeyPatch) -> None:
 def job(**options: Any) -> Job:
     @hr.job("history")
     def history(g: hr.Graph) -> None:
-        events = g.input("in", time="at", lateness="2h").partition_by("user")
+        events = g.input("in", time="at", out_of_orderness="2h").partition_by("user")
         events.send_to(g.output_table("events", **options))
 
     return history
@@ -87,7 +87,7 @@ def check(folder: Path, feed: Feed) -> None:
 
 def test_a_day_is_complete_when_the_watermark_of_all_partitions_has_passed_it() -> None:
     """Behind by the lateness of the input and the grace of the table."""
-    with TestDriver(job(grace="1h"), tasks=2) as driver:
+    with TestDriver(job(allowed_lateness="1h"), tasks=2) as driver:
         driver.create("in", COLUMNS, partitions=2, key=["user"])
         folder, feed = driver.settings.warehouse_dir / "events", Feed(driver)
         mark = folder / "ds=2013-01-01" / "_SUCCESS"

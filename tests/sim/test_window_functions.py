@@ -46,7 +46,7 @@ def larger(first: Any, second: Any) -> Any:
 def job(case: Case) -> Any:
     @hr.job("functions")
     def functions(g: hr.Graph) -> None:
-        source = g.input("in", time="at", lateness=f"{case.lateness}ms")
+        source = g.input("in", time="at", out_of_orderness=f"{case.lateness}ms")
         stream = source.partition_by("k") if case.keyed else source
         window, store = case.window, case.store
         stream.reduce(window, larger, store=store).send_to(g.output("reduced"))
@@ -114,7 +114,7 @@ def test_functions_are_called_for_results_that_are_taken_back_and_made_anew(
 ) -> None:
     """A reader that follows retractions holds in the end what the function makes of each window."""
     early = {} if kind == "sliding" else data.draw(st.sampled_from([{}, {"early": "5ms"}]))
-    window = window_of(kind, grace="15ms", late="update", updates="retract", **early)
+    window = window_of(kind, allowed_lateness="15ms", late="update", updates="retract", **early)
     log: list[Record] = data.draw(st.lists(records, max_size=25))
     case = Case(window, data.draw(st.sampled_from(["columnar", "memory"])), 0, True)
 
@@ -212,7 +212,7 @@ def test_order_key_and_bounds_that_a_function_is_given() -> None:
 
     @hr.job("look")
     def looking(g: hr.Graph) -> None:
-        source, out = g.input("in", time="at", lateness="1m"), g.output("out")
+        source, out = g.input("in", time="at", out_of_orderness="1m"), g.output("out")
         window = hr.tumbling("10ms")
         for stream in (source, source.partition_by("k"), source.partition_by("k", "v")):
             made = stream.process_window(window, told, returns, by="at")

@@ -131,7 +131,7 @@ def test_windows_end_where_their_borders_are(
 
     @hr.job("borders")
     def borders(g: hr.Graph) -> None:
-        by_key = g.input("in", time="at", lateness="6ms").partition_by("k")
+        by_key = g.input("in", time="at", out_of_orderness="6ms").partition_by("k")
         by_key.window(window, n=hr.agg.count()).send_to(g.output("out"))
 
     def found() -> list[tuple[int, int]]:

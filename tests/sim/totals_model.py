@@ -52,8 +52,10 @@ def make_job(shape: Shape) -> Any:
 
     @hr.job("model")
     def model(g: hr.Graph) -> None:
-        keyed = g.input("in", time="at", lateness=f"{shape.lateness}ms").partition_by(*shape.keys)
-        window = hr.tumbling(f"{SIZE}ms", grace=f"{shape.grace}ms")
+        keyed = g.input("in", time="at", out_of_orderness=f"{shape.lateness}ms").partition_by(
+            *shape.keys
+        )
+        window = hr.tumbling(f"{SIZE}ms", allowed_lateness=f"{shape.grace}ms")
         keyed.window(
             window,
             store=shape.store,

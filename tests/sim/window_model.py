@@ -44,7 +44,7 @@ def make_job(case: Case) -> Any:
 
     @hr.job("windows")
     def windows(g: hr.Graph) -> None:
-        source = g.input("in", time="at", lateness=f"{case.lateness}ms")
+        source = g.input("in", time="at", out_of_orderness=f"{case.lateness}ms")
         stream = source.partition_by("k") if case.keyed else source
         aggregates: Any = {
             "n": hr.agg.count(),

@@ -53,7 +53,7 @@ def make_job(
 
     @hr.job("world")
     def world(g: Any) -> None:
-        events = g.input("events", time="at", lateness=f"{LATENESS}ms")
+        events = g.input("events", time="at", out_of_orderness=f"{LATENESS}ms")
         by_id = events.filter(hr.col("id") >= 0).partition_by("id", name="by-id", via=way("id"))
         by_id.process(
             Count,

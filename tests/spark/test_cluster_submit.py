@@ -94,7 +94,7 @@ def test_what_runs_is_what_was_packed(tmp_path: Path, project: Path, cluster: Sp
     world = World(tmp_path / "home")
     world.feed(20)
     words = ["project/told_job.py", "--master", cluster.url, "--home", str(world.home)]
-    words += [word for name in not_needed() for word in ("--without", name)]
+    words += [word for name in not_needed() for word in ("--exclude", name)]
     small = [one.removeprefix("spark.conf.") for one in small_executors()]
     conf = [word for one in small for word in ("--conf", one)]
     ran = submitted(project, *words, "--bounded", *conf)

@@ -62,7 +62,7 @@ def spread(key: int, window: Any, messages: list[Any]) -> Iterable[dict[str, int
 
 @hr.job("windows")
 def windows(g: hr.Graph) -> None:
-    events = g.input("events", time="at", lateness="2s")
+    events = g.input("events", time="at", out_of_orderness="2s")
     keyed = events.partition_by("id")
     kinds: dict[str, Any] = {
         "hops": hr.hopping("9s", every="3s"),
@@ -87,7 +87,7 @@ def windows(g: hr.Graph) -> None:
 @hr.job("joins")
 def joins(g: hr.Graph) -> None:
     """Streams with each other, with a table as of event time, and a table that is filled first."""
-    sides = g.input("events", time="at", lateness="5s").split(even=hr.col("v") % 2 == 0)
+    sides = g.input("events", time="at", out_of_orderness="5s").split(even=hr.col("v") % 2 == 0)
     evens, odds = (sides[name].partition_by("id") for name in ("even", "default"))
     pairs = evens.join(odds, within="12s", how="full", columns={"w": "v", "then": "at"})
     pairs.map("id", "v", "w", "at", "then").send_to(g.output("pairs"))

@@ -129,7 +129,7 @@ def test_a_merge_that_is_killed_lets_the_live_job_go_on(place: Place) -> None:
     assert beside.wait(60) == 0
     gate = place.folder / "gate"
     gate.touch()
-    merging = place.start("jobs", "merge", "sums", "sums-backfill", "--by", "job.py")
+    merging = place.start("jobs", "merge", "sums", "sums-backfill", "--merge-job", "job.py")
     until((place.folder / "merging").exists, "the merge")
     until(lambda: place.status() == "paused", "the pause")
     place.feed("a")
@@ -143,7 +143,7 @@ def test_a_merge_that_is_killed_lets_the_live_job_go_on(place: Place) -> None:
     events = [(one.kind, one.text) for one in JobEventFile(place.home / "jobs" / "sums").read()]
     assert events[-2:] == [MERGING, RESUMED]
     gate.unlink()
-    merged = place.start("jobs", "merge", "sums", "sums-backfill", "--by", "job.py")
+    merged = place.start("jobs", "merge", "sums", "sums-backfill", "--merge-job", "job.py")
     assert merged.wait(60) == 0
     assert place.sums() == dict.fromkeys(USERS, 2) | {"a": 3}
     place.feed("b", "b")

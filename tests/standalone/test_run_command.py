@@ -93,7 +93,7 @@ def test_another_job_goes_on_from_a_savepoint(shop: Shop) -> None:
     shop.order()
 
     for name, word in (("one", "live"), ("two", stopped["savepoint"]["path"])):
-        ran = headrace(*RUN, "--as", name, "--from-savepoint", word, "--bounded")
+        ran = headrace(*RUN, "--name", name, "--from-savepoint", word, "--bounded")
         begins = f"job {name} begins with epoch" in ran.err
         assert (ran.code, name in ran.out, begins) == (0, True, True), ran.err
 

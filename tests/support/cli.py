@@ -16,13 +16,14 @@ from headrace.cli.failures import exit_code, record, show
 from headrace.cli.init import write_project
 from headrace.cli.job_loader import load_job
 from headrace.cli.main import app
-from headrace.cli.options import stream_names
+from headrace.cli.options import RENAMED, stream_names
 from headrace.cli.run.backfill import range_sets, rate_sets
 from headrace.warehouse.commands import on_duckdb, on_spark
 
 __all__ = [
     "ALL",
     "COMMAND",
+    "RENAMED",
     "Ran",
     "add_columns",
     "app",

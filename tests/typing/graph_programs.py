@@ -49,11 +49,13 @@ def to_visits(message: Any) -> Iterable[Visit]:
 
 @hr.job("visits")
 def visits(g: hr.Graph) -> None:
-    source = g.input("clicks", time="at", lateness="10s", schema=Visit)
+    source = g.input("clicks", time="at", out_of_orderness="10s", schema=Visit)
     assert_type(source, hr.Stream)
     parts = source.map(to_visit).flat_map(to_visits).filter(hr.col("seconds") > 1)
     pages = parts.partition_by("page")
-    pages.window(hr.tumbling("1h", grace="1m"), n=hr.agg.count()).send_to(g.output("hourly"))
+    pages.window(hr.tumbling("1h", allowed_lateness="1m"), n=hr.agg.count()).send_to(
+        g.output("hourly")
+    )
     assert_type(pages.join(pages, within="1m", suffix="_next"), hr.Stream)
     last = pages.table(name="last")
     assert_type(last, hr.Table[hr.Stream])

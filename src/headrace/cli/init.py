@@ -26,7 +26,7 @@ import headrace as hr
 
 @hr.job("$name")
 def $module(g: hr.Graph) -> None:
-    orders = g.input("orders", time="at", lateness="5s").filter(hr.col("cents") > 0)
+    orders = g.input("orders", time="at", out_of_orderness="5s").filter(hr.col("cents") > 0)
     spending = orders.partition_by("customer").window(
         hr.tumbling("1m"),
         name="spending",

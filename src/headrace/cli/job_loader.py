@@ -6,6 +6,7 @@ import difflib
 import importlib
 import sys
 import traceback
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
@@ -32,6 +33,8 @@ def load_job(target: str) -> Job:
     Raises:
         InvalidInputError: no such module or job, or the module fails; with what is near.
     """
+    # Python hides such warnings outside of a program's own file, which a job never is.
+    warnings.filterwarnings("default", ".* for (one more|a) release", DeprecationWarning)
     place, _, name = target.partition(":")
     if not place:
         raise InvalidInputError(

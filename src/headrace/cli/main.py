@@ -19,7 +19,7 @@ from headrace.cli import alerts, cluster, dev, dlq, environment, init, state, su
 from headrace.cli.bus import commands as bus
 from headrace.cli.failures import NO_READER, as_headrace_error, exit_code, record, show
 from headrace.cli.jobs import commands as jobs
-from headrace.cli.options import forget_home, home_of_failure
+from headrace.cli.options import forget_home, home_of_failure, with_new_names
 from headrace.cli.run import backfill, commands
 from headrace.errors import InvalidInputError
 
@@ -53,6 +53,10 @@ class Commands(TyperGroup):
         near = ", ".join(map(repr, get_close_matches(name, self.list_commands(ctx))))
         hints = (f"Did you mean {near}?" if near else None, plugins.missing_own())
         return ctx.fail(" ".join(filter(None, (f"No such command {name!r}.", *hints))))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Read a command line, in which options may have their former names."""
+        return super().parse_args(ctx, with_new_names(args))
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""

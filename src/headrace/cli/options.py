@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from headrace.bus.bus import Bus
     from headrace.config import Settings
 
@@ -133,7 +135,50 @@ RowKey = Annotated[
     ),
 ]
 
+RENAMED: dict[str, dict[str, str]] = {
+    "run": {"--as": "--name", "--apart": "--output-suffix"},
+    "backfill": {"--as": "--name"},
+    "submit": {"--env": "--environment", "--without": "--exclude"},
+    "bus configure": {"--hold": "--hold-for"},
+    "state get": {"--under": "--message-key"},
+    "state scan": {"--low": "--from", "--high": "--before"},
+    "state export": {"--to": "--out"},
+    "jobs hot-keys": {"--most": "--limit"},
+    "jobs savepoint": {"--to": "--dir"},
+    "jobs savepoints": {"--in": "--dir"},
+    "jobs swap": {"--now": "--force"},
+    "jobs merge": {"--by": "--merge-job"},
+}
+"""Options by command whose names have changed: the old name, and the new one."""
+
 _home: ContextVar[Path | None] = ContextVar("home of the running command", default=None)
+
+
+def with_new_names(args: Sequence[str]) -> list[str]:
+    """Return the words of a command line with options as they are called now.
+
+    An old name works for a release, and is followed by a line on stderr.
+
+    Args:
+        args: after ``headrace``.
+    """
+    named = next((words for words in (" ".join(args[:2]), *args[:1]) if words in RENAMED), None)
+    if named is None:
+        return [*args]
+    renamed = RENAMED[named]
+    given: list[str] = []
+    for place, word in enumerate(args):
+        if word == "--":
+            return [*given, *args[place:]]
+        option, equals, value = word.partition("=")
+        if option in renamed:
+            typer.echo(
+                f"warning: {option} of headrace {named} is {renamed[option]} now; the old name "
+                "works for one more release",
+                err=True,
+            )
+        given.append(renamed.get(option, option) + equals + value)
+    return given
 
 
 def column_names(words: str | None) -> tuple[str, ...]:
@@ -145,7 +190,7 @@ def settings_of(
     home: Path | None = None,
     config: Path | None = None,
     overrides: list[str] | None = None,
-    flags: dict[str, object] | None = None,
+    flags: Mapping[str, tuple[str, object]] | None = None,
 ) -> Settings:
     """Load the settings of a command.
 
@@ -153,8 +198,8 @@ def settings_of(
         home: ``--home``.
         config: ``--config``; ``None``: the nearest ``headrace.toml``, if there is one.
         overrides: ``--set``, each ``key=value``.
-        flags: settings that have an option of their own, by key; ``None`` means not given.
-            They win over ``--set``.
+        flags: settings that have an option of their own, by that option: the setting and its
+            value; ``None`` means not given. They win over ``--set``.
 
     Raises:
         InvalidInputError: an unknown setting or an unfit value, with its place.
@@ -162,9 +207,11 @@ def settings_of(
     from headrace.config import load_settings, project_file
 
     _home.set(home and home.absolute())
-    own = {"home": home, **(flags or {})}
-    given = [f"{key}={value}" for key, value in own.items() if value is not None]
-    settings = load_settings(config, [*(overrides or []), *given], project=project_file())
+    flags = {"--home": ("home", home), **(flags or {})}
+    given = {
+        option: (key, str(value)) for option, (key, value) in flags.items() if value is not None
+    }
+    settings = load_settings(config, overrides or (), project=project_file(), flags=given)
     _home.set(settings.home)
     return settings
 

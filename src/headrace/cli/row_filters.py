@@ -157,10 +157,10 @@ def key_range(
     if view.entry.form not in ("values", "totals", "ids", "rows", "latest"):
         raise InvalidInputError(
             f"store {view.entry.name!r} holds {view.entry.form}, which are ordered by time: use "
-            "--where instead of --prefix, --low and --high"
+            "--where instead of --prefix, --from and --before"
         )
     if prefix and (low or high):
-        raise InvalidInputError("give either --prefix, or --low and --high")
+        raise InvalidInputError("give either --prefix, or --from and --before")
     if prefix:
         return _range_of_prefix(view, prefix)
     return (

@@ -109,7 +109,7 @@ def show_key(view: StoreView, words: Sequence[str], under: Sequence[str], *, as_
         return
     own = ""
     if view.entry.form == "values" and not under:
-        own = "; where its key is not that of the messages, give that with --under"
+        own = "; where its key is not that of the messages, give that with --message-key"
     raise InvalidInputError(
         f"store {view.entry.name!r} has nothing for key {' '.join(words)} at epoch "
         f"{view.epoch}{own}"
@@ -188,7 +188,7 @@ def _words(option: str, help_: str) -> Any:
 Under = Annotated[
     list[str] | None,
     _words(
-        "--under",
+        "--message-key",
         "Key of the messages, if a processor's own key is different; repeat it for each value.",
     ),
 ]
@@ -200,8 +200,8 @@ Prefix = Annotated[
         "that starts with WORD.",
     ),
 ]
-Low = Annotated[list[str] | None, _words("--low", "Lowest key to print.")]
-High = Annotated[list[str] | None, _words("--high", "Key to stop before.")]
+Low = Annotated[list[str] | None, _words("--from", "Lowest key to print.")]
+High = Annotated[list[str] | None, _words("--before", "Key to stop before.")]
 
 
 @app.command()
@@ -334,7 +334,9 @@ def export(
     store: StoreName,
     to: Annotated[
         Path,
-        typer.Option("--to", metavar="FILE", help="Parquet file to write.", show_default=False),
+        typer.Option(
+            "--out", "-o", metavar="FILE", help="Parquet file to write.", show_default=False
+        ),
     ],
     epoch: Epoch = None,
     partials: Partials = False,
@@ -349,7 +351,7 @@ def export(
 
     For example:
 
-        headrace state export shop totals --to totals.parquet
+        headrace state export shop totals --out totals.parquet
     """
     from headrace.cli.output import count_text
     from headrace.clock import SystemClock

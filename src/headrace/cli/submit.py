@@ -45,14 +45,14 @@ def submit(  # noqa: PLR0913, PLR0917 - one for each option
     environment: Annotated[
         str | None,
         typer.Option(
-            "--env",
+            "--environment",
             metavar="FILE",
             help="Archive of an environment; none: the hosts have one at the same path. "
             "Default: pack the environment of this command.",
             show_default=False,
         ),
     ] = None,
-    without: Annotated[
+    exclude: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PACKAGE", help="Package to leave out of the environment.", show_default=False
@@ -107,7 +107,7 @@ def submit(  # noqa: PLR0913, PLR0917 - one for each option
         master=where,
         settings=settings,
         conf=given,
-        packed=_packed(module, folder, environment, python, without or []),
+        packed=_packed(module, folder, environment, python, exclude or []),
         folder=folder,
         log_file=storage / "logs" / "spark.log",
         options=options,
@@ -166,7 +166,7 @@ def _packed(
         return Packed(project, pack_environment(folder, python, without))
     if not Path(environment).is_file():
         raise InvalidInputError(
-            f"--env: no file {environment}; name an archive with bin/python, or none"
+            f"--environment: no file {environment}; name an archive with bin/python, or none"
         )
     return Packed(project, Path(environment).resolve())
 

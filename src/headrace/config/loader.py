@@ -1,8 +1,9 @@
 """Where the values of settings come from, each value knowing its place.
 
 Later places win: defaults, a TOML file, the environment (``HEADRACE__SECTION__KEY``, and
-``HEADRACE_HOME``), ``--set section.key=value``. Unknown names and unfit values are refused.
-The file of a command is the one that it names, or else the nearest ``headrace.toml``.
+``HEADRACE_HOME``), ``--set section.key=value``, an option of a command that stands for a setting.
+Unknown names and unfit values are refused. The file of a command is the one that it names, or else
+the nearest ``headrace.toml``.
 Samza's names stand for the settings that ``samza`` lists.
 """
 
@@ -78,8 +79,9 @@ def load_settings(
     environ: Mapping[str, str] | None = None,
     *,
     project: Path | None = None,
+    flags: Mapping[str, tuple[str, str]] | None = None,
 ) -> Settings:
-    """Read settings from their four places.
+    """Read settings from their places.
 
     Args:
         file: TOML, one table for each section; or ``.properties``, as Samza has them.
@@ -87,6 +89,7 @@ def load_settings(
         environ: the environment; ``None`` takes the process's own.
         project: the file to read where ``file`` is ``None``, such as that of ``project_file()``.
             Its relative folders (``home``, ``state.dir``, ``warehouse.dir``) start at its own.
+        flags: settings by the option of a command that stands for them: key and value.
 
     Raises:
         InvalidInputError: a missing file, an unknown name or an unfit value, with its place.
@@ -94,7 +97,11 @@ def load_settings(
     given: dict[str, _SourcedValue] = {}
     environ = os.environ if environ is None else environ
     chosen = _from_file(file) if file is not None else _from_project(project)
-    places = (chosen, _from_environment(environ), _from_overrides(overrides))
+    own = [
+        (key, _SourcedValue(value, option, is_text=True))
+        for option, (key, value) in (flags or {}).items()
+    ]
+    places = (chosen, _from_environment(environ), _from_overrides(overrides), own)
     pairs = _without_lone_options(
         [_translated(key, entry) for place in places for key, entry in place]
     )

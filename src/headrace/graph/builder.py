@@ -37,6 +37,7 @@ from headrace.graph.introspection import (
     function_site,
     message_class,
     name_of,
+    renamed_arguments,
     user_names,
     user_site,
 )
@@ -86,7 +87,7 @@ class ProcessingTime:
 
 @dataclass(frozen=True)
 class ConfidentLateness:
-    """A lateness that follows the delays of the stream; made by ``confidence``."""
+    """An out-of-orderness that follows the delays of a stream; made by ``confidence``."""
 
     part: float
     first: Duration = field(default="1m")
@@ -118,14 +119,14 @@ def processing_time() -> ProcessingTime:
 
 
 def confidence(part: float, first: Duration = "1m") -> ConfidentLateness:
-    """Derive an input's lateness from its delays, so that a share of its records is not late.
+    """Derive how far an input is out of order from its delays, so that a share is not late.
 
     The delay of a record is how far its event time is behind the highest one before it in its
     partition. Each partition measures its own delays; old measurements fade.
 
     Args:
         part: share of records that are not behind the watermark when they arrive, such as 0.99.
-        first: the lateness of a partition's first 64 records.
+        first: the out-of-orderness of a partition's first 64 records.
     """
     return ConfidentLateness(part, first)
 
@@ -153,9 +154,9 @@ def checked_time(wrong: list[str], time: object) -> tuple[str | None, EventTime 
 
 
 def checked_lateness(wrong: list[str], lateness: object) -> tuple[int, Confidence | None]:
-    """Return the lateness of an input, and the confidence that it follows from."""
+    """Return the out-of-orderness of an input, and the confidence that it follows from."""
     if not isinstance(lateness, ConfidentLateness):
-        return attempt(wrong, lambda: duration_ms(lateness, "lateness", least=0), 0), None
+        return attempt(wrong, lambda: duration_ms(lateness, "out_of_orderness", least=0), 0), None
     part, first = lateness.part, lateness.first
     is_part = isinstance(part, int | float) and not isinstance(part, bool) and 0 < part < 1
     if not is_part:
@@ -234,11 +235,12 @@ class Graph:
     def __init__(self, ledger: GraphDiagnostics) -> None:
         self._ledger = ledger
 
+    @renamed_arguments(lateness="out_of_orderness")
     def input(  # noqa: PLR0913, PLR0917 - an input has so many options
         self,
         stream: str,
         time: TimeSource | None = None,
-        lateness: Duration | ConfidentLateness = "0s",
+        out_of_orderness: Duration | ConfidentLateness = "0s",
         schema: Any = None,
         name: str | None = None,
         ahead: Duration | None = None,
@@ -256,9 +258,9 @@ class Graph:
             time: its event-time column; an expression, or a function of a message, see
                 ``hr.event_time``; or ``hr.processing_time()``. By default the stream's own
                 column, if it has one.
-            lateness: how far out of order its records can be; the watermark stays this far behind
-                the highest event time seen in each partition. With ``hr.confidence(0.99)``, it
-                follows the delays of the stream.
+            out_of_orderness: how far out of order its records can be; the watermark stays this far
+                behind the highest event time seen in each partition. With
+                ``hr.confidence(0.99)``, it follows the delays of the stream.
             schema: as for ``returns``; finds mistakes without a bus. With a record class, messages
                 have this class for functions without an annotation.
             name: of the operator; by default the stream's.
@@ -280,14 +282,15 @@ class Graph:
         if (mistake := name_mistake(plain, "a stream")) is not None:
             wrong.append(mistake)
         column, event = checked_time(wrong, time)
-        lateness_ms, followed = checked_lateness(wrong, lateness)
+        lateness_ms, followed = checked_lateness(wrong, out_of_orderness)
         ahead_ms = idle_ms = None
         if ahead is not None:
             ahead_ms = attempt(wrong, lambda: duration_ms(ahead, "ahead", least=0), None)
         if idle is not None:
             idle_ms = attempt(wrong, lambda: duration_ms(idle, "idle"), None)
-        if event is not None and event.is_clock and (idle, ahead, lateness) != (None, None, "0s"):
-            wrong.append("idle=, ahead= and lateness= are for event time; leave them out")
+        given = (idle, ahead, out_of_orderness)
+        if event is not None and event.is_clock and given != (None, None, "0s"):
+            wrong.append("idle=, ahead= and out_of_orderness= are for event time; leave them out")
         begin = None
         if start is not None:
             begin = attempt(wrong, lambda: read_start(start), None)
@@ -341,9 +344,9 @@ class Graph:
             key: columns that determine the partition of the internal stream. By default, rows stay
                 in the order of Spark's tasks.
             partitions: of the internal stream. Default: the number of tasks of a keyed stage.
-            **options: ``time``, ``lateness``, ``schema``, ``ahead``, ``on_error``, ``idle``,
-                ``bootstrap`` and ``priority``, as for ``input``. With ``time=`` rows are sorted by
-                it: those of a batch DataFrame all, of a streaming one within a batch.
+            **options: ``time``, ``out_of_orderness``, ``schema``, ``ahead``, ``on_error``,
+                ``idle``, ``bootstrap`` and ``priority``, as for ``input``. With ``time=`` rows are
+                sorted by it: those of a batch DataFrame all, of a streaming one within a batch.
         """
         stream = self.input(frame_stream(self._ledger.job, str(name)), name=name, **options)
         wrong: list[str] = []
@@ -417,6 +420,7 @@ class Graph:
         self._ledger.add_sink(output, wrong)
         return output
 
+    @renamed_arguments(grace="allowed_lateness")
     def output_table(  # noqa: PLR0913 - a table has so many options
         self,
         name: str,
@@ -425,7 +429,7 @@ class Graph:
         time: str | None = None,
         sort_by: str | Sequence[str] = (),
         late: str = "add",
-        grace: Duration = "0s",
+        allowed_lateness: Duration = "0s",
         retention: Duration | None = None,
         format: str = "parquet",
         semantics: str | None = None,
@@ -443,7 +447,7 @@ class Graph:
             late: what happens to a row whose day was complete when it was read: ``add`` it and
                 count it in ``_SUCCESS``, ``drop``, ``dead_letter`` or ``fail``. Except for
                 ``add``, this also applies to rows without a time, which are otherwise an error.
-            grace: how far the watermark must be past a day for the day to be complete.
+            allowed_lateness: how far the watermark must be past a day for the day to be complete.
             retention: how long days are kept, such as ``90d``, from the newest one. Default: all.
             format: ``parquet``, or ``delta`` for a Delta table.
             semantics: as for ``output_sink``.
@@ -455,7 +459,7 @@ class Graph:
             wrong.append(f"partition_by is {partition_by!r}; expected 'day'")
         by = (sort_by,) if isinstance(sort_by, str) else tuple(dict.fromkeys(sort_by))
         chosen = attempt(wrong, lambda: read_semantics(semantics, "semantics"), None)
-        table = DailyTable(name, time, by, late, grace, retention, format)
+        table = DailyTable(name, time, by, late, allowed_lateness, retention, format)
         output = SinkOutput(self._ledger, table, user_site(), chosen)
         self._ledger.add_sink(output, wrong)
         return output

@@ -19,6 +19,7 @@ import sysconfig
 import traceback
 import types
 import typing
+import warnings
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from contextvars import ContextVar
 from decimal import Decimal
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -36,6 +37,8 @@ from headrace.graph.operator_base import Operator, Site, call_style
 from headrace.graph.types import arrow_type, is_record
 from headrace.records.schema import type_text
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _OWN = str(Path(__file__).parent)
 _ENGINE = str(Path(__file__).parent.parent)
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
@@ -68,6 +71,38 @@ def user_site() -> Site:
         return given
     frame = user_frame()
     return Site() if frame is None else _site(frame.f_code.co_filename, frame.f_lineno)
+
+
+def renamed_arguments(**renamed: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Let a public function accept the former names of some of its arguments, with a warning.
+
+    Args:
+        renamed: the argument by its former name.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            given: dict[str, Any] = kwargs
+            for old, new in renamed.items():
+                if old not in given:
+                    continue
+                if new in given:
+                    raise TypeError(f"{function.__name__}: {old}= is {new}= now; give it once")
+                frame = user_frame()
+                warnings.warn_explicit(
+                    f"{function.__name__}: {old}= is {new}= now; the old name works for one more "
+                    "release",
+                    DeprecationWarning,
+                    "" if frame is None else frame.f_code.co_filename,
+                    0 if frame is None else frame.f_lineno,
+                )
+                given[new] = given.pop(old)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
 
 
 def user_names() -> Mapping[str, Any]:

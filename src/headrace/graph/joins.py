@@ -12,7 +12,7 @@ from typing import Generic, Self, TypeVar
 
 from headrace.durations import Duration, duration_ms
 from headrace.graph.diagnostics import Keys, attempt, shown
-from headrace.graph.introspection import user_site
+from headrace.graph.introspection import renamed_arguments, user_site
 from headrace.graph.operators import (
     COLUMNAR,
     Changes,
@@ -56,7 +56,7 @@ class JoinBounds:
     before: Duration | None
     after: Duration | None
     window: Window | None
-    grace: Duration
+    allowed_lateness: Duration
 
     def checked(self, wrong: list[str]) -> JoinInterval:
         """Return it in ms; what is wrong is noted."""
@@ -69,7 +69,7 @@ class JoinBounds:
             )
         if self.within is not None and (self.before is not None or self.after is not None):
             wrong.append("within= is for both directions: give it, or before= and after=")
-        grace_ms = _span(wrong, self.grace, "grace", 0)
+        grace_ms = _span(wrong, self.allowed_lateness, "allowed_lateness", 0)
         if self.window is not None:
             if given[:3] != [None] * 3:
                 wrong.append("window= says which rows are near: leave out within=, before=, after=")
@@ -95,8 +95,8 @@ def _same_window(wrong: list[str], window: object, grace_ms: int) -> JoinInterva
     wrong += window.mistakes
     if window != Tumbling(window.size_ms):
         wrong.append(
-            "the window of a join has a size alone: give grace= and late= to the join; it has no "
-            "early results"
+            "the window of a join has a size alone: give allowed_lateness= and late= to the join; "
+            "it has no early results"
         )
     return SameWindow(window.size_ms, grace_ms=grace_ms)
 
@@ -311,8 +311,8 @@ def join_with_table(
             wrong.append('a table with history= is joined with as_of="event"')
         if not is_plain:
             wrong.append(
-                "within=, before=, after=, grace= and late= are for two streams; a table is looked "
-                "up by its key alone"
+                "within=, before=, after=, allowed_lateness= and late= are for two streams; a "
+                "table is looked up by its key alone"
             )
         waiting = None
         if as_of == EVENT:
@@ -328,6 +328,7 @@ def join_with_table(
 class JoinTransforms(StreamBase):
     """``join``, ``join_table``."""
 
+    @renamed_arguments(grace="allowed_lateness")
     def join(  # noqa: PLR0913 - a join has so many options
         self,
         other: Self | Table[Self],
@@ -339,7 +340,7 @@ class JoinTransforms(StreamBase):
         how: str = "inner",
         columns: Sequence[str] | Mapping[str, str] | None = None,
         suffix: str | None = None,
-        grace: Duration = "0s",
+        allowed_lateness: Duration = "0s",
         late: str = "drop",
         as_of: str = NOW,
         name: str | None = None,
@@ -367,8 +368,8 @@ class JoinTransforms(StreamBase):
             columns: of the other stream to add, or a dict from new name to column. Default: all
                 but its key.
             suffix: added to names of the other stream's columns that this stream has too.
-            grace: how far behind the watermark of its own partition a row can be; a row further
-                behind is late.
+            allowed_lateness: how far behind the watermark of its own partition a row can be; a row
+                further behind is late.
             late: ``drop``: late rows are counted. ``side_output``: they also go unchanged to the
                 side outputs ``late_left`` and ``late_right`` of the result; read both.
             as_of: which row of a table: ``now``: the current one when the message is read; or
@@ -378,7 +379,7 @@ class JoinTransforms(StreamBase):
         """
         if isinstance(other, Table):
             spans = (within, before, after, window)
-            is_plain = spans == (None,) * 4 and (grace, late) == ("0s", "drop")
+            is_plain = spans == (None,) * 4 and (allowed_lateness, late) == ("0s", "drop")
             return join_with_table(
                 self,
                 other,
@@ -402,7 +403,7 @@ class JoinTransforms(StreamBase):
                 wrong.append(mistake)
             if as_of != NOW:
                 wrong.append("as_of= is for tables; give the other stream .table()")
-            reach = JoinBounds(within, before, after, window, grace).checked(wrong)
+            reach = JoinBounds(within, before, after, window, allowed_lateness).checked(wrong)
             checked_ways(wrong, how, late, suffix)
             stores = joined_stores(chosen, reach)
             self._ledger.claim_stores(wrong, chosen, [spec.name for spec in stores])

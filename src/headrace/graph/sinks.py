@@ -240,7 +240,7 @@ class DailyTable(Sink):
         time: the column whose day in UTC counts; ``None``: the event time's.
         sort_by: columns that rows of a file are sorted by; empty: the time.
         late: what becomes of a row whose day was complete when it came.
-        grace: how far the watermark must be past a day for the day to be complete.
+        allowed_lateness: how far the watermark must be past a day for the day to be complete.
         retention: how many days are kept, from the newest on; ``None``: all.
         form: ``parquet`` or ``delta``.
         behind_ms: how far the column is behind the event time of rows, set when planned.
@@ -250,7 +250,7 @@ class DailyTable(Sink):
     time: str | None = None
     sort_by: tuple[str, ...] = ()
     late: str = ADD
-    grace: Duration = "0s"
+    allowed_lateness: Duration = "0s"
     retention: Duration | None = None
     form: str = "parquet"
     behind_ms: int = 0
@@ -298,7 +298,7 @@ class DailyTable(Sink):
     @property
     def grace_ms(self) -> int:
         """The grace, ms."""
-        return duration_ms(self.grace, "grace", least=0)
+        return duration_ms(self.allowed_lateness, "allowed_lateness", least=0)
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -326,7 +326,7 @@ class DailyTable(Sink):
             wrong.append(f"late is {self.late!r}; expected one of {', '.join(LATE)}")
         if self.form not in FORMS:
             wrong.append(f"format is {self.form!r}; expected one of {', '.join(FORMS)}")
-        for name, least in (("grace", 0), ("retention", DAY_MS)):
+        for name, least in (("allowed_lateness", 0), ("retention", DAY_MS)):
             value = getattr(self, name)
             if value is None:
                 continue

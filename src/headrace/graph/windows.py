@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from headrace.durations import Duration, duration_ms, duration_text
 from headrace.errors import InvalidInputError
+from headrace.graph.introspection import renamed_arguments
 
 BOUNDS = ("window_start", "window_end")
 LATE = ("drop", "side_output", "update")
@@ -299,9 +300,10 @@ class GlobalWindow(Window):
         return "" if self.idle_ms is None else f"after {duration_text(self.idle_ms)} without any"
 
 
+@renamed_arguments(grace="allowed_lateness")
 def tumbling(
     size: Duration,
-    grace: Duration = "0s",
+    allowed_lateness: Duration = "0s",
     late: str = "drop",
     updates: str = "replace",
     early: Duration | CountOrTime | None = None,
@@ -312,10 +314,10 @@ def tumbling(
 
     Args:
         size: such as ``"1h"``, or a timedelta.
-        grace: how long after its end, by the watermark, a window still accepts records.
+        allowed_lateness: how long after its end, by the watermark, a window still accepts records.
         late: ``drop``: later records are counted. ``side_output``: they also go to the side output
             ``late`` of the result. ``update``: a result is emitted when the watermark passes the
-            window's end, and again when records change it before its grace is over.
+            window's end, and again when records change it within its allowed lateness.
         updates: with ``late="update"`` or early results, what is emitted. ``replace``: the new
             result. ``retract``: first the old one, with the column ``is_retraction``. ``add``,
             with early results: only what arrived since the last result.
@@ -327,7 +329,7 @@ def tumbling(
             time.
     """
     read = _WindowArguments()
-    size_ms, grace_ms = read(size, "window size"), read.grace(grace)
+    size_ms, grace_ms = read(size, "window size"), read.allowed_lateness(allowed_lateness)
     triggers = read.triggers(early, early_rows, early_idle, size_ms, "the size of the window")
     read.late(late, grace_ms, LATE)
     read.updates(updates, late, triggers)
@@ -341,10 +343,11 @@ def tumbling(
     )
 
 
+@renamed_arguments(grace="allowed_lateness")
 def hopping(
     size: Duration,
     every: Duration,
-    grace: Duration = "0s",
+    allowed_lateness: Duration = "0s",
     late: str = "drop",
     updates: str = "replace",
     early: Duration | CountOrTime | None = None,
@@ -357,7 +360,7 @@ def hopping(
         size: of each window, such as ``"1h"``.
         every: from the start of one window to that of the next, such as ``"5m"``; at most the
             size. The first starts at 1970-01-01 UTC.
-        grace: how long after its end, by the watermark, a window still accepts records.
+        allowed_lateness: how long after its end, by the watermark, a window still accepts records.
         late: as for ``tumbling``.
         updates: as for ``tumbling``.
         early: emit results of windows so far each time event time passes a multiple of it, for
@@ -376,7 +379,7 @@ def hopping(
             f"a message would be in {size_ms // every_ms:,} windows; expected at most "
             f"{MAX_OVERLAP:,}: make every longer than {every!r}"
         )
-    grace_ms = read.grace(grace)
+    grace_ms = read.allowed_lateness(allowed_lateness)
     triggers = read.triggers(early, early_rows, early_idle, size_ms, "the size of the window")
     read.late(late, grace_ms, LATE)
     read.updates(updates, late, triggers)
@@ -391,8 +394,9 @@ def hopping(
     )
 
 
+@renamed_arguments(grace="allowed_lateness")
 def sliding(
-    size: Duration, grace: Duration = "0s", late: str = "drop", updates: str = "replace"
+    size: Duration, allowed_lateness: Duration = "0s", late: str = "drop", updates: str = "replace"
 ) -> Sliding:
     """End a window with each message: one result for each moment with messages of a key.
 
@@ -402,22 +406,24 @@ def sliding(
 
     Args:
         size: such as ``"1h"``.
-        grace: how long after its moment, by the watermark, a result still accepts records.
+        allowed_lateness: how long after its moment, by the watermark, a result still accepts
+            records.
         late: as for ``tumbling``; with ``update``, a late record changes the results of all
             moments up to ``size`` after its own.
         updates: with ``late="update"``, ``replace`` or ``retract``.
     """
     read = _WindowArguments()
-    size_ms, grace_ms = read(size, "window size"), read.grace(grace)
+    size_ms, grace_ms = read(size, "window size"), read.allowed_lateness(allowed_lateness)
     read.late(late, grace_ms, LATE)
     read.updates(updates, late, {})
     mistakes = read.mistakes()
     return Sliding(size_ms, grace_ms=grace_ms, late=late, updates=updates, mistakes=mistakes)
 
 
+@renamed_arguments(grace="allowed_lateness")
 def session(
     gap: Duration,
-    grace: Duration = "0s",
+    allowed_lateness: Duration = "0s",
     late: str = "drop",
     updates: str = "replace",
     early: Duration | CountOrTime | None = None,
@@ -427,12 +433,12 @@ def session(
     """Group messages of a key that are less than ``gap`` apart in event time.
 
     A session lasts from its first message to ``gap`` after its last. A record that is behind the
-    watermark of its own partition by more than ``grace`` is late. A result replaces all results of
-    its key within its bounds: two sessions that a record joins become one.
+    watermark of its own partition by more than ``allowed_lateness`` is late. A result replaces all
+    results of its key within its bounds: two sessions that a record joins become one.
 
     Args:
         gap: such as ``"30m"``: without a message for this long, a session is over.
-        grace: how far behind the watermark a record can be.
+        allowed_lateness: how far behind the watermark a record can be.
         late: as for ``tumbling``; a late record can join sessions that were emitted.
         updates: as for ``tumbling``; ``retract`` retracts all results that a new one replaces.
         early: emit changed sessions so far each time event time passes a multiple of it; or as
@@ -443,7 +449,7 @@ def session(
             the gap.
     """
     read = _WindowArguments()
-    gap_ms, grace_ms = read(gap, "gap"), read.grace(grace)
+    gap_ms, grace_ms = read(gap, "gap"), read.allowed_lateness(allowed_lateness)
     triggers = read.triggers(early, early_rows, early_idle, gap_ms, "the gap", is_session=True)
     for option, name, value in (
         ("early_ms", "early", early),
@@ -451,7 +457,7 @@ def session(
     ):
         if option in triggers and gap_ms + grace_ms > MAX_STEPS * triggers[option]:
             read.wrong.append(
-                f"{name} is {value!r}; expected at least gap and grace by {MAX_STEPS:,}"
+                f"{name} is {value!r}; expected at least gap and allowed lateness by {MAX_STEPS:,}"
             )
     read.late(late, grace_ms, LATE)
     read.updates(updates, late, triggers)
@@ -601,8 +607,8 @@ class _WindowArguments:
                 )
         return found
 
-    def grace(self, value: object) -> int:
-        return self(value, "grace", least=0)
+    def allowed_lateness(self, value: object) -> int:
+        return self(value, "allowed_lateness", least=0)
 
     def late(self, value: object, grace_ms: int, ways: tuple[str, ...]) -> None:
         """Check what becomes of late records."""
@@ -610,8 +616,8 @@ class _WindowArguments:
             self.wrong.append(f"late is {value!r}; expected one of {ways}")
         elif value == "update" and not grace_ms:
             self.wrong.append(
-                'late="update" keeps windows for their grace, but there is none: give one, such as '
-                'hr.tumbling("1h", grace="10m", late="update")'
+                'late="update" keeps windows for their allowed lateness, but there is none: give '
+                'it, such as hr.tumbling("1h", allowed_lateness="10m", late="update")'
             )
 
     def updates(self, value: object, late: object, triggers: dict[str, int]) -> None:

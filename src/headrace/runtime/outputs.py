@@ -256,7 +256,8 @@ class DailyNode(SinkNode):
         day = np.datetime64(time // DAY_MS, "D")
         return LateForDayError(
             f"a row of {day} came for table {self._table.name!r} when that day was complete by the "
-            f'watermark of its partition; allow more with lateness= or grace=, or use late="add"',
+            "watermark of its partition; allow more with out_of_orderness= or allowed_lateness=, "
+            'or use late="add"',
             operator=self.name,
         )
 

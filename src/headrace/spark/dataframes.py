@@ -39,6 +39,7 @@ from headrace.durations import Duration
 from headrace.errors import HeadraceError, InvalidInputError, UnavailableError
 from headrace.files import Files
 from headrace.graph.builder import Graph, Job
+from headrace.graph.introspection import renamed_arguments
 from headrace.graph.operators import frame_stream
 from headrace.graph.sinks import StoredTable, installed_warehouse
 from headrace.graph.types import to_schema
@@ -241,6 +242,7 @@ POLL_S = 0.05
 _running: dict[str, _Running] = {}
 
 
+@renamed_arguments(lateness="out_of_orderness")
 def stateful(  # noqa: PLR0913 - each is a knob of its own, by name
     df: DataFrame,
     key: str | Sequence[str],
@@ -251,7 +253,7 @@ def stateful(  # noqa: PLR0913 - each is a knob of its own, by name
     stores: Any = (),
     returns: Any = None,
     time: str | None = None,
-    lateness: Duration = "0s",
+    out_of_orderness: Duration = "0s",
     name: str | None = None,
     home: str | os.PathLike[str] | None = None,
     settings: Sequence[str] = (),
@@ -274,7 +276,7 @@ def stateful(  # noqa: PLR0913 - each is a knob of its own, by name
         stores: of the class, as for ``Stream.process``.
         returns: columns of the emitted rows.
         time: the event-time column, for windows and timers.
-        lateness: how far out of order rows are.
+        out_of_orderness: how far out of order rows are.
         name: of the job; required for a streaming DataFrame, whose state is stored under it.
         home: folder of state and results. Default: that of the settings; for a batch DataFrame a
             temporary one, removed at the end of the process.
@@ -300,7 +302,9 @@ def stateful(  # noqa: PLR0913 - each is a knob of its own, by name
     folder = _temporary() if home is None and not df.isStreaming else home
 
     def graph(g: Graph) -> None:
-        rows = g.input_dataframe(ROWS, lambda spark: df, time=time, lateness=lateness)
+        rows = g.input_dataframe(
+            ROWS, lambda spark: df, time=time, out_of_orderness=out_of_orderness
+        )
         keyed = rows.partition_by(*keys)
         if process is not None:
             found = keyed.process(process, stores=stores, returns=returns, name="process")

@@ -212,7 +212,7 @@ def pack_environment(
     unknown = {name for name in without if not _has(name)}
     if unknown:
         raise InvalidInputError(
-            f"--without {sorted(unknown)[0]}: no such package in {sysconfig.get_path('purelib')}; "
+            f"--exclude {sorted(unknown)[0]}: no such package in {sysconfig.get_path('purelib')}; "
             "name it as it is imported"
         )
     target = folder / f"environment-{_digest(packages, interpreter, version)}.tar.gz"

@@ -137,7 +137,17 @@ def test_a_run_that_is_merged_in_part_is_neither_run_anew_nor_set_back(tmp_path:
     module, name, home = tmp_path / "sums_again.py", "sums-backfill", ("--home", tmp_path)
     module.write_text(MODULE)
     target, alone = f"{module}:sums", "--standalone"
-    again = ("run", target, "--as", name, "--apart", "backfill", "--bounded", alone, *home)
+    again = (
+        "run",
+        target,
+        "--name",
+        name,
+        "--output-suffix",
+        "backfill",
+        "--bounded",
+        alone,
+        *home,
+    )
     assert headrace("backfill", target, "--from", "1970-01-01", alone, *home).code == 0
     assert headrace(*again).code == 0
     with crash_at("merge.appended"):
@@ -177,7 +187,9 @@ def test_a_merge_that_was_begun_is_completed_by_its_rule(tmp_path: Path, is_kill
             with crash_at("merge.appended"):
                 bring(sums)
             begun = note.read_bytes()
-            with pytest.raises(InvalidInputError, match=r"begun with a merge function \(--by\)"):
+            with pytest.raises(
+                InvalidInputError, match=r"begun with a merge function \(--merge-job\)"
+            ):
                 bring(None)
             with pytest.raises(InvalidInputError, match=r"now asked for with .* and --key user"):
                 bring(sums, "user")
@@ -236,11 +248,18 @@ def test_a_backfill_whose_merge_is_refused_says_how_its_results_are_merged_later
     ran = headrace(*asked, *more)
     assert ran.code == 1
     assert "merge raised KeyError: 'm', for output 'out'" in ran.err
-    again = ("jobs", "merge", "sums", "sums-backfill", "--by", f"{module}:sums", *more)
+    again = ("jobs", "merge", "sums", "sums-backfill", "--merge-job", f"{module}:sums", *more)
     told = f"to merge them when that is fixed: headrace {' '.join(map(str, again))}\n"
     assert f"the results of sums-backfill stay; {told}" in ran.err
     module.write_text(MODULE)
-    merged = ("jobs", "merge", "sums", "sums-backfill", "--by", f"{tmp_path}/sums_mended.py:sums")
+    merged = (
+        "jobs",
+        "merge",
+        "sums",
+        "sums-backfill",
+        "--merge-job",
+        f"{tmp_path}/sums_mended.py:sums",
+    )
     (tmp_path / "sums_mended.py").write_text(MODULE)
     assert "out: 1 rows of sums-backfill appended" in done(*merged, "--home", tmp_path)
 
@@ -296,7 +315,7 @@ def test_a_new_backfill_takes_no_rows_of_others_for_its_own(tmp_path: Path) -> N
             other.run()
         module = tmp_path / "sums_beside.py"
         module.write_text(MODULE)
-        asked = ("backfill", f"{module}:sums", "--from", "1970-01-01", "--as", "v2")
+        asked = ("backfill", f"{module}:sums", "--from", "1970-01-01", "--name", "v2")
         said = refused(*asked, "--home", tmp_path)
         assert "job 'v2' is new, and its output 'out.v2' holds rows of another one" in said
         assert live.output("out.v2")

@@ -409,7 +409,7 @@ def test_a_stream_is_compacted_as_told(home: Path) -> None:
     assert "id, compacted" in done("bus", "describe", "latest")
     again = json.loads(done("bus", "compact", "latest", "--partition", 0, "--json"))
     assert (again["partition"], again["rows_before"], again["rows"]) == (0, 3, 3)
-    given = ("--keep-deletes", "2h", "--hold", "3d", "--compact-after", "1h")
+    given = ("--keep-deletes", "2h", "--hold-for", "3d", "--compact-after", "1h")
     told = done("bus", "configure", "latest", *given)
     assert "compact_after_ms 3600000" in told
     assert "keep_deletes_ms 7200000" in told

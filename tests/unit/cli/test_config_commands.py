@@ -92,7 +92,12 @@ def test_folders_of_a_project_start_at_its_file(
     monkeypatch.chdir(inner)
     assert explained("home")[0] == str(inner.parent / "data")
     assert explained("state.dir")[0] == "/fast"
-    assert explained("home", "--home", "mine")[0] == str(inner / "mine")
+    assert explained("home", "--home", "mine") == (str(inner / "mine"), "--home")
+    assert explained("home", "--set", "home=mine")[1] == "--set home=mine"
+    monkeypatch.setenv("HEADRACE_HOME", "theirs")
+    assert explained("home")[1] == "environment HEADRACE_HOME"
+    assert "--home" in done("config", "ls", "--changed", "--home", "mine")
+    monkeypatch.delenv("HEADRACE_HOME")
     done("bus", "create", "orders", "--schema", "n:int64")
     assert stream_names("o") == ["orders"], "as a shell completes it"
 

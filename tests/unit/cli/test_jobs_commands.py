@@ -20,13 +20,13 @@ from headrace.testing import TestDriver
 
 @hr.job("shop")
 def shop(g: Any) -> None:
-    orders = g.input("orders", time="at", lateness="1s")
+    orders = g.input("orders", time="at", out_of_orderness="1s")
     orders.partition_by("user").aggregate(name="spent", n=hr.agg.count()).send_to(g.output("spent"))
 
 
 @hr.job("shop")
 def other_shop(g: Any) -> None:
-    orders = g.input("orders", time="at", lateness="1s").filter(lambda order: order.n > 1)
+    orders = g.input("orders", time="at", out_of_orderness="1s").filter(lambda order: order.n > 1)
     orders.partition_by("n").aggregate(name="by_n", rows=hr.agg.count()).send_to(g.output("by_n"))
 
 

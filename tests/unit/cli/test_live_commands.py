@@ -372,7 +372,7 @@ def test_a_savepoint_is_made_by_the_driver(live: Shop, tmp_path: Path) -> None:
     assert "exists already" in refused(
         "jobs", "savepoint", "shop", "--name", "one", "--home", live.home
     )
-    elsewhere = live("savepoint", "shop", "--to", tmp_path / "there")
+    elsewhere = live("savepoint", "shop", "--dir", tmp_path / "there")
     assert elsewhere["live"] is False
     assert elsewhere.keys() == told.keys()
     assert "begin from it with" in live.text("savepoint", "shop")

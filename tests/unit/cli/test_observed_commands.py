@@ -50,7 +50,7 @@ def asked(home: Path, *words: object) -> Any:
 
 
 def test_the_heaviest_keys_are_named(home: Path) -> None:
-    (found,) = asked(home, "jobs", "hot-keys", "shop", "--most", "1")["hot_keys"]
+    (found,) = asked(home, "jobs", "hot-keys", "shop", "--limit", "1")["hot_keys"]
     assert (found["operator"], found["columns"]) == ("by_user", ["user"])
     assert found["keys"] == [{"key": ["ann"], "rows": 6.0, "share": 0.75}]
     text = done("jobs", "hot-keys", "shop", "--home", home)

@@ -68,13 +68,13 @@ def test_a_stopped_job_is_saved_listed_and_begun_from(driver: TestDriver) -> Non
 
 
 def test_what_is_printed_is_the_command_that_goes_on(driver: TestDriver, tmp_path: Path) -> None:
-    out = done("jobs", "savepoint", "shop", "--to", tmp_path / "here", "--home", driver.home)
+    out = done("jobs", "savepoint", "shop", "--dir", tmp_path / "here", "--home", driver.home)
 
     assert out.startswith("job shop: savepoint ")
     path = out.rsplit("--from-savepoint ", 1)[1].strip()
     assert Path(path).parent == tmp_path / "here"
     assert "begins with epoch 2" in begin(driver, path, "copy")
-    found = told(driver, "savepoints", "shop", "--in", tmp_path / "here")
+    found = told(driver, "savepoints", "shop", "--dir", tmp_path / "here")
     assert [one["path"] for one in found["savepoints"]] == [path]
 
 

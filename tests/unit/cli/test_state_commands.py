@@ -47,7 +47,7 @@ class Shop:
 
 
 def build(g: Any, store: str) -> None:
-    by_user = g.input("orders", time="at", lateness="1s").partition_by("user")
+    by_user = g.input("orders", time="at", out_of_orderness="1s").partition_by("user")
     by_user.process(
         Shop,
         stores=(
@@ -143,7 +143,7 @@ def test_get_a_record_by_the_key_of_the_messages(driver: TestDriver) -> None:
 def test_get_what_is_not_there(driver: TestDriver) -> None:
     text = refused("state", "get", "shop", "spent", "bob", "--home", driver.home)
     assert "store 'spent' has nothing for key bob at epoch" in text
-    assert "--under" in text
+    assert "--message-key" in text
 
 
 def test_get_a_key_of_several_values(driver: TestDriver) -> None:
@@ -154,7 +154,7 @@ def test_get_a_key_of_several_values(driver: TestDriver) -> None:
 
 def test_get_a_key_that_says_nothing_of_the_message(driver: TestDriver) -> None:
     refused("state", "get", "shop", "mixed", "7", "--home", driver.home)
-    assert state(driver, "get", "shop", "mixed", "7", "--under", "ann") == [
+    assert state(driver, "get", "shop", "mixed", "7", "--message-key", "ann") == [
         {"key": 7, "value": "x"}
     ]
 
@@ -209,7 +209,7 @@ def test_scan(driver: TestDriver) -> None:
     assert [row["user"] for row in rows] == ["cat"]
     rows = state(driver, "scan", "shop", "items", "--prefix", "ann")
     assert {row["key_1"] for row in rows} == {3, 7}
-    rows = state(driver, "scan", "shop", "totals", "--low", "b", "--high", "c")
+    rows = state(driver, "scan", "shop", "totals", "--from", "b", "--before", "c")
     assert [row["user"] for row in rows] == ["bob"]
     assert state(driver, "scan", "shop", "spent", "--limit", "0") == state(
         driver, "scan", "shop", "spent"
@@ -234,8 +234,8 @@ def test_keys_of_several_kinds_are_text(driver: TestDriver) -> None:
     [
         (("spent", "--where", "total >"), "is no condition"),
         (("spent", "--where", "tota > 3"), "the columns are ['user', 'total', 'last', 'names']"),
-        (("windows", "--low", "a"), "use --where instead"),
-        (("spent", "--low", "a", "--prefix", "b"), "give either --prefix"),
+        (("windows", "--from", "a"), "use --where instead"),
+        (("spent", "--from", "a", "--prefix", "b"), "give either --prefix"),
         (("spend",), "has no store 'spend'; it has spent, items, mixed, lost, shop.timers"),
         (("lost",), "store 'lost' is not in the job's files, for it is not logged"),
     ],
@@ -272,7 +272,7 @@ def test_diff(driver: TestDriver) -> None:
 
 def test_export_is_read_by_others(driver: TestDriver, tmp_path: Path) -> None:
     file = tmp_path / "spent.parquet"
-    [told] = state(driver, "export", "shop", "spent", "--to", file)
+    [told] = state(driver, "export", "shop", "spent", "--out", file)
     assert told["rows"] == 2
     frame = pl.read_parquet(file).sort("user")
     assert frame.schema["last"] == pl.Datetime("us", "UTC")
@@ -280,7 +280,7 @@ def test_export_is_read_by_others(driver: TestDriver, tmp_path: Path) -> None:
     rows = duckdb.read_parquet(str(file)).project("user, total").order("user").fetchall()
     assert rows == [("ann", 10), ("cat", 5)]
     first = file.read_bytes()
-    state(driver, "export", "shop", "spent", "--to", file)
+    state(driver, "export", "shop", "spent", "--out", file)
     assert file.read_bytes() == first
 
 
@@ -289,7 +289,7 @@ def test_export_is_read_by_others(driver: TestDriver, tmp_path: Path) -> None:
 )
 def test_every_kind_of_store_is_exported(driver: TestDriver, tmp_path: Path, store: str) -> None:
     file = tmp_path / "x.parquet"
-    [told] = state(driver, "export", "shop", store, "--to", file, "--partials")
+    [told] = state(driver, "export", "shop", store, "--out", file, "--partials")
     assert pl.read_parquet(file).to_dicts() == duckdb.read_parquet(str(file)).pl().to_dicts()
     assert told["rows"] == len(state(driver, "scan", "shop", store, "--partials")) > 0
 
@@ -299,7 +299,7 @@ def test_export_of_an_empty_store_has_its_columns(tmp_path: Path) -> None:
         driver.create("orders", COLUMNS, partitions=2, time="at", key=["user"])
         driver.run()
         file = tmp_path / "x.parquet"
-        state(driver, "export", "shop", "totals", "--to", file)
+        state(driver, "export", "shop", "totals", "--out", file)
         assert pl.read_parquet(file).columns == ["user", "n", "mean", "best", "own.state"]
         assert state(driver, "scan", "shop", "spent") == []
 
@@ -307,7 +307,7 @@ def test_export_of_an_empty_store_has_its_columns(tmp_path: Path) -> None:
 def test_nothing_half_written_is_left(driver: TestDriver, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     text = refused(
-        "state", "export", "shop", "spent", "--to", folder / "x.parquet", "--home", driver.home
+        "state", "export", "shop", "spent", "--out", folder / "x.parquet", "--home", driver.home
     )
     assert "make it first" in text
 
@@ -356,7 +356,7 @@ def test_typed_keys_and_entries_that_expire(tmp_path: Path) -> None:
             [row] = state(driver, "get", "typed", store, "-1", "2020-01-02T12:00")
             assert (row["n"], row["day"]) == (-1, "2020-01-02T12:00:00+00:00")
         file = tmp_path / "x.parquet"
-        state(driver, "export", "typed", "seen", "--to", file)
+        state(driver, "export", "typed", "seen", "--out", file)
         assert pl.read_parquet(file).schema == {
             "n": pl.Int32(), "day": pl.Datetime("us", "UTC"), "value": pl.Int64(),
         }  # fmt: skip

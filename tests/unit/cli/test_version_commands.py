@@ -118,7 +118,7 @@ def test_readers_of_an_alias_are_led_over_and_back(driver: TestDriver) -> None:
     go_on(driver, shop, "shop")
     assert "is behind 'shop': 1 rows of orders" in refused(*words)
     assert driver.bus.aliases() == {"spending": "totals"}
-    told(driver, "swap", "shop", "shop-2", "--now")
+    told(driver, "swap", "shop", "shop-2", "--force")
     assert driver.bus.aliases() == {"spending": "totals.v2"}
     go_on(driver, better, "shop-2")
     assert told(driver, "swap", "shop-2", "shop")["aliases"] == {"spending": "totals"}
@@ -135,7 +135,7 @@ def test_a_version_that_is_not_wanted_is_dropped_with_its_outputs(driver: TestDr
     assert "deleted; its outputs totals.v2 too" in done(*drop)
     assert sorted(driver.bus.names()) == ["orders", "totals"]
     words = ("jobs", "delete", "shop", "--yes", "--outputs", "--home", driver.home)
-    assert "was not run with --apart" in refused(*words)
+    assert "was not run with --output-suffix" in refused(*words)
 
 
 def test_a_job_keeps_the_outputs_that_it_began_with(driver: TestDriver) -> None:
@@ -145,16 +145,16 @@ def test_a_job_keeps_the_outputs_that_it_began_with(driver: TestDriver) -> None:
     go_on(driver, better, "shop-2")
     assert [row["user"] for row in driver.output("totals.v2")].count("dan") == 1
     assert len(driver.output("totals")) == 3
-    with pytest.raises(hr.InvalidInputError, match="began with --apart v2"):
+    with pytest.raises(hr.InvalidInputError, match="began with --output-suffix v2"):
         go_on(driver, better, "shop-2", "v3")
-    with pytest.raises(hr.InvalidInputError, match="began without --apart"):
+    with pytest.raises(hr.InvalidInputError, match="began without --output-suffix"):
         go_on(driver, shop, "shop", "v2")
 
 
 def test_what_cannot_be_told_apart_is_refused(driver: TestDriver) -> None:
     go_on(driver, shop, "again")
     words = ("jobs", "compare", "shop", "again", "--home", driver.home)
-    assert "both send to totals; run the second with --apart" in refused(*words)
+    assert "both send to totals; run the second with --output-suffix" in refused(*words)
 
     with pytest.raises(hr.InvalidInputError, match="cannot name a stream"):
         go_on(driver, shop, "odd", "a/b")

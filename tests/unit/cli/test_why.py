@@ -22,7 +22,7 @@ def check(row: Any) -> bool:
 
 @hr.job("asked")
 def asked(g: Any) -> None:
-    events = g.input("events", time="at", lateness="1s", idle="1m")
+    events = g.input("events", time="at", out_of_orderness="1s", idle="1m")
     kept = events.filter(hr.col("id") < 7, name="small").filter(
         check, on_error="dead_letter", name="checked"
     )

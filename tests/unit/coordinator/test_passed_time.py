@@ -32,9 +32,9 @@ def restarted(**settings: Any) -> Callable[[TestDriver], object]:
 @pytest.mark.parametrize(
     ("before", "change"),
     [
-        ({}, restarted(lateness="30ms")),
-        ({}, restarted(lateness=hr.confidence(0.9, first="30ms"))),
-        ({"lateness": hr.confidence(0.9, first="1ms")}, restarted(lateness="30ms")),
+        ({}, restarted(out_of_orderness="30ms")),
+        ({}, restarted(out_of_orderness=hr.confidence(0.9, first="30ms"))),
+        ({"out_of_orderness": hr.confidence(0.9, first="1ms")}, restarted(out_of_orderness="30ms")),
         ({"idle": "1m"}, restarted()),
         ({}, lambda driver: driver.bus.stream("in").configure(partitions=3)),
     ],

@@ -34,7 +34,7 @@ SCHEMA = pa.schema([("k", pa.int64()), ("at", pa.int64())])
 def plan_of(partitions: int = 3, others: int = 2) -> JobPlan:
     @hr.job("j")
     def job(g: hr.Graph) -> None:
-        first = g.input("a", time="at", lateness="5ms").partition_by("k", name="ka")
+        first = g.input("a", time="at", out_of_orderness="5ms").partition_by("k", name="ka")
         second = g.input("b", time="at").partition_by("k", name="kb")
         first.merge(second).aggregate(every="10ms", n=hr.agg.count()).send_to(g.output("out"))
 

@@ -33,7 +33,9 @@ def plan_of(**more: Any) -> JobPlan:
     @hr.job("j")
     def job(g: hr.Graph) -> None:
         first = g.input("a", **more).partition_by("k")
-        counts = first.window(hr.tumbling("10ms", grace="3ms"), name="w", n=hr.agg.count())
+        counts = first.window(
+            hr.tumbling("10ms", allowed_lateness="3ms"), name="w", n=hr.agg.count()
+        )
         counts.partition_by("n", name="by-n").window(hr.tumbling("10ms"), m=hr.agg.count())
 
     return plan(job.build(), {"a": StreamInfo(SCHEMA, 3, "at")}, key_groups=16, tasks=2)
@@ -74,7 +76,7 @@ def test_a_partition_is_idle_once_it_was_read_and_brought_nothing(
 def test_what_is_idle_holds_nothing_back(
     positions: list[tuple[int, int, int]], expected: int
 ) -> None:
-    made = plan_of(lateness="5ms", idle="100ms")
+    made = plan_of(out_of_orderness="5ms", idle="100ms")
     now, inputs = Now(1000, ENDS), {"a": read(*positions)}
     assert source_watermark(made.stages[0], state_of(), inputs, now) == expected
     shown = input_watermark(IDLE, inputs["a"], now)

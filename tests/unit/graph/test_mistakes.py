@@ -175,9 +175,9 @@ STEPS: dict[str, tuple[Callable[[hr.Stream], Any], str]] = {
     ),
     "negative grace": (
         lambda s: s.partition_by("customer").window(
-            hr.tumbling("1h", grace=datetime.timedelta(seconds=-1)), n=hr.agg.count()
+            hr.tumbling("1h", allowed_lateness=datetime.timedelta(seconds=-1)), n=hr.agg.count()
         ),
-        "grace is datetime.timedelta(days=-1, seconds=86399); expected at least 0s",
+        "allowed_lateness is datetime.timedelta(days=-1, seconds=86399); expected at least 0s",
     ),
     "period that is no duration": (
         lambda s: s.partition_by("customer").aggregate(every="soon", n=hr.agg.count()),
@@ -376,13 +376,13 @@ def test_an_output_that_gets_nothing_is_a_mistake() -> None:
 def test_inputs_are_checked() -> None:
     def build(g: hr.Graph) -> None:
         g.input("a b").send_to(g.output("x"))
-        g.input("b", lateness="-1s").send_to(g.output("x"))
+        g.input("b", out_of_orderness="-1s").send_to(g.output("x"))
         g.input("c", time="when", schema={"at": int}).send_to(g.output("x"))
         g.input("d", schema=7).send_to(g.output("x"))
 
     found = mistakes(build)
     assert "'a b' cannot name a stream" in found[0]
-    assert "lateness is '-1s'; expected a duration" in " ".join(found)
+    assert "out_of_orderness is '-1s'; expected a duration" in " ".join(found)
     assert "event time: no column 'when'; columns are ['at']" in " ".join(found)
     assert "7 describes no record; give a dict" in " ".join(found)
 
@@ -437,3 +437,27 @@ def test_expressions_are_no_functions_and_functions_no_expressions() -> None:
     found = mistakes(build)
     assert "filter takes a function; found 'price' (str)" in found[0]
     assert "uses= is for functions" in found[1]
+
+
+def test_former_names_of_arguments_work_with_a_warning_at_the_users_line() -> None:
+    def built(allowed_lateness: str, *out_of_orderness: str) -> list[Any]:
+        late: Any = dict.fromkeys(out_of_orderness, "1m")
+        longer: Any = {allowed_lateness: "5m"}
+
+        @hr.job("j")
+        def job(g: hr.Graph) -> None:
+            rows = g.input("orders", time="at", **late).partition_by("k")
+            rows.window(hr.tumbling("1h", **longer), n=hr.agg.count())
+
+        return list(job.build().operators)
+
+    new = built("allowed_lateness", "out_of_orderness")
+    with pytest.warns(DeprecationWarning, match="works for one more release") as warned:
+        assert built("grace", "lateness") == new
+    assert [str(one.message).partition(";")[0] for one in warned] == [
+        "input: lateness= is out_of_orderness= now",
+        "tumbling: grace= is allowed_lateness= now",
+    ]
+    assert {one.filename for one in warned} == {__file__}
+    with pytest.raises(hr.GraphError, match="lateness= is out_of_orderness= now; give it once"):
+        built("grace", "lateness", "out_of_orderness")

@@ -86,7 +86,7 @@ class Mine:
 
 def test_input_and_output_are_data() -> None:
     def function(g: hr.Graph) -> None:
-        source = g.input("orders", time="at", lateness="1m", schema={"at": int}, name="in")
+        source = g.input("orders", time="at", out_of_orderness="1m", schema={"at": int}, name="in")
         source.send_to(g.output("copy", partitions=3), name="out")
 
     graph = build(function)
@@ -154,7 +154,9 @@ def test_keyed_operators_hold_their_settings() -> None:
         store=StoreSpec("daily", "memory"),
     )
     hour = datetime.timedelta(hours=1)
-    assert kept(lambda s: s.window(hr.tumbling(hour, grace="90s"), n=n)) == WindowAggregate(
+    assert kept(
+        lambda s: s.window(hr.tumbling(hour, allowed_lateness="90s"), n=n)
+    ) == WindowAggregate(
         f"{name}.window",
         (name,),
         window=Tumbling(3_600_000, grace_ms=90_000),

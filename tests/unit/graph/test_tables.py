@@ -68,7 +68,7 @@ MISTAKES: dict[str, Build] = {
     'is joined with as_of="event"': lambda g: joined(
         g, table=names(g, time="at", history="1h"), how="left"
     ),
-    "within=, before=, after=, grace= and late= are for two streams": lambda g: joined(
+    "within=, before=, after=, allowed_lateness= and late= are for two streams": lambda g: joined(
         g, within="1h"
     ),
     "as_of= is for tables": lambda g: out(

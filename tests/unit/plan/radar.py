@@ -24,9 +24,9 @@ STREAMS = {"flights": StreamInfo(FLIGHTS, 4, "departed_at")}
 
 @hr.job("delay-radar")
 def radar(g: hr.Graph) -> None:
-    flown = g.input("flights", lateness="10m").filter(hr.col("dep_delay").is_not_null())
+    flown = g.input("flights", out_of_orderness="10m").filter(hr.col("dep_delay").is_not_null())
     hourly = flown.partition_by("origin", "dest").window(
-        hr.tumbling("1h", grace="5m"),
+        hr.tumbling("1h", allowed_lateness="5m"),
         name="hourly",
         flights=hr.agg.count(),
         mean=hr.agg.mean("dep_delay"),

@@ -50,7 +50,7 @@ def test_the_same_graph_fits() -> None:
 
 def test_stateless_changes_fit() -> None:
     def after(g: hr.Graph) -> None:
-        kept = g.input("orders", lateness="1h").filter(hr.col("price") > 0)
+        kept = g.input("orders", out_of_orderness="1h").filter(hr.col("price") > 0)
         source = kept.partition_by("customer", name="keyed")
         hourly = source.window(hr.tumbling("1h"), name="hourly", n=hr.agg.count())
         hourly.map("n").send_to(g.output("counts"))
@@ -111,7 +111,7 @@ def test_grace_says_which_results_are_out(make: Any) -> None:
 
     def build(grace: str) -> dict[str, str]:
         def function(g: hr.Graph) -> None:
-            keyed(g).window(make("10m", grace=grace), name="w", n=hr.agg.count())
+            keyed(g).window(make("10m", allowed_lateness=grace), name="w", n=hr.agg.count())
 
         return marks(function)
 

@@ -27,7 +27,7 @@ def joined(
 
     @hr.job("pairs")
     def pairs(g: hr.Graph) -> None:
-        views = g.input("views", lateness=lateness).partition_by("ad")
+        views = g.input("views", out_of_orderness=lateness).partition_by("ad")
         others = g.input(stream).partition_by(by)
         made = views.join(others, name="j", **arguments)
         made.window(hr.tumbling("1h"), n=hr.agg.count()).send_to(g.output("hours"))
@@ -51,7 +51,10 @@ def mistake(**arguments: Any) -> str:
         ({"within": "1m", "after": "1m"}, "within= is for both directions"),
         ({"within": "1m", "window": hr.tumbling("1h")}, "window= says which rows are near"),
         ({"window": hr.session("1h")}, "window= of a join takes hr.tumbling"),
-        ({"window": hr.tumbling("1h", grace="1m")}, "the window of a join has a size alone"),
+        (
+            {"window": hr.tumbling("1h", allowed_lateness="1m")},
+            "the window of a join has a size alone",
+        ),
         ({"window": hr.tumbling("soon")}, "expected a duration such as"),
         ({"within": "soon"}, "within is 'soon'; expected a duration"),
         ({"within": "1m", "how": "outer"}, "join\\(how='outer'\\); expected one of"),
@@ -113,10 +116,10 @@ def test_late_rows_have_the_columns_that_they_came_with() -> None:
     ("arguments", "lag"),
     [
         ({}, 0),
-        ({"grace": "10s"}, 10_000),
+        ({"allowed_lateness": "10s"}, 10_000),
         ({"how": "left"}, 60_000),
         ({"how": "right"}, 20_000),
-        ({"how": "full", "grace": "10s"}, 70_000),
+        ({"how": "full", "allowed_lateness": "10s"}, 70_000),
     ],
 )
 def test_windows_behind_a_join_wait_for_rows_without_a_partner(
@@ -129,7 +132,7 @@ def test_windows_behind_a_join_wait_for_rows_without_a_partner(
 
 
 def test_a_join_in_windows_keeps_rows_for_as_long_as_these() -> None:
-    made = joined(window=hr.tumbling("1h"), how="full", suffix="_r", grace="1m")
+    made = joined(window=hr.tumbling("1h"), how="full", suffix="_r", allowed_lateness="1m")
     text = explain(made, width=200)
     assert "full join of views.by_ad with clicks.by_of on ad = of, in one window of 1h" in text
     assert "keeps left rows (ad) until the watermark is 1h59s999ms past them" in text
@@ -165,7 +168,7 @@ def test_the_diagram_shows_both_inputs() -> None:
     [
         ({"within": "2m"}, "after was 1m, is now 2m"),
         ({"within": "1m", "how": "left"}, "how was inner, is now left"),
-        ({"within": "1m", "grace": "1s"}, "grace was 0s, is now 1s"),
+        ({"within": "1m", "allowed_lateness": "1s"}, "grace was 0s, is now 1s"),
         ({"window": hr.tumbling("1m")}, "window was none, is now 1m"),
     ],
 )

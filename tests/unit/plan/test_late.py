@@ -51,9 +51,9 @@ def test_late_records_have_the_columns_that_they_came_with() -> None:
 
 
 def test_retractions_have_a_column_of_their_own() -> None:
-    made = windowed(hr.tumbling("1m", grace="1h", late="update", updates="retract"))
+    made = windowed(hr.tumbling("1m", allowed_lateness="1h", late="update", updates="retract"))
     assert columns(made, "out") == ["id", "window_start", "window_end", "n", "is_retraction"]
-    plain = windowed(hr.tumbling("1m", grace="1h", late="update"))
+    plain = windowed(hr.tumbling("1m", allowed_lateness="1h", late="update"))
     assert "is_retraction" not in columns(plain, "out")
 
 
@@ -61,7 +61,7 @@ def test_retractions_have_a_column_of_their_own() -> None:
     ("window", "lines"),
     [
         (
-            hr.tumbling("1m", grace="1h", late="update"),
+            hr.tumbling("1m", allowed_lateness="1h", late="update"),
             [
                 "window of 1m, grace 1h",
                 "results of late records are replaced until 1h after the end",
@@ -69,7 +69,7 @@ def test_retractions_have_a_column_of_their_own() -> None:
             ],
         ),
         (
-            hr.tumbling("1m", grace="1h", late="update", updates="retract"),
+            hr.tumbling("1m", allowed_lateness="1h", late="update", updates="retract"),
             ["results of late records are taken back and sent again until 1h after the end"],
         ),
         (

@@ -207,9 +207,15 @@ def test_process_stages_are_timed_when_their_input_is(stream: str, timed: bool) 
 def test_lag_is_the_greatest_sum_of_graces_along_any_path() -> None:
     def function(g: hr.Graph) -> None:
         source = orders(g).partition_by("customer")
-        first = source.window(hr.tumbling("1m", grace="10s"), name="first", n=hr.agg.count())
-        second = first.window(hr.tumbling("1m", grace="20s"), name="second", n=hr.agg.count())
-        side = source.window(hr.tumbling("1m", grace="5s"), name="side", n=hr.agg.count())
+        first = source.window(
+            hr.tumbling("1m", allowed_lateness="10s"), name="first", n=hr.agg.count()
+        )
+        second = first.window(
+            hr.tumbling("1m", allowed_lateness="20s"), name="second", n=hr.agg.count()
+        )
+        side = source.window(
+            hr.tumbling("1m", allowed_lateness="5s"), name="side", n=hr.agg.count()
+        )
         both = second.merge(side, name="both")
         both.partition_by("n").aggregate(every="1h", m=hr.agg.count(), name="last")
 

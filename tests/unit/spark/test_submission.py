@@ -201,7 +201,7 @@ def test_an_environment_has_packages_also_those_in_place_and_no_jars(
     assert {"lib/__init__.py", "one.py", "pyspark/__init__.py", "radar.py"} <= found
     assert not {"pyspark/jars/a.jar", "pip/__init__.py", "project.pth"} & found
     assert "one.py" not in names(pack_environment(tmp_path, without=["one.py"]))
-    with pytest.raises(InvalidInputError, match="--without two: no such package"):
+    with pytest.raises(InvalidInputError, match="--exclude two: no such package"):
         pack_environment(tmp_path, without=["two"])
 
 

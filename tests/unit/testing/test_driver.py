@@ -34,7 +34,7 @@ class Budget:
 
 @hr.job("budget")
 def budget(g: hr.Graph) -> None:
-    payments = g.input("payments", time="at", lateness="1s").partition_by("user")
+    payments = g.input("payments", time="at", out_of_orderness="1s").partition_by("user")
     payments.process(
         Budget, stores={"spent": int}, returns={"user": str, "total": int}, name="budget"
     ).send_to(g.output("totals"))

@@ -75,7 +75,7 @@ def by_dict(event: dict[str, Any]) -> int:
     ids=["expression", "moments", "function", "uses", "datetime", "class", "dict"],
 )
 def test_event_times_are_made_of_records(time: Any) -> None:
-    with TestDriver(counting(time, lateness="2s"), tasks=1) as driver:
+    with TestDriver(counting(time, out_of_orderness="2s"), tasks=1) as driver:
         driver.create("events", COLUMNS)
         driver.feed("events", rows(1, 5, 11, 9, 12))
         driver.run()
@@ -120,7 +120,9 @@ def test_an_event_time_that_cannot_be_names_its_record(
 
 
 def test_records_that_a_function_refuses_are_set_aside() -> None:
-    with TestDriver(counting(failing, lateness="9s", on_error="dead_letter"), tasks=1) as driver:
+    with TestDriver(
+        counting(failing, out_of_orderness="9s", on_error="dead_letter"), tasks=1
+    ) as driver:
         driver.create("events", COLUMNS)
         driver.feed("events", rows(1, 0, 2, 0))
         driver.finish()
@@ -131,7 +133,7 @@ def test_records_that_a_function_refuses_are_set_aside() -> None:
 
 
 def test_records_that_the_class_of_a_function_refuses_are_set_aside() -> None:
-    with TestDriver(counting(by_class, lateness="9s", on_error="drop"), tasks=1) as driver:
+    with TestDriver(counting(by_class, out_of_orderness="9s", on_error="drop"), tasks=1) as driver:
         driver.create("events", COLUMNS)
         driver.feed("events", rows(1, None, 12, None, 5))
         driver.finish()
@@ -196,12 +198,12 @@ def test_explain_tells_where_event_times_come_from() -> None:
         return [line.strip() for line in explain(made).splitlines()]
 
     assert "event time by by_milliseconds, up to 5s late" in told(
-        time=by_milliseconds, lateness="5s"
+        time=by_milliseconds, out_of_orderness="5s"
     )
     assert "processing time: the wall clock of the epoch that reads a record" in told(
         time=hr.processing_time()
     )
-    followed = told(time="second", lateness=hr.confidence(0.99, first="30s"), idle="1m")
+    followed = told(time="second", out_of_orderness=hr.confidence(0.99, first="30s"), idle="1m")
     line = "event time second, late by the delays of 0.99 of the records, at first 30s"
     assert line in followed
     assert "idle after 1m: holds no watermark back then" in followed

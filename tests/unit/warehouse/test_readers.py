@@ -257,7 +257,7 @@ def test_tables_that_cannot_be_read_keep_none_of_the_others_from_readers(tmp_pat
 def test_a_delta_table_marks_complete_days_and_drops_old_ones(tmp_path: Path) -> None:
     @hr.job("history")
     def history(g: hr.Graph) -> None:
-        table = g.output_table("events", format="delta", retention="2d", grace="1h")
+        table = g.output_table("events", format="delta", retention="2d", allowed_lateness="1h")
         g.input("in", time="at").send_to(table)
 
     with TestDriver(history, home=tmp_path) as driver:

@@ -649,7 +649,9 @@ def test_mistakes_of_an_output_table_are_told_with_the_graph() -> None:
     @hr.job("wrong")
     def wrong(g: hr.Graph) -> None:
         rows = g.input("in", schema={"id": int, "ds": str, "at": dt.datetime})
-        rows.send_to(g.output_table("no/name", "hour", late="later", grace="-1s", retention="1h"))
+        rows.send_to(
+            g.output_table("no/name", "hour", late="later", allowed_lateness="-1s", retention="1h")
+        )
         rows.send_to(g.output_table("two", time="id2"), name="b")
 
     with pytest.raises(GraphError) as found:
@@ -658,5 +660,5 @@ def test_mistakes_of_an_output_table_are_told_with_the_graph() -> None:
     assert "'no/name' cannot name a table" in text
     assert "partition_by is 'hour'; expected 'day'" in text
     assert "late is 'later'; expected one of add, drop, dead_letter, fail" in text
-    assert "grace" in text
+    assert "allowed_lateness" in text
     assert "retention" in text

@@ -403,7 +403,7 @@ def configure(  # noqa: PLR0913, PLR0917 - one for each option
     ] = None,
     compact_after: CompactAfter = None,
     keep_deletes: KeepDeletes = None,
-    hold: Hold = None,
+    hold_for: Hold = None,
     add_column: AddColumn = None,
     widen_column: WidenColumn = None,
     as_json: Json = False,
@@ -426,7 +426,7 @@ def configure(  # noqa: PLR0913, PLR0917 - one for each option
         "retain_ms": ("--retain", retain),
         "compact_after_ms": ("--compact-after", compact_after),
         "keep_deletes_ms": ("--keep-deletes", keep_deletes),
-        "hold_ms": ("--hold", hold),
+        "hold_ms": ("--hold-for", hold_for),
     }
     changes: dict[str, Any] = {
         setting: _age_ms(given, option)

@@ -164,7 +164,7 @@ WORTH_TELLING = 0.01
 def hot_keys(
     job: JobName,
     most: Annotated[
-        int, typer.Option("--most", min=1, max=16, help="Keys to show of each partition_by.")
+        int, typer.Option("--limit", min=1, max=16, help="Keys to show of each partition_by.")
     ] = 10,
     as_json: Json = False,
     home: Home = None,
@@ -179,7 +179,7 @@ def hot_keys(
 
     For example:
 
-        headrace jobs hot-keys shop --most 3
+        headrace jobs hot-keys shop --limit 3
     """
     from headrace.cli.jobs.access import newest_epochs
     from headrace.clock import SystemClock

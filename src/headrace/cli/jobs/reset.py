@@ -198,7 +198,7 @@ def delete(
     outputs: Annotated[
         bool,
         typer.Option(
-            "--outputs", help="Also delete the outputs of a job that was run with --apart."
+            "--outputs", help="Also delete the outputs of a job that was run with --output-suffix."
         ),
     ] = False,
     as_json: Json = False,

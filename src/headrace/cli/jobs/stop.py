@@ -30,7 +30,7 @@ MOST_S = 3_600.0
 To = Annotated[
     Path | None,
     typer.Option(
-        "--to",
+        "--dir",
         metavar="DIR",
         file_okay=False,
         help="Folder to write to. Default: the job's own savepoints.",
@@ -62,7 +62,7 @@ def savepoint(
     """Create a savepoint: one committed epoch in a folder, from which other jobs can start.
 
     The job can be running or stopped. The savepoint goes to `jobs/_savepoints/JOB` in the home, or
-    to `--to`. A driver on this host creates it between two epochs and continues. With `--to`, or
+    to `--dir`. A driver on this host creates it between two epochs and continues. With `--dir`, or
     with settings of its own, the command creates it itself while the driver waits.
 
     Guide: savepoints.
@@ -134,7 +134,7 @@ def savepoints(
     folder: Annotated[
         Path | None,
         typer.Option(
-            "--in",
+            "--dir",
             metavar="DIR",
             file_okay=False,
             help="Folder of savepoints. Default: the job's own.",
@@ -206,7 +206,7 @@ def saved_line(saved: Mapping[str, Any]) -> str:
     files = count_text(saved["files"], "file")
     return (
         f"job {saved['job']}: savepoint {saved['name']} of epoch {saved['epoch']:,}, {files}, "
-        f"{size_text(saved['bytes'])}; begin from it with: headrace run MODULE:JOB --as NAME "
+        f"{size_text(saved['bytes'])}; begin from it with: headrace run MODULE:JOB --name NAME "
         f"--from-savepoint {saved['path']}"
     )
 

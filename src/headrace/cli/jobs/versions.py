@@ -134,14 +134,14 @@ def swap(
     job: JobName,
     other: Other,
     now: Annotated[
-        bool, typer.Option("--now", help="Swap even if the other version has not caught up.")
+        bool, typer.Option("--force", help="Swap even if the other version has not caught up.")
     ] = False,
     as_json: Json = False,
     home: Home = None,
 ) -> None:
     """Point all aliases of a job's outputs to the outputs of another version, in one step.
 
-    Refused while `OTHER` has not read everything that `JOB` has, except with `--now`; if no alias
+    Refused while `OTHER` has not read everything that `JOB` has, except with `--force`; if no alias
     names an output; and if rows are kept for a sink.
 
     Guide: reprocessing.
@@ -171,7 +171,7 @@ def merge(  # noqa: PLR0913, PLR0917 - one for each option
     by: Annotated[
         str | None,
         typer.Option(
-            "--by",
+            "--merge-job",
             metavar="MODULE:JOB",
             help="Job with the merge function and the sinks.",
             show_default=False,
@@ -191,14 +191,14 @@ def merge(  # noqa: PLR0913, PLR0917 - one for each option
     """Merge the results of a run that has ended into the live job's streams and sinks.
 
     `OTHER` is a bounded run that has ended. The live job begins no epoch during the merge. For
-    each key, the live row wins, or the merge function of `--by` chooses. The sinks of the job in
-    `--by` take the rows that were kept for them. `--config` and `--set` define where sinks are.
+    each key, the live row wins, or the merge function of `--merge-job` chooses. The sinks of that
+    job take the rows that were kept for them. `--config` and `--set` define where sinks are.
 
     Guide: reprocessing.
 
     For example:
 
-        headrace jobs merge shop shop-backfill --by shop.py
+        headrace jobs merge shop shop-backfill --merge-job shop.py
     """
     from headrace.cli.job_loader import load_job
     from headrace.clock import SystemClock
@@ -389,7 +389,7 @@ def _merge_inputs(
         told = ", ".join(first.sinks[name] for name in kept)
         raise InvalidInputError(
             f"rows of {other!r} are kept for {told}; give the job whose sinks take them: "
-            "--by MODULE:JOB"
+            "--merge-job MODULE:JOB"
         )
     graph = with_dataframes(dataclasses.replace(code, name=job).build(), bus, settings)
     plan = make_plan(graph, bus, settings, absent_ok=True)

@@ -215,7 +215,7 @@ Rate = Annotated[
 Named = Annotated[
     str | None,
     typer.Option(
-        "--as", metavar="NAME", help="Name of the run. Default: JOB-backfill.", show_default=False
+        "--name", metavar="NAME", help="Name of the run. Default: JOB-backfill.", show_default=False
     ),
 ]
 Merging = Annotated[
@@ -306,20 +306,19 @@ def backfill(  # noqa: PLR0913, PLR0917 - one for each option
     if blocking and (end or merge or as_name):
         raise InvalidInputError(
             "--blocking continues in place of the live job, to where its inputs end; it takes no "
-            "--to, --as and --merge"
+            "--to, --name and --merge"
         )
     job = load_job(target)
     way = JobRunner.of(standalone=standalone, join=False, master=master, loop=None)
     own = list(overrides or [])
-    settings = settings_of(home, config, own, {"spark.master": master})
+    flags: dict[str, tuple[str, object]] = {"--master": ("spark.master", master)}
+    settings = settings_of(home, config, own, flags)
     spark = executor_sets(settings, way, executors, cores)
     sets = [*rate_sets(rate), *spark]
 
     def go(more: Sequence[str], scaling: Scaling | None, **beside: str) -> None:
-        flags: dict[str, object] = {"spark.master": master}
-        if beside:
-            flags |= {"job.bounded": "true", "job.replace_outputs": "true"}
-        found = settings_of(home, config, [*own, *more], flags)
+        ends = ("job.bounded=true", "job.replace_outputs=true") if beside else ()
+        found = settings_of(home, config, [*own, *more, *ends], flags)
         run_target(target, found, way, as_json=as_json, verbose=verbose, scaling=scaling, **beside)
 
     if blocking:
@@ -416,7 +415,7 @@ def _merge_command(
 
     from headrace.config.inputs import without_secret
 
-    words = ["headrace", "jobs", "merge", job, name, "--by", target]
+    words = ["headrace", "jobs", "merge", job, name, "--merge-job", target]
     for option, value in (("--key", key), ("--config", config), ("--home", home)):
         words += [] if value is None else [option, str(value)]
     for one in overrides:
@@ -482,7 +481,7 @@ def range_sets(settings: Settings, job: Job, bus: Bus, begin: str, end: str | No
     if not sets and not settings.inputs and begin != EARLIEST:
         raise InvalidInputError(
             f"no input of job {job.name!r} has event times to choose by; read them whole with "
-            "--from earliest, or give a range of offsets: headrace run MODULE:JOB --as NAME "
-            "--apart SUFFIX --bounded --set inputs.STREAM.from_offset=N"
+            "--from earliest, or give a range of offsets: headrace run MODULE:JOB --name NAME "
+            "--output-suffix SUFFIX --bounded --set inputs.STREAM.from_offset=N"
         )
     return sets

@@ -46,14 +46,14 @@ FromSavepoint = Annotated[
 AsName = Annotated[
     str | None,
     typer.Option(
-        "--as", metavar="NAME", help="Run it as another job, with this name.", show_default=False
+        "--name", metavar="NAME", help="Run it as another job, with this name.", show_default=False
     ),
 ]
 
 Apart = Annotated[
     str | None,
     typer.Option(
-        "--apart",
+        "--output-suffix",
         metavar="SUFFIX",
         help="Send to its own streams, OUTPUT.SUFFIX, also in later runs.",
         show_default=False,
@@ -85,10 +85,10 @@ def with_own_outputs(job: Job, suffix: str | None, settings: Settings, clock: Cl
     check_name(suffix)
     has_begun = any((newest_storage(settings, job.name) / "manifests").glob("[0-9]*.json"))
     if held != suffix and (held is not None or has_begun):
-        before = "without --apart" if held is None else f"with --apart {held}"
+        before = "without --output-suffix" if held is None else f"with --output-suffix {held}"
         raise InvalidInputError(
             f"job {job.name!r} began {before}, and rows of one job belong together; run it so, or "
-            "as another one with --as NAME"
+            "as another one with --name NAME"
         )
     apart = dataclasses.replace(job, apart=suffix)
     apart.build()  # refused before it is noted
@@ -229,9 +229,12 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     way = JobRunner.of(
         standalone=standalone, join=join, master=master, loop=loop, takeover=takeover
     )
-    flags: dict[str, object] = {"spark.master": master, "spark.loop": loop}
-    flags |= {"job.bounded": "true"} if bounded else {}
-    flags |= {"job.replace_outputs": "true"} if replace else {}
+    flags: dict[str, tuple[str, object]] = {
+        "--master": ("spark.master", master),
+        "--loop": ("spark.loop", loop),
+        "--bounded": ("job.bounded", True if bounded else None),
+        "--replace": ("job.replace_outputs", True if replace else None),
+    }
     settings = settings_of(home, config, overrides, flags)
     run_target(
         target,

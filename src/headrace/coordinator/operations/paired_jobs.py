@@ -72,7 +72,7 @@ def paired_outputs(first: JobOutputs, second: JobOutputs) -> dict[str, tuple[str
         same = f"both send to {', '.join(sorted(first.sent.values()))}" if both else "none is alike"
         raise InvalidInputError(
             f"jobs {first.job!r} and {second.job!r} have no outputs to compare: {same}; run the "
-            "second with --apart, which gives it outputs of its own"
+            "second with --output-suffix, which gives it outputs of its own"
         )
     return found
 
@@ -132,8 +132,8 @@ def own_streams(context: JobContext) -> list[str]:
     job, bus = context.job, context.bus
     if output_suffix(context.settings, job) is None:
         raise InvalidInputError(
-            f"job {job!r} was not run with --apart, so its outputs may be those of others, too; "
-            "delete it without --outputs"
+            f"job {job!r} was not run with --output-suffix, so its outputs may be those of "
+            "others, too; delete it without --outputs"
         )
     outputs = job_outputs(context.settings, job, context.clock)
     streams = sorted(set(outputs.sent.values()) & set(bus.names()))
@@ -160,7 +160,7 @@ def check_unused(settings: Settings, job: str, streams: Iterable[str], bus: Bus)
         if stream.begins() != stream.ends():
             raise InvalidInputError(
                 f"job {job!r} is new, and its output {name!r} holds rows of another one, which "
-                "would pass for its own: of a version that runs, so give another name with --as; "
+                "would pass for its own: of a version that runs, so give another name with --name; "
                 "or of one that was deleted, so drop them: headrace bus trim "
                 f"{name} --before latest",
                 stream=name,
@@ -200,13 +200,13 @@ def swap_outputs(bus: Bus, first: JobOutputs, second: JobOutputs, *, now: bool) 
         told = ", ".join(f"{rows:,} rows of {stream}" for stream, rows in late.items())
         raise InvalidInputError(
             f"job {second.job!r} is behind {first.job!r}: {told}; let it catch up, or swap "
-            "nevertheless with --now"
+            "nevertheless with --force"
         )
     for operator, stream in kept_for_sinks(first, second).items():
         raise InvalidInputError(
             f"job {second.job!r} keeps in {stream!r} what it has for {first.sinks[operator]}, so "
             f"readers of that would stay with {first.job!r}: stop it, and let the new code begin "
-            f"from a savepoint of {second.job!r}, without --apart",
+            f"from a savepoint of {second.job!r}, without --output-suffix",
             stream=stream,
         )
     targets: dict[str, str] = {}
@@ -323,7 +323,7 @@ def check_same_merge(
 
 
 def _rule(key: tuple[str, ...], by_function: bool) -> str:
-    by = "a merge function (--by)" if by_function else "no merge function"
+    by = "a merge function (--merge-job)" if by_function else "no merge function"
     columns = f"--key {','.join(key)}" if key else "no --key"
     return f"{by} and {columns}"
 

@@ -204,7 +204,7 @@ class SavepointRestore:
             raise InvalidInputError(
                 f"job {job!r} exists, and savepoint {saved.name!r} would take the place of its "
                 "state: leave --from-savepoint out to continue with it, give another name with "
-                f"--as, or start over with: headrace jobs reset {job}",
+                f"--name, or start over with: headrace jobs reset {job}",
                 job=job,
             )
 
