@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from polars import col, lit
 
     from headrace import sinks, warehouse
+    from headrace.bus.stream_rows import read
     from headrace.errors import GraphError, HeadraceError, InvalidInputError
     from headrace.graph import agg
     from headrace.graph.builder import (
@@ -80,6 +81,7 @@ __all__ = [
     "lit",
     "on_count_or_time",
     "processing_time",
+    "read",
     "run",
     "session",
     "sinks",
@@ -122,6 +124,7 @@ _HOMES = {
     "lit": "polars",
     "on_count_or_time": "headrace.graph.windows",
     "processing_time": "headrace.graph.builder",
+    "read": "headrace.bus.stream_rows",
     "run": "headrace.standalone.running",
     "session": "headrace.graph.windows",
     "sinks": "headrace.sinks",

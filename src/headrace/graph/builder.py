@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from html import escape
 from typing import Any
 
 import polars as pl
@@ -546,6 +547,17 @@ class Job:
     merge: Callable[[dict[str, Any] | None, dict[str, Any]], dict[str, Any] | None] | None = field(
         default=None, compare=False
     )
+
+    def __repr__(self) -> str:
+        """Return the name, and where the function is defined."""
+        return f"<job {self.name!r} of {self.site}>"
+
+    def _repr_html_(self) -> str:
+        """Return the drawn graph, or its mistakes, for notebooks."""
+        try:
+            return self.build()._repr_html_()
+        except GraphError as error:
+            return f"<pre>{escape(str(error))}</pre>"
 
     @property
     def site(self) -> Site:

@@ -20,6 +20,7 @@ import pyarrow as pa
 from headrace.durations import Duration, duration_ms
 from headrace.errors import InvalidInputError
 from headrace.graph.aggregates import Aggregate, NamedAggregate
+from headrace.graph.drawing import Drawable, before
 from headrace.graph.introspection import call_mistake, name_of, runs_later, user_names
 from headrace.graph.operators import (
     FAIL,
@@ -152,6 +153,10 @@ class GraphDiagnostics:
         for text in wrong:
             self.report(f"operator {operator.name!r}", operator.site, text)
         self._operators.setdefault(operator.name, operator)
+
+    def before(self, name: str) -> list[Drawable]:
+        """Return an operator and all that it reads from, each after the ones it reads."""
+        return before(self._operators, name)
 
     def amend(self, name: str, **changes: Any) -> None:
         """Say more of an operator that was added."""

@@ -158,6 +158,14 @@ class Table(Generic[S]):
         self._rows, self._kept = rows, rows if is_kept else None
         self.history = history
 
+    def __repr__(self) -> str:
+        """Return what stores it, and its key."""
+        return f"<table of {self._rows!r}>"
+
+    def _repr_html_(self) -> str:
+        """Return what it is made by, drawn, for notebooks."""
+        return self._rows._repr_html_()
+
     @property
     def keys(self) -> Keys:
         """The columns of its key."""

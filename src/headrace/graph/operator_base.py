@@ -18,6 +18,7 @@ import polars as pl
 import pyarrow as pa
 
 from headrace.durations import duration_text
+from headrace.graph.drawing import drawn
 from headrace.graph.expressions import Resolved
 from headrace.graph.semantics import Semantics
 from headrace.graph.shared_stores import BroadcastSpec, Remote
@@ -346,6 +347,15 @@ class JobGraph:
     operators: tuple[Operator, ...] = ()
     state_semantics: Semantics | None = None
     output_semantics: Semantics | None = None
+
+    def __repr__(self) -> str:
+        """Return the names of the operators."""
+        names = ", ".join(operator.name for operator in self.operators)
+        return f"<graph of job {self.name!r}: {names}>"
+
+    def _repr_html_(self) -> str:
+        """Return it drawn, for notebooks."""
+        return drawn(self.operators, f"job {self.name}")
 
     def operator(self, name: str) -> Operator:
         """Return the operator of that name."""

@@ -28,6 +28,7 @@ from headrace.graph.diagnostics import (
     shown,
     with_on_error,
 )
+from headrace.graph.drawing import drawn
 from headrace.graph.introspection import (
     message_class,
     name_of,
@@ -102,6 +103,15 @@ class StreamBase:
         self.keys = keys
         self._anchor = anchor
         self._sides: dict[str, Self] = {}
+
+    def __repr__(self) -> str:
+        """Return the name of its operator, and its key."""
+        keys = f" by ({', '.join(self.keys)})" if self.keys else ""
+        return f"<stream {self.name!r}{keys} of job {self._ledger.job!r}>"
+
+    def _repr_html_(self) -> str:
+        """Return what it is made by, drawn, for notebooks."""
+        return drawn(self._ledger.before(self.name), repr(self)[1:-1])
 
     if not TYPE_CHECKING:  # type checkers are to find what is not there
 

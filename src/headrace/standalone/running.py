@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
@@ -13,7 +14,7 @@ from typing import Literal
 from headrace.bus.address import open_bus
 from headrace.bus.bus import Bus
 from headrace.bus.options import BusOptions
-from headrace.config import Settings, load_settings
+from headrace.config import Settings, load_settings, project_file
 from headrace.config.sections import Durability
 from headrace.coordinator.commit_log import FileCommitLog, load_state
 from headrace.coordinator.driver_loop import JobControl, stop_on_signals
@@ -147,6 +148,15 @@ class Running:
         if self._on_role is not None:
             self._on_role(drives)
 
+    def __repr__(self) -> str:
+        """Return the name of the job, and what it does."""
+        state = self.state
+        epoch = "" if state is None else f", epoch {state.epoch:,}"
+        return f"<job {self.job!r}: {self.status}{epoch}>"
+
+    def _repr_html_(self) -> str:
+        return f"<code>{html.escape(repr(self))}</code>"
+
     @property
     def status(self) -> Status:
         """What the job does in this process; ``following``: it runs slots for another process."""
@@ -247,8 +257,8 @@ def start(
 
     Args:
         job: made by ``headrace.job``.
-        settings: by key, such as ``{"job.bounded": True}``, which override the environment; or a
-            ``Settings`` object.
+        settings: by key, such as ``{"job.bounded": True}``, which override the environment and
+            the nearest ``headrace.toml``; or a ``Settings`` object.
         home: folder of bus, jobs and state; as the setting.
         join: share the job with other processes: one drives, all run its tasks.
         on_epoch: called after each epoch that this process drives, from a thread of the run.
@@ -319,7 +329,8 @@ def _read(settings: Settings | Mapping[str, object] | None, home: Path | str | N
             f"expected settings by key, as {{'job.slots': 2}}; found {settings!r:.80}"
         )
     given = {**(settings or {}), **own}
-    return load_settings(None, [f"{key}={_text(value)}" for key, value in given.items()])
+    overrides = [f"{key}={_text(value)}" for key, value in given.items()]
+    return load_settings(None, overrides, project=project_file())
 
 
 def _text(value: object) -> object:
