@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -44,6 +45,7 @@ from headrace.graph.operators import (
     Filter,
     FilterMessages,
     FlatMapMessages,
+    InspectMessages,
     MapBatches,
     MapMessages,
     Merge,
@@ -82,7 +84,10 @@ _ELSEWHERE = {
     **dict.fromkeys(("distinct", "unique", "drop_duplicates"), "use deduplicate(...)"),
     **dict.fromkeys(("union_all", "concat", "unionByName"), "use merge(...) or union(...)"),
     **dict.fromkeys(("tumbling_window", "hopping_window"), "use window(hr.tumbling('1m'), ...)"),
-    **dict.fromkeys(("foreach", "for_each"), "use process(...), or send_to(hr.sinks...)"),
+    **dict.fromkeys(
+        ("foreach", "for_each", "peek", "tap"),
+        "use inspect(f), process(...), or send_to(hr.sinks...)",
+    ),
 }
 """What names of Spark, Flink, Kafka Streams, Quix and Polars are called here."""
 
@@ -356,6 +361,65 @@ class RowTransforms(StreamBase):
             return FilterMessages(chosen, (self.name,), site, condition, uses=columns)
 
         return self._add("filter", name, make, self.keys, on_error)
+
+    def inspect(
+        self,
+        function: Callable[[Any], Any],
+        uses: Sequence[str] | None = None,
+        name: str | None = None,
+        on_error: str = FAIL,
+    ) -> Self:
+        """Call a function with each message, and pass all messages on unchanged.
+
+        It runs where the data is, in a worker. An epoch that runs again calls it again, so it is
+        for logs and metrics, not for results.
+
+        Args:
+            function: of a message; what it returns is ignored.
+            uses: the columns that it reads. Default: all.
+            name: of the operator.
+            on_error: ``fail``, ``drop`` or ``dead_letter``, for a message on which it raises.
+        """
+        site = user_site()
+
+        def make(chosen: str, wrong: list[str]) -> Operator:
+            columns = checked_function(wrong, "inspect", function, uses)
+            return InspectMessages(chosen, (self.name,), site, function, uses=columns)
+
+        return self._add("inspect", name, make, self.keys, on_error)
+
+    def print(
+        self,
+        label: str | None = None,
+        uses: Sequence[str] | None = None,
+        name: str | None = None,
+    ) -> Self:
+        """Print each message as a line, ``LABEL> MESSAGE``, and pass all messages on unchanged.
+
+        Lines go to stderr of the process that has the message: the terminal with ``headrace dev``
+        and without Spark; on Spark the log of the worker, locally ``jobs/JOB/logs/spark.log``. An
+        epoch that runs again prints again.
+
+        Args:
+            label: stands before each message. Default: the name of this stream.
+            uses: the columns to print. Default: all.
+            name: of the operator.
+        """
+        site = user_site()
+        given: object = label
+        shown_as = self.name if label is None else label
+
+        def show(message: Any) -> None:
+            sys.stderr.write(f"{shown_as}> {message!r}\n")
+
+        def make(chosen: str, wrong: list[str]) -> Operator:
+            if not isinstance(given, str | None):
+                wrong.append(f"print({label!r:.60}); expected a text to stand before messages")
+            columns = checked_function(wrong, "print", show, uses)
+            parts = (chosen, (self.name,), site, show)
+            return InspectMessages(*parts, uses=columns, label=str(shown_as))
+
+        return self._add("print", name, make, self.keys)
 
     def sample(
         self,

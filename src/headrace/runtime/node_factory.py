@@ -44,6 +44,7 @@ NODES: dict[type[Operator], Runtime] = {
     operators.MapMessages: Runtime("stateless:MessageNode.of"),
     operators.FlatMapMessages: Runtime("stateless:MessageNode.of"),
     operators.FilterMessages: Runtime("stateless:MessageNode.of"),
+    operators.InspectMessages: Runtime("stateless:MessageNode.of"),
     operators.MapBatches: Runtime("stateless:MapBatchesNode.of"),
     operators.Split: Runtime("stateless:SplitNode.of"),
     operators.Port: Runtime("stateless:ForwardNode.of"),

@@ -23,6 +23,7 @@ from headrace.graph.operators import (
     Filter,
     FilterMessages,
     FlatMapMessages,
+    InspectMessages,
     JoinTable,
     MapBatches,
     MapMessages,
@@ -307,7 +308,9 @@ class MessageNode(Node):
     def push(self, chunk: Chunk) -> None:
         """Call the function for each row."""
         chunk, results = self._calls.results(chunk, self.guard)
-        if self._kind is FilterMessages:
+        if self._kind is InspectMessages:
+            self.emit(chunk)
+        elif self._kind is FilterMessages:
             kept = chunk.filter(np.fromiter(results, np.bool_, len(results)))
             self.counts["filtered"] += chunk.rows - kept.rows
             self.emit(kept)

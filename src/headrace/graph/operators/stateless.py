@@ -316,6 +316,19 @@ class FilterMessages(MessageFunction):
 
 
 @dataclass(frozen=True)
+class InspectMessages(FilterMessages):
+    """``inspect`` and ``print``: a function that only looks at messages; all are passed on."""
+
+    label: str | None = None
+
+    verb: ClassVar[str] = "inspect"
+
+    def describe(self) -> list[str]:
+        """Return the function, or what stands before printed messages."""
+        return super().describe() if self.label is None else [f"print as {self.label}>"]
+
+
+@dataclass(frozen=True)
 class MapBatches(Operator):
     """``map_batches`` with a function from one Polars frame to another of as many rows."""
 
