@@ -147,15 +147,20 @@ def source_watermarks(
 
     One whose partitions are all idle follows the least of those that are not, of the stages whose
     rows meet its own: it holds none of them back, and what it brings later is late where theirs is.
+    With all of these idle, too, it closes what it has begun, where inputs say ``idle_closes``. The
+    manifest has that watermark, so a replay has it too, and it never goes back.
     """
     sources = [stage for stage in plan.stages if not stage.keyed]
     found = {stage.name: source_watermark(stage, state, inputs, now) for stage in sources}
+    stages = {stage.name: stage for stage in sources}
     idle = {stage.name for stage in sources if _is_idle_stage(stage, state, inputs, now)}
     meeting = _meeting(plan) if idle else []
     for name in idle:
         others = {other for group in meeting if name in group for other in group} - idle
         if others:
             found[name] = max(found[name], min(found[other] for other in others))
+        else:
+            found[name] = max(found[name], _closing_watermark(stages[name], inputs))
     return found
 
 
@@ -167,6 +172,20 @@ def _is_idle_stage(stage: Stage, state: JobState, inputs: Positions, now: Now) -
         is_idle(binding, partition, position, now)
         for binding in timed
         for partition, position in inputs.get(binding.operator, {}).items()
+    )
+
+
+def _closing_watermark(stage: Stage, inputs: Positions) -> int:
+    """Return the watermark at which all that records of idle inputs are part of has been sent."""
+    return max(
+        (
+            position.max_time + binding.closes_after_ms
+            for binding in stage.inputs
+            if binding.is_timed and binding.closes_after_ms is not None
+            for position in inputs.get(binding.operator, {}).values()
+            if position.max_time > NO_WATERMARK
+        ),
+        default=NO_WATERMARK,
     )
 
 

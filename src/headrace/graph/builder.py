@@ -250,6 +250,7 @@ class Graph:
         idle: Duration | None = None,
         bootstrap: bool | None = None,
         priority: int = 0,
+        idle_closes: bool = False,
     ) -> Stream:
         """Read a stream of the bus.
 
@@ -277,6 +278,9 @@ class Graph:
             bootstrap: read it before any other input, to the end that it has when the job is
                 created. Default: true for inputs of tables.
             priority: inputs with a higher priority are read first whenever they have rows.
+            idle_closes: with ``idle=``: when all partitions are idle, event time passes the ends of
+                all windows that have records, so that these are sent. Later records of them are
+                late.
         """
         wrong: list[str] = []
         plain = stream.replace("*", "all") if isinstance(stream, str) else stream
@@ -292,6 +296,8 @@ class Graph:
         given = (idle, ahead, out_of_orderness)
         if event is not None and event.is_clock and given != (None, None, "0s"):
             wrong.append("idle=, ahead= and out_of_orderness= are for event time; leave them out")
+        if idle_closes and idle is None:
+            wrong.append('idle_closes=True is for an input with idle=, such as idle="30s"')
         begin = None
         if start is not None:
             begin = attempt(wrong, lambda: read_start(start), None)
@@ -317,6 +323,7 @@ class Graph:
             event=event,
             confidence=followed,
             idle_ms=idle_ms,
+            idle_closes=idle_closes,
             bootstrap=bootstrap,
             priority=priority,
             takes=schema if is_record(schema) else None,
@@ -346,8 +353,9 @@ class Graph:
                 in the order of Spark's tasks.
             partitions: of the internal stream. Default: the number of tasks of a keyed stage.
             **options: ``time``, ``out_of_orderness``, ``schema``, ``ahead``, ``on_error``,
-                ``idle``, ``bootstrap`` and ``priority``, as for ``input``. With ``time=`` rows are
-                sorted by it: those of a batch DataFrame all, of a streaming one within a batch.
+                ``idle``, ``idle_closes``, ``bootstrap`` and ``priority``, as for ``input``. With
+                ``time=`` rows are sorted by it: those of a batch DataFrame all, of a streaming one
+                within a batch.
         """
         stream = self.input(frame_stream(self._ledger.job, str(name)), name=name, **options)
         wrong: list[str] = []

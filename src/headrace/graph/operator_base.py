@@ -321,6 +321,11 @@ class Operator:
         """How much further than what reaches it what leaves it may be behind, ms."""
         return 0
 
+    @property
+    def closes_after_ms(self) -> int:
+        """How far event time must pass beyond its last row until all results of it are sent."""
+        return 0
+
     def is_timed(self, flows: Mapping[str, Flow]) -> bool:
         """Say whether it needs event time."""
         return False

@@ -209,6 +209,11 @@ class JoinStreams(Operator):
     is_of_many: ClassVar[bool] = True
 
     @property
+    def closes_after_ms(self) -> int:
+        """As long as a row can get a partner."""
+        return self.reach.span_ms + self.reach.grace_ms
+
+    @property
     def alone(self) -> tuple[bool, bool]:
         """Whether rows of the left and of the right side that found no partner are sent on."""
         return self.how in (LEFT, FULL), self.how in (RIGHT, FULL)

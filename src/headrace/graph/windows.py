@@ -95,6 +95,11 @@ class Window(ABC):
         """The length of the buckets in which it is kept; 0: it has none."""
         return 0
 
+    @property
+    def span_ms(self) -> int:
+        """How far its end can be beyond a record in it."""
+        return self.width_ms
+
     @abstractmethod
     def own(self) -> dict[str, str]:
         """Return what says which messages are in it."""
@@ -171,6 +176,11 @@ class Hopping(Window):
         return bool(self._early())
 
     @property
+    def span_ms(self) -> int:
+        """The size."""
+        return self.size_ms
+
+    @property
     def width_ms(self) -> int:
         """The panes that windows are made of; the size where they are kept one by one."""
         return self.size_ms if self.is_triggered else math.gcd(self.size_ms, self.every_ms)
@@ -193,6 +203,11 @@ class Sliding(Window):
     """For each moment that has a message, what lies within a size before it."""
 
     size_ms: int
+
+    @property
+    def span_ms(self) -> int:
+        """The size."""
+        return self.size_ms
 
     @property
     def width_ms(self) -> int:
@@ -218,6 +233,11 @@ class Session(Window):
     def is_triggered(self) -> bool:
         """With early results, or such that late records change."""
         return bool(self._early()) or self.is_updated
+
+    @property
+    def span_ms(self) -> int:
+        """The gap."""
+        return self.gap_ms
 
     @property
     def width_ms(self) -> int:

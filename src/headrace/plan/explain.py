@@ -141,7 +141,10 @@ def _event_time(binding: InputBinding) -> Iterator[str]:
         late = f"late by the delays of {followed.part:.10g} of the records, at first {first}"
     yield f"event time {source}, {late}"
     if binding.idle_ms is not None:
-        yield f"idle after {duration_text(binding.idle_ms)}: holds no watermark back then"
+        closes = ""
+        if binding.closes_after_ms is not None:
+            closes = "; with all partitions idle, windows close"
+        yield f"idle after {duration_text(binding.idle_ms)}: holds no watermark back then{closes}"
 
 
 def _exchange_rows(stage: Stage, exchange: Exchange) -> list[str]:

@@ -288,10 +288,22 @@ class _PlanBuilder:
             event=operator.event if is_timed else None,
             confidence=operator.confidence,
             idle_ms=operator.idle_ms,
+            closes_after_ms=self._closes_after(operator.name) if operator.idle_closes else None,
             bootstrap=operator.name in self.first,
             priority=operator.priority,
             source="" if info is None else info.source,
         )
+
+    def _closes_after(self, name: str) -> int:
+        """How far beyond a record event time must pass until all that it is part of is sent."""
+        behind: dict[str, int] = {}
+        for operator in reversed(self.operators.values()):
+            # A result has the last moment of its window, and is sent when that has passed.
+            own = operator.closes_after_ms + 1
+            further = behind.get(operator.name, 0)
+            for before in operator.inputs:
+                behind[before] = max(behind.get(before, 0), own + further)
+        return behind.get(name, 0) + 1
 
     def _exchange(
         self, operator: PartitionBy, delays: list[dict[str, int]], tasks: int

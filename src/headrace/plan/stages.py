@@ -52,8 +52,9 @@ class InputBinding:
     ``columns``. ``origin`` is the number of the input in ``Stage.origins`` where its rows say
     which record they are. ``pattern`` names the input of a pattern that this is one of. ``event``
     takes the place of ``time``, and ``confidence`` that of ``lateness_ms``, see ``Input``.
-    ``bootstrap`` says that it is read to its end before others. ``source`` is what stands for the
-    stream, in words.
+    When all partitions are idle, event time goes ``closes_after_ms`` beyond the last record, if
+    not ``None``. ``bootstrap`` says that it is read to its end before others. ``source`` is what
+    stands for the stream, in words.
     """
 
     operator: str
@@ -69,6 +70,7 @@ class InputBinding:
     event: EventTime | None = None
     confidence: Confidence | None = None
     idle_ms: int | None = None
+    closes_after_ms: int | None = None
     bootstrap: bool = False
     priority: int = 0
     source: str = ""

@@ -104,7 +104,7 @@ def test_a_budget_smaller_than_the_partitions_still_moves_the_first_class() -> N
 
 def test_with_lagging_the_oldest_watermark_goes_first() -> None:
     times = {name: {"time": "at"} for name in "abc"}
-    times["c"] = {"time": "at", "lateness": "50ms"}
+    times["c"] = {"time": "at", "out_of_orderness": "50ms"}
     made = plan_of(**times)
     at = state_of({"a": [60, 90], "b": [30, 70], "c": [70, 75]})
     assert shares(plan_ranges(made, at, ENDS, 20, "lagging")) == {"c": 20}

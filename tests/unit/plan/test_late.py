@@ -123,18 +123,30 @@ def test_explain_says_what_is_kept_and_for_how_long(window: Any, lines: list[str
     ("window", "said"),
     [
         (hr.tumbling("1m", late="ignore"), "late is 'ignore'; expected one of"),
-        (hr.tumbling("1m", late="update"), "keeps windows for their grace, but there is none"),
+        (
+            hr.tumbling("1m", late="update"),
+            "for their allowed lateness, but there is none",
+        ),
         (hr.tumbling("1m", "1m", late="update", updates="both"), "updates is 'both'; expected"),
         (hr.tumbling("1m", "1m", updates="retract"), "updates='retract' is for late=\"update\""),
-        (hr.session("1m", late="update"), "keeps windows for their grace, but there is none"),
+        (
+            hr.session("1m", late="update"),
+            "for their allowed lateness, but there is none",
+        ),
         (
             hr.sliding("1m", "1m", late="update", updates="add"),
             'updates="add" is for early results',
         ),
         (hr.hopping("1h", "5m", early="1h"), "early is '1h'; expected less than the size"),
         (hr.tumbling("1h", early="1ms"), "early is '1ms'; expected at least the size by 10,000"),
-        (hr.session("5m", "1h", early="1ms"), "expected at least gap and grace by 10,000"),
-        (hr.session("5m", "30d", early_idle="1s"), "expected at least gap and grace by 10,000"),
+        (
+            hr.session("5m", "1h", early="1ms"),
+            "least gap and allowed lateness by 10,000",
+        ),
+        (
+            hr.session("5m", "30d", early_idle="1s"),
+            "least gap and allowed lateness by 10,000",
+        ),
         (hr.session("5m", early_idle="5m"), "early_idle is '5m'; expected less than the gap"),
         (hr.tumbling("1h", early_idle="1ms"), "expected at least the size of the window by 10,000"),
         (hr.tumbling("1h", early="1m", early_rows=3), "takes one of early, early_rows, early_idle"),

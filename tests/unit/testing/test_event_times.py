@@ -229,8 +229,11 @@ def by_other(event: Other) -> int:
         ({"time": by_other}, "takes Other, whose field 'day' is int, but its column is string"),
         ({"time": lambda: 1}, "takes no arguments|argument"),
         ({"time": hr.processing_time(), "idle": "1s"}, "are for event time; leave them out"),
-        ({"time": "second", "lateness": hr.confidence(99)}, "expected a part of the records"),
-        ({"time": "second", "lateness": hr.confidence(0.9, first="x")}, "first is 'x'"),
+        (
+            {"time": "second", "out_of_orderness": hr.confidence(99)},
+            "expected a part of the records",
+        ),
+        ({"time": "second", "out_of_orderness": hr.confidence(0.9, first="x")}, "first is 'x'"),
         ({"time": "second", "idle": "0s"}, "idle is '0s'"),
     ],
 )

@@ -103,9 +103,10 @@ class Input(Operator):
     ``stream`` may be a pattern; whenever the job is planned, an input for each stream takes its
     place, with its name as ``pattern``. ``event`` makes event times where no column has them;
     ``confidence`` takes the place of ``lateness_ms``; a partition without rows for ``idle_ms``
-    holds no watermark back. With ``bootstrap`` it is read to its end as of the job's begin before
-    others, by default if a table is made of it; one of a higher ``priority`` is read first. With
-    ``frame`` the stream is internal, and what a Spark DataFrame has is appended to it.
+    holds no watermark back, and with ``idle_closes`` windows close when all are idle. With
+    ``bootstrap`` it is read to its end as of the job's begin before others, by default if a table
+    is made of it; one of a higher ``priority`` is read first. With ``frame`` the stream is
+    internal, and what a Spark DataFrame has is appended to it.
     """
 
     stream: str = ""
@@ -118,6 +119,7 @@ class Input(Operator):
     event: EventTime | None = None
     confidence: Confidence | None = None
     idle_ms: int | None = None
+    idle_closes: bool = False
     bootstrap: bool | None = None
     priority: int = 0
     frame: FrameSource | None = field(default=None, compare=False)

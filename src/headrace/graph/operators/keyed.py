@@ -265,6 +265,11 @@ class RunningAggregate(Operator):
         """Totals may be sent by event time."""
         return self.every_ms is not None
 
+    @property
+    def closes_after_ms(self) -> int:
+        """To the next time at which totals are sent."""
+        return self.every_ms or 0
+
 
 @dataclass(frozen=True)
 class WindowAggregate(Operator):
@@ -288,6 +293,11 @@ class WindowAggregate(Operator):
     def reads(self, upstream: str, flows: Mapping[str, Flow], wanted: set[str]) -> set[str]:
         """Return what aggregates read, and the key."""
         return totals_read(self, flows[upstream])
+
+    @property
+    def closes_after_ms(self) -> int:
+        """The window, and how long it waits for late records."""
+        return self.window.span_ms + self.window.grace_ms
 
     def describe(self) -> list[str]:
         """Return the window, what becomes of late records, and the totals."""
