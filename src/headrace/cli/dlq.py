@@ -187,7 +187,7 @@ def show(
 
         headrace dlq show payments --where "operator = 'parse' and epoch > 5"
     """
-    from headrace.cli.row_filters import matching
+    from headrace.coordinator.inspection.row_filters import matching
     from headrace.coordinator.operations.dead_letters import find_dead_letter_stream, read_letters
 
     with open_home_bus(settings_of(home)) as bus:
@@ -218,7 +218,7 @@ def redrive(
         headrace dlq redrive payments --dry-run
     """
     from headrace.cli.failures import MISTAKE
-    from headrace.cli.row_filters import matching
+    from headrace.coordinator.inspection.row_filters import matching
     from headrace.coordinator.operations.dead_letters import find_dead_letter_stream, read_letters
     from headrace.coordinator.operations.dead_letters import redrive as send_back
 

@@ -14,7 +14,6 @@ import typer
 from headrace.cli import state_plan
 from headrace.cli.options import Home, JobName, Json, Where
 from headrace.cli.output import show_json, show_table, size_text
-from headrace.cli.row_filters import find, limited
 from headrace.cli.state_plan import open_reader, open_readers
 from headrace.errors import InvalidInputError
 
@@ -30,25 +29,19 @@ TABLE_ROWS = 1000
 
 def json_row(row: Mapping[str, Any]) -> str:
     """Return a row as one line of JSON: moments as ISO 8601, bytes as base64."""
-    from headrace.state.value_types import plain
+    from headrace.coordinator.inspection.row_filters import json_ready
 
-    return json.dumps({name: plain(_pairs(value)) for name, value in row.items()})
-
-
-def _pairs(value: Any) -> Any:
-    """A map column comes as pairs; show it as an object."""
-    if isinstance(value, list) and value and all(isinstance(i, tuple) for i in value):
-        return dict(value)
-    return value
+    return json.dumps(json_ready(row))
 
 
 def cell(value: Any) -> str:
     """Return a value as a table shows it."""
+    from headrace.coordinator.inspection.row_filters import pairs_joined
     from headrace.state.value_types import json_text, plain
 
     if value is None:
         return "-"
-    shown = plain(_pairs(value))
+    shown = plain(pairs_joined(value))
     return shown if isinstance(shown, str) else json_text(shown)
 
 
@@ -103,6 +96,8 @@ def show_key(view: StoreView, words: Sequence[str], under: Sequence[str], *, as_
     Raises:
         InvalidInputError: there are none.
     """
+    from headrace.coordinator.inspection.row_filters import find
+
     found = find(view, words, under)
     if found is not None:
         show_batches([found], as_json=as_json)
@@ -118,6 +113,8 @@ def show_key(view: StoreView, words: Sequence[str], under: Sequence[str], *, as_
 
 def show_first(batches: Iterable[pa.RecordBatch], limit: int, *, as_json: bool) -> None:
     """Print the first rows, 0: all; say so on stderr where there may be more."""
+    from headrace.coordinator.inspection.row_filters import limited
+
     shown = show_batches(limited(batches, limit), as_json=as_json)
     if limit and shown == limit:
         typer.echo(f"the first {limit} rows; --limit 0 shows all", err=True)
@@ -283,7 +280,7 @@ def scan(  # noqa: PLR0913, PLR0917 - one for each option
 
         headrace state scan shop totals --where "n > 1000"
     """
-    from headrace.cli.row_filters import key_range, matching
+    from headrace.coordinator.inspection.row_filters import key_range, matching
 
     view = open_reader(job, store, home).view(store, epoch, partials=partials)
     keys = key_range(view, prefix or [], low or [], high or [])

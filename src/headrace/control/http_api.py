@@ -56,7 +56,13 @@ from headrace.control.metrics import metrics_text
 from headrace.coordinator.commands import COMMANDS, Drain, Rescale, Restart
 from headrace.coordinator.epoch_records import EpochSummary
 from headrace.coordinator.inspection.diagnosis import JobDiagnosis, diagnose
-from headrace.coordinator.inspection.job_reader import part_readers
+from headrace.coordinator.inspection.job_reader import (
+    StoreSummary,
+    part_readers,
+    reader_of,
+    summarise_stores,
+)
+from headrace.coordinator.inspection.row_filters import find, json_ready, key_range, limited
 from headrace.coordinator.job_storage import job_storages
 from headrace.coordinator.operations.savepoint_format import list_savepoints, savepoints_dir
 from headrace.errors import HeadraceError, InvalidInputError, NotOwnerError, UnavailableError
@@ -64,6 +70,9 @@ from headrace.runtime.orders import REPORTED_KEYS
 from headrace.sources.bounded_bus import saved_inputs
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.coordinator.inspection.store_view import StoreView
     from headrace.coordinator.operations.savepoint_format import Savepoint
 
 
@@ -300,6 +309,98 @@ def _history(live: LiveJob, begin_ms: int, end_ms: int, lines: int) -> JobHistor
     return replace(found, left_out=log.left_out, live=True)
 
 
+STORE = shown(
+    "StoreInfo",
+    StoreSummary,
+    "stage store kind form tasks entries exact bytes snapshots segments changed",
+)
+MAX_ROWS = 10_000
+
+
+class StateRows(Model):
+    """Rows of a store as of one committed epoch, in order of key groups and keys."""
+
+    job: str
+    epoch: int
+    rows: list[dict[str, Any]]
+    more: bool = Field(description="whether there are more rows than asked for")
+
+
+_Epoch = Annotated[
+    int | None,
+    Query(ge=-LAST_MS, le=LAST_MS, description="a kept epoch; -5: five before the last"),
+]
+_MessageKey = Annotated[
+    list[str] | None,
+    Query(description="the key of the messages, if a processor's own key is different"),
+]
+
+
+def add_state_routes(app: FastAPI, live: LiveJob) -> None:
+    """Add the routes to an app."""
+    missing: dict[int | str, dict[str, Any]] = {404: {"model": Problem}}
+
+    @app.get("/v1/state", response_model=_list_of(STORE))
+    def stores() -> list[BaseModel]:
+        """The stores of the job, as of the last committed epoch."""
+        _ = live.state  # a job that is about to start says so
+        readers = part_readers(live.settings, live.job, live.clock)
+        return _each(STORE, (one for each in readers for one in summarise_stores(each)[2]))
+
+    @app.get("/v1/state/{store}", response_model=StateRows, responses=missing)
+    def scan(
+        store: str,
+        key: Annotated[list[str] | None, Query(description="all values of one key")] = None,
+        prefix: Annotated[list[str] | None, Query(description="first values of keys")] = None,
+        low: Annotated[list[str] | None, Query(alias="from", description="lowest key")] = None,
+        high: Annotated[
+            list[str] | None, Query(alias="before", description="key to stop before")
+        ] = None,
+        limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 100,
+        epoch: _Epoch = None,
+        message_key: _MessageKey = None,
+    ) -> Response:
+        """Rows of a store, as committed; of one key where `key` is given."""
+        if key:
+            return _rows_of_key(store, key, epoch, message_key)
+        view = _view(store, epoch)
+        keys = key_range(view, prefix or [], low or [], high or [])
+        found = list(limited(view.batches(keys), limit + 1))
+        return _answer(view, found, limit)
+
+    @app.get("/v1/state/{store}/{key}", response_model=StateRows, responses=missing)
+    def get(
+        store: str, key: str, epoch: _Epoch = None, message_key: _MessageKey = None
+    ) -> Response:
+        """The rows of a key of one value, as committed; `?key=` of the store takes several."""
+        return _rows_of_key(store, [key], epoch, message_key)
+
+    def _view(store: str, epoch: int | None) -> StoreView:
+        _ = live.state  # a job that is about to start says so
+        readers = part_readers(live.settings, live.job, live.clock)
+        return reader_of(readers, store).view(store, epoch)
+
+    def _rows_of_key(
+        store: str, words: list[str], epoch: int | None, message_key: list[str] | None
+    ) -> Response:
+        view = _view(store, epoch)
+        found = find(view, words, message_key or [])
+        if found is None:
+            raise HTTPException(404, f"store {view.entry.name!r} has nothing for key {words}")
+        return _answer(view, [found], found.num_rows)
+
+    def _answer(view: StoreView, found: list[pa.RecordBatch], limit: int) -> Response:
+        rows = [json_ready(row) for batch in found for row in batch.to_pylist()]
+        told = {
+            "job": live.job,
+            "epoch": view.epoch,
+            "rows": rows[:limit],
+            "more": len(rows) > limit,
+        }
+        # Rows can hold NaN, which JSON does not know: it is null.
+        return Response(msgspec.json.encode(told), media_type="application/json")
+
+
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 EVENTS = 1_000_000
 
@@ -358,6 +459,7 @@ def make_app(live: LiveJob, token: str, handle: DriverHandle) -> FastAPI:
     add_host_routes(app, live, handle)
     add_savepoint_routes(app, live, handle)
     add_status_routes(app, live)
+    add_state_routes(app, live)
     return app
 
 

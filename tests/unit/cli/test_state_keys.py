@@ -8,7 +8,7 @@ import re
 import pyarrow as pa
 import pytest
 
-from headrace.cli.row_filters import free_key, typed_key
+from headrace.coordinator.inspection.row_filters import free_key, typed_key
 from headrace.errors import InvalidInputError
 
 UTC = datetime.UTC

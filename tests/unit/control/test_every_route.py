@@ -111,15 +111,9 @@ def test_each_route_says_so_before_the_job_has_begun(driver: TestDriver) -> None
     assert set(done.values()) == {200, 409, 503}
     assert {path for path, status in done.items() if status == 503} == {
         *("/v1/description", "/v1/drain", "/v1/history", "/v1/inputs", "/v1/placement"),
-        *(
-            "/v1/commands/{kind}",
-            "/v1/rescale",
-            "/v1/restart",
-            "/v1/savepoint",
-            "/v1/stages",
-            "/v1/tasks",
-        ),
-        *("/v1/undrain", "/v1/why"),
+        *("/v1/commands/{kind}", "/v1/rescale", "/v1/restart", "/v1/savepoint", "/v1/stages"),
+        *("/v1/tasks", "/v1/undrain", "/v1/why"),
+        *("/v1/state", "/v1/state/{store}", "/v1/state/{store}/{key}"),
     }
 
 

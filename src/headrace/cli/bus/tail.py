@@ -21,7 +21,7 @@ from headrace.bus.bus import NEVER, Stream
 from headrace.bus.spec import StreamSpec
 from headrace.cli.arguments import read_time
 from headrace.cli.output import time_text
-from headrace.cli.row_filters import matching
+from headrace.coordinator.inspection.row_filters import matching
 from headrace.errors import InvalidInputError
 from headrace.records.schema import event_times
 

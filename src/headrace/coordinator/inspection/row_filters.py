@@ -1,24 +1,25 @@
-"""Keys, key ranges and conditions on rows, read from the words of a command line.
+"""Keys, key ranges and conditions on rows, read from the words of a command line or a request.
 
-``state get`` and ``state scan`` look up keys and ranges; ``--where`` of ``bus tail``, ``dlq`` and
-``state`` is an SQL condition on columns.
+``state get`` and ``state scan`` look up keys and ranges, and so does the API; ``--where`` of
+``bus tail``, ``dlq`` and ``state`` is an SQL condition on columns.
 """
 
 from __future__ import annotations
 
 import base64
 import datetime
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
+import polars as pl
+import pyarrow as pa
 
+from headrace.coordinator.inspection.store_view import ALL_ROWS, Range, StoreView
 from headrace.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from headrace.coordinator.inspection.store_view import Range, StoreView
+from headrace.records.keys import encode_key, key_group
+from headrace.records.schema import type_text
+from headrace.state.value_types import plain
 
 
 def typed_key(words: Sequence[str], schema: pa.Schema) -> tuple[Any, ...]:
@@ -31,8 +32,6 @@ def typed_key(words: Sequence[str], schema: pa.Schema) -> tuple[Any, ...]:
     Raises:
         InvalidInputError: another number of words, or one that does not fit its column.
     """
-    from headrace.records.schema import type_text
-
     if len(words) != len(schema):
         expected = ", ".join(f"{f.name} ({type_text(f.type)})" for f in schema)
         raise InvalidInputError(
@@ -56,10 +55,6 @@ def _free(word: str) -> Any:
 
 
 def _value(word: str, field: pa.Field) -> Any:
-    import pyarrow as pa
-
-    from headrace.records.schema import type_text
-
     kind, types = field.type, pa.types
     if word == "null" and not types.is_string(kind):
         return None
@@ -110,8 +105,6 @@ def find(view: StoreView, words: Sequence[str], under: Sequence[str]) -> pa.Reco
     Raises:
         InvalidInputError: the words do not fit the key's columns.
     """
-    from headrace.records.keys import encode_key, key_group
-
     for key in _candidates(view, words):
         if under:
             homes = [typed_key(under, view.keys)]
@@ -128,8 +121,6 @@ def find(view: StoreView, words: Sequence[str], under: Sequence[str]) -> pa.Reco
 
 def _candidates(view: StoreView, words: Sequence[str]) -> list[tuple[Any, ...]]:
     """The keys that words may mean: of the messages' types, and in a processor's store any."""
-    from headrace.records.keys import encode_key
-
     if view.entry.form != "values":
         return [typed_key(words, view.keys)]
     free = free_key(words)
@@ -149,9 +140,6 @@ def key_range(
     Raises:
         InvalidInputError: the store's keys do not begin with what users call the key.
     """
-    from headrace.coordinator.inspection.store_view import ALL_ROWS
-    from headrace.records.keys import encode_key
-
     if not (prefix or low or high):
         return ALL_ROWS
     if view.entry.form not in ("values", "totals", "ids", "rows", "latest"):
@@ -170,7 +158,6 @@ def key_range(
 
 
 def _range_of_prefix(view: StoreView, words: Sequence[str]) -> Range:
-    from headrace.records.keys import encode_key
 
     begins = words[-1].removesuffix("*") if words[-1].endswith("*") else None
     whole = words if begins is None else words[:-1]
@@ -182,8 +169,6 @@ def _range_of_prefix(view: StoreView, words: Sequence[str]) -> Range:
 
 def _partly_typed(view: StoreView, words: Sequence[str]) -> tuple[Any, ...]:
     """The first values of a key: of the columns' types where there are so many, else free."""
-    import pyarrow as pa
-
     try:
         return typed_key(words, pa.schema(list(view.keys)[: len(words)]))
     except InvalidInputError:
@@ -192,14 +177,24 @@ def _partly_typed(view: StoreView, words: Sequence[str]) -> tuple[Any, ...]:
         return free_key(words)
 
 
+def json_ready(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row in kinds that JSON has: moments as ISO 8601, bytes as base64."""
+    return {name: plain(pairs_joined(value)) for name, value in row.items()}
+
+
+def pairs_joined(value: Any) -> Any:
+    """Return a map column, which comes as pairs, as a dict; any other value as it is."""
+    if isinstance(value, list) and value and all(isinstance(i, tuple) for i in value):
+        return dict(value)
+    return value
+
+
 def matching(batches: Iterable[pa.RecordBatch], where: str | None) -> Iterator[pa.RecordBatch]:
     """Keep the rows for which an SQL condition holds.
 
     Raises:
         InvalidInputError: it is none, or names a column that is not there.
     """
-    import polars as pl
-
     if where is None:
         yield from batches
         return
