@@ -41,7 +41,8 @@ def play(reporter: Reporter, *, bounded: bool = False, stop: bool = False) -> No
     if bounded:
         state = msgspec.structs.replace(state, until={"flights": [1000, 500]})
     progress = Progress("radar", {"flights": "flights"}, {}, state, SystemClock().monotonic())
-    reporter.starting("local[2]")
+    reporter.starting("loading radar.py")
+    reporter.starting("starting Spark (local[2])")
     reporter.started(progress, lambda: {"flights": [1000, 530]})
     after = msgspec.structs.replace(state_at(1000, 500, epoch=7), until=state.until, ended=bounded)
     summary = replace(SUMMARY, ended=bounded)
@@ -57,7 +58,9 @@ def test_a_terminal_shows_a_line_for_each_input(screen: Console) -> None:
     play(TerminalReporter(SystemClock(), console=screen), stop=True)
 
     text = shown(screen)
-    assert text.startswith("\x1b[2mstarting Spark (local[2]) …")
+    erased = "\x1b[0m\x1b[2K\r"
+    steps = ("loading radar.py", "starting Spark (local[2])")
+    assert text.startswith("".join(f"\x1b[2m{step} …{erased}" for step in steps))
     assert "watermark (UTC)" in text
     assert "ending the epoch…" in text
     assert "stopped after epoch 7, nothing is lost" in text

@@ -154,7 +154,7 @@ def test_a_bounded_run_knows_its_rows_and_its_lag(progress: Progress) -> None:
 def test_the_live_table_has_a_line_for_each_input(progress: Progress) -> None:
     title, head, line = shown(progress, {"flights": [1010, 560]}, WIDE)
 
-    assert title == "radar  1,400 out  2 late  Ctrl-C ends the epoch and stops"
+    assert title == "radar  1,400 out  2 late  keeping up  Ctrl-C ends the epoch and stops"
     assert head.split() == [
         "input", "rows/s", "rows", "lag", "watermark", "(UTC)", "epoch", "took", "state",
     ]  # fmt: skip
@@ -172,12 +172,17 @@ def many(names: list[str], read: int = 1_234_567) -> Progress:
     return begun
 
 
+def test_the_title_says_how_far_a_job_is_behind(progress: Progress) -> None:
+    (title, *_) = shown(progress, {"flights": [9_000, 12_560]}, WIDE)
+    assert "  20,030 rows behind, 40 s at this rate  Ctrl-C" in title
+
+
 def test_a_narrow_terminal_has_what_is_of_the_job_in_the_title() -> None:
     names = ["flights", "weather_of_the_airports", "planes", "a" * 40, "airlines"]
 
     title, head, *lines = shown(many(names), {name: [2_000_000] for name in names}, NARROW)
 
-    assert title == "radar  epoch 7 in 0.50 s  state 3.1 MiB  1,400 out  2 late  Ctrl-C stops"
+    assert title == "radar  epoch 7 in 0.50 s  state 3.1 MiB  1,400 out  2 late  keeping up"
     assert head.split() == ["input", "rows/s", "rows", "lag", "watermark", "(UTC)"]
     assert max(map(len, [title, head, *lines])) <= 80
     assert [line.split()[0][:12] for line in lines] == [name[:12] for name in names]

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -274,19 +274,22 @@ def run_target(  # noqa: PLR0913 - what `run` says, by name
         scaling: what scales it out, and may end it.
     """
     from headrace.cli.job_loader import load_job
-    from headrace.coordinator.epoch_clock import driver_clock
+    from headrace.clock import SystemClock
 
-    job = load_job(target)
-    own_name, job = job.name, job if as_name is None else dataclasses.replace(job, name=as_name)
-    clock = driver_clock(settings)
-    reporter = _reporter(clock, as_json=as_json, verbose=verbose)
-    job = with_own_outputs(job, apart, settings, clock)
-    with open_home_bus(settings) as bus:
-        if from_savepoint is not None:
-            reporter.notice(
-                start_from_savepoint(from_savepoint, own_name, job, settings, bus, clock)
-            )
-        interrupted = show_run(job, settings, bus, reporter, clock, way, scaling)
+    reporter = _reporter(SystemClock(), as_json=as_json, verbose=verbose)
+    reporter.starting(f"loading {target}")
+    with closing(reporter):
+        from headrace.coordinator.epoch_clock import driver_clock  # after the first sign of life
+
+        job = load_job(target)
+        own_name, job = job.name, job if as_name is None else dataclasses.replace(job, name=as_name)
+        clock = driver_clock(settings)
+        job = with_own_outputs(job, apart, settings, clock)
+        with open_home_bus(settings) as bus:
+            if from_savepoint is not None:
+                begun = start_from_savepoint(from_savepoint, own_name, job, settings, bus, clock)
+                reporter.notice(begun)
+            interrupted = show_run(job, settings, bus, reporter, clock, way, scaling)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
 
@@ -350,7 +353,7 @@ def show_run(
     with _sigterm_as_ctrl_c(), _reporting(control, reporter, scaling):
         try:
             if not way.standalone:
-                reporter.starting(settings.spark.master)
+                reporter.starting(f"starting Spark ({settings.spark.master})")
             result = way.run(job, settings, bus, control, listeners, clock, on_role)
         except HeadraceError as error:
             _suggest_replay(job.name, error, settings, clock)

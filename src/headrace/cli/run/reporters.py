@@ -15,7 +15,15 @@ from rich.progress import Progress as Bars
 from rich.segment import ControlType
 from rich.text import Text
 
-from headrace.cli.output import count_text, new_table, rate_text, show_json, size_text, time_text
+from headrace.cli.output import (
+    count_text,
+    new_table,
+    rate_text,
+    seconds_text,
+    show_json,
+    size_text,
+    time_text,
+)
 from headrace.cli.run.progress import (
     InputProgress,
     end_json,
@@ -78,7 +86,8 @@ def live_table(progress: Progress, ends: Ends, now: float, screen: TerminalSize)
         shown.truncate(room, overflow="ellipsis")
         table.add_row(shown, *cells)
     lag = sum(found.lag for found in inputs)
-    return Group(_title(progress, lag, () if is_wide else own), table)
+    rate = sum(found.rows_per_s for found in inputs)
+    return Group(_title(progress, lag, rate, () if is_wide else own), table)
 
 
 def _of_job(progress: Progress) -> tuple[str, str, str]:
@@ -124,7 +133,15 @@ def _widths(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
     return [max(map(cell_len, column)) for column in zip(titles, *rows, strict=True)]
 
 
-def _title(progress: Progress, lag: int, own: Sequence[str]) -> Text:
+def _behind(lag: int, rate: float) -> str | None:
+    """Return how far a job is behind its inputs; ``None``: it reads them as they come."""
+    if lag <= rate * KEEPING_UP_S:
+        return None
+    eta = f", {seconds_text(lag / rate)} at this rate" if rate > 0 else ""
+    return f"{count_text(lag, 'row')} behind{eta}"
+
+
+def _title(progress: Progress, lag: int, rate: float, own: Sequence[str]) -> Text:
     text = Text.assemble((progress.job, "bold cyan"))
     if own and progress.last is not None:
         epoch, took, state = own
@@ -143,20 +160,29 @@ def _title(progress: Progress, lag: int, own: Sequence[str]) -> Text:
     if progress.last is not None and progress.last.merge_problems:
         text.append("  merging fails: see --verbose", style="yellow")
     if progress.last is None:
-        told = "the first epoch is under way" if lag else "waiting for input"
-        text.append(f"  {told}", style="dim")
-    text.append("  Ctrl-C ends the epoch and stops" if not own else "  Ctrl-C stops", style="dim")
+        text.append(f"  {FIRST_EPOCH if lag else 'waiting for input'}", style="dim")
+    elif (behind := _behind(lag, rate)) is not None:
+        text.append(f"  {behind}", style="yellow")
+    else:
+        text.append("  keeping up", style="green")
+    if not own:
+        text.append("  Ctrl-C ends the epoch and stops", style="dim")
+    elif progress.last is None:
+        text.append("  Ctrl-C stops", style="dim")
     return text
 
 
+FIRST_EPOCH = "the first epoch is under way"
+KEEPING_UP_S = 2.0
+"""So many seconds of reading may lie before a job that keeps up: an epoch, and the one after it."""
 STOPPING = "ending the epoch…  (Ctrl-C again stops at once; nothing is lost)"
 
 
 class Reporter(Protocol):
     """What a run says about itself."""
 
-    def starting(self, master: str) -> None:
-        """Spark is about to start."""
+    def starting(self, step: str) -> None:
+        """A step of the start has begun, which takes a while: what it does, in words."""
         ...
 
     def started(self, progress: Progress, ends: Callable[[], Ends]) -> None:
@@ -195,7 +221,7 @@ class QuietReporter:
         self._verbose = verbose
         self._progress: Progress | None = None
 
-    def starting(self, master: str) -> None:
+    def starting(self, step: str) -> None:
         """Say nothing."""
 
     def started(self, progress: Progress, ends: Callable[[], Ends]) -> None:
@@ -238,7 +264,7 @@ class JsonReporter:
         self._progress: Progress | None = None
         self._ends: Callable[[], Ends] = dict
 
-    def starting(self, master: str) -> None:
+    def starting(self, step: str) -> None:
         """Say nothing."""
 
     def started(self, progress: Progress, ends: Callable[[], Ends]) -> None:
@@ -285,9 +311,10 @@ class TerminalReporter:
         self._progress: Progress | None = None
         self._is_starting = False
 
-    def starting(self, master: str) -> None:
+    def starting(self, step: str) -> None:
         """Say what takes so long; nothing may move, for Spark's own start has the screen's file."""
-        self._console.print(f"starting Spark ({master}) …", style="dim", end="")
+        self.close()
+        self._console.print(f"{step} …", style="dim", end="")
         self._console.file.flush()
         self._is_starting = True
 
@@ -309,7 +336,7 @@ class TerminalReporter:
             )
         else:
             bars = _bars(self._console)
-            self._task = bars.add_task(progress.job, total=total, rows="0", rate="-")
+            self._task = bars.add_task(progress.job, total=total, rows="0", rate=FIRST_EPOCH)
             self._show(bars)
 
     def epoch(self, summary: EpochSummary) -> None:
@@ -336,6 +363,8 @@ class TerminalReporter:
 
     def notice(self, line: str) -> None:
         """Print it above what is shown."""
+        if self._is_starting:
+            self.close()
         self._console.print(line, style="yellow")
 
     def stopping(self) -> None:
