@@ -1,6 +1,7 @@
 """The entry point: all commands under one name, and the one place where their errors end.
 
-Verbs of plug-ins come from entry points: see ``Commands``.
+A verb is imported when it is asked for, which spares most of the start. Those of plug-ins come from
+entry points: see ``Commands``.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import os
 import sys
 from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
 from typing import Annotated, Any, Literal
 
 import typer
@@ -15,15 +18,29 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from headrace import plugins
-from headrace.cli import alerts, cluster, dev, dlq, environment, init, state, submit
-from headrace.cli.bus import commands as bus
 from headrace.cli.failures import NO_READER, as_headrace_error, exit_code, record, show
-from headrace.cli.jobs import commands as jobs
 from headrace.cli.options import forget_home, home_of_failure, with_new_names
-from headrace.cli.run import backfill, commands
 from headrace.errors import InvalidInputError
 
 MARKUP: Literal["markdown"] = "markdown"
+VERBS = {
+    "init": "init:init",
+    "dev": "dev:dev",
+    "run": "run.commands:run",
+    "backfill": "run.backfill:backfill",
+    "submit": "submit:submit",
+    "explain": "dev:explain",
+    "doctor": "environment:doctor",
+    "version": "environment:version",
+    "bus": "bus.commands:app",
+    "state": "state:app",
+    "jobs": "jobs.commands:app",
+    "dlq": "dlq:app",
+    "alerts": "alerts:app",
+    "config": "environment:app",
+    "cluster": "cluster:app",
+}
+"""Where the verbs of the core are, below ``headrace.cli``, in the order of help."""
 
 
 class Commands(TyperGroup):
@@ -35,20 +52,22 @@ class Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the verbs of the core, then those of plug-ins."""
-        own = super().list_commands(ctx)
-        return [*own, *(name for name in plugins.names(plugins.COMMANDS) if name not in own)]
+        return [*VERBS, *(name for name in plugins.names(plugins.COMMANDS) if name not in VERBS)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command, or ``None``."""
-        found = super().get_command(ctx, cmd_name)
-        if found is None and cmd_name in plugins.names(plugins.COMMANDS):
+        if (own := VERBS.get(cmd_name)) is not None:
+            module, _, name = own.partition(":")
+            found = getattr(import_module(f"headrace.cli.{module}"), name)
+            return _command(cmd_name, found)
+        if cmd_name in plugins.names(plugins.COMMANDS):
             return _plugin(cmd_name)
-        return found
+        return None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that is asked for; for a wrong one, suggest those of plug-ins too."""
         name = args[0]
-        if name.startswith("-") or name in self.list_commands(ctx):
+        if name.startswith("-") or name in VERBS or name in self.list_commands(ctx):
             return super().resolve_command(ctx, args)
         near = ", ".join(map(repr, get_close_matches(name, self.list_commands(ctx))))
         hints = (f"Did you mean {near}?" if near else None, plugins.missing_own())
@@ -77,7 +96,6 @@ class Commands(TyperGroup):
 
 def _plugin(name: str) -> Any:
     """Return the command of a plug-in; one that cannot be loaded says so when it is run."""
-    host = typer.Typer(add_completion=False, rich_markup_mode=MARKUP)
     try:
         found = plugins.load(plugins.COMMANDS, name)
     except InvalidInputError as error:
@@ -87,6 +105,13 @@ def _plugin(name: str) -> Any:
             raise problem
 
         found.__doc__ = f"Cannot be used: {problem.message}"
+    return _command(name, found)
+
+
+@cache
+def _command(name: str, found: Any) -> Any:
+    """Return the command of a function, or of the commands of a group."""
+    host = typer.Typer(add_completion=False, rich_markup_mode=MARKUP)
     if isinstance(found, typer.Typer):
         host.add_typer(found, name=name)
     else:
@@ -105,6 +130,12 @@ app = typer.Typer(
 )
 
 
+def _show_version(value: bool) -> None:
+    from headrace.cli.environment import show_version
+
+    show_version(value)
+
+
 @app.callback()
 def options(
     version: Annotated[
@@ -113,28 +144,12 @@ def options(
             "--version",
             help="Print the versions of Headrace and its dependencies.",
             is_eager=True,
-            callback=environment.show_version,
+            callback=_show_version,
         ),
     ] = False,
 ) -> None:
     """Stateful stream processing in Python on Apache Spark."""
 
-
-app.command()(init.init)
-app.command()(dev.dev)
-app.command()(commands.run)
-app.command()(backfill.backfill)
-app.command()(submit.submit)
-app.command()(dev.explain)
-app.add_typer(bus.app)
-app.add_typer(state.app)
-app.add_typer(jobs.app)
-app.add_typer(dlq.app)
-app.add_typer(alerts.app)
-app.add_typer(environment.app)
-app.add_typer(cluster.app)
-app.command()(environment.doctor)
-app.command()(environment.version)
 
 if __name__ == "__main__":
     app(prog_name="headrace")

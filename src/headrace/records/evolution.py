@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.errors import InvalidInputError
 
@@ -117,6 +116,8 @@ def cast_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return column
     made = column.cast(kind)
     if pa.types.is_floating(column.type) and pa.types.is_floating(kind):
+        import pyarrow.compute as pc  # noqa: PLC0415 - takes 40 ms, and most commands need none of it
+
         is_same = pc.or_kleene(pc.equal(made.cast(column.type), column), pc.is_nan(column))
         if pc.all(is_same).as_py() is False:
             raise pa.ArrowInvalid(f"found values of {column.type} that {kind} would round")

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from xxhash import xxh64_intdigest
 
 from headrace.errors import CorruptDataError, InvalidInputError
@@ -322,6 +321,8 @@ def _by_value(column: pa.Array) -> _Part:
     """Encode each distinct value in Python."""
     coded = column.dictionary_encode()
     values = [*coded.dictionary.to_pylist(), None]
+    import pyarrow.compute as pc  # noqa: PLC0415 - takes 40 ms, and most commands need none of it
+
     rows = pc.fill_null(coded.indices, len(values) - 1).to_numpy(zero_copy_only=False)
     encoded = [encode_value(value) for value in values]
     lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))

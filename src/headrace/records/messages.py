@@ -21,7 +21,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.errors import FunctionResultError, InvalidInputError
 
@@ -93,6 +92,8 @@ def _nested_type(names: tuple[str, ...]) -> type[msgspec.Struct]:
 
 
 def _in_lists(items: list[Any], column: pa.ListArray) -> list[list[Any]]:
+    import pyarrow.compute as pc  # noqa: PLC0415 - takes 40 ms, and most commands need none of it
+
     ends = np.cumsum(pc.list_value_length(column).to_numpy()).tolist()
     return [items[begin:end] for begin, end in pairwise([0, *ends])]
 

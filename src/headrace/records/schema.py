@@ -14,7 +14,6 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.durations import MAX_EVENT_TIME_MS, MIN_EVENT_TIME_MS
 from headrace.errors import InvalidInputError
@@ -132,6 +131,8 @@ def as_milliseconds(column: pa.Array) -> pa.Array:
     kind = column.type
     if pa.types.is_timestamp(kind):
         if kind.unit in ("us", "ns"):
+            import pyarrow.compute as pc  # noqa: PLC0415 - takes 40 ms, and most commands need none of it
+
             column = pc.floor_temporal(column, unit="millisecond")
         column = column.cast(pa.timestamp("ms", tz=kind.tz))
     return column.cast(pa.int64())
