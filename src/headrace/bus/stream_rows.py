@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from headrace import extras
 from headrace.bus.address import open_bus
 from headrace.bus.bus import Stream
 from headrace.bus.options import BusOptions
@@ -121,13 +122,8 @@ class StreamRows:
         Raises:
             InvalidInputError: pandas is not installed.
         """
-        try:
-            import pandas  # noqa: F401, PLC0415 - says whether it is there
-        except ImportError:
-            raise InvalidInputError(
-                "to_pandas needs pandas, which is not installed: pip install pandas; "
-                "to_polars and to_arrow need nothing more"
-            ) from None
+        if (text := extras.lacking("pandas", "to_pandas", "use to_polars or to_arrow")) is not None:
+            raise InvalidInputError(text)
         return self.to_arrow().to_pandas()
 
     def head(self, rows: int = HEAD_ROWS) -> pl.DataFrame:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import select
 import socket
 import threading
 from contextlib import suppress
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 
 STOP_S = 5.0
+LOAD_AFTER_S, CHECKS_A_SECOND = 3, 10
 BACKLOG = 64
 
 
@@ -73,8 +75,20 @@ class ControlServer:
         self._thread = threading.Thread(target=self._serve, name="headrace-control", daemon=True)
         self._thread.start()
 
+    def _is_asked(self) -> bool:
+        """Wait for the first request, or until the job has begun; false: it is over before."""
+        assert self._listener is not None
+        for _ in range(LOAD_AFTER_S * CHECKS_A_SECOND):
+            if self._over.is_set():
+                return False
+            if select.select([self._listener], [], [], 1 / CHECKS_A_SECOND)[0]:
+                break
+        return not self._over.is_set()
+
     def _serve(self) -> None:
-        # Half a second to load, which no epoch waits for.
+        # Half a second to load, which a short run spares, and the first epoch does not wait for.
+        if not self._is_asked():
+            return
         import uvicorn  # noqa: PLC0415
 
         from headrace.control.http_api import make_app  # noqa: PLC0415
