@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from typing import Any, ClassVar, Literal, Protocol
 
 import polars as pl
@@ -107,6 +108,12 @@ class StoreSpec:
     remote: Remote | None = None
     layout: TableLayout | None = None
     prefix_bloom: bool = False
+
+    def _repr_html_(self) -> str:
+        """Return what it is in a line, for notebooks."""
+        kept = "" if self.ttl_ms is None else f", kept for {duration_text(self.ttl_ms)}"
+        value = getattr(self.value, "__name__", None) or str(self.value)
+        return f"<code>{escape(f'store {self.name!r}: {self.kind}, values {value}{kept}')}</code>"
 
 
 @dataclass(frozen=True)

@@ -131,6 +131,40 @@ def test_the_command_loads_nothing_heavy() -> None:
     assert out.stdout == "[]\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "unused"),
+    [
+        ("bus ls", ["headrace.cli.jobs.commands", "headrace.cli.cluster", "pyarrow.compute"]),
+        ("run word_job.py --standalone --bounded", ["fastapi", "uvicorn", "headrace.cli.cluster"]),
+    ],
+)
+def test_a_command_loads_nothing_that_it_does_not_need(
+    words: str, unused: list[str], tmp_path: Path
+) -> None:
+    """A short run ends before anybody asks for its API."""
+    (tmp_path / "word_job.py").write_text(
+        'import headrace as hr\n\n@hr.job("words")\ndef words(g):\n'
+        '    g.input("lines").send_to("copies")\n'
+    )
+    home = tmp_path / "home"
+    done("bus", "create", "lines", "--schema", "line:string", "--home", home)
+    code = (
+        "import sys\nfrom headrace.cli.main import app\n"
+        f"sys.argv = ['headrace', *{[*words.split(), '--home', str(home)]}]\n"
+        "try:\n    app()\nexcept SystemExit as ended:\n    assert not ended.code\n"
+        f"print([n for n in {unused} if n in sys.modules])"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(SOURCE)},
+    )
+    assert out.stdout.splitlines()[-1] == "[]"
+
+
 def test_version_names_what_it_runs_on() -> None:
     out = done("version")
 

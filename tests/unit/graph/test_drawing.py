@@ -71,3 +71,10 @@ def test_a_run_says_what_it_does(tmp_path: Path) -> None:
         assert repr(running) == f"<job 'shop': ended, epoch {epoch}>"
         html = f"<code>&lt;job &#x27;shop&#x27;: ended, epoch {epoch}&gt;</code>"
         assert running._repr_html_() == html
+
+
+def test_a_store_says_what_it_holds() -> None:
+    shown = hr.store("seen<b>", dict[str, int], ttl="1h")._repr_html_()
+    assert shown == (
+        "<code>store &#x27;seen&lt;b&gt;&#x27;: rocksdb, values dict, kept for 1h</code>"
+    )
