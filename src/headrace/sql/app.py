@@ -451,7 +451,9 @@ def _build(
             place = table.name.place
             raise source.mistake(f"no query reads table {table.name.text!r}: remove it", place)
         with site_at(one.site):
-            lateness = {} if table.lateness_ms is None else {"lateness": _ms(table.lateness_ms)}
+            lateness = (
+                {} if table.lateness_ms is None else {"out_of_orderness": _ms(table.lateness_ms)}
+            )
             streams[table.name.text] = g.input(
                 table.stream.text,
                 time=table.time.text,
