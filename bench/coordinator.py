@@ -135,7 +135,7 @@ class Bench:
         self.copies, self.partitions = wanted.standbys, wanted.partitions
         self.slots = [Slot(n, f"host-{n // SLOTS_A_HOST:04d}") for n in range(wanted.slots)]
         self.root = root
-        self.log = FileCommitLog(root, Files(), self.clock)
+        self.log = FileCommitLog(root, Files())
         self.writer = FencedManifestWriter("many", self.log, MemoryBus(), self.clock)
         self.writer.begin()
         self.writer.create(self._first())

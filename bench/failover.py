@@ -45,7 +45,6 @@ from headrace.bench.state_size import PARTITIONS, SCHEMA, STREAM, feed, ids_of, 
 from headrace.bus.address import open_bus
 from headrace.bus.bus import Bus
 from headrace.bus.spec import StreamSpec
-from headrace.clock import SystemClock
 from headrace.config import Settings, load_settings
 from headrace.coordinator.commit_log import FileCommitLog, load_state
 from headrace.coordinator.manifest import JobState
@@ -148,7 +147,7 @@ class Rig:
         root = self.home / "jobs" / "large"
         if not (root / "manifests").is_dir():
             return None
-        return load_state(FileCommitLog(root, Files(sync=False), SystemClock()))
+        return load_state(FileCommitLog(root, Files(sync=False)))
 
     def rows(self) -> int:
         state = self.state()
@@ -198,7 +197,7 @@ class Rig:
 
         until(is_back, "every task to work again", 0.05)
         root = self.home / "jobs" / "large"
-        log = FileCommitLog(root, Files(sync=False), SystemClock())
+        log = FileCommitLog(root, Files(sync=False))
         newest = self.state()
         assert newest is not None
         first = newest.epoch

@@ -23,7 +23,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from headrace.clock import SystemClock
 from headrace.coordinator.catalog import FORMAT, Catalog, StoreEntry, save_catalog
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.manifest import JobState, TaskState, base_manifest, encode_manifest
@@ -95,12 +94,11 @@ def build(root: Path, mb: int, entry: int, segments: int) -> int:
         tasks=tasks,
         task_counts={"by-id": TASKS},
     )
-    clock = SystemClock()
     data, _ = encode_manifest(base_manifest(state, ""))
-    FileCommitLog(root, FILES, clock).publish(number, data)
+    FileCommitLog(root, FILES).publish(number, data)
     keys = schema_to_text(pa.schema([("id", pa.int64())]))
     store = StoreEntry("values", "by-id", "p", "rocksdb", "values", keys, describe(str))
-    save_catalog(root, 1, Catalog(FORMAT, "look", (store,)), FILES, clock.new_id())
+    save_catalog(root, 1, Catalog(FORMAT, "look", (store,)), FILES)
     return count
 
 

@@ -20,14 +20,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from errno import ENOENT
 from io import FileIO
-from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
 
 from headrace.clock import Clock, Deadline
 from headrace.errors import NotOwnerError
-from headrace.files import Bytes, Files
+from headrace.files import Bytes, Files, new_name
 
 FOLDER = "fence"
 _GONE = ".gone-"
@@ -68,7 +67,7 @@ class FencedFiles(Files):
         """The folder that is fenced."""
         return self._place.parent
 
-    def take(self, generation: int, unique: str, origin: str = "") -> None:
+    def take(self, generation: int, origin: str = "") -> None:
         """Become the holder, and end the rights of all older ones.
 
         1. Make a folder for this one. 2. Look for a newer one, and give up if there is one. 3.
@@ -77,7 +76,6 @@ class FencedFiles(Files):
 
         Args:
             generation: of the holder; taking the same again changes nothing.
-            unique: a name part that no other caller uses.
             origin: a name without a dash of what generations count for; that of another origin
                 is always older.
 
@@ -86,7 +84,9 @@ class FencedFiles(Files):
         """
         if self._own is not None and self._held == (generation, origin):
             return self.check()
-        own = self._own = self._made(generation, unique, origin)
+        self._inner.make_missing(self._place, durable=False)
+        own = self._own = self._place / f"{generation:08d}-{origin}-{new_name()}"
+        own.mkdir()
         self._held, self._leads = (generation, origin), True
         for name in os.listdir(self._place):
             number, its_origin = _read(name)
@@ -95,10 +95,10 @@ class FencedFiles(Files):
                     own.rmdir()
                 raise self._refused()
             if name != own.name and (its_origin != origin or number < generation):
-                self._end(name, unique)
+                self._end(name)
         return None
 
-    def join(self, unique: str) -> None:
+    def join(self) -> None:
         """Change the folder beside its holder, as long as that holds it.
 
         Raises:
@@ -107,7 +107,7 @@ class FencedFiles(Files):
         self._inner.make_missing(self._place, durable=False)
         names = [name for name in os.listdir(self._place) if not name.startswith(_GONE)]
         newest, origin = max(map(_read, names), default=(0, ""))
-        self.take(newest, unique, origin)
+        self.take(newest, origin)
         self._leads = False
 
     @contextmanager
@@ -170,7 +170,7 @@ class FencedFiles(Files):
 
     def _seized(self, lock: Path, owner: str) -> int:
         self._blocked = None
-        self._end(owner, self._name)
+        self._end(owner)
         new = self.staged("lock")
         file = os.open(new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -181,17 +181,8 @@ class FencedFiles(Files):
             raise
         return file
 
-    def _made(self, generation: int, unique: str, origin: str) -> Path:
-        self._inner.make_missing(self._place, durable=False)
-        for number in count():
-            own = self._place / f"{generation:08d}-{origin}-{unique}-{number}"
-            with suppress(FileExistsError):
-                own.mkdir()
-                break
-        return own
-
-    def _end(self, name: str, unique: str) -> None:
-        gone = self._place / f"{_GONE}{name.removeprefix(_GONE)}-{unique}"
+    def _end(self, name: str) -> None:
+        gone = self._place / f"{_GONE}{name.removeprefix(_GONE)}-{new_name()}"
         with suppress(FileNotFoundError):
             os.rename(self._place / name, gone)
         shutil.rmtree(gone, ignore_errors=True)
@@ -199,7 +190,7 @@ class FencedFiles(Files):
     def leave(self) -> None:
         """Hold the folder no more: whatever is still tried is refused."""
         if self._own is not None:
-            self._end(self._own.name, "left")
+            self._end(self._own.name)
 
     def staged(self, name: str) -> Path:
         """Return a path of the holder's own, which ``rename`` and ``link`` give a name elsewhere.
@@ -223,11 +214,7 @@ class FencedFiles(Files):
                 self._own.stat()
 
     def publish(
-        self,
-        path: Path,
-        data: bytes,
-        unique: str,
-        on_written: Callable[[], None] | None = None,
+        self, path: Path, data: bytes, on_written: Callable[[], None] | None = None
     ) -> bool:
         """Create ``path`` with ``data`` if it is absent; see ``Files.publish``.
 
@@ -235,8 +222,8 @@ class FencedFiles(Files):
             NotOwnerError: a newer holder has taken the folder; nothing was created.
         """
         if (own := self._own_of(path)) is None:
-            return self._inner.publish(path, data, unique, on_written)
-        with self._written(own, path, data, unique) as temporary:
+            return self._inner.publish(path, data, on_written)
+        with self._written(own, path, data) as temporary:
             if on_written is not None:
                 on_written()
             try:
@@ -246,15 +233,15 @@ class FencedFiles(Files):
                 return False
         return True
 
-    def replace(self, path: Path, data: bytes, unique: str, *, durable: bool = True) -> None:
+    def replace(self, path: Path, data: bytes, *, durable: bool = True) -> None:
         """Set the content of a small file; see ``Files.replace``.
 
         Raises:
             NotOwnerError: a newer holder has taken the folder; the file is as it was.
         """
         if (own := self._own_of(path)) is None:
-            return self._inner.replace(path, data, unique, durable=durable)
-        with self._written(own, path, data, unique, durable=durable) as temporary:
+            return self._inner.replace(path, data, durable=durable)
+        with self._written(own, path, data, durable=durable) as temporary:
             self._inner.rename(temporary, path)
         if durable:
             self.sync_folder(path.parent)
@@ -262,9 +249,9 @@ class FencedFiles(Files):
 
     @contextmanager
     def _written(
-        self, own: Path, path: Path, data: bytes, unique: str, *, durable: bool = True
+        self, own: Path, path: Path, data: bytes, *, durable: bool = True
     ) -> Iterator[Path]:
-        temporary = own / f"{path.name}.{unique}.tmp"
+        temporary = own / f"{path.name}.{new_name()}.tmp"
         with self.holding():
             self.write_new(temporary, [data], durable=durable)
             try:
@@ -327,15 +314,15 @@ class FencedFiles(Files):
             self._inner.remove(gone)
         return None
 
-    def remove_tree(self, folder: Path, unique: str) -> None:
+    def remove_tree(self, folder: Path) -> None:
         """Remove a folder; see ``Files.remove_tree``.
 
         Raises:
             NotOwnerError: a newer holder has taken the folder around it; it is there.
         """
         if (own := self._own_of(folder)) is None:
-            return self._inner.remove_tree(folder, unique)
-        gone = own / f"tree-{unique}"
+            return self._inner.remove_tree(folder)
+        gone = own / f"tree-{new_name()}"
         with self.holding(may_be_gone=True):
             self._inner.rename(folder, gone)
             self.sync_folder(folder.parent)

@@ -29,12 +29,22 @@ TRASH = ".trash-"
 """How the names begin of folders that are about to be removed."""
 
 
+def new_name() -> str:
+    """Return a name that no other writer uses, on whatever host; it decides nothing."""
+    return os.urandom(8).hex()
+
+
 def _syncfs(descriptor: int) -> int:
     """Sync one file system; what has no such call answers -1."""
     try:
         return int(ctypes.CDLL(None, use_errno=True).syncfs(descriptor))
     except (AttributeError, OSError):
         return -1
+
+
+def temporary_path(path: Path) -> Path:
+    """Return a hidden path beside another, which no other writer uses."""
+    return path.with_name(f".{path.name}.{new_name()}.tmp")
 
 
 class Files:
@@ -93,11 +103,7 @@ class Files:
                 left[0] = left[0][written:]
 
     def publish(
-        self,
-        path: Path,
-        data: bytes,
-        unique: str,
-        on_written: Callable[[], None] | None = None,
+        self, path: Path, data: bytes, on_written: Callable[[], None] | None = None
     ) -> bool:
         """Create ``path`` with ``data`` if it is absent, durably and in one step.
 
@@ -106,13 +112,12 @@ class Files:
         Args:
             path: the name to create.
             data: the whole content.
-            unique: a name part that no other writer uses.
             on_written: called between steps 1 and 2.
 
         Returns:
             True when this call created it, False when it was there already.
         """
-        temporary = path.with_name(f".{path.name}.{unique}.tmp")
+        temporary = temporary_path(path)
         self.write_new(temporary, [data])
         try:
             if on_written is not None:
@@ -126,9 +131,9 @@ class Files:
         self.sync_folder(path.parent)
         return True
 
-    def publish_again(self, path: Path, data: bytes, unique: str) -> None:
+    def publish_again(self, path: Path, data: bytes) -> None:
         """Create ``path`` with ``data``, or let it be as new: who tidies by age leaves it."""
-        while not self.publish(path, data, unique):
+        while not self.publish(path, data):
             with contextlib.suppress(FileNotFoundError):  # tidied at this moment
                 os.utime(path)
                 return
@@ -142,12 +147,12 @@ class Files:
         if durable:
             self.sync_folder(path.parent)
 
-    def replace(self, path: Path, data: bytes, unique: str, *, durable: bool = True) -> None:
+    def replace(self, path: Path, data: bytes, *, durable: bool = True) -> None:
         """Set the content of a small file that is never mapped, in one step.
 
         One that is not ``durable`` may be as before, or empty, after a loss of power.
         """
-        temporary = path.with_name(f".{path.name}.{unique}.tmp")
+        temporary = temporary_path(path)
         self.write_new(temporary, [data], durable=durable)
         os.replace(temporary, path)
         if durable:
@@ -195,16 +200,15 @@ class Files:
         if durable:
             self.sync_folder(folder.parent)
 
-    def remove_tree(self, folder: Path, unique: str) -> None:
+    def remove_tree(self, folder: Path) -> None:
         """Remove a folder with all that is in it: at once under its name, which never comes back.
 
         What a process left that died in here has a name that begins with ``TRASH``.
 
         Args:
             folder: may be gone already.
-            unique: a name part that no other caller uses.
         """
-        gone = folder.with_name(f"{TRASH}{unique}")
+        gone = folder.with_name(f"{TRASH}{new_name()}")
         with contextlib.suppress(FileNotFoundError):
             self.rename(folder, gone)
             self.sync_folder(folder.parent)  # half a tree must not be found under its name
@@ -270,16 +274,15 @@ class Files:
             path.unlink()
 
 
-def write_private(path: Path, data: bytes, unique: str) -> None:
+def write_private(path: Path, data: bytes) -> None:
     """Set the content of a small file that only its owner can read, in one step; not durable.
 
     Args:
         path: of the file; its folder is made when missing, for its owner alone.
         data: the whole content.
-        unique: a name part that no other writer uses.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    temporary = path.with_name(f".{path.name}-{unique}")
+    temporary = path.with_name(f".{path.name}-{new_name()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(descriptor, "wb") as file:
         file.write(data)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from headrace.clock import SystemClock
 from headrace.coordinator.commit_log import (
     KEPT_GENERATIONS,
     PRUNE_MARGIN,
@@ -18,12 +17,12 @@ from headrace.coordinator.commit_log import (
 from headrace.coordinator.manifest import FORMAT, InputPosition, JobState, Manifest, encode_manifest
 from headrace.errors import CorruptDataError
 from headrace.files import Files
-from headrace.testing import ManualClock, call_at
+from headrace.testing import call_at
 from headrace.testing.commit_log_contract import CommitLogContract
 
 
 def open_log(location: str) -> CommitLog:
-    return FileCommitLog(Path(location), Files(sync=False), SystemClock())
+    return FileCommitLog(Path(location), Files(sync=False))
 
 
 class TestFileCommitLog(CommitLogContract):
@@ -102,14 +101,14 @@ def test_a_generation_that_became_free_because_it_is_long_over_is_not_taken(
                     log.take_generation({})
             return super().publish(path, *words, **more)
 
-    late = FileCommitLog(tmp_path, Late(sync=False), ManualClock())
+    late = FileCommitLog(tmp_path, Late(sync=False))
     assert late.take_generation({}) == KEPT_GENERATIONS + 2
     assert late.newest_generation()[0] == KEPT_GENERATIONS + 2
 
 
 def test_a_winner_that_stalls_after_its_commit_takes_nothing_away(tmp_path: Path) -> None:
     """Others have built on its epoch before it looks again."""
-    log = FileCommitLog(tmp_path, Files(sync=False), ManualClock())
+    log = FileCommitLog(tmp_path, Files(sync=False))
     assert log.publish(0, b"0")
 
     class Stalled(Files):
@@ -118,7 +117,7 @@ def test_a_winner_that_stalls_after_its_commit_takes_nothing_away(tmp_path: Path
             if log.epochs() == [0, 1]:
                 assert log.publish(2, b"2")
 
-    slow = FileCommitLog(tmp_path, Stalled(sync=False), ManualClock(seed=1))
+    slow = FileCommitLog(tmp_path, Stalled(sync=False))
     assert slow.publish(1, b"1")
     assert log.epochs() == [0, 1, 2]
 

@@ -68,7 +68,7 @@ def test_a_job_that_runs_takes_the_mark_over_and_lets_go_of_it(tmp_path: Path) -
         driver.run()
         gone, note = host(driver, 1), drained_hosts(driver)
         before = homes(driver)
-        note.add(CordonedHost(gone, time_ms=driver.clock.now_ms()), driver.clock)
+        note.add(CordonedHost(gone, time_ms=driver.clock.now_ms()))
         for _ in range(8):  # nothing is read: it is for the hosts' sake alone
             driver.clock.advance(1_000)
             driver.advance()
@@ -93,7 +93,7 @@ def test_a_job_that_begins_later_never_uses_the_host(tmp_path: Path) -> None:
         gone = host(other, 1)
     with driver_of(tmp_path) as driver:
         gone = host(driver, 1)
-        drained_hosts(driver).add(CordonedHost(gone), driver.clock)
+        drained_hosts(driver).add(CordonedHost(gone))
         feed(driver)
         driver.advance()
         assert state_of(driver).epoch > 0
@@ -105,7 +105,7 @@ def test_a_host_that_comes_later_is_known_by_its_address(tmp_path: Path) -> None
     """No job knew it when it was drained; and when it comes, nothing goes there."""
     with driver_of(tmp_path) as driver:
         driver.lose_host(2)
-        drained_hosts(driver).add(CordonedHost("", "host-2"), driver.clock)
+        drained_hosts(driver).add(CordonedHost("", "host-2"))
         feed(driver)
         driver.run()
         driver.bring_back(2)
@@ -121,7 +121,7 @@ def test_a_job_that_stood_still_learns_that_the_host_is_used_again(tmp_path: Pat
         feed(driver)
         driver.run()
         gone, note = host(driver, 0), drained_hosts(driver)
-        note.add(CordonedHost(gone), driver.clock)
+        note.add(CordonedHost(gone))
         feed(driver)
         driver.clock.advance(1_000)
         driver.run()
@@ -143,7 +143,7 @@ def test_a_mark_of_the_job_alone_stays_and_one_of_all_is_not_taken_back_by_one(
         driver.run()
         note = drained_hosts(driver)
         drain(driver, "host-0")
-        note.add(CordonedHost(host(driver, 1)), driver.clock)
+        note.add(CordonedHost(host(driver, 1)))
         assert drain(driver, "host-1", everywhere=True).host == host(driver, 1)  # at once
         hosts = state_of(driver).hosts
         assert (hosts[host(driver, 0)].drained, hosts[host(driver, 0)].everywhere) == (True, False)
@@ -155,7 +155,7 @@ def test_a_mark_of_the_job_alone_stays_and_one_of_all_is_not_taken_back_by_one(
         assert drain(driver, "host-1", undo=True, everywhere=True).error == ""
         assert not state_of(driver).hosts[host(driver, 1)].drained
         assert state_of(driver).hosts[host(driver, 0)].drained
-        note.add(CordonedHost(host(driver, 0)), driver.clock)
+        note.add(CordonedHost(host(driver, 0)))
         follow_drains(driver)
         note.remove(CordonedHost(host(driver, 0)))
         follow_drains(driver)
@@ -167,7 +167,7 @@ def test_a_mark_of_the_job_alone_stays_and_one_of_all_is_not_taken_back_by_one(
 def test_a_job_that_has_no_other_host_runs_on(tmp_path: Path) -> None:
     with driver_of(tmp_path) as driver:
         for number in range(3):
-            drained_hosts(driver).add(CordonedHost(host(driver, number)), driver.clock)
+            drained_hosts(driver).add(CordonedHost(host(driver, number)))
         feed(driver)
         driver.run()
         assert len(used(driver)) == 3
@@ -182,7 +182,7 @@ def test_a_driver_that_dies_with_the_mark_is_followed_by_one_that_has_it(
         feed(driver)
         driver.run()
         gone = host(driver, 1)
-        drained_hosts(driver).add(CordonedHost(gone), driver.clock)
+        drained_hosts(driver).add(CordonedHost(gone))
         driver.clock.advance(1_000)
         feed(driver)
         driver.advance_with_crash("drain.committed" if times == 1 else "placement.let_go")
@@ -196,7 +196,7 @@ def test_what_cannot_be_read_counts_for_nothing(tmp_path: Path) -> None:
     with driver_of(tmp_path) as driver:
         note = drained_hosts(driver)
         one = CordonedHost("x/../y", "10.0.0.1:7000", 5)
-        note.add(one, driver.clock)
+        note.add(one)
         (driver.storage.parent / DRAINED / "torn.json").write_text('{"host": "x')
         assert note.read() == (one,)
         note.remove(one)
@@ -209,7 +209,7 @@ def test_marks_that_cannot_be_listed_end_no_job_and_stay(
     with driver_of(tmp_path) as driver:
         feed(driver)
         driver.run()
-        drained_hosts(driver).add(CordonedHost(host(driver, 1)), driver.clock)
+        drained_hosts(driver).add(CordonedHost(host(driver, 1)))
         follow_drains(driver)
         with refused_folder(DRAINED):
             feed(driver)
@@ -227,7 +227,7 @@ def test_a_host_that_no_job_knows_is_used_again_by_itself(
     with driver_of(tmp_path) as driver:
         note = drained_hosts(driver)
         for address in ("host-8", "host-9"):
-            note.add(CordonedHost("", address), driver.clock)
+            note.add(CordonedHost("", address))
         feed(driver)
         driver.run()
         told = headrace("cluster", "drain", "host-8", "--undo", "--home", tmp_path)

@@ -42,13 +42,13 @@ class Slow(Files):
         self.waits, self.goes_on = threading.Event(), threading.Event()
         self.is_first = False
 
-    def replace(self, path: Path, data: bytes, name: str, *, durable: bool = True) -> None:
+    def replace(self, path: Path, data: bytes, *, durable: bool = True) -> None:
         """Put a file in place."""
         if self.is_first:
             self.is_first = False
             self.waits.set()
             self.goes_on.wait(0.5)
-        super().replace(path, data, name, durable=durable)
+        super().replace(path, data, durable=durable)
 
 
 class World:

@@ -174,12 +174,12 @@ def context_of(driver: TestDriver, bus: Bus | None = None) -> JobContext:
 
 def readers(driver: TestDriver) -> list[JobReader]:
     """Return what reads the committed epochs of each part, the first part's first."""
-    return part_readers(driver.settings, driver.job.name, driver.clock)
+    return part_readers(driver.settings, driver.job.name)
 
 
 def part_reader(driver: TestDriver, job: str) -> JobReader:
     """Return what reads the committed epochs of one part by its name, also of a replay."""
-    return JobReader(driver.settings.jobs_dir / job, job, FILES, driver.clock)
+    return JobReader(driver.settings.jobs_dir / job, job, FILES)
 
 
 def state_at(driver: TestDriver, epoch: int | None = None) -> JobState:
@@ -317,7 +317,7 @@ def begin_next_run(driver: TestDriver) -> JobState | None:
 def conclude_run(driver: TestDriver) -> None:
     """Note that the run is over, as ``headrace run --bounded`` does at its end."""
     driving = driver.coordinator
-    conclude_bounded_run(driver.storage, driving.state, driving.files, driver.clock)
+    conclude_bounded_run(driver.storage, driving.state, driving.files)
 
 
 def leave_secrets(driver: TestDriver) -> Path:
@@ -341,7 +341,7 @@ def record(
     job: str | None = None,
 ) -> Any:
     """Record an epoch for ``TestDriver.replay``, as ``headrace jobs replay``; of a part by name."""
-    found = part_readers(driver.settings, job_of(job or driver.job.name), driver.clock)
+    found = part_readers(driver.settings, job_of(job or driver.job.name))
     parts = sorted(found, key=lambda one: one.job != (job or driver.job.name))
     recorder = Recorder(parts[0], driver.bus, driver.settings, driver.clock, parts)
     return recorder.record(path, epoch, tasks)[0]
@@ -437,7 +437,7 @@ def sends_keys_alike(driver: TestDriver, other: str) -> bool:
 
 def is_half_merged(driver: TestDriver, run: str) -> bool:
     """Say whether a merge of a run over old data was begun and is not complete."""
-    return _is_half_merged(driver.settings, run, SystemClock())
+    return _is_half_merged(driver.settings, run)
 
 
 def check_unused(driver: TestDriver, job: str, outputs: Sequence[str]) -> None:
@@ -486,7 +486,7 @@ def merge_run(
 
 def with_own_outputs(driver: TestDriver, job: hr.Job, apart: str | None) -> hr.Job:
     """Return a job that sends to outputs of its own beside those of a live one, as a version."""
-    return _with_own_outputs(job, apart, driver.settings, driver.clock)
+    return _with_own_outputs(job, apart, driver.settings)
 
 
 HOLD = """

@@ -100,10 +100,9 @@ class SteppedFiles(Files):
         self,
         path: Path,
         data: bytes,
-        unique: str,
         on_written: Callable[[], None] | None = None,
     ) -> bool:
-        won = super().publish(path, data, unique, on_written or self._step)
+        won = super().publish(path, data, on_written or self._step)
         self._step()
         return won
 

@@ -20,7 +20,7 @@ from headrace import redaction
 from headrace.bus.address import open_bus
 from headrace.bus.bus import Bus, Stream
 from headrace.bus.spec import StreamSpec
-from headrace.clock import Clock, SystemClock
+from headrace.clock import Clock
 from headrace.config import Settings, load_settings, setting_keys
 from headrace.config.inputs import read_inputs
 from headrace.coordinator.commit_log import FileCommitLog, load_state
@@ -81,7 +81,7 @@ def read_stream(home: Path, stream: str) -> Rows:
 
 def committed_state(storage: Path) -> JobState:
     """Return what the newest manifest of a job's storage, or of a copy of it, says."""
-    state = load_state(FileCommitLog(storage, FILES, SystemClock()))
+    state = load_state(FileCommitLog(storage, FILES))
     assert state is not None
     return state
 
@@ -175,7 +175,7 @@ class Home:
 
     def reader(self, job: str) -> JobReader:
         """Return what reads any epoch of a job that is kept."""
-        return JobReader(self.job_dir(job), job, FILES, SystemClock())
+        return JobReader(self.job_dir(job), job, FILES)
 
     def state(self, job: str, epoch: int | None = None) -> JobState:
         """Return a job's state after an epoch, by the manifests on disk; the newest by default."""
@@ -183,7 +183,7 @@ class Home:
 
     def has_begun(self, job: str) -> bool:
         """Say whether a job has committed anything."""
-        return load_state(FileCommitLog(self.job_dir(job), FILES, SystemClock())) is not None
+        return load_state(FileCommitLog(self.job_dir(job), FILES)) is not None
 
     def read_so_far(self, job: str) -> int:
         """Return how many rows of input a job has committed; 0 before it was created."""
@@ -210,7 +210,7 @@ class Home:
     def leftovers(self, job: str) -> list[str]:
         """Return the files of finished epochs that no epoch names, of those that are kept."""
         newest = self.state(job)
-        log = FileCommitLog(self.job_dir(job), FILES, SystemClock())
+        log = FileCommitLog(self.job_dir(job), FILES)
         kept = [load_state(log, epoch) for epoch in range(newest.kept_from, newest.epoch + 1)]
         named = {path for state in kept if state is not None for path in state.files()}
         named |= newest.merging()  # ordered, and not yet in the place of its sources

@@ -18,7 +18,7 @@ PLAIN = Files(sync=False)
 
 def holder(root: Path, generation: int, origin: str = "") -> FencedFiles:
     files = FencedFiles(PLAIN, root)
-    files.take(generation, os.urandom(4).hex(), origin)
+    files.take(generation, origin)
     return files
 
 
@@ -31,11 +31,11 @@ def filled(root: Path) -> Path:
 
 
 CHANGES: dict[str, Callable[[FencedFiles, Path], object]] = {
-    "publish": lambda files, at: files.publish(at / "new", b"x", "u"),
-    "replace": lambda files, at: files.replace(at / "a", b"x", "u"),
+    "publish": lambda files, at: files.publish(at / "new", b"x"),
+    "replace": lambda files, at: files.replace(at / "a", b"x"),
     "remove": lambda files, at: files.remove(at / "a"),
     "link": lambda files, at: files.link(at / "a", at / "new"),
-    "remove_tree": lambda files, at: files.remove_tree(at / "tree", "u"),
+    "remove_tree": lambda files, at: files.remove_tree(at / "tree"),
     "staged": lambda files, at: files.staged("x"),
     "check": lambda files, at: files.check(),
 }
@@ -151,7 +151,7 @@ def test_a_holder_of_another_origin_takes_the_place_of_any(tmp_path: Path) -> No
 def test_a_helper_changes_the_folder_as_long_as_its_holder_has_it(tmp_path: Path) -> None:
     root = filled(tmp_path / "root")
     first, helper = holder(root, 1), FencedFiles(PLAIN, root)
-    helper.join("h")
+    helper.join()
     first.check()
     helper.remove(root / "names" / "a")
     holder(root, 2)
@@ -180,9 +180,9 @@ def test_paths_elsewhere_and_files_that_are_gone_are_as_ever(tmp_path: Path) -> 
     root = filled(tmp_path / "root")
     old = holder(root, 1)
     old.remove(root / "names" / "none")
-    assert old.publish(root / "more" / "new", b"x", "u")
-    assert not old.publish(root / "more" / "new", b"y", "u")
+    assert old.publish(root / "more" / "new", b"x")
+    assert not old.publish(root / "more" / "new", b"y")
     holder(root, 2)
-    old.replace(tmp_path / "other", b"x", "u")
+    old.replace(tmp_path / "other", b"x")
     old.remove(tmp_path / "other")
     assert (root / "more" / "new").read_bytes() == b"x"

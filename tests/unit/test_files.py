@@ -29,8 +29,8 @@ def test_a_file_is_written_once(tmp_path: Path, sync: bool) -> None:
 
 def test_publishing_creates_or_answers_no(tmp_path: Path) -> None:
     path = tmp_path / "f"
-    assert FILES.publish(path, b"first", "u1")
-    assert not FILES.publish(path, b"second", "u2")
+    assert FILES.publish(path, b"first")
+    assert not FILES.publish(path, b"second")
     assert path.read_bytes() == b"first"
     assert FILES.names(tmp_path) == ["f"]
     assert len(list(tmp_path.iterdir())) == 1
@@ -42,7 +42,7 @@ def test_a_publish_that_dies_leaves_no_name(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        FILES.publish(tmp_path / "f", b"x", "u", stop)
+        FILES.publish(tmp_path / "f", b"x", stop)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -51,7 +51,7 @@ def test_of_racing_publishers_one_wins(tmp_path: Path) -> None:
 
     def race(number: int) -> None:
         barrier.wait()
-        if FILES.publish(tmp_path / "f", str(number).encode(), f"u{number}"):
+        if FILES.publish(tmp_path / "f", str(number).encode()):
             won.append(number)
 
     threads = [threading.Thread(target=race, args=(number,)) for number in range(8)]
@@ -64,7 +64,7 @@ def test_of_racing_publishers_one_wins(tmp_path: Path) -> None:
 
 def test_replace_sets_the_whole_content(tmp_path: Path) -> None:
     for data in (b"long content", b"x"):
-        FILES.replace(tmp_path / "f", data, "u")
+        FILES.replace(tmp_path / "f", data)
         assert (tmp_path / "f").read_bytes() == data
     assert FILES.names(tmp_path) == ["f"]
 

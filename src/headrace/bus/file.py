@@ -145,7 +145,7 @@ class Incarnations:
         Its folders are there. A number that was taken and removed before this process woke up is
         not taken again.
         """
-        if not self._files.publish(made.file, data, self._clock.new_id()):
+        if not self._files.publish(made.file, data):
             return False
         if self._last(self._name(made)) != (made.number, True):
             self._files.remove(made.file)
@@ -272,7 +272,7 @@ class AliasFiles:
             check_expected({alias: self.target(alias) for alias in expected or ()}, expected)
             if len(targets) > 1:
                 content = {"format": ALIAS_FORMAT, "aliases": dict(targets)}
-                self._files.replace(self._swap, signed_json(content), self._clock.new_id())
+                self._files.replace(self._swap, signed_json(content))
                 fault("aliases.swapped")
             self._write(targets)
             self._files.remove(self._swap)
@@ -294,7 +294,7 @@ class AliasFiles:
                 self._files.remove(self._path(alias))
                 continue
             content = {"format": ALIAS_FORMAT, "alias": alias, "stream": stream}
-            self._files.replace(self._path(alias), signed_json(content), self._clock.new_id())
+            self._files.replace(self._path(alias), signed_json(content))
             fault("aliases.one_written")
         self._files.sync_folder(self._folder)
 

@@ -411,9 +411,7 @@ class IndexFiles:
             if self.number < 0:
                 self._publish(header._replace(kind=OPENING, flags=SEALS), 0, (0, 0))
             else:
-                self._files.publish(
-                    self.path_of(header.position), header.pack(), self._clock.new_id()
-                )
+                self._files.publish(self.path_of(header.position), header.pack())
             fault("seal.barred")
             self._refresh(is_due=True)
 
@@ -486,10 +484,7 @@ class IndexFiles:
         summary = AppendSummary.of(own)
         data = encode_opening(header, self.table, summary, begin, kept, compacted, self.holder)
         path = self.path_of(header.position)
-        if publish is None:
-            won = self._files.publish(path, data, self._clock.new_id())
-        else:
-            won = publish(path, data)
+        won = (publish or self._files.publish)(path, data)
         if self.number < 0:
             return won and self.history.numbers() == [header.position]
         # Else the name was free because others had used and dropped it: a stray.

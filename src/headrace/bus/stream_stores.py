@@ -181,7 +181,7 @@ class SettingsFiles(SettingsStore):
                 return False
             number = self._number + 1
         data = _to_json(number, after)
-        return self._files.publish(self._path(number), data, self._clock.new_id())
+        return self._files.publish(self._path(number), data)
 
     def _name(self, number: int) -> str:
         return f"{self._folder}/settings-{number:06d}.json"
@@ -343,7 +343,7 @@ class FenceFiles(FenceStore):
     def _raise_to(self, fence: Fence) -> None:
         folder = self._folder / fence.job
         is_new = not folder.is_dir()
-        self._files.publish(folder / f"{fence.generation:012d}", b"", self._clock.new_id())
+        self._files.publish(folder / f"{fence.generation:012d}", b"")
         if is_new:
             for parent in (self._folder, self._folder.parent):
                 self._files.sync_folder(parent)
@@ -476,7 +476,7 @@ class CompactionPinFiles(CompactionPinStore):
         while not is_made:
             unique = self._clock.new_id()
             path = self._folder / f"{reader}~{unique}.json"
-            is_made = self._files.publish(path, signed_json(content), unique)
+            is_made = self._files.publish(path, signed_json(content))
         self._remove(self._paths("~"))
         try:
             self._fences.check(fence)

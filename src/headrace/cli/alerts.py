@@ -46,7 +46,7 @@ def ls(job: JobName, as_json: Json = False, home: Home = None) -> None:
     from headrace.control.alert_rules import load_alerts
 
     clock = SystemClock()
-    book = load_alerts(newest_epochs(settings_of(home), job, clock), clock)
+    book = load_alerts(newest_epochs(settings_of(home), job), clock)
     if as_json:
         rules = [asdict(held.status(name)) for name, held in sorted(book.rules.items())]
         told = msgspec.to_builtins(book)

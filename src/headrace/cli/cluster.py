@@ -125,7 +125,7 @@ def _job(settings: Settings, name: str, clock: Clock) -> _Job:
     from headrace.coordinator.job_parts import group_state
     from headrace.coordinator.leader_lease import driver_of
 
-    readers = part_readers(settings, name, clock)
+    readers = part_readers(settings, name)
     driver = driver_of(readers[0].root, settings.jobs_dir / name, name, clock)
     state = group_state([reader.state() for reader in readers])
     return _Job(name, readers, state, runs=driver is not None)
@@ -168,7 +168,7 @@ def _for_all(
             if one == found or one.means(found.host, _held(hosts, found)):
                 note.remove(one)
     else:
-        note.add(found, clock)
+        note.add(found)
     asked = [_ask(settings, job, named, clock, undo=undo, everywhere=True) for job in runs]
     return found, asked
 

@@ -351,11 +351,10 @@ def export(
         headrace state export shop totals --out totals.parquet
     """
     from headrace.cli.output import count_text
-    from headrace.clock import SystemClock
     from headrace.coordinator.inspection.store_view import export_parquet
 
     view = open_reader(job, store, home).view(store, epoch, partials=partials)
-    rows = export_parquet(view.batches(), view.schema, to, SystemClock().new_id())
+    rows = export_parquet(view.batches(), view.schema, to)
     told: dict[str, Any] = {"store": view.entry.name, "epoch": view.epoch, "rows": rows}
     if as_json:
         show_json({**told, "file": str(to), "bytes": to.stat().st_size})

@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 
 def open_readers(job: str, home: Path | None) -> list[JobReader]:
     """Return the readers of all parts of a job below a home; most jobs have one."""
-    from headrace.clock import SystemClock
     from headrace.coordinator.inspection.job_reader import part_readers
 
-    return part_readers(settings_of(home), job, SystemClock())
+    return part_readers(settings_of(home), job)
 
 
 def open_reader(job: str, store: str, home: Path | None) -> JobReader:

@@ -202,6 +202,6 @@ def load_alerts(storage: Path, clock: Clock) -> AlertState:
         ) from error
 
 
-def save_alerts(storage: Path, book: AlertState, files: Files, clock: Clock) -> None:
+def save_alerts(storage: Path, book: AlertState, files: Files) -> None:
     """Replace the file as a whole."""
-    files.replace(storage / ALERTS_FILE, msgspec.json.encode(book), clock.new_id())
+    files.replace(storage / ALERTS_FILE, msgspec.json.encode(book))

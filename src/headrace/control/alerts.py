@@ -402,7 +402,7 @@ class AlertEngine:
 
     def _save(self) -> None:
         try:
-            save_alerts(self._storage, self.book, self._files, self._clock)
+            save_alerts(self._storage, self.book, self._files)
         except OSError as error:
             if "" not in self._told:
                 self._told.add("")

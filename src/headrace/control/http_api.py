@@ -287,7 +287,7 @@ def add_status_routes(app: FastAPI, live: LiveJob) -> None:
     def why() -> list[JobDiagnosis]:
         """Who holds the watermarks of each part back, and where its rows went."""
         bus = live.bus
-        readers = part_readers(live.settings, live.job, live.clock)
+        readers = part_readers(live.settings, live.job)
         return [diagnose(reader, saved_inputs(bus, reader.root)) for reader in readers]
 
     @app.get("/v1/history")

@@ -416,7 +416,7 @@ class StoppedPart:
     def cut(self) -> CutAnswer:
         """Publish all outputs of the last epoch, and return where they end."""
         state, context = self.writer.state, self.context
-        reader = JobReader(self.root, state.job, context.files, context.clock)
+        reader = JobReader(self.root, state.job, context.files)
         if reader.is_half(state.epoch):
             raise InvalidInputError(
                 f"the last epoch of job {state.job!r}, {state.epoch}, is the first half of a "

@@ -428,7 +428,7 @@ def job_status(
     for folder in folders:
         name = job if folder == root else folder.name
         try:
-            parts.append(_read_part(folder, name, (known or {}).get(name), clock))
+            parts.append(_read_part(folder, name, (known or {}).get(name)))
         except CorruptDataError as error:
             return replace(found, job=name, storage=str(folder), problem=str(error))
     state, bus = group_state([one.state for one in parts]), saved_inputs(bus, root)
@@ -629,9 +629,9 @@ def _members(root: Path, driver: DriverProcess | None) -> tuple[MemberInfo, ...]
     return tuple(found) if is_theirs else ()
 
 
-def _read_part(root: Path, name: str, known: JobState | None, clock: Clock) -> _Part:
+def _read_part(root: Path, name: str, known: JobState | None) -> _Part:
     files = Files(sync=False)
-    reader = JobReader(root, name, files, clock)
+    reader = JobReader(root, name, files)
     state = known or reader.state()
     # A job that only an older version has run has none.
     catalog = load_catalog(root, state.generation, files) or Catalog(0, name, ())

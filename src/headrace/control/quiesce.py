@@ -263,7 +263,7 @@ def quiesced(context: JobContext, other: str, wait_s: float) -> Iterator[Fence]:
         UnavailableError: the driver does not answer.
     """
     job, clock = context.job, context.clock
-    readers = part_readers(context.settings, job, clock)
+    readers = part_readers(context.settings, job)
     with MergeLock(context.settings, job, other, clock):
         try:
             lock = DriverLock(context.storage, job, clock)

@@ -69,9 +69,7 @@ class ControlServer:
             shown = host
         shown = f"[{shown}]" if ":" in shown else shown
         self.place = ApiAddress(f"http://{shown}:{taken}", token, os.getpid(), host)
-        write_private(
-            self._storage / API_FILE, msgspec.json.encode(self.place), self._clock.new_id()
-        )
+        write_private(self._storage / API_FILE, msgspec.json.encode(self.place))
         self._thread = threading.Thread(target=self._serve, name="headrace-control", daemon=True)
         self._thread.start()
 

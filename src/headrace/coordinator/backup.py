@@ -76,11 +76,11 @@ class Backup:
         if there is None:
             self._files.make_folder(self.remote, 0o700)
             made = self._clock.new_id().encode()
-            self._fenced.publish(self.remote / MARK, made, self._clock.new_id())
+            self._fenced.publish(self.remote / MARK, made)
             there = self._files.read(self.remote / MARK)
         if mine is None:
             self._files.make_folder(self.local, 0o700)
-            self._files.publish(self.local / MARK, there, self._clock.new_id())
+            self._files.publish(self.local / MARK, there)
 
     def copy(self, state: JobState, beat: Callable[[int], None]) -> int:
         """Bring a committed epoch over; returns the bytes that were copied.
@@ -103,15 +103,14 @@ class Backup:
         self.attach()
         self.lease.check()
         JobStorage(self.remote, self._fenced).create()
-        copier = FileCopier(self.local, self.remote, self._fenced, self._clock, beat)
+        copier = FileCopier(self.local, self.remote, self._fenced, beat)
         copied = copier.bring(state)
         catalog = load_catalog(self.local, state.generation, self._files)
         if catalog is not None:  # so that commands can read the copy where the host is gone
-            unique = self._clock.new_id()
-            save_catalog(self.remote, state.generation, catalog, self._fenced, unique)
+            save_catalog(self.remote, state.generation, catalog, self._fenced)
         fault("copy.files_done")
         self.lease.check()
-        log = FileCommitLog(self.remote, self._fenced, self._clock)
+        log = FileCommitLog(self.remote, self._fenced)
         before = self.copied()
         self._drop_newer(log, state)
         log.publish(state.epoch, _as_copy(state))
@@ -127,7 +126,7 @@ class Backup:
 
         A new copy takes the place of one that nobody can read.
         """
-        return _state_at(FileCommitLog(self.remote, self._files, self._clock))
+        return _state_at(FileCommitLog(self.remote, self._files))
 
     def is_overtaken(self) -> bool:
         """Say whether the copy is of a driver after the last one that committed here.
@@ -136,7 +135,7 @@ class Backup:
         what it may have committed is on its own disk, and this storage is the newest elsewhere.
         """
         copied = self.copied()
-        own = _state_at(FileCommitLog(self.local, self._files, self._clock))
+        own = _state_at(FileCommitLog(self.local, self._files))
         return copied is not None and (own is None or copied.generation > own.generation)
 
     def _drop_newer(self, log: FileCommitLog, state: JobState) -> None:
@@ -160,7 +159,7 @@ class Backup:
             for name in found:
                 if f"{folder}/{name}" not in named and self._is_swept(name):
                     self._fenced.remove(inside / name)
-        log = FileCommitLog(self.remote, self._fenced, self._clock)
+        log = FileCommitLog(self.remote, self._fenced)
         for epoch in log.epochs():
             if epoch not in kept:
                 self._drop(log, epoch)
@@ -178,13 +177,13 @@ class Backup:
             CorruptDataError: the copy is damaged; names the file.
             OSError: one side does not answer.
         """
-        state = load_state(FileCommitLog(self.remote, self._files, self._clock))
+        state = load_state(FileCommitLog(self.remote, self._files))
         if state is None:
             return None
         JobStorage(self.local, self._files).create()
-        copier = FileCopier(self.remote, self.local, self._files, self._clock, beat)
+        copier = FileCopier(self.remote, self.local, self._files, beat)
         copier.bring(state, parallel=True)
-        log = FileCommitLog(self.local, self._files, self._clock)
+        log = FileCommitLog(self.local, self._files)
         copied = state.copy_of or state.digest
         log.publish(state.epoch, _as_copy(msgspec.structs.replace(state, digest=copied)))
         return state
@@ -192,7 +191,7 @@ class Backup:
     def discard(self) -> None:
         """Throw away a storage that another host's has overtaken; its manifests go at once."""
         for name in ("manifests", *FOLDERS, "generations"):
-            self._files.remove_tree(self.local / name, self._clock.new_id())
+            self._files.remove_tree(self.local / name)
         for path in (*self.local.glob(f"{TRASH}*"), *self.local.glob(".manifests.*.old")):
             shutil.rmtree(path, ignore_errors=True)
         JobStorage(self.local, self._files).create()

@@ -136,17 +136,16 @@ def load_table_files(graph: JobGraph, *, absent_ok: bool = False) -> dict[str, L
     return loaded
 
 
-def store_table_files(loaded: Iterable[LoadedFile], storage: JobStorage, unique: str) -> None:
+def store_table_files(loaded: Iterable[LoadedFile], storage: JobStorage) -> None:
     """Put what was read where all hosts find it.
 
     Args:
         loaded: the files.
         storage: of the job.
-        unique: a name part that no other writer uses.
     """
     for file in loaded:
         path = storage.root / file.bound.path
-        storage.files.publish_again(path, file.data, unique)
+        storage.files.publish_again(path, file.data)
 
 
 def _load(spec: BroadcastSpec, path: Path) -> LoadedFile:

@@ -17,7 +17,6 @@ from pathlib import Path
 import msgspec
 
 from headrace.bus.bus import Bus
-from headrace.clock import Clock, SystemClock
 from headrace.coordinator.catalog import load_catalog
 from headrace.coordinator.commit_log import FileCommitLog, load_state
 from headrace.coordinator.deployment import open_copier
@@ -56,8 +55,7 @@ def bounded_bus(graph: JobGraph, context: JobContext) -> Bus:
         return underlying_bus(bus)
     found = BoundedInputBus(underlying_bus(bus))
     has_state = _has_state(where.readable)
-    names = context.files, context.clock
-    resolve_inputs(graph, found, settings, shared, *names, has_state=has_state)
+    resolve_inputs(graph, found, settings, shared, context.files, has_state=has_state)
     return found
 
 
@@ -65,7 +63,7 @@ def _has_state(root: Path) -> bool:
     """Say whether a run has begun that is not over; after a reset there is none."""
     if not (root / "manifests").exists():
         return False
-    state = load_state(FileCommitLog(root, Files(sync=False), SystemClock()))
+    state = load_state(FileCommitLog(root, Files(sync=False)))
     return state is not None and bool(state.fingerprint)
 
 
@@ -73,7 +71,7 @@ def share_bounded_inputs(context: JobContext, storages: Iterable[Path]) -> None:
     """Let the slots of all parts find what stands for streams."""
     if isinstance(context.bus, BoundedInputBus):
         for storage in storages:
-            save_listing(storage, context.bus.sources, context.files, context.clock.new_id())
+            save_listing(storage, context.bus.sources, context.files)
 
 
 CONCLUDED_FILE = "concluded"
@@ -115,7 +113,7 @@ def begin_bounded_run(
             # A reset began the run, which has sent nothing.
             _empty_outputs(context, readers)
         return None
-    check_no_merge(settings, job, clock)
+    check_no_merge(settings, job)
     if check is not None:
         check()
     number = max(state.run + state.ended for state in states)
@@ -137,17 +135,17 @@ def begin_bounded_run(
     return reset_parts(context, readers, fresh, open_copier(context), RUN)
 
 
-def conclude_bounded_run(root: Path, state: JobState, files: Files, clock: Clock) -> None:
+def conclude_bounded_run(root: Path, state: JobState, files: Files) -> None:
     """Note that a driver has seen the end of a run; the next explicit start begins another."""
     if state.ended and _concluded(root, files) != state.lineage:
         fault("run.conclude_due")
-        files.replace(root / CONCLUDED_FILE, state.lineage.encode(), clock.new_id())
+        files.replace(root / CONCLUDED_FILE, state.lineage.encode())
 
 
 def _readers(context: JobContext) -> dict[Path, JobReader] | None:
     if not any((context.newest / "manifests").glob("[0-9]*.json")):
         return None
-    first, *others = part_readers(context.settings, context.job, context.clock)
+    first, *others = part_readers(context.settings, context.job)
     return {context.storage: first} | {one.root: one for one in others}
 
 
@@ -168,7 +166,7 @@ def _concluded(root: Path, files: Files) -> str:
 def _empty_outputs(context: JobContext, readers: Mapping[Path, JobReader]) -> None:
     """Drop the rows of all streams that the job sends to."""
     bus, files = context.bus, context.files
-    log = FileCommitLog(next(iter(readers)), files, context.clock)
+    log = FileCommitLog(next(iter(readers)), files)
     fence = take_fence(log, context.job, bus, context.clock)
     catalogs = [load_catalog(root, NEWEST_EPOCH, files) for root in readers]
     names = {name for one in catalogs if one is not None for name in one.outputs}

@@ -375,7 +375,7 @@ def _is_plain(value: object) -> bool:
 
 
 def save_catalog(
-    root: Path, generation: int, catalog: Catalog, files: Files, unique: str, kept: int = 0
+    root: Path, generation: int, catalog: Catalog, files: Files, kept: int = 0
 ) -> None:
     """Write a description under a generation, unless the newest one says the same.
 
@@ -384,7 +384,6 @@ def save_catalog(
         generation: of the driver.
         catalog: the description.
         files: the file system.
-        unique: a name part that no other writer uses.
         kept: the generation of the oldest epoch that can be read; what describes it and later ones
             stays, however many there are.
     """
@@ -394,8 +393,8 @@ def save_catalog(
         return
     path = root / FOLDER / f"{generation:08d}.json"
     fault("catalog.due")
-    if not files.publish(path, data, unique):
-        files.replace(path, data, unique)  # streams of a pattern came or went
+    if not files.publish(path, data):
+        files.replace(path, data)  # streams of a pattern came or went
     described = [name for name in names if _generation(name) <= kept]
     for name in names[: max(0, min(len(names) - KEPT + 1, len(described) - 1))]:
         files.remove(root / FOLDER / name)

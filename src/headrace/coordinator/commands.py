@@ -368,7 +368,7 @@ class RequestChannel(Generic[_Answer]):
         """Write the answer to a request, and be ready for another."""
         data = msgspec.json.encode(answer)
         fault("request.answer_due")
-        self._files.replace(self._answer_path(request), data, self._clock.new_id())
+        self._files.replace(self._answer_path(request), data)
         self._files.remove(self._path)
 
     def ask(self, command: Command[_Answer], wait_s: float) -> _Answer:
@@ -405,7 +405,7 @@ class RequestChannel(Generic[_Answer]):
         request = Request.of(command, self._clock)
         sender = _Sender(request.id, request.process, request.host, request.time_ms)
         fields = msgspec.structs.asdict(sender) | msgspec.structs.asdict(command)
-        if not self._files.publish(self._path, msgspec.json.encode(fields), self._clock.new_id()):
+        if not self._files.publish(self._path, msgspec.json.encode(fields)):
             raise self._busy()
         return request
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.clock import Clock
 from headrace.coordinator.manifest import JobState, Manifest, decode_manifest, fold
 from headrace.errors import CorruptDataError, NotOwnerError
 from headrace.faults import fault
@@ -78,10 +77,10 @@ class FileCommitLog(CommitLog):
     had an earlier one, whatever that one has looked at before.
     """
 
-    def __init__(self, root: Path, files: Files, clock: Clock) -> None:
+    def __init__(self, root: Path, files: Files) -> None:
         self._manifests, self._generations = root / "manifests", root / "generations"
         self.files = files if isinstance(files, FencedFiles) else FencedFiles(files, root)
-        self._files, self._clock = self.files, clock
+        self._files = self.files
         for folder in (self._manifests, self._generations):
             files.make_missing(folder)
 
@@ -94,7 +93,7 @@ class FileCommitLog(CommitLog):
         if any(later >= epoch for later in self.epochs()):
             self._files.sync_folder(self._manifests)
             return False
-        won = self._files.publish(path, data, self._clock.new_id(), lambda: fault("commit.written"))
+        won = self._files.publish(path, data, lambda: fault("commit.written"))
         if won and self.epochs()[-1] >= epoch + PRUNE_MARGIN:
             # So far behind, the name was free only because it had been pruned. A nearer later
             # epoch is one that builds on this one.
@@ -125,7 +124,7 @@ class FileCommitLog(CommitLog):
         data, plain = msgspec.json.encode(holder), self.files.beneath
         while True:
             number = max(self._numbers()[-1], above) + 1
-            created = plain.publish(self._generation(number), data, self._clock.new_id())
+            created = plain.publish(self._generation(number), data)
             # One that is so far below the newest was free only because it is long over.
             if created and self._numbers()[-1] < number + KEPT_GENERATIONS:
                 break
@@ -137,7 +136,7 @@ class FileCommitLog(CommitLog):
         if self._numbers()[-1] >= number:
             return False
         data, path = msgspec.json.encode(holder), self._generation(number)
-        if not self.files.beneath.publish(path, data, self._clock.new_id()):
+        if not self.files.beneath.publish(path, data):
             return False
         self._begin(number)
         return True
@@ -146,7 +145,7 @@ class FileCommitLog(CommitLog):
         """Take the right to change the root, as the holder of a number that was created."""
         plain = self.files.beneath
         with suppress(NotOwnerError):  # a newer one was faster: nothing of this one is taken
-            self.files.take(number, self._clock.new_id())
+            self.files.take(number)
         plain.sync_folder(self._manifests)  # a name that is built on must be durable
         for old in self._numbers()[1:-KEPT_GENERATIONS]:
             plain.remove(self._generation(old))

@@ -266,8 +266,8 @@ class Coordinator:
         """Say what the stores hold, for commands that look at them without the job's code."""
         catalog, at = describe_plan(self._plan, self._limits.standby_copies), self._storage
         self.standbys_wanted = catalog.standbys
-        kept, unique = self._kept.generation(self.state), self._clock.new_id()
-        save_catalog(at.root, self.generation, catalog, at.files, unique, kept)
+        kept = self._kept.generation(self.state)
+        save_catalog(at.root, self.generation, catalog, at.files, kept)
 
     def _create_job(self, lineage: str) -> None:
         first = JobState(

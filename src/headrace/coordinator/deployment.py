@@ -9,7 +9,6 @@ from pathlib import Path
 
 from headrace.bus.bus import Bus
 from headrace.bus.read_only import ReadOnlyStream
-from headrace.clock import Clock, SystemClock
 from headrace.config import Settings
 from headrace.config.sections import Durability, read_start
 from headrace.coordinator.backup import Backup, BackupCopier
@@ -82,7 +81,7 @@ class Deployment:
             self.plan,
             self.digest,
             bus=context.bus,
-            log=FileCommitLog(self.storage.root, self.storage.files, clock),
+            log=FileCommitLog(self.storage.root, self.storage.files),
             storage=self.storage,
             runner=runner,
             clock=clock,
@@ -117,7 +116,6 @@ class JobPlanner:
         settings: of the run.
         tables: the files of broadcast stores, as they were at deployment.
         storage: of the job's files.
-        clock: for names.
         module: the user's module, which is shipped by value.
         part: of several, by its name; empty: the first.
         inputs: operators, of the part.
@@ -128,7 +126,6 @@ class JobPlanner:
     settings: Settings
     tables: Mapping[str, LoadedFile]
     storage: JobStorage
-    clock: Clock
     module: str
     part: str
     inputs: frozenset[str]
@@ -165,8 +162,7 @@ class JobPlanner:
             InvalidInputError: it cannot be shipped.
         """
         self.storage.create()
-        files, unique = self.storage.files, self.clock.new_id()
-        return save_plan(made, self.storage.root, files, unique, self.module)
+        return save_plan(made, self.storage.root, self.storage.files, self.module)
 
 
 def stream_infos(graph: JobGraph, bus: Bus, *, absent_ok: bool = False) -> dict[str, StreamInfo]:
@@ -274,7 +270,7 @@ def make_plan(
 def _stored_state(root: Path) -> JobState | None:
     if not (root / "manifests").exists():
         return None
-    return load_state(FileCommitLog(root, Files(sync=False), SystemClock()))
+    return load_state(FileCommitLog(root, Files(sync=False)))
 
 
 def deploy(
@@ -298,7 +294,7 @@ def deploy(
         tables = load_table_files(graph)
     settings, bus, files, clock = context.settings, context.bus, context.files, context.clock
     parts = split_parts(make_plan(graph, bus, settings, files=tables))
-    check_deployable(parts, settings, files, clock)
+    check_deployable(parts, settings, files)
     names = [one.job for one in parts]
     group = JobGeneration(parts[0].job, context.storage.parent, bus, files, clock, names)
     deployments = []
@@ -307,9 +303,9 @@ def deploy(
         root = part.storage
         storage = JobStorage(root, FencedFiles(files, root))
         inputs = frozenset(b.pattern or b.operator for s in one.stages for b in s.inputs)
-        planner = JobPlanner(graph, bus, settings, tables, storage, clock, module, one.part, inputs)
+        planner = JobPlanner(graph, bus, settings, tables, storage, module, one.part, inputs)
         digest = planner.save(one)
-        store_table_files(tables.values(), storage, clock.new_id())
+        store_table_files(tables.values(), storage)
         copier = open_copier(part)
         deployments.append(Deployment(one, digest, storage, copier, planner, group))
     return tuple(deployments)
@@ -330,7 +326,7 @@ def open_copier(
     settings, job, files, clock = context.settings, context.job, context.files, context.clock
     where = context.storages
     if where.copy is None:
-        _check_left(settings.state_dir / STORAGES / job, where.storage, files, clock)
+        _check_left(settings.state_dir / STORAGES / job, where.storage, files)
         return None
     host = host_identity(settings.state_dir, clock, files)
     backup = Backup(where.storage, where.copy, job, host, files, clock)
@@ -339,12 +335,12 @@ def open_copier(
     return BackupCopier(backup, interval_ms, settings.state.recovery_timeout_s, clock, tell)
 
 
-def _check_left(left: Path, root: Path, files: Files, clock: Clock) -> None:
+def _check_left(left: Path, root: Path, files: Files) -> None:
     """Refuse to go on from a copy while this host has what was committed after it."""
     if not files.names(left / "manifests"):
         return
-    copied = load_state(FileCommitLog(root, files, clock))
-    ahead = load_state(FileCommitLog(left, files, clock))
+    copied = load_state(FileCommitLog(root, files))
+    ahead = load_state(FileCommitLog(left, files))
     if copied is None or ahead is None or not copied.copy_of or ahead.digest == copied.copy_of:
         return
     raise InvalidInputError(

@@ -68,9 +68,9 @@ class CordonedHosts:
                 continue
         return tuple(found)
 
-    def add(self, one: CordonedHost, clock: Clock) -> None:
+    def add(self, one: CordonedHost) -> None:
         """Have a host be empty."""
-        self._files.replace(self._path(one), msgspec.json.encode(one), clock.new_id())
+        self._files.replace(self._path(one), msgspec.json.encode(one))
 
     def remove(self, one: CordonedHost) -> None:
         """Let a host be used again."""

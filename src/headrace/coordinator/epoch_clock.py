@@ -91,11 +91,11 @@ def accept_clock(clock: SteadyClock, root: Path, files: Files) -> ClockDeviation
         root: of the job's storage, whose clock may differ from now on as much as it does.
         files: the file system.
     """
-    path, unique = root / ACCEPTED_FILE, clock.new_id()
-    files.replace(path, b"{}", unique)
+    path = root / ACCEPTED_FILE
+    files.replace(path, b"{}")
     doubt = clock.accept()
     skew = _AcceptedSkew(clock.now_ms() - clock.storage_ms(path))
-    files.replace(path, msgspec.json.encode(skew), unique)
+    files.replace(path, msgspec.json.encode(skew))
     return doubt
 
 

@@ -287,8 +287,7 @@ class EpochExecutor:
                 run.absorb(orders, self._runner.run(orders))
             except HeadraceError as error:
                 self._writer.check(error)  # a newer driver's epoch is the one to report
-                unique = self._clock.new_id()
-                save_failed(storage.root, run, self._writer.state, error, storage.files, unique)
+                save_failed(storage.root, run, self._writer.state, error, storage.files)
                 raise
         run.finish_level(level)
 

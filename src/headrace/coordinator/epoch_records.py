@@ -106,7 +106,7 @@ _DECODER = msgspec.json.Decoder(FailedEpoch)
 
 
 def save_failed(
-    root: Path, run: EpochRun, before: JobState, error: HeadraceError, files: Files, unique: str
+    root: Path, run: EpochRun, before: JobState, error: HeadraceError, files: Files
 ) -> None:
     """Leave behind what a failed epoch was; nothing where the same epoch may do when tried again.
 
@@ -116,7 +116,6 @@ def save_failed(
         before: the last committed state.
         error: that it ended with.
         files: the file system.
-        unique: a name part that no other writer uses.
     """
     if isinstance(error, UnavailableError):
         return
@@ -125,7 +124,7 @@ def save_failed(
     found = FailedEpoch(before.lineage, plan, error.code, kind, error.message)
     fault("failure.due")
     with contextlib.suppress(OSError):  # the error itself is what counts
-        files.replace(root / FAILED, msgspec.json.encode(found), unique)
+        files.replace(root / FAILED, msgspec.json.encode(found))
 
 
 def load_failed(root: Path, state: JobState, files: Files) -> FailedEpoch | None:

@@ -16,11 +16,10 @@ from typing import NamedTuple
 
 from xxhash import xxh3_64
 
-from headrace.clock import Clock
 from headrace.coordinator.manifest import JobState
 from headrace.errors import CorruptDataError
 from headrace.faults import fault
-from headrace.files import Files
+from headrace.files import Files, temporary_path
 from headrace.state.segment import SegmentReader
 
 CHUNK = 1 << 20
@@ -51,14 +50,12 @@ class FileCopier:
         source: root of the files that are there.
         target: root of the copies.
         files: the file system.
-        clock: for names that nobody else uses.
         beat: called after each chunk with its bytes; may raise to end the copying.
     """
 
     source: Path
     target: Path
     files: Files
-    clock: Clock
     beat: Callable[[int], None] = lambda size: None
 
     def bring(self, state: JobState, *, parallel: bool = False) -> int:
@@ -128,7 +125,7 @@ class FileCopier:
     def _write(self, file: CopiedFile) -> Path:
         """Write a verified copy under a temporary name."""
         path = self.target / file.path
-        temporary = path.with_name(f".{path.name}.{self.clock.new_id()}.tmp")
+        temporary = temporary_path(path)
         digest = xxh3_64()
 
         def chunks() -> Iterator[bytes]:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.clock import Clock
 from headrace.config import Settings
 from headrace.config.sections import Durability
 from headrace.coordinator.commit_log import FileCommitLog, load_state
@@ -44,9 +43,7 @@ def made_folders(settings: Settings, job: str) -> list[Path]:
     return sorted(settings.jobs_dir.glob(f"{job}{PART}*"))
 
 
-def check_deployable(
-    parts: Sequence[JobPlan], settings: Settings, files: Files, clock: Clock
-) -> None:
+def check_deployable(parts: Sequence[JobPlan], settings: Settings, files: Files) -> None:
     """Make sure that a job can be run in these parts.
 
     Raises:
@@ -73,7 +70,7 @@ def check_deployable(
             job=job,
         )
     _check_semantics(parts, settings)
-    _check_moved(parts, [root, *part_folders(settings, job)], files, clock)
+    _check_moved(parts, [root, *part_folders(settings, job)], files)
 
 
 def _check_semantics(parts: Sequence[JobPlan], settings: Settings) -> None:
@@ -89,15 +86,13 @@ def _check_semantics(parts: Sequence[JobPlan], settings: Settings) -> None:
         )
 
 
-def _check_moved(
-    parts: Sequence[JobPlan], folders: Sequence[Path], files: Files, clock: Clock
-) -> None:
+def _check_moved(parts: Sequence[JobPlan], folders: Sequence[Path], files: Files) -> None:
     """Refuse operators whose state is in another part than the graph has them in now."""
     home = {name: part.job for part in parts for name in part.fingerprint if name != JOB}
     for folder in folders:
         if not (folder / "manifests").is_dir():
             continue
-        state = load_state(FileCommitLog(folder, files, clock))
+        state = load_state(FileCommitLog(folder, files))
         for name in state.fingerprint if state is not None else ():
             if home.get(name, folder.name) != folder.name:
                 raise PartsError(

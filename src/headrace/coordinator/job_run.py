@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from headrace.clock import SystemClock
 from headrace.config import Settings
 from headrace.coordinator.backup import BackupCopier
 from headrace.coordinator.bounded_runs import (
@@ -74,7 +73,7 @@ def leave_dataframes(graph: JobGraph, deployed: Sequence[Deployment], settings: 
         if not found & inputs.keys():
             continue
         root = job_storages(settings, one.plan.job).readable
-        state = load_state(FileCommitLog(root, Files(sync=False), SystemClock()))
+        state = load_state(FileCommitLog(root, Files(sync=False)))
         if state is not None and state.fingerprint:
             continue
         for name in sorted(found & inputs.keys()):
@@ -83,7 +82,7 @@ def leave_dataframes(graph: JobGraph, deployed: Sequence[Deployment], settings: 
                 raise _moved(graph, inputs[name], settings)
             left.add(folder / name)
     for path in left:
-        Files().remove_tree(path, SystemClock().new_id())
+        Files().remove_tree(path)
 
 
 def _moved(graph: JobGraph, operator: Input, settings: Settings) -> InvalidInputError:
@@ -262,7 +261,7 @@ class JobRun:
         state = JobGroup(parts).state
         with suppress(NotOwnerError):  # a command has come first, and this run is not its concern
             first = deployed[0].storage
-            conclude_bounded_run(first.root, state, first.files, self.context.clock)
+            conclude_bounded_run(first.root, state, first.files)
         interrupted = self.control.stop.is_set() and not state.ended
         return RunResult(state, tally.epochs, tally.rows, interrupted)
 

@@ -20,7 +20,7 @@ from headrace.clock import Clock
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.job_storage import is_alive
 from headrace.errors import NotOwnerError
-from headrace.files import Files
+from headrace.files import Files, temporary_path
 
 LEASE_S = 30.0
 RENEW_S = 5.0
@@ -137,7 +137,7 @@ class LeaderLease:
             return None, 0.0
         except msgspec.DecodeError:  # not ours to judge, and its writer writes it again
             return None, 0.0
-        probe = self._root / f".lease.{self._clock.new_id()}.tmp"
+        probe = temporary_path(self._path)
         self._files.write_new(probe, [b""], durable=False)
         try:
             return holder, self._age_s(renewed, probe.stat().st_mtime)
@@ -186,7 +186,7 @@ class LeaderLease:
             own = all(taker.get(name) == holder[name] for name in ("process", "host_id"))
             if newest != generation or not own:
                 raise self._fenced(newest)
-            log.files.take(generation, self._clock.new_id())
+            log.files.take(generation)
         self._renewed = None
         self.renew()
 
@@ -220,7 +220,7 @@ class LeaderLease:
         if self._renewed is not None and now - self._renewed < self._renew_s:
             return
         data = msgspec.json.encode(self._mine)
-        self._files.replace(self._path, data, self._clock.new_id())
+        self._files.replace(self._path, data)
         self._renewed = now
 
     def release(self) -> None:
@@ -234,7 +234,7 @@ class LeaderLease:
             self._files.remove(self._path)
 
     def _log(self) -> FileCommitLog:
-        return FileCommitLog(self._root, self._files, self._clock)
+        return FileCommitLog(self._root, self._files)
 
 
 def _machine() -> str:
@@ -279,7 +279,7 @@ def driver_of(storage: Path, shared: Path, job: str, clock: Clock) -> DriverProc
             return DriverProcess(holder.process, holder.host, is_here=False)
     if not (storage / "generations").is_dir():
         return None
-    log = FileCommitLog(storage, Files(sync=False), clock)
+    log = FileCommitLog(storage, Files(sync=False))
     _, taken = log.newest_generation()
     host = str(taken.get("host", here))
     if host != here and _is_locked(storage / "driver.lock"):

@@ -99,7 +99,7 @@ def _take(
         if not takes_over:
             error.also = "with --takeover it is fenced, and this one drives"
             raise
-    fence = _TakeoverFence(FileCommitLog(root, files, clock), job, clock)
+    fence = _TakeoverFence(FileCommitLog(root, files), job, clock)
     who = fence.fenced
     said = f"job {job!r} is taken over from {who}, of generation {fence.before}"
     tell(f"{said}; it has {RELEASE_S:.0f} s to stop")
@@ -178,12 +178,12 @@ def keep_own_job(context: JobContext, control: JobControl) -> AbstractContextMan
     if where.copy is None:
         host = host_identity(context.settings.state_dir, clock, files)
         lease = LeaderLease(where.storage, job, host, files, clock)
-    return keep_leadership(lease, where.storage, job, control, clock, files)
+    return keep_leadership(lease, where.storage, job, control, files)
 
 
 @contextmanager
 def keep_leadership(
-    lease: LeaderLease | None, root: Path, job: str, control: JobControl, clock: Clock, files: Files
+    lease: LeaderLease | None, root: Path, job: str, control: JobControl, files: Files
 ) -> Iterator[None]:
     """Keep a job for a block, and stop when another driver has begun.
 
@@ -192,7 +192,6 @@ def keep_leadership(
         root: the job's storage.
         job: its name.
         control: stopped when the job is lost.
-        clock: for names.
         files: the file system.
 
     Raises:
@@ -205,7 +204,7 @@ def keep_leadership(
 
     if lease is not None:
         lease.force()
-    with LeaseKeeper(lease, FileCommitLog(root, files, clock), job, stop, LOOK_S) as keeper:
+    with LeaseKeeper(lease, FileCommitLog(root, files), job, stop, LOOK_S) as keeper:
         yield
     if keeper.lost is not None:
         raise keeper.lost

@@ -94,7 +94,7 @@ class JobGeneration:
                 return self.number
         if root in self._has:  # asked for once more
             if log.newest_generation()[0] == self.number:
-                log.files.take(self.number, self._clock.new_id())
+                log.files.take(self.number)
                 return self.number
         else:
             fault("generation.taken")
@@ -108,7 +108,7 @@ class JobGeneration:
         )
 
     def _first_log(self) -> FileCommitLog:
-        return FileCommitLog(self._folder / self._job, self._files, self._clock)
+        return FileCommitLog(self._folder / self._job, self._files)
 
     def _known(self, root: Path) -> int:
         """Return the highest number that any part has, whether it is still kept or not."""
@@ -401,7 +401,7 @@ def fenced_writer(
     """
     group = group or generation_of(context, root)
     job, bus, clock = root.name, context.bus, context.clock
-    log = FileCommitLog(root, context.files, clock)
+    log = FileCommitLog(root, context.files)
     writer = FencedManifestWriter(job, log, bus, clock, copier, group)
     if not writer.begin():
         raise InvalidInputError(f"job {job!r} has not committed an epoch yet; run it", job=job)

@@ -355,8 +355,8 @@ class SinkCommitter:
                 receiver.commit(epoch)
                 rows += epoch.rows
                 fault("sink.committed")
-        done, unique = self._storage.root / CONFIRMED_FILE, self._clock.new_id()
-        self._storage.files.replace(done, state.digest.encode(), unique, durable=False)
+        done = self._storage.root / CONFIRMED_FILE
+        self._storage.files.replace(done, state.digest.encode(), durable=False)
         return rows
 
     def _watermark(self, operator: str, state: JobState) -> int:

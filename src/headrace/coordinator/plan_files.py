@@ -188,20 +188,19 @@ def _finish(kind: Any, rest: dict[str, Any]) -> None:
 SECRETS = "secrets.json"
 
 
-def save_plan(plan: JobPlan, root: Path, files: Files, unique: str, module: str = "") -> str:
+def save_plan(plan: JobPlan, root: Path, files: Files, module: str = "") -> str:
     """Write a plan below ``root`` and return its digest.
 
     Args:
         plan: of the job.
         root: of the job's storage.
         files: the file system.
-        unique: a name part that no other writer uses.
         module: the user's module, shipped by value, so that no executor has to import it.
 
     Raises:
         InvalidInputError: something in the graph cannot travel, such as an open file.
     """
-    secrets = _SecretCollector(root / SECRETS, unique)
+    secrets = _SecretCollector(root / SECRETS)
     loaded = sys.modules.get(module)
     by_value = loaded is not None and not module.startswith("headrace.")
     if by_value:
@@ -218,7 +217,7 @@ def save_plan(plan: JobPlan, root: Path, files: Files, unique: str, module: str 
             cloudpickle.unregister_pickle_by_value(loaded)
     digest = hashlib.blake2b(data, digest_size=16).hexdigest()
     secrets.save()
-    files.publish_again(root / "plans" / digest, data, unique)
+    files.publish_again(root / "plans" / digest, data)
     return digest
 
 
@@ -262,8 +261,8 @@ def _is_plain(value: str) -> bool:
 class _SecretCollector:
     """Collects what a plan must not hold while it is pickled."""
 
-    def __init__(self, path: Path, unique: str) -> None:
-        self._path, self._unique = path, unique
+    def __init__(self, path: Path) -> None:
+        self._path = path
         held = _read(path)
         self._key = token_hex(16) if held is None else held.key
         self._values = {} if held is None else dict(held.values)  # an older plan may be in use
@@ -283,7 +282,7 @@ class _SecretCollector:
         """Write down what was found, before the plan that names it."""
         if self._has_any:
             held = _StoredSecrets(_process(), self._key, self._values)
-            write_private(self._path, msgspec.json.encode(held), self._unique)
+            write_private(self._path, msgspec.json.encode(held))
 
 
 class _Unpickler(pickle.Unpickler):

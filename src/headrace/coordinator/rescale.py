@@ -282,13 +282,11 @@ def current_scale_out(settings: Settings, job: str) -> TemporaryScaleOut | None:
     return msgspec.json.decode(path.read_bytes(), type=TemporaryScaleOut) if path.exists() else None
 
 
-def save_scale_out(
-    settings: Settings, job: str, note: TemporaryScaleOut, files: Files, clock: Clock
-) -> None:
+def save_scale_out(settings: Settings, job: str, note: TemporaryScaleOut, files: Files) -> None:
     """Note what a job is to be again."""
     path = _scale_out_file(settings, job)
     files.make_missing(path.parent, 0o700)
-    files.replace(path, msgspec.json.encode(note), clock.new_id())
+    files.replace(path, msgspec.json.encode(note))
 
 
 def clear_scale_out(settings: Settings, job: str, files: Files) -> None:

@@ -53,7 +53,7 @@ def host_identity(state_dir: Path, clock: Clock, files: Files) -> str:
     path = state_dir / "host-id"
     if not path.exists():
         files.make_folder(state_dir, 0o700)
-        files.publish(path, clock.new_id().encode(), clock.new_id())
+        files.publish(path, clock.new_id().encode())
     return files.read(path).decode()
 
 
@@ -62,12 +62,12 @@ DELETED_MARK = "DELETED"
 UNNEEDED_MARK = "UNNEEDED"
 
 
-def record_job_storage(state_dir: Path, storage: Path, files: Files, clock: Clock) -> None:
+def record_job_storage(state_dir: Path, storage: Path, files: Files) -> None:
     """Leave a word, beside the state of a job, of where its storage is."""
     path = state_dir / storage.name / STORAGE_RECORD
     if _text(path) != str(storage):
         files.make_missing(path.parent, 0o700)
-        files.replace(path, str(storage).encode(), clock.new_id())
+        files.replace(path, str(storage).encode())
 
 
 def collect_garbage(state_dir: Path, files: Files, clock: Clock, keep_s: float) -> list[Path]:
@@ -85,7 +85,7 @@ def collect_garbage(state_dir: Path, files: Files, clock: Clock, keep_s: float) 
             shutil.rmtree(path, ignore_errors=True)
         host = host_identity(state_dir, clock, files)
         jobs = _jobs(state_dir, files)
-        found = [path for folder in jobs for path in _unneeded(folder, host, files, clock)]
+        found = [path for folder in jobs for path in _unneeded(folder, host, files)]
         found += [path for path in _storages(state_dir, files) if (path / DELETED_MARK).exists()]
         due = [path for path in found if _is_due(path, clock, keep_s)]
         return [path for path in due if _remove(path, state_dir, files, clock)]
@@ -127,14 +127,14 @@ def _storages(state_dir: Path, files: Files) -> list[Path]:
     return [folder / name for name in files.names(folder)]
 
 
-def _unneeded(folder: Path, host: str, files: Files, clock: Clock) -> list[Path]:
+def _unneeded(folder: Path, host: str, files: Files) -> list[Path]:
     """Return the folder of a job that is gone, or those of its tasks that are."""
     storage = Path(_text(folder / STORAGE_RECORD))
     try:
         if (storage / DELETED_MARK).exists() or (storage.parent.is_dir() and not storage.exists()):
             return [folder]
         _needed(folder)
-        wanted = _task_folders(storage, host, files, clock)
+        wanted = _task_folders(storage, host, files)
     except (OSError, HeadraceError):
         return []
     gone = []
@@ -146,11 +146,11 @@ def _unneeded(folder: Path, host: str, files: Files, clock: Clock) -> list[Path]
     return gone
 
 
-def _task_folders(storage: Path, host: str, files: Files, clock: Clock) -> set[str] | None:
+def _task_folders(storage: Path, host: str, files: Files) -> set[str] | None:
     """Return the names of the folders of the tasks that a host has now; ``None``: not known."""
     if not files.names(storage / "manifests"):
         return None
-    state = load_state(FileCommitLog(storage, files, clock))
+    state = load_state(FileCommitLog(storage, files))
     if state is None:
         return None
     return {
@@ -200,7 +200,7 @@ def _remove(path: Path, state_dir: Path, files: Files, clock: Clock) -> bool:
         if path.parent == state_dir / STORAGES and not (path / DELETED_MARK).exists():
             return False
         # Who waits for a lock in it finds that it is no longer in its place.
-        files.remove_tree(path, clock.new_id())
+        files.remove_tree(path)
     return True
 
 
@@ -337,8 +337,8 @@ def open_host(  # noqa: PLR0913 - each is a part of its own, by name
         rocksdb: memory of its RocksDB stores.
         hot_keys: whether heavy keys are looked for.
     """
-    states = _ManifestStates(FileCommitLog(storage, files, clock))
-    good = FileCopier(copy, storage, files, clock) if copy is not None else None
+    states = _ManifestStates(FileCommitLog(storage, files))
+    good = FileCopier(copy, storage, files) if copy is not None else None
 
     opened: BackendFactory = partial(RocksDBBackend, settings=rocksdb)
     backends = {**BACKENDS, "rocksdb": opened}
@@ -346,7 +346,7 @@ def open_host(  # noqa: PLR0913 - each is a part of its own, by name
     def segments(order: SlotOrder) -> ManifestSegments:
         return ManifestSegments(states, storage, order.epoch - 1, good)
 
-    record_job_storage(state_dir, storage, files, clock)
+    record_job_storage(state_dir, storage, files)
     return SlotHost(
         files=files,
         clock=clock,

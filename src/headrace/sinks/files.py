@@ -312,9 +312,9 @@ class FolderReceiver(Receiver):
     def _hold(self) -> None:
         site = self._site
         if site.generation:
-            self._files.take(site.generation, site.clock.new_id(), site.origin)
+            self._files.take(site.generation, site.origin)
         else:
-            self._files.join(site.clock.new_id())
+            self._files.join()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -349,16 +349,16 @@ class FolderReceiver(Receiver):
 
     def _write(self, listing: FolderListing) -> None:
         data = msgspec.json.encode(listing)
-        self._files.replace(self._control / LISTING, data, self._unique())
+        self._files.replace(self._control / LISTING, data)
 
     def _tidy(self) -> None:
         """Remove what a driver left that was killed."""
-        self._files.remove_tree(self._control / "stage", self._unique())  # of a former version
+        self._files.remove_tree(self._control / "stage")  # of a former version
         listing = self._listing()
         named = {*listing.merged, *listing.replaced}
         for path in self._root.glob(f"{_MERGED}*"):
             if path.name not in named:
-                self._files.remove_tree(path, self._unique())
+                self._files.remove_tree(path)
 
     def _unique(self) -> str:
         return self._site.clock.new_id()
@@ -509,7 +509,7 @@ class FolderReceiver(Receiver):
         if not gone:
             return listing
         for name in gone:
-            self._files.remove_tree(self._root / name, self._unique())
+            self._files.remove_tree(self._root / name)
         self._files.sync_folder(self._root)
         left = {name: since for name, since in listing.replaced.items() if name not in gone}
         cleaned = msgspec.structs.replace(listing, replaced=left)

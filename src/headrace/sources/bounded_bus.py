@@ -19,7 +19,6 @@ import pyarrow as pa
 
 from headrace.bus.bus import Bus, Stream
 from headrace.bus.spec import Fence, StreamSpec
-from headrace.clock import Clock
 from headrace.config import Settings
 from headrace.config.inputs import InputSettings, split_key
 from headrace.config.loader import ON_COMMAND
@@ -414,7 +413,6 @@ def resolve_inputs(
     settings: Settings,
     storage: Path,
     files: Files,
-    clock: Clock,
     *,
     has_state: bool,
 ) -> None:
@@ -426,7 +424,6 @@ def resolve_inputs(
         settings: of the run.
         storage: of the job.
         files: the file system.
-        clock: for names.
         has_state: whether the job is in the middle of a run.
 
     Raises:
@@ -439,7 +436,7 @@ def resolve_inputs(
         _check_same(graph.name, wanted, held or {})
     sources = held or _found(graph, bus.plain, settings, storage)
     if sources or load_listing(storage) is not None:
-        save_listing(storage, sources, files, clock.new_id())
+        save_listing(storage, sources, files)
     bus.use(sources)
 
 

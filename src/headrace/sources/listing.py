@@ -108,9 +108,7 @@ def load_listing(storage: Path) -> dict[str, BoundedSource] | None:
         raise CorruptDataError(f"{path} cannot be read: {error}", file=str(path)) from error
 
 
-def save_listing(
-    storage: Path, sources: dict[str, BoundedSource], files: Files, unique: str
-) -> None:
+def save_listing(storage: Path, sources: dict[str, BoundedSource], files: Files) -> None:
     """Keep the sources of a run, durably and in one step."""
     files.make_missing(storage, 0o700)
-    files.replace(storage / NAME, msgspec.json.encode(SourceListing(FORMAT, sources)), unique)
+    files.replace(storage / NAME, msgspec.json.encode(SourceListing(FORMAT, sources)))

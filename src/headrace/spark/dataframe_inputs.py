@@ -257,7 +257,7 @@ class DataFrameFeeds:
             UnavailableError: Spark could not read a DataFrame.
             NotOwnerError: a newer driver has begun meanwhile.
         """
-        log, job = FileCommitLog(self.root, self.files, self.clock), self.graph.name
+        log, job = FileCommitLog(self.root, self.files), self.graph.name
         if self._made:
             taken = take_fence(log, job, self.bus, self.clock)
             self.fence, self.fenced = Fence(f"{job}{FEEDS}", taken.generation), log.files
@@ -385,7 +385,7 @@ class DataFrameFeed:
         is_same = noted == run and said == self.said
         has_positions = state is not None and self.operator.name in state.inputs
         if not is_same and not (noted and is_there and has_positions and said == self.said):
-            fenced.remove_tree(self.folder, clock.new_id())
+            fenced.remove_tree(self.folder)
             self.birth = ""
             if is_there:
                 bus.remove(self.operator.stream, fence=fence)
@@ -397,7 +397,7 @@ class DataFrameFeed:
         if not is_same:
             self.birth = self.birth or clock.new_id()
             text = f"{run} {self.birth} {self.said}".encode()
-            fenced.replace(self.folder / FRAME_NOTE, text, clock.new_id())
+            fenced.replace(self.folder / FRAME_NOTE, text)
 
     @property
     def said(self) -> str:
@@ -546,7 +546,7 @@ class DataFrameFeed:
         for one in deployed:
             if self.operator.name not in {binding.operator for binding in one.plan.reads}:
                 continue
-            log = FileCommitLog(one.storage.root, Files(sync=False), self.feeds.clock)
+            log = FileCommitLog(one.storage.root, Files(sync=False))
             state = load_state(log)
             kept = None if state is None else load_state(log, state.kept_from)
             positions = {} if kept is None else kept.inputs.get(self.operator.name, {})

@@ -423,7 +423,7 @@ class _Running:
         except BaseException as error:  # noqa: BLE001 - told to who waits, and to the query
             self.failure = error
             text = f"job {self.job.name!r} failed: {error}"
-            self._files.replace(self.folder / FAILED, text.encode(), self._clock.new_id())
+            self._files.replace(self.folder / FAILED, text.encode())
         finally:
             self._over.set()
 
@@ -434,7 +434,7 @@ class _Running:
                 with suppress(PySparkException):  # the job ends by it, and says so
                     if self._has_taken_in():
                         path = self.folder / answer_name(question)
-                        self._files.replace(path, b"", self._clock.new_id())
+                        self._files.replace(path, b"")
 
     def _has_taken_in(self) -> bool:
         stream = frame_stream(self.job.name, ROWS)

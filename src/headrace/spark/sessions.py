@@ -185,7 +185,7 @@ def _off_the_command(private: Mapping[str, str], folder: Path) -> Iterator[None]
         return
     path = folder / f"spark-{os.getpid()}.properties"
     before = os.environ.get(_SUBMIT_ARGS)
-    write_private(path, properties_text(private).encode(), "new")
+    write_private(path, properties_text(private).encode())
     rest = "pyspark-shell" if before is None else before
     os.environ[_SUBMIT_ARGS] = f"--extra-properties-file {shlex.quote(str(path))} {rest}"
     try:

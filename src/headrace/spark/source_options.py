@@ -325,7 +325,7 @@ def wait_until_processed(folder: Path, files: Files, clock: Clock) -> None:
         UnavailableError: it has failed.
     """
     number = clock.new_id()
-    files.replace(folder / f"{_ASKED}{number}", b"", clock.new_id())
+    files.replace(folder / f"{_ASKED}{number}", b"")
     while not (folder / f"{_ANSWERED}{number}").exists():
         check_running(folder)
         clock.sleep(POLL_S)

@@ -93,7 +93,7 @@ class Checkpoint:
             for batch, entry in sorted(entries.items()):
                 path = self._path(batch)
                 self._remove(path.with_name(f".{path.name}.crc"))  # else Spark finds it damaged
-                self._files.replace(path, entry.encode(), f"headrace-{os.getpid()}")
+                self._files.replace(path, entry.encode())
         except OSError:
             return False
         return True
@@ -377,7 +377,7 @@ class Committer:
         folder.mkdir(parents=True, exist_ok=True)
         if self._checkpoint is not None and not path.exists():
             self._checkpoint.sync()
-        if not self._files.publish(path, msgspec.json.encode(record), self._clock.new_id()):
+        if not self._files.publish(path, msgspec.json.encode(record)):
             record = self._held(batch)
         fault("spark.recorded")
         with self._write.place.open() as bus:
@@ -386,7 +386,7 @@ class Committer:
                 self._append(stream, part, batch * _PARTS + number)
         if record.parts:
             done = msgspec.structs.replace(record, parts=[])
-            self._files.replace(path, msgspec.json.encode(done), self._clock.new_id())
+            self._files.replace(path, msgspec.json.encode(done))
         fault("spark.appended")
         self._clean(batch)
         if record is not own and self._differs(record, own, has_rows=given):

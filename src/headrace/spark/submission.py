@@ -382,7 +382,7 @@ class Submission:
             self._entry: _ENTRY.format(packed=PACKED),
         }
         for path, text in texts.items():
-            write_private(path, text.encode(), str(os.getpid()))
+            write_private(path, text.encode())
 
     def remove(self) -> None:
         """Remove the files that may hold secrets, once ``spark-submit`` has ended."""

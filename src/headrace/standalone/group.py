@@ -465,7 +465,7 @@ class JoinListener:
             self._listener.close()
             raise
         self._address = DriverAddress(host, port, self._token, os.getpid(), self._identity)
-        write_private(storage / ADDRESS, msgspec.json.encode(self._address), clock.new_id())
+        write_private(storage / ADDRESS, msgspec.json.encode(self._address))
         self._note()
         for role in (self._accept, self._beat):
             threading.Thread(target=role, name="headrace-group", daemon=True).start()
@@ -533,9 +533,7 @@ class JoinListener:
                 for one in self._group.members
                 if not (self._over.is_set() and one.number == own)
             ]
-            self._files.replace(
-                self._storage / MEMBERS_FILE, msgspec.json.encode(found), self._clock.new_id()
-            )
+            self._files.replace(self._storage / MEMBERS_FILE, msgspec.json.encode(found))
 
     def _beat(self) -> None:
         while not self._over.wait(BEAT_S):

@@ -183,7 +183,7 @@ class Running:
         if not (root / "manifests").is_dir():
             return None
         with suppress(HeadraceError):  # the driver has just begun, or prunes
-            return load_state(FileCommitLog(root, Files(sync=False), self._clock))
+            return load_state(FileCommitLog(root, Files(sync=False)))
         return None
 
     def pause(self) -> None:

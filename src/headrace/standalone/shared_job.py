@@ -232,7 +232,7 @@ class SharedJobProcess:
         state = None if result is None else result.state
         if state is None:
             context = self._driving.context
-            state = load_state(FileCommitLog(self._storage, context.files, context.clock))
+            state = load_state(FileCommitLog(self._storage, context.files))
         if state is None:
             raise DroppedError("asked to stop before there was a job", job=self._driving.job.name)
         interrupted = self._driving.control.stop.is_set() and not state.ended
@@ -268,7 +268,7 @@ class SharedJobProcess:
             engine.fail(lost)
             control.stop.set()
 
-        log = FileCommitLog(self._storage, Files(sync=False), driving.context.clock)
+        log = FileCommitLog(self._storage, Files(sync=False))
         every_s, lease = self._lease_s / RENEWALS, self._candidate.lease
         keeper = LeaseKeeper(lease, log, driving.job.name, give_up, every_s, yields=True)
         self._on_role(True)

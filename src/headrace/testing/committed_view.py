@@ -31,7 +31,6 @@ from headrace.records.schema import DELETED, HASH, WRITTEN
 from headrace.runtime.dead_letters import from_record
 from headrace.runtime.orders import END_WATERMARK, NO_WATERMARK
 from headrace.state.store import without_stamp
-from headrace.testing.script import ManualClock
 
 _WINDOWS = ("windows", "panes", "slices", "whole")
 
@@ -40,7 +39,6 @@ class CommittedView(ABC):
     """Looks at a job from outside, as the commands do: at what is committed, and nothing else."""
 
     bus: Bus
-    clock: ManualClock
     settings: Settings
     job: Job
     _files: Files
@@ -195,13 +193,13 @@ class CommittedView(ABC):
     def _committed(self) -> Iterator[tuple[Path, JobState]]:
         """The storage and the last state of each part."""
         for root in self._folders():
-            state = load_state(FileCommitLog(root, self._files, self.clock))
+            state = load_state(FileCommitLog(root, self._files))
             if state is not None:
                 yield root, state
 
     def _readers(self) -> list[JobReader]:
         committed = self._committed()  # of a replay one part may be all that there is
-        return [JobReader(root, root.name, self._files, self.clock) for root, _ in committed]
+        return [JobReader(root, root.name, self._files) for root, _ in committed]
 
     def _reader(self, store: str) -> JobReader:
         readers = self._readers()

@@ -85,7 +85,7 @@ class Replay:
         assert isinstance(context.bus, MemoryBus)
         restore_recorded_streams(archive, context.bus)
         storage = JobStorage(context.settings.jobs_dir / self.recording.job, context.files)
-        restore_state(archive, storage, FileCommitLog(storage.root, context.files, context.clock))
+        restore_state(archive, storage, FileCommitLog(storage.root, context.files))
         self._tables = restored_files(archive)
 
     def deployed(self, graph: JobGraph, context: JobContext) -> Sequence[Deployment]:

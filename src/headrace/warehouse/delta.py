@@ -18,7 +18,6 @@ import msgspec
 import pyarrow as pa
 
 from headrace import extras
-from headrace.clock import Clock
 from headrace.errors import CorruptDataError, InvalidInputError, NotOwnerError
 from headrace.faults import fault
 from headrace.fencing import FencedFiles
@@ -71,9 +70,9 @@ def has_mark(folder: Path, day: str) -> bool:
     return (folder / folder_of(day) / MARK).exists()
 
 
-def write_mark(folder: Path, day: str, mark: CompletionMark, files: Files, clock: Clock) -> None:
+def write_mark(folder: Path, day: str, mark: CompletionMark, files: Files) -> None:
     """Say that a day is complete, durably and in one step."""
-    files.replace(folder / folder_of(day) / MARK, msgspec.json.encode(mark) + b"\n", clock.new_id())
+    files.replace(folder / folder_of(day) / MARK, msgspec.json.encode(mark) + b"\n")
 
 
 def remove_mark(folder: Path, day: str, files: Files) -> None:
@@ -229,9 +228,9 @@ class DeltaReceiver(Receiver):
                 f"expected {writer}: give each a table of its own"
             )
         if site.generation:
-            self._files.take(site.generation, site.clock.new_id(), site.origin)
+            self._files.take(site.generation, site.origin)
         else:
-            self._files.join(site.clock.new_id())
+            self._files.join()
         self._check_newest(found)
         self._end_others(found)
         self._evolve(found)
@@ -393,7 +392,7 @@ class DeltaReceiver(Receiver):
 
     def _align_schema(self, found: Any) -> None:
         """Let the marks that there are say what the table has, and learn which days have none."""
-        files, clock = self._files, self._site.clock
+        files = self._files
         rows, self._late = rows_by_day(found), late_by_day(found, self._marks)
         self._rows, self._open_days = rows, set(rows) - set(self._marks)
         for day, mark in list(self._marks.items()):
@@ -401,19 +400,19 @@ class DeltaReceiver(Receiver):
                 remove_mark(self._folder, day, files)
                 del self._marks[day]
             elif mark != self._made(day, mark.completed_ms) or not has_mark(self._folder, day):
-                self._mark(day, mark.completed_ms, clock)
+                self._mark(day, mark.completed_ms)
 
     def _complete(self, watermark: int) -> None:
         """Mark the days that a watermark has passed."""
         clock = self._site.clock
         for day in sorted(self._open_days):
             if self._table.ends_ms(day_number(day)) <= watermark:
-                self._mark(day, clock.now_ms(), clock)
+                self._mark(day, clock.now_ms())
                 self._open_days.remove(day)
 
-    def _mark(self, day: str, completed_ms: int, clock: Clock) -> None:
+    def _mark(self, day: str, completed_ms: int) -> None:
         mark = self._marks[day] = self._made(day, completed_ms)
-        write_mark(self._folder, day, mark, self._files, clock)
+        write_mark(self._folder, day, mark, self._files)
         fault("warehouse.shown")
 
     def _made(self, day: str, completed_ms: int) -> CompletionMark:

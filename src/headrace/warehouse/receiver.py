@@ -119,7 +119,7 @@ class DayFolders:
     def clear(self) -> None:
         """Remove what a former version put together and never showed."""
         self._spare, self._taken_away = [], []
-        self._files.remove_tree(self._place.stage, self._clock.new_id())
+        self._files.remove_tree(self._place.stage)
 
     def days(self) -> set[str]:
         """Return the days that have a folder."""
@@ -195,7 +195,7 @@ class DayFolders:
         with suppress(FileNotFoundError):
             if path.read_bytes() == content:
                 return
-        self._files.replace(path, content, self._clock.new_id(), durable=False)
+        self._files.replace(path, content, durable=False)
 
     def _retire(self, folder: Path) -> None:
         gone = self._files.staged(self._clock.new_id())
@@ -272,9 +272,9 @@ class TableReceiver(Receiver):
         for folder in (place.root, place.data, place.stage, place.changes):
             self._files.make_folder(folder)
         if site.generation:
-            self._files.take(site.generation, site.clock.new_id(), site.origin)
+            self._files.take(site.generation, site.origin)
         else:
-            self._files.join(site.clock.new_id())
+            self._files.join()
         with self._alone():
             self._files.sync_folder(place.control)  # a driver before may have died before it did
             snapshot = self._claimed()
@@ -332,12 +332,12 @@ class TableReceiver(Receiver):
 
     def _write_whole(self, snapshot: Snapshot) -> Snapshot:
         made = msgspec.structs.replace(snapshot, format=FORMAT, version=snapshot.version + 1)
-        return self._place.write_whole(made, self._files, self._clock.new_id())
+        return self._place.write_whole(made, self._files)
 
     def _write(self, draft: SnapshotDraft) -> Snapshot:
         """Let a commit count; what it changes is looked at by those that follow."""
         try:
-            made = self._place.write(draft, self._files, self._clock.new_id())
+            made = self._place.write(draft, self._files)
         except FileExistsError as error:
             raise ReceiverAwayError(
                 f"table {self._table.name!r} was changed by somebody else meanwhile"

@@ -343,7 +343,7 @@ class TableLocation:
             return [_decoded(self.change(found), SnapshotChange) for found in versions]
         return None
 
-    def write(self, draft: SnapshotDraft, files: Files, unique: str) -> Snapshot:
+    def write(self, draft: SnapshotDraft, files: Files) -> Snapshot:
         """Let a commit count, durably and in one step; return what the table holds since.
 
         Raises:
@@ -352,14 +352,14 @@ class TableLocation:
         change = draft.change
         made = apply_changes(draft.held, [change])
         if change.version % MOST_CHANGES == 0 or self.snapshot.stat().st_size <= SMALL_BYTES:
-            return self.write_whole(made, files, unique)
-        if not files.publish(self.change(change.version), msgspec.json.encode(change), unique):
+            return self.write_whole(made, files)
+        if not files.publish(self.change(change.version), msgspec.json.encode(change)):
             raise FileExistsError(str(self.change(change.version)))
         return made
 
-    def write_whole(self, snapshot: Snapshot, files: Files, unique: str) -> Snapshot:
+    def write_whole(self, snapshot: Snapshot, files: Files) -> Snapshot:
         """Replace the snapshot, durably and in one step, and release the changes before it."""
-        files.replace(self.snapshot, msgspec.json.encode(snapshot), unique)
+        files.replace(self.snapshot, msgspec.json.encode(snapshot))
         for version in self._versions():  # the oldest first: who lists meanwhile finds a hole
             if version <= snapshot.version:
                 files.remove(self.change(version))

@@ -16,7 +16,6 @@ import headrace as hr
 from headrace.cli.run.backfill import BlockingBackfill
 from headrace.cli.run.commands import run_target
 from headrace.cli.run.runner import JobRunner, Scaling, executor_sets
-from headrace.clock import SystemClock
 from headrace.config import Settings, load_settings
 from headrace.coordinator.inspection.job_reader import part_readers
 from headrace.coordinator.manifest import JobState
@@ -59,7 +58,7 @@ class Live:
         self.settings: Settings = driver.settings
 
     def state(self, job: str = "sums") -> JobState:
-        (reader,) = part_readers(self.settings, job, SystemClock())
+        (reader,) = part_readers(self.settings, job)
         return reader.state()
 
     def counts(self, job: str = "sums") -> dict[str, int]:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.clock import SystemClock
 from headrace.coordinator.commit_log import FileCommitLog, load_state
 from headrace.coordinator.manifest import (
     FORMAT,
@@ -174,7 +173,7 @@ def test_another_format_is_told_apart_from_damage(other: int) -> None:
 
 def log_of(tmp_path: Any, kinds: str, rows: int = 1) -> tuple[FileCommitLog, list[JobState]]:
     """A log with one manifest for each letter: ``b``ase or ``d``elta."""
-    log = FileCommitLog(tmp_path, Files(sync=False), SystemClock())
+    log = FileCommitLog(tmp_path, Files(sync=False))
     states: list[JobState] = []
     for number, kind in enumerate(kinds):
         if number == 0:
@@ -250,4 +249,4 @@ def test_a_manifest_of_another_history_is_told(tmp_path: Any) -> None:
 
 
 def test_no_manifest_is_no_job(tmp_path: Any) -> None:
-    assert load_state(FileCommitLog(tmp_path, Files(sync=False), SystemClock())) is None
+    assert load_state(FileCommitLog(tmp_path, Files(sync=False))) is None

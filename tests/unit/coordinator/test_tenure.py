@@ -40,7 +40,7 @@ def held(tmp_path: Path) -> Iterator[DriverLock]:
 
 
 def log_of(root: Path) -> FileCommitLog:
-    return FileCommitLog(root, FILES, SystemClock())
+    return FileCommitLog(root, FILES)
 
 
 def taking(root: Path, told: list[str], *, takes_over: bool) -> AbstractContextManager[None]:
@@ -168,7 +168,7 @@ def test_a_driver_that_waits_finds_that_a_newer_one_has_begun(
     before = set(threading.enumerate())
 
     def drive() -> None:
-        with keep_leadership(lease, tmp_path, "shop", control, SystemClock(), FILES):
+        with keep_leadership(lease, tmp_path, "shop", control, FILES):
             assert lease.holder()[0] == lease.mine
             log.take_generation({"process": 7, "host": "far"})
             assert control.stop.wait(30)
@@ -188,7 +188,7 @@ def test_its_own_generation_is_none_of_another_and_its_lease_ends_with_it(
     monkeypatch.setattr(leadership, "LOOK_S", 0.01)
     control, log = JobControl(), log_of(tmp_path)
     lease = LeaderLease(tmp_path, "shop", "here", FILES, SystemClock())
-    with keep_leadership(lease, tmp_path, "shop", control, SystemClock(), FILES):
+    with keep_leadership(lease, tmp_path, "shop", control, FILES):
         mine = lease.mine
         log.take_generation({"process": mine.process, "host": mine.host})
         assert not control.stop.wait(0.1)

@@ -34,7 +34,7 @@ class JobLocation(NamedTuple):
 
 
 def locate_job(
-    job: str, home: Path | None, config: Path | None, overrides: list[str] | None, clock: Clock
+    job: str, home: Path | None, config: Path | None, overrides: list[str] | None
 ) -> JobLocation:
     """Find a job that is to be changed, however it was run: a command need not know that."""
     from headrace.coordinator.inspection.job_reader import JobReader
@@ -42,7 +42,7 @@ def locate_job(
     from headrace.files import Files
 
     newest = newest_storage(settings_of(home, config, overrides), check_job_name(job))
-    state = JobReader(newest, job, Files(sync=False), clock).state()
+    state = JobReader(newest, job, Files(sync=False)).state()
     same = [*(overrides or []), f"state.durability={state.durability}"]
     settings = settings_of(home, config, same)
     return JobLocation(settings, job_storages(settings, job).storage, newest, state)
@@ -72,12 +72,12 @@ def open_located(
     from headrace.errors import InvalidInputError
     from headrace.files import Files
 
-    found = locate_job(job, home, config, overrides, clock)
+    found = locate_job(job, home, config, overrides)
     settings = found.settings
     if found.storage != settings.jobs_dir / job:  # a driver elsewhere cannot be asked
         require_stopped(settings, job, clock, elsewhere=True)
     states = {found.storage: found.state}
-    states |= {one.root: one.state() for one in readers_of_other_parts(settings, job, clock)}
+    states |= {one.root: one.state() for one in readers_of_other_parts(settings, job)}
     with open_home_bus(settings) as bus:
         context = JobContext(settings, job, bus, Files(), clock)
         with open_job(context, states, show_notice) as handle:
@@ -90,7 +90,7 @@ def open_located(
             yield context, handle
 
 
-def newest_epochs(settings: Settings, job: str, clock: Clock) -> Path:
+def newest_epochs(settings: Settings, job: str) -> Path:
     """Return the storage that has the newest epochs of a job.
 
     Raises:
@@ -98,7 +98,7 @@ def newest_epochs(settings: Settings, job: str, clock: Clock) -> Path:
     """
     from headrace.coordinator.inspection.job_reader import part_readers
 
-    return part_readers(settings, job, clock)[0].root
+    return part_readers(settings, job)[0].root
 
 
 def show_notice(line: str) -> None:

@@ -79,7 +79,7 @@ def restart(
             f"job {job!r} does not run; its status is {found.status}, and it gets new processes "
             "when it is run"
         )
-    states = {reader.root: reader.state() for reader in part_readers(settings, job, clock)}
+    states = {reader.root: reader.state() for reader in part_readers(settings, job)}
     hosts = RunningHandle(settings, job, states, Files(), clock).restart(Restart(rolling), wait)
     if as_json:
         show_json({"job": job, "hosts": hosts})
@@ -139,7 +139,6 @@ def accept_clock(job: JobName, as_json: Json = False, home: Home = None) -> None
         headrace jobs accept-clock shop
     """
     from headrace.cli.options import settings_of
-    from headrace.clock import SystemClock
     from headrace.control.client import reachable
     from headrace.control.job_handle import AcceptClock
     from headrace.coordinator.epoch_clock import accept_clock as accept
@@ -151,7 +150,7 @@ def accept_clock(job: JobName, as_json: Json = False, home: Home = None) -> None
     if client is not None:
         off_ms = AcceptClock().ask(client).was_off_ms
     else:
-        storage = newest_epochs(settings, job, SystemClock())
+        storage = newest_epochs(settings, job)
         doubt = accept(driver_clock(settings), storage, Files())
         off_ms = 0 if doubt is None else doubt.off_ms
     if as_json:

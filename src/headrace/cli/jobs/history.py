@@ -84,7 +84,7 @@ def history(
     begin = max(0, now - duration_ms(last, "--last"))
     if since is not None:
         begin = max(0, read_time(since, "--since", "a time"))
-    part_readers(settings, job, clock)  # so that a job that is not there is reported
+    part_readers(settings, job)  # so that a job that is not there is reported
     if events:
         _show_events(settings, job, begin, as_json=as_json)
         return
@@ -279,7 +279,7 @@ def replay(
     from headrace.sources.bounded_bus import saved_inputs
 
     settings, clock = settings_of(home, config, overrides), SystemClock()
-    parts = part_readers(settings, job_of(job), clock)
+    parts = part_readers(settings, job_of(job))
     reader = _part(parts, job)
     with open_home_bus(settings) as bus:
         recorder = Recorder(reader, saved_inputs(bus, reader.root), settings, clock, parts)

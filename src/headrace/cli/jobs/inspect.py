@@ -69,7 +69,6 @@ def why(job: JobName, as_json: Json = False, home: Home = None) -> None:
 
         headrace jobs why shop
     """
-    from headrace.clock import SystemClock
     from headrace.control.client import asked
     from headrace.coordinator.inspection.diagnosis import JobDiagnosis, diagnose
     from headrace.coordinator.inspection.job_reader import part_readers
@@ -78,7 +77,7 @@ def why(job: JobName, as_json: Json = False, home: Home = None) -> None:
     settings = settings_of(home)
     told = asked(settings, job, "/v1/why", list[JobDiagnosis])
     if (found := told) is None:
-        readers = part_readers(settings, job, SystemClock())
+        readers = part_readers(settings, job)
         with open_home_bus(settings) as bus:
             found = [diagnose(reader, saved_inputs(bus, reader.root)) for reader in readers]
     if as_json:
@@ -182,10 +181,9 @@ def hot_keys(
         headrace jobs hot-keys shop --limit 3
     """
     from headrace.cli.jobs.access import newest_epochs
-    from headrace.clock import SystemClock
     from headrace.control.job_status import kept_keys
 
-    found = kept_keys(newest_epochs(settings_of(home), job, SystemClock()))
+    found = kept_keys(newest_epochs(settings_of(home), job))
     if as_json:
         show_json({"job": job, "hot_keys": [_limited(one, most) for one in found]})
     elif not found:

@@ -176,11 +176,11 @@ def accept_streams(
     from headrace.files import Files
 
     clock, files = SystemClock(), Files()
-    found = locate_job(job, home, config, overrides, clock)
+    found = locate_job(job, home, config, overrides)
     require_stopped(found.settings, job, clock)
     with DriverLock(found.storage, job, clock), open_home_bus(found.settings) as bus:
-        first = JobReader(found.newest, job, files, clock)
-        others = {one.root: one for one in readers_of_other_parts(found.settings, job, clock)}
+        first = JobReader(found.newest, job, files)
+        others = {one.root: one for one in readers_of_other_parts(found.settings, job)}
         context = JobContext(found.settings, job, bus, files, clock)
         offsets = rewind.accept_streams(
             context,
@@ -226,7 +226,7 @@ def delete(
     settings, clock, files = settings_of(home), SystemClock(), Files()
     storages = storages_of(settings, check_job_name(job))
     if not storages:
-        JobReader(settings.jobs_dir / job, job, files, clock)  # tells which jobs there are
+        JobReader(settings.jobs_dir / job, job, files)  # tells which jobs there are
     with ExitStack() as held:
         require_stopped(settings, job, clock)
         for storage in storages:
@@ -282,13 +282,13 @@ def _set_back(
     from headrace.files import Files
 
     clock, files = SystemClock(), Files()
-    found = locate_job(job, home, config, overrides, clock)
+    found = locate_job(job, home, config, overrides)
     settings = found.settings
     require_stopped(settings, job, clock)
     with DriverLock(found.storage, job, clock), open_home_bus(settings) as bus:
-        check_no_merge(settings, job, clock)
-        first = JobReader(found.newest, job, files, clock)
-        others = readers_of_other_parts(settings, job, clock)
+        check_no_merge(settings, job)
+        first = JobReader(found.newest, job, files)
+        others = readers_of_other_parts(settings, job)
         prepare([first, *others])
         for reader in (first, *others):  # refused before anything is done
             choose(reader.state(), reader, bus, clock)

@@ -118,11 +118,10 @@ def _asked(job: str, name: str | None, wait_s: float, home: Path | None) -> dict
 
 
 def _delete(job: str, name: str, folder: Path, *, as_json: bool) -> None:
-    from headrace.clock import SystemClock
     from headrace.coordinator.operations.savepoint_format import delete_savepoint
     from headrace.files import Files
 
-    path = delete_savepoint(folder, name, Files(), SystemClock())
+    path = delete_savepoint(folder, name, Files())
     if as_json:
         show_json({"job": job, "deleted": str(path)})
     else:
@@ -177,10 +176,9 @@ def savepoints(
 
 
 def _check_job(settings: Settings, job: str) -> None:
-    from headrace.clock import SystemClock
     from headrace.coordinator.inspection.job_reader import part_readers
 
-    part_readers(settings, job, SystemClock())  # tells which jobs there are
+    part_readers(settings, job)  # tells which jobs there are
 
 
 def _kept_json(found: FoundSavepoint) -> dict[str, Any]:

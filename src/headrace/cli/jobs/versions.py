@@ -71,7 +71,6 @@ def compare(
 
         headrace jobs compare shop shop-2
     """
-    from headrace.clock import SystemClock
     from headrace.coordinator.operations.compare import compare_streams as compared
     from headrace.coordinator.operations.paired_jobs import (
         inputs_behind,
@@ -80,8 +79,8 @@ def compare(
         paired_outputs,
     )
 
-    settings, clock = settings_of(home), SystemClock()
-    first, second = (job_outputs(settings, name, clock) for name in (job, other))
+    settings = settings_of(home)
+    first, second = (job_outputs(settings, name) for name in (job, other))
     kept = kept_for_sinks(first, second)
     with open_home_bus(settings) as bus:
         found = [
@@ -150,11 +149,10 @@ def swap(
 
         headrace jobs swap shop shop-2
     """
-    from headrace.clock import SystemClock
     from headrace.coordinator.operations.paired_jobs import job_outputs, swap_outputs
 
-    settings, clock = settings_of(home), SystemClock()
-    first, second = (job_outputs(settings, name, clock) for name in (job, other))
+    settings = settings_of(home)
+    first, second = (job_outputs(settings, name) for name in (job, other))
     with open_home_bus(settings) as bus:
         targets = swap_outputs(bus, first, second, now=now)
     if as_json:
@@ -276,8 +274,8 @@ def merge_into(  # noqa: PLR0913 - where the job is, and how it is merged
     )
     from headrace.files import Files
 
-    settings = find_existing(job, home, config, overrides, clock).settings
-    states = [reader.state() for reader in part_readers(settings, other, clock)]
+    settings = find_existing(job, home, config, overrides).settings
+    states = [reader.state() for reader in part_readers(settings, other)]
     require_stopped(settings, other, clock)
     _check_ended(other, states)
     run = states[0].lineage
@@ -381,7 +379,7 @@ def _merge_inputs(
     from headrace.errors import InvalidInputError
     from headrace.sources.bounded_bus import with_dataframes
 
-    first, second = (job_outputs(settings, name, clock) for name in (job, other))
+    first, second = (job_outputs(settings, name) for name in (job, other))
     pairs, kept = paired_outputs(first, second), kept_for_sinks(first, second)
     if not kept:
         return _MergeInputs(job, bus, clock, pairs, {})

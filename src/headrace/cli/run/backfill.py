@@ -91,7 +91,7 @@ class BlockingBackfill:
                 )
             raise
         end_application(self.executors)
-        self._scale_in(note, clock)
+        self._scale_in(note)
         clear_scale_out(settings, self.job, Files())
         show_notice(f"{self.job} has caught up, and continues as before")
         go((), None)
@@ -102,10 +102,10 @@ class BlockingBackfill:
         from headrace.coordinator.rescale import current_scale_out, new_scale_out, save_scale_out
         from headrace.files import Files
 
-        settings, _ = self._parts(clock)
+        settings, _ = self._parts()
         self._stop(settings, clock)
         require_stopped(settings, self.job, clock)
-        settings, parts = self._parts(clock)
+        settings, parts = self._parts()
         before, run = current_scale_out(settings, self.job), parts[0].run
         if before is not None and (before.begin, before.run) == (self.begin, run):
             show_notice(
@@ -115,9 +115,9 @@ class BlockingBackfill:
         else:
             words = list(self.overrides)
             reset(self.job, self.begin, None, self.config, words, self.as_json, self.home)
-            run = self._parts(clock)[1][0].run
+            run = self._parts()[1][0].run
         note = new_scale_out(self.begin, self.tasks, before, parts, run)
-        save_scale_out(settings, self.job, note, Files(), clock)
+        save_scale_out(settings, self.job, note, Files())
         return settings, note
 
     def _stop(self, settings: Settings, clock: Clock) -> None:
@@ -134,17 +134,17 @@ class BlockingBackfill:
         if driver_of(storage, shared, self.job, clock) is not None:
             stop(self.job, STOP_WAIT_S, False, None, self.as_json, settings.home)
 
-    def _parts(self, clock: Clock) -> tuple[Settings, list[JobState]]:
+    def _parts(self) -> tuple[Settings, list[JobState]]:
         from headrace.cli.jobs.access import locate_job
         from headrace.coordinator.inspection.job_reader import readers_of_other_parts
 
-        found = locate_job(self.job, self.home, self.config, list(self.overrides), clock)
-        others = [one.state() for one in readers_of_other_parts(found.settings, self.job, clock)]
+        found = locate_job(self.job, self.home, self.config, list(self.overrides))
+        others = [one.state() for one in readers_of_other_parts(found.settings, self.job)]
         return found.settings, [found.state, *others]
 
-    def _scale_in(self, note: TemporaryScaleOut, clock: Clock) -> None:
+    def _scale_in(self, note: TemporaryScaleOut) -> None:
         """Give stages the tasks that they had, but for those that are as the code says again."""
-        settings, parts = self._parts(clock)
+        settings, parts = self._parts()
         for part in parts:
             for stage, has in part.task_counts.items():
                 fresh = has if self.tasks is None else settings.job.tasks
@@ -360,14 +360,12 @@ def _is_half_merged(settings: Settings, name: str, *, merge: bool) -> bool:
         InvalidInputError: results are merged in part, and nobody asks for the rest.
     """
     from headrace.cli.jobs.access import show_notice
-    from headrace.clock import SystemClock
     from headrace.coordinator.operations.paired_jobs import check_no_merge, is_half_merged
 
-    clock = SystemClock()
     if not merge:
-        check_no_merge(settings, name, clock)
+        check_no_merge(settings, name)
         return False
-    found = is_half_merged(settings, name, clock)
+    found = is_half_merged(settings, name)
     if found:
         show_notice(
             f"the run of {name} has ended, and its merge was begun: only that is completed; to run "

@@ -61,14 +61,13 @@ Apart = Annotated[
 ]
 
 
-def with_own_outputs(job: Job, suffix: str | None, settings: Settings, clock: Clock) -> Job:
+def with_own_outputs(job: Job, suffix: str | None, settings: Settings) -> Job:
     """Return a job with the outputs that it has had from its first run on.
 
     Args:
         job: to be run.
         suffix: of its outputs, as it is wanted now; ``None``: as before.
         settings: of the run.
-        clock: for names.
 
     Raises:
         InvalidInputError: it began with other outputs.
@@ -96,7 +95,7 @@ def with_own_outputs(job: Job, suffix: str | None, settings: Settings, clock: Cl
         path = output_suffix_file(settings, job.name)
         files = Files()
         files.make_folder(path.parent, 0o700)
-        files.publish(path, suffix.encode(), clock.new_id())
+        files.publish(path, suffix.encode())
     return apart
 
 
@@ -284,7 +283,7 @@ def run_target(  # noqa: PLR0913 - what `run` says, by name
         job = load_job(target)
         own_name, job = job.name, job if as_name is None else dataclasses.replace(job, name=as_name)
         clock = driver_clock(settings)
-        job = with_own_outputs(job, apart, settings, clock)
+        job = with_own_outputs(job, apart, settings)
         with open_home_bus(settings) as bus:
             if from_savepoint is not None:
                 begun = start_from_savepoint(from_savepoint, own_name, job, settings, bus, clock)
@@ -356,7 +355,7 @@ def show_run(
                 reporter.starting(f"starting Spark ({settings.spark.master})")
             result = way.run(job, settings, bus, control, listeners, clock, on_role)
         except HeadraceError as error:
-            _suggest_replay(job.name, error, settings, clock)
+            _suggest_replay(job.name, error, settings)
             raise
         finally:
             reporter.close()
@@ -377,7 +376,7 @@ def _initial_progress(graph: JobGraph, parts: JobGroup, clock: Clock) -> Progres
     return Progress(graph.name, streams, lateness, parts.state, began, idle_ms=idle)
 
 
-def _suggest_replay(job: str, error: HeadraceError, settings: Settings, clock: Clock) -> None:
+def _suggest_replay(job: str, error: HeadraceError, settings: Settings) -> None:
     """Say how the epoch that ended with an error can be looked at, where it was left behind."""
     from headrace.coordinator.epoch_records import load_failed
     from headrace.coordinator.inspection.job_reader import part_readers
@@ -385,7 +384,7 @@ def _suggest_replay(job: str, error: HeadraceError, settings: Settings, clock: C
     from headrace.files import Files
 
     with suppress(HeadraceError, OSError):  # the error itself is what counts
-        for reader in part_readers(settings, job, clock):
+        for reader in part_readers(settings, job):
             found = load_failed(reader.root, reader.state(), Files(sync=False))
             if found is not None and found.message == error.message:
                 command = f"headrace jobs replay {reader.job}"

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from headrace.clock import Clock
 from headrace.config import Settings
 from headrace.coordinator.catalog import Catalog, StoreEntry, load_catalog
 from headrace.coordinator.commit_log import CommitLog, FileCommitLog, load_state, retained_states
@@ -55,19 +54,18 @@ class JobReader:
         root: the job's storage.
         job: its name.
         files: the file system.
-        clock: for the commit log.
 
     Raises:
         InvalidInputError: there is no such job; names those that are there.
     """
 
-    def __init__(self, root: Path, job: str, files: Files, clock: Clock) -> None:
+    def __init__(self, root: Path, job: str, files: Files) -> None:
         if not files.names(root / "manifests"):
             raise InvalidInputError(
                 f"no committed epoch of job {job!r} in {root.parent}; {_move(root, files)}", job=job
             )
         self.root, self.job, self._files = root, job, files
-        self.log = FileCommitLog(root, files, clock)
+        self.log = FileCommitLog(root, files)
 
     def kept(self, newest: JobState | None = None) -> RetainedEpochs:
         """Return which epochs can be read now; without the newest state it is read, too."""
@@ -230,7 +228,7 @@ def committed_entries(state: JobState, root: Path, store: str, files: Files) -> 
     return entries
 
 
-def part_readers(settings: Settings, job: str, clock: Clock) -> list[JobReader]:
+def part_readers(settings: Settings, job: str) -> list[JobReader]:
     """Return the readers of a job's parts, the first part's first; most jobs have one.
 
     Raises:
@@ -238,15 +236,15 @@ def part_readers(settings: Settings, job: str, clock: Clock) -> list[JobReader]:
     """
     root = newest_storage(settings, check_job_name(job))
     return [
-        JobReader(root, job, Files(sync=False), clock),
-        *readers_of_other_parts(settings, job, clock),
+        JobReader(root, job, Files(sync=False)),
+        *readers_of_other_parts(settings, job),
     ]
 
 
-def readers_of_other_parts(settings: Settings, job: str, clock: Clock) -> list[JobReader]:
+def readers_of_other_parts(settings: Settings, job: str) -> list[JobReader]:
     """Return the readers of the parts of a job but for the first."""
     folders = part_folders(settings, job)
-    return [JobReader(folder, folder.name, Files(sync=False), clock) for folder in folders]
+    return [JobReader(folder, folder.name, Files(sync=False)) for folder in folders]
 
 
 def reader_of(readers: Sequence[JobReader], store: str) -> JobReader:

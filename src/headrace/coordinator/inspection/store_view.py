@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from headrace.coordinator.catalog import StoreEntry
 from headrace.coordinator.inspection.store_rows import StoreRows
 from headrace.errors import InvalidInputError
+from headrace.files import temporary_path
 from headrace.records.keys import (
     BOOL,
     FLOAT,
@@ -428,23 +429,20 @@ GROUP_ROWS = 131_072
 GROUP_BYTES = 32 << 20
 
 
-def export_parquet(
-    batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Path, unique: str
-) -> int:
+def export_parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Path) -> int:
     """Write batches to a file that takes its name when it is whole; returns the rows.
 
     Args:
         batches: of the schema, drawn as they are written.
         schema: columns.
         path: of the file; one that is there is replaced.
-        unique: a name part that no other writer uses.
 
     Raises:
         InvalidInputError: the folder is not there.
     """
     if not path.parent.is_dir():
         raise InvalidInputError(f"no folder {path.parent} to export to; make it first")
-    temporary = path.with_name(f".{path.name}.{unique}.tmp")
+    temporary = temporary_path(path)
     rows = 0
     try:
         with pq.ParquetWriter(temporary, schema, compression="zstd") as writer:

@@ -15,7 +15,6 @@ from pathlib import Path
 import msgspec
 
 from headrace.bus.bus import Bus
-from headrace.clock import Clock
 from headrace.config import Settings
 from headrace.coordinator.inspection.job_reader import part_readers
 from headrace.coordinator.job_storage import JobContext, newest_storage
@@ -40,14 +39,14 @@ class JobOutputs:
     sinks: dict[str, str] = field(default_factory=dict)
 
 
-def job_outputs(settings: Settings, job: str, clock: Clock) -> JobOutputs:
+def job_outputs(settings: Settings, job: str) -> JobOutputs:
     """Return what a job sends to, by the word of its last driver.
 
     Raises:
         InvalidInputError: there is no such job, or an older version ran it.
     """
     found = JobOutputs(job, {})
-    for reader in part_readers(settings, job, clock):
+    for reader in part_readers(settings, job):
         state = reader.state()
         catalog = reader.catalog(state)
         found.sent.update(catalog.sent)
@@ -100,7 +99,7 @@ def partition_alike(context: JobContext, other: str) -> bool:
     rows come from the same places.
     """
     jobs = context.job, other
-    both = [part_readers(context.settings, job, context.clock) for job in jobs]
+    both = [part_readers(context.settings, job) for job in jobs]
     shapes = [
         [
             (
@@ -135,7 +134,7 @@ def own_streams(context: JobContext) -> list[str]:
             f"job {job!r} was not run with --output-suffix, so its outputs may be those of "
             "others, too; delete it without --outputs"
         )
-    outputs = job_outputs(context.settings, job, context.clock)
+    outputs = job_outputs(context.settings, job)
     streams = sorted(set(outputs.sent.values()) & set(bus.names()))
     for stream in streams:
         if aliases := aliases_of(bus, stream):
@@ -264,7 +263,7 @@ def merge_marker(
     def put(note: MergeMarker) -> None:
         nonlocal last
         last = note
-        files.replace(path, msgspec.json.encode(note), context.clock.new_id())
+        files.replace(path, msgspec.json.encode(note))
 
     put(note)
     try:
@@ -333,18 +332,18 @@ def has_merge_marker(settings: Settings, job: str) -> bool:
     return bool(job) and _marker_path(settings, job).exists()
 
 
-def is_half_merged(settings: Settings, job: str, clock: Clock) -> bool:
+def is_half_merged(settings: Settings, job: str) -> bool:
     """Say whether a merge of the job's last run was begun, and is not over."""
-    return _marker_of_last_run(settings, job, clock) is not None
+    return _marker_of_last_run(settings, job) is not None
 
 
-def check_no_merge(settings: Settings, job: str, clock: Clock) -> None:
+def check_no_merge(settings: Settings, job: str) -> None:
     """Refuse another run of a job while the results of its last one are merged in part.
 
     Raises:
         InvalidInputError: they are; what is left of them would be lost, or counted twice.
     """
-    note = _marker_of_last_run(settings, job, clock)
+    note = _marker_of_last_run(settings, job)
     if note is not None and note.is_applied is not False:
         raise InvalidInputError(
             f"a merge of the last run of {job!r} was begun, and some of its results are among the "
@@ -354,11 +353,11 @@ def check_no_merge(settings: Settings, job: str, clock: Clock) -> None:
         )
 
 
-def _marker_of_last_run(settings: Settings, job: str, clock: Clock) -> MergeMarker | None:
+def _marker_of_last_run(settings: Settings, job: str) -> MergeMarker | None:
     note = _read_marker(settings, job)
     if note is None:
         return None
-    lineages = {reader.state().lineage for reader in part_readers(settings, job, clock)}
+    lineages = {reader.state().lineage for reader in part_readers(settings, job)}
     return note if note.run in lineages else None
 
 

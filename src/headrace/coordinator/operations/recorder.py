@@ -72,7 +72,7 @@ class Recorder:
         reader: of its manifests.
         bus: its streams.
         settings: of the run; of them only those go to a file that results depend on.
-        clock: for an epoch that has not run, and for names.
+        clock: for an epoch that has not run.
         parts: readers of all parts of a job that has several: streams of others are described,
             too, for a graph is planned as a whole.
         files: the file system.
@@ -121,7 +121,7 @@ class Recorder:
         needed = offsets_needed(facts)
         streams = {name: self.bus.stream(name) for name in needed}
         check_offsets(facts, needed, streams)
-        with ArchiveWriter(path, self.clock.new_id()) as archive:
+        with ArchiveWriter(path) as archive:
             for file in sorted(detached_state(facts.state).files()):
                 archive.add_file(f"state/{file}", self.reader.root / file)
             recorded = [

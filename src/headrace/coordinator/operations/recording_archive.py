@@ -24,6 +24,7 @@ from headrace.closeable import Closeable
 from headrace.coordinator.epoch_records import EpochPlan
 from headrace.coordinator.manifest import JobState
 from headrace.errors import CorruptDataError, InvalidInputError
+from headrace.files import temporary_path
 from headrace.records.schema import schema_from_text, schema_to_text
 
 FORMAT = "headrace recording"
@@ -199,17 +200,16 @@ class ArchiveWriter(Closeable):
 
     Args:
         path: of the archive; one that is there is replaced.
-        unique: a name part that no other writer uses.
 
     Raises:
         InvalidInputError: the folder is not there.
     """
 
-    def __init__(self, path: Path, unique: str) -> None:
+    def __init__(self, path: Path) -> None:
         if not path.parent.is_dir():
             raise InvalidInputError(f"no folder {path.parent} to record to; make it first")
         self._path = path
-        self._temporary = path.with_name(f".{path.name}.{unique}.tmp")
+        self._temporary = temporary_path(path)
         self._temporary.touch(mode=0o600)
         self._zip = zipfile.ZipFile(self._temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
         self.members: dict[str, Member] = {}

@@ -23,7 +23,6 @@ import msgspec
 
 from headrace.bus.bus import Bus
 from headrace.bus.spec import Fence
-from headrace.clock import Clock
 from headrace.config import Settings
 from headrace.coordinator.backup import BackupCopier
 from headrace.coordinator.catalog import load_catalog
@@ -73,18 +72,17 @@ def check_one_part(readers: Sequence[JobReader]) -> None:
 
 
 @contextmanager
-def unfinished_note(files: FencedFiles, what: str, clock: Clock) -> Iterator[None]:
+def unfinished_note(files: FencedFiles, what: str) -> Iterator[None]:
     """Leave a note while a block does something to the parts of a job, one after the other.
 
     Args:
         files: of the process that has taken a generation of the first part.
         what: is being done.
-        clock: for names.
 
     Raises:
         NotOwnerError: a newer driver has taken over, and may be at it itself.
     """
-    files.replace(files.root / UNFINISHED, what.encode(), clock.new_id())
+    files.replace(files.root / UNFINISHED, what.encode())
     yield
     files.remove(files.root / UNFINISHED)
 
@@ -147,7 +145,7 @@ def reset_parts(
             publish()
         (first, _), _ = taken[0]
         if len(taken) > 1 or streams:
-            held.enter_context(unfinished_note(first.files, what, context.clock))
+            held.enter_context(unfinished_note(first.files, what))
         states = []
         for (writer, publish), reader in taken:
             states.append(commit_position(writer, publish, partial(chosen_state, choose, reader)))
@@ -187,7 +185,7 @@ def remove_job(context: JobContext, streams: Sequence[str] = ()) -> list[Path]:
     settings, job, bus = context.settings, context.job, context.bus
     files, clock = context.files, context.clock
     found = storages_of(settings, job)
-    logs = [FileCommitLog(path, files, clock) for path in found]
+    logs = [FileCommitLog(path, files) for path in found]
     group = generation_of(context, settings.jobs_dir / job)
     fences = [
         take_fence(log, path.name, bus, clock, group) for log, path in zip(logs, found, strict=True)
@@ -199,14 +197,14 @@ def remove_job(context: JobContext, streams: Sequence[str] = ()) -> list[Path]:
     inner = internal_streams_of(found, files)
     if inner:
         first = next(log for log in logs if log.files.root == settings.jobs_dir / job)
-        first.files.replace(first.files.root / UNFINISHED, b"delete", clock.new_id())
+        first.files.replace(first.files.root / UNFINISHED, b"delete")
         remove_streams(inner, bus, newest.get(job))
     for log in reversed(logs):
-        log.files.remove_tree(log.files.root / "manifests", clock.new_id())
+        log.files.remove_tree(log.files.root / "manifests")
         fault("delete.renamed")
     fault("delete.gone")
     for log in reversed(logs):
-        _remove_rest(log.files, clock)
+        _remove_rest(log.files)
     for path in found:
         release_pins(bus, path.name, newest[path.name])
     remove_streams(streams, bus, newest.get(job))
@@ -217,7 +215,7 @@ def remove_job(context: JobContext, streams: Sequence[str] = ()) -> list[Path]:
     return found
 
 
-def _remove_rest(files: FencedFiles, clock: Clock) -> None:
+def _remove_rest(files: FencedFiles) -> None:
     """Remove what is left of a storage that has no manifests any more, and the folder itself."""
     last = ["generations", "driver.lock"]
     names = sorted(
@@ -228,7 +226,7 @@ def _remove_rest(files: FencedFiles, clock: Clock) -> None:
         if name == FENCE:
             continue
         if path.is_dir():
-            files.remove_tree(path, clock.new_id())
+            files.remove_tree(path)
         else:
             files.remove(path)
     files.leave()

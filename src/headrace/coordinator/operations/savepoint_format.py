@@ -20,7 +20,6 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
-from headrace.clock import Clock
 from headrace.config import Settings
 from headrace.coordinator.catalog import Catalog
 from headrace.coordinator.job_storage import check_job_name
@@ -297,7 +296,7 @@ def find_savepoint(settings: Settings, job: str, word: str) -> Path:
     )
 
 
-def delete_savepoint(folder: Path, name: str, files: Files, clock: Clock) -> Path:
+def delete_savepoint(folder: Path, name: str, files: Files) -> Path:
     """Remove a savepoint; it is gone, or there as a whole, whatever dies.
 
     Raises:
@@ -306,7 +305,7 @@ def delete_savepoint(folder: Path, name: str, files: Files, clock: Clock) -> Pat
     path = folder / check_savepoint_name(name)
     with suppress(CorruptDataError):  # a damaged one may go as well
         read_savepoint(path)
-    files.remove_tree(path, clock.new_id())
+    files.remove_tree(path)
     for left in (*folder.glob(f"{TRASH}*"), *folder.glob(".deleted-*")):
         shutil.rmtree(left, ignore_errors=True)
     return path

@@ -186,7 +186,7 @@ class SavepointRestore:
             if len(saved.parts) == 1 and not saved.streams:
                 return self._made(folder, saved)
             reigns = self._taken(saved)
-            with unfinished_note(reigns[0].files, SAVEPOINT, self.context.clock):
+            with unfinished_note(reigns[0].files, SAVEPOINT):
                 return self._in_parts(folder, saved, reigns)
 
     def _check_absent(self, saved: Savepoint) -> None:
@@ -214,7 +214,7 @@ class SavepointRestore:
         newest = self.context.newest  # whatever it was run with
         for root in (newest, *part_folders(self.context.settings, self.graph.name)):
             if (root / "manifests").is_dir():
-                state = load_state(FileCommitLog(root, self.context.files, self.context.clock))
+                state = load_state(FileCommitLog(root, self.context.files))
                 if state is not None:
                     found[root.name] = state
         return found
@@ -230,7 +230,7 @@ class SavepointRestore:
             part = replace(context, job=job)
             JobStorage(part.storage, context.files).create()
             copier = open_copier(part)
-            log = FileCommitLog(part.storage, context.files, context.clock)
+            log = FileCommitLog(part.storage, context.files)
             writer = FencedManifestWriter(job, log, context.bus, context.clock, copier, group)
             writer.begin(saved.generation)
             reigns.append(writer)
@@ -302,7 +302,7 @@ class SavepointRestore:
 
     def _bring(self, source: Path, part: SavedPart, files: FencedFiles) -> None:
         """Link or copy the files of a part to its storage; each is there whole, or not at all."""
-        copier = FileCopier(source, files.root, files, self.context.clock)
+        copier = FileCopier(source, files.root, files)
         wanted = named_files(part.state)
         for file in wanted:
             with suppress(FileExistsError):
@@ -318,8 +318,7 @@ class SavepointRestore:
 
     def _publish(self, part: SavedPart, writer: FencedManifestWriter) -> JobState:
         """Commit what a part begins with."""
-        unique, root = self.context.clock.new_id(), writer.files.root
-        save_catalog(root, writer.generation, part.catalog, writer.files, unique)
+        save_catalog(writer.files.root, writer.generation, part.catalog, writer.files)
         lineage = self.context.clock.new_id()
         while not self._commit(writer, part.state, lineage, part.catalog.feeds):
             pass

@@ -402,6 +402,6 @@ def save_job(
         InvalidInputError: there is no such job, or nothing could continue from it.
         UnavailableError: the driver does not answer.
     """
-    readers = part_readers(context.settings, context.job, context.clock)
+    readers = part_readers(context.settings, context.job)
     folder = folder or savepoints_dir(context.settings, context.job)
     return SavepointWriter(context, readers, folder).write(ask, name, wait_s)
