@@ -12,7 +12,7 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from io import FileIO
 from pathlib import Path
 from typing import TypeAlias
@@ -331,3 +331,17 @@ def take_lock(descriptor: int, clock: Clock, timeout_s: float) -> bool:
             return True
         clock.sleep(deadline.remaining(pause))
         pause = min(2 * pause, PAUSE_MOST_S)
+
+
+@contextlib.contextmanager
+def sole_user(path: Path) -> Iterator[bool]:
+    """Hold the lock of a file for a block, unless another process does; says whether it is held."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(descriptor)

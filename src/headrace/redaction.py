@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from urllib.parse import quote, unquote, urlsplit
 
@@ -25,7 +26,7 @@ KEY_PATTERN = (
 """What the name of a secret has in it, whatever its case; Java reads it as Python does."""
 
 _KEY = re.compile(KEY_PATTERN, re.IGNORECASE)
-_VARIABLE = re.compile(r"\$\{\w+\}")
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
 _ANY_LOGIN = re.compile(r"://[^/@\s]*@")
 _LOGIN = re.compile(r"(?P<begin>://[^\s/?#@:\"']*:)(?P<value>[^\s/@\"']+)(?=@)")
 _BEARER = re.compile(r"(?P<begin>\b(?:Bearer|Basic) )(?P<value>[\w.+/=~-]{8,})")
@@ -148,3 +149,18 @@ def without_login(url: str) -> str:
     login, at, place = rest.rpartition("@")
     user = login.partition(":")[0]
     return f"{scheme}{mark}{user}{at if user else ''}{place}"
+
+
+def unset_variables(url: str, environment: Mapping[str, str]) -> list[str]:
+    """Return the variables that an address names and the environment lacks, in order."""
+    return sorted({name for name in _VARIABLE.findall(url) if name not in environment})
+
+
+def with_variables(url: str, environment: Mapping[str, str]) -> str:
+    """Return an address with variables of the environment put in, which are all set.
+
+    Those of the login are quoted, so that a password may hold any character.
+    """
+    login, at, place = url.rpartition("@")
+    login = _VARIABLE.sub(lambda found: quote(environment[found[1]], safe=""), login)
+    return SecretText(login + at + _VARIABLE.sub(lambda found: environment[found[1]], place))

@@ -11,8 +11,7 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 from fastapi import Depends, FastAPI, Query, Request, Response
@@ -64,7 +63,11 @@ from headrace.coordinator.inspection.job_reader import (
 )
 from headrace.coordinator.inspection.row_filters import find, json_ready, key_range, limited
 from headrace.coordinator.job_storage import job_storages
-from headrace.coordinator.operations.savepoint_format import list_savepoints, savepoints_dir
+from headrace.coordinator.operations.savepoint_format import (
+    SavepointInfo,
+    list_savepoints,
+    savepoints_dir,
+)
 from headrace.errors import HeadraceError, InvalidInputError, NotOwnerError, UnavailableError
 from headrace.runtime.orders import REPORTED_KEYS
 from headrace.sources.bounded_bus import saved_inputs
@@ -179,19 +182,6 @@ class SavepointAsk(Model):
     wait_s: float = Field(30.0, ge=0, le=3_600, description="for the epoch under way")
 
 
-class SavepointInfo(Model):
-    """A savepoint, and the folder that it is."""
-
-    job: str
-    name: str
-    path: str
-    epoch: int
-    time_ms: int
-    bytes: int
-    files: int
-    parts: list[str]
-
-
 class CommandAsk(Model):
     """A command to one part of the job, with the fields of its request file."""
 
@@ -248,27 +238,14 @@ def add_savepoint_routes(app: FastAPI, live: LiveJob, handle: DriverHandle) -> N
         """Save the job between two epochs, with its own savepoints."""
         _ = live.state  # a job that is about to start says so
         path, saved = handle.save(wanted.name, wanted.wait_s)
-        return _savepoint_info(path, saved)
+        return SavepointInfo.of(path, saved)
 
     @app.get("/v1/savepoints")
     def savepoints() -> list[SavepointInfo]:
         """The job's own savepoints that can be read."""
         folder = savepoints_dir(live.settings, live.job)
         found = list_savepoints(folder)
-        return [_savepoint_info(one.path, one.saved) for one in found if one.saved is not None]
-
-
-def _savepoint_info(path: Path, saved: Savepoint) -> SavepointInfo:
-    return SavepointInfo(
-        job=saved.job,
-        name=saved.name,
-        path=str(path),
-        epoch=saved.epoch,
-        time_ms=saved.time_ms,
-        bytes=saved.bytes,
-        files=len(saved.members()),
-        parts=[part.state.job for part in saved.parts],
-    )
+        return [SavepointInfo.of(one.path, one.saved) for one in found if one.saved is not None]
 
 
 MAX_BUCKETS = 1_000

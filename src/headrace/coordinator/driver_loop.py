@@ -223,6 +223,7 @@ def _reason_text(error: OSError | HeadraceError) -> str:
 
 
 IDLE_WAIT_S = 0.5
+STOP_CHECK_S = 0.1
 
 
 class StopSignal(threading.Event):
@@ -272,6 +273,27 @@ class JobControl:
     def wishes(self) -> ControlSignals:
         """Return what is asked for now."""
         return ControlSignals(self.stop.is_set(), self.finish.is_set(), self.is_paused)
+
+
+@contextmanager
+def on_stop(control: JobControl, act: Callable[[], None]) -> Iterator[None]:
+    """Call a function, in a thread of its own, when a job is asked to stop within a block."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.is_set():
+            if control.stop.wait(STOP_CHECK_S):
+                if not over.is_set():
+                    act()
+                return
+
+    watcher = threading.Thread(target=watch, name="headrace-on-stop", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
 
 
 def start_driver(coordinator: Coordinator, retry: RetryPolicy) -> bool:

@@ -7,6 +7,7 @@ of offsets for each partition with news, then the tasks that have rows, timers o
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
@@ -73,8 +74,9 @@ def bootstrap_ends(plan: JobPlan, ends: Mapping[str, Sequence[int]]) -> dict[str
     return {b.operator: list(ends[b.stream]) for b in bindings if b.bootstrap}
 
 
-class BootstrapPartition(NamedTuple):
-    """A partition that is read first, and where that ends."""
+@dataclass(frozen=True)
+class BootstrapPartition:
+    """A partition that is read to an end before inputs that are not."""
 
     operator: str
     partition: int

@@ -9,12 +9,10 @@ from the job's storage, so the pause only saves work.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -31,7 +29,7 @@ from headrace.coordinator.job_storage import STORAGES, DriverLock, job_storages
 from headrace.coordinator.manifest import JobState, TaskState
 from headrace.coordinator.plan_files import load_plan
 from headrace.errors import CorruptDataError, HeadraceError, NotOwnerError
-from headrace.files import TRASH, Files
+from headrace.files import TRASH, Files, sole_user
 from headrace.records.keys import group_range
 from headrace.runtime.async_loop import CallLoop
 from headrace.runtime.background import Background, MergeScheduler, ThreadBackground
@@ -78,7 +76,7 @@ def collect_garbage(state_dir: Path, files: Files, clock: Clock, keep_s: float) 
     those that run on another host and have no standby here. What cannot be judged, such as when
     job_dir does not answer, stays; so does what is open.
     """
-    with _alone(state_dir, files) as is_alone:
+    with sole_user(state_dir / "COLLECTOR") as is_alone:
         if not is_alone:
             return []
         for path in state_dir.glob(f"**/{TRASH}*"):
@@ -101,20 +99,6 @@ def collect_garbage_in_background(
             collect_garbage(state_dir, files, clock, keep_s)
 
     Thread(target=run, name="headrace-collector", daemon=True).start()
-
-
-@contextmanager
-def _alone(state_dir: Path, files: Files) -> Iterator[bool]:
-    """Say whether no other process of the host collects now."""
-    files.make_missing(state_dir, 0o700)
-    descriptor = os.open(state_dir / "COLLECTOR", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield True
-    except BlockingIOError:
-        yield False
-    finally:
-        os.close(descriptor)
 
 
 def _jobs(state_dir: Path, files: Files) -> list[Path]:

@@ -17,7 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Literal
-from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,7 +26,7 @@ from headrace.errors import InvalidInputError, NotOwnerError
 from headrace.faults import fault
 from headrace.files import Bytes
 from headrace.graph.sinks import Prepared, Receiver, ReceiverAwayError, Sink, SinkEpoch, SinkSite
-from headrace.redaction import SecretText, without_login
+from headrace.redaction import SecretText, unset_variables, with_variables, without_login
 from headrace.sinks.postgres_table import (
     EPOCHS,
     ExistingColumn,
@@ -365,7 +364,6 @@ def _said(error: Exception) -> str:
 Mode = Literal["insert", "upsert", "delete"]
 MODES = ("insert", "upsert", "delete")
 _NAME = re.compile(r"[^\W\d][\w$]{0,62}(\.[^\W\d][\w$]{0,62})?")
-_VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 @dataclass(frozen=True)
@@ -520,15 +518,12 @@ def resolved_url(url: str, environment: Mapping[str, str]) -> str:
     Raises:
         InvalidInputError: a variable is not set.
     """
-    missing = sorted({name for name in _VARIABLE.findall(url) if name not in environment})
-    if missing:
+    if missing := unset_variables(url, environment):
         raise InvalidInputError(
             f"the address {without_login(url)} names variables that are not set here: {missing}; "
             "set them in the environment of the driver"
         )
-    login, at, place = url.rpartition("@")
-    login = _VARIABLE.sub(lambda found: quote(environment[found[1]], safe=""), login)
-    return SecretText(login + at + _VARIABLE.sub(lambda found: environment[found[1]], place))
+    return with_variables(url, environment)
 
 
 def postgres(

@@ -7,10 +7,6 @@ ones do is refused. A lease only keeps two from trying at the same time.
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -19,7 +15,7 @@ from headrace.clock import Clock
 from headrace.coordinator.job_storage import DriverLock, is_alive
 from headrace.coordinator.leader_lease import LeaderLease, LeaseHolder
 from headrace.errors import NotOwnerError
-from headrace.files import Files
+from headrace.files import Files, sole_user
 from headrace.standalone.group import read_address
 
 
@@ -143,7 +139,7 @@ class Candidate:
         this one looked. 3. The lock is taken; from one that is frozen it is taken away. 4. The
         lease is.
         """
-        with _alone(self._storage / "election.lock") as is_alone:
+        with sole_user(self._storage / "election.lock") as is_alone:
             if not is_alone or self.look() is not ElectionStep.STAND:
                 return None
             holder, _ = self.lease.holder()
@@ -159,16 +155,3 @@ class Candidate:
                 lock.release()
                 raise
             return lock, frozen
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[bool]:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield True
-    except BlockingIOError:
-        yield False
-    finally:
-        os.close(descriptor)

@@ -10,15 +10,15 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 
 from headrace.coordinator.commit_log import FileCommitLog, load_state
-from headrace.coordinator.driver_loop import DroppedError, JobControl
+from headrace.coordinator.driver_loop import DroppedError, JobControl, on_stop
 from headrace.coordinator.epoch_records import EpochSummary
 from headrace.coordinator.job_run import RunResult
 from headrace.coordinator.job_storage import DriverLock
@@ -276,7 +276,7 @@ class SharedJobProcess:
         try:
             with keeper:
                 self._open(group)
-                with _linked(driving.control, control):
+                with on_stop(driving.control, control.stop.set):
                     result = self._driven(engine)
             self._epochs += result.epochs
             self._rows += result.rows
@@ -323,23 +323,3 @@ class SharedJobProcess:
     def _open(self, group: ProcessGroup) -> None:
         settings, notice = self._driving.context.settings, self._driving.listeners.notice
         group.open(self._storage, settings.standalone.host, Files(sync=False), notice)
-
-
-@contextmanager
-def _linked(outer: JobControl, inner: JobControl) -> Iterator[None]:
-    """Let a wish that the whole process stops stop what it drives."""
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.is_set():
-            if outer.stop.wait(CHECK_S):
-                inner.stop.set()
-                return
-
-    watcher = threading.Thread(target=watch, name="headrace-stop-link", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        over.set()
-        watcher.join()

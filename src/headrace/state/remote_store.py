@@ -9,12 +9,10 @@ committed, and again if it is run again; a ``Stamp`` lets a server refuse those 
 from __future__ import annotations
 
 import os
-import re
 from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 import msgspec
 
@@ -25,7 +23,7 @@ from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.graph.operators import StoreSpec
 from headrace.graph.shared_stores import Remote
 from headrace.records.keys import encode_key
-from headrace.redaction import SecretText
+from headrace.redaction import unset_variables, with_variables
 from headrace.state.store import ENTRY_OVERHEAD_BYTES
 
 
@@ -121,9 +119,6 @@ class RemoteClient(ABC):
         """Close the connections; the next use opens others."""
 
 
-_VARIABLE = re.compile(r"\$\{(\w+)\}")
-
-
 def resolved_url(remote: Remote, store: str) -> str:
     """Return the address to connect to, with variables of the environment put in.
 
@@ -134,16 +129,13 @@ def resolved_url(remote: Remote, store: str) -> str:
     """
     if remote.url is None:
         raise _no_address(store)
-    missing = sorted({name for name in _VARIABLE.findall(remote.url) if name not in os.environ})
-    if missing:
+    if missing := unset_variables(remote.url, os.environ):
         raise InvalidInputError(
             f"the url of store {store!r} names variables that are not set here: {missing}; set "
             "them in the environment of every executor",
             store=store,
         )
-    login, at, place = remote.url.rpartition("@")
-    login = _VARIABLE.sub(lambda found: quote(os.environ[found[1]], safe=""), login)
-    return SecretText(login + at + _VARIABLE.sub(lambda found: os.environ[found[1]], place))
+    return with_variables(remote.url, os.environ)
 
 
 def _no_address(store: str) -> InvalidInputError:

@@ -13,7 +13,7 @@ from headrace.cli.jobs import history, inspect, reset, stop, versions
 from headrace.cli.jobs.access import driver_api, newest_epochs, open_located
 from headrace.cli.jobs.history import replay
 from headrace.cli.jobs.inspect import why
-from headrace.cli.options import Config, Home, JobName, Json, Set, open_home_bus, settings_of
+from headrace.cli.options import Config, Home, JobName, Json, Set, Wait, open_home_bus, settings_of
 from headrace.cli.output import (
     count_text,
     seconds_text,
@@ -138,7 +138,6 @@ def accept_clock(job: JobName, as_json: Json = False, home: Home = None) -> None
 
         headrace jobs accept-clock shop
     """
-    from headrace.cli.options import settings_of
     from headrace.control.client import reachable
     from headrace.control.job_handle import AcceptClock
     from headrace.coordinator.epoch_clock import accept_clock as accept
@@ -364,12 +363,7 @@ def rescale(
         str | None,
         typer.Option("--stage", metavar="NAME", help="Only this stage.", show_default=False),
     ] = None,
-    wait: Annotated[
-        float,
-        typer.Option(
-            "--wait", metavar="SECONDS", min=0, help="How long to wait for a running driver."
-        ),
-    ] = 60.0,
+    wait: Wait = 60.0,
     config: Config = None,
     overrides: Set = None,
     as_json: Json = False,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from headrace.cli.jobs.access import open_located
-from headrace.cli.options import Config, Home, JobName, Json, Set, open_home_bus, settings_of
+from headrace.cli.options import Config, Home, JobName, Json, Set, Wait, open_home_bus, settings_of
 from headrace.cli.output import count_text, show_json, show_line, show_table, size_text, time_text
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.config import Settings
     from headrace.control.client import Client
     from headrace.coordinator.leader_lease import DriverProcess, MemberInfo
-    from headrace.coordinator.operations.savepoint_format import FoundSavepoint, Savepoint
+    from headrace.coordinator.operations.savepoint_format import FoundSavepoint
 
 
 SAVEPOINT_ANSWER_S = 5.0
@@ -42,10 +43,6 @@ Name = Annotated[
     typer.Option(
         "--name", help="Name of the savepoint. Default: made of the time.", show_default=False
     ),
-]
-Wait = Annotated[
-    float,
-    typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait for a running driver."),
 ]
 
 
@@ -96,11 +93,12 @@ def save(
     if is_plain and (told := _asked(job, name, wait, home)) is not None:
         return {**told, "live": True}
     from headrace.clock import SystemClock
+    from headrace.coordinator.operations.savepoint_format import SavepointInfo
     from headrace.coordinator.operations.savepoint_writer import save_job
 
     with open_located(job, home, config, overrides, SystemClock()) as (context, handle):
         path, saved = save_job(context, handle.ask_part, name, wait, to and to.absolute())
-        return {**savepoint_json(saved), "path": str(path), "live": False}
+        return {**asdict(SavepointInfo.of(path, saved)), "live": False}
 
 
 def _asked(job: str, name: str | None, wait_s: float, home: Path | None) -> dict[str, Any] | None:
@@ -182,21 +180,10 @@ def _check_job(settings: Settings, job: str) -> None:
 
 
 def _kept_json(found: FoundSavepoint) -> dict[str, Any]:
-    told = {} if found.saved is None else savepoint_json(found.saved)
+    from headrace.coordinator.operations.savepoint_format import SavepointInfo
+
+    told = {} if found.saved is None else asdict(SavepointInfo.of(found.path, found.saved))
     return {**told, "path": str(found.path), "problem": found.problem or None}
-
-
-def savepoint_json(saved: Savepoint) -> dict[str, Any]:
-    """Return a savepoint ready for JSON; times in ms."""
-    return {
-        "job": saved.job,
-        "name": saved.name,
-        "epoch": saved.epoch,
-        "time_ms": saved.time_ms,
-        "bytes": saved.bytes,
-        "files": len(saved.members()),
-        "parts": [part.state.job for part in saved.parts],
-    }
 
 
 def saved_line(saved: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from headrace.cli.options import (
     Json,
     RowKey,
     Set,
+    Wait,
     column_names,
     open_home_bus,
     settings_of,
@@ -175,12 +176,7 @@ def merge(  # noqa: PLR0913, PLR0917 - one for each option
             show_default=False,
         ),
     ] = None,
-    wait: Annotated[
-        float,
-        typer.Option(
-            "--wait", metavar="SECONDS", min=0, help="How long to wait for a running driver."
-        ),
-    ] = 60.0,
+    wait: Wait = 60.0,
     config: Config = None,
     overrides: Set = None,
     as_json: Json = False,

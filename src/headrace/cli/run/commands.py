@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from headrace.cli.run.runner import JobRunner, Scaling
     from headrace.clock import Clock
     from headrace.config import Settings
-    from headrace.coordinator.driver_loop import JobControl
     from headrace.coordinator.epoch_records import EpochSummary
     from headrace.coordinator.job_group import JobGroup
     from headrace.errors import HeadraceError
@@ -314,7 +313,7 @@ def show_run(
 ) -> bool:
     """Run a job under a reporter; return whether it was interrupted, by others than ``scaling``."""
     from headrace.cli.run.runner import Scaling
-    from headrace.coordinator.driver_loop import JobControl
+    from headrace.coordinator.driver_loop import JobControl, on_stop
     from headrace.coordinator.job_run import RunListeners
     from headrace.coordinator.rescale import setting_notice
     from headrace.errors import HeadraceError
@@ -349,7 +348,12 @@ def show_run(
         on_notice=reporter.notice,
         on_recovery=reporter.recovering,
     )
-    with _sigterm_as_ctrl_c(), _reporting(control, reporter, scaling):
+
+    def stopping() -> None:  # a handler of signals may not print
+        if not scaling.has_caught_up:
+            reporter.stopping()
+
+    with _sigterm_as_ctrl_c(), on_stop(control, stopping):
         try:
             if not way.standalone:
                 reporter.starting(f"starting Spark ({settings.spark.master})")
@@ -403,24 +407,3 @@ def _sigterm_as_ctrl_c() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _reporting(control: JobControl, reporter: Reporter, scaling: Scaling) -> Iterator[None]:
-    """Tell the reporter when the run is asked to stop; a handler of signals may not print."""
-    over = threading.Event()
-
-    def wait() -> None:
-        while not over.is_set():
-            if control.stop.wait(0.1):
-                if not over.is_set() and not scaling.has_caught_up:
-                    reporter.stopping()
-                return
-
-    watcher = threading.Thread(target=wait, name="headrace-stop-notice", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        over.set()
-        watcher.join()

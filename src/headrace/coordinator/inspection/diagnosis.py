@@ -11,7 +11,7 @@ from typing import Literal
 
 from headrace.bus.bus import Bus
 from headrace.coordinator.catalog import Catalog, OperatorEntry, StageEntry, TimeEntry
-from headrace.coordinator.epoch_ranges import bootstrap_partitions
+from headrace.coordinator.epoch_ranges import BootstrapPartition, bootstrap_partitions
 from headrace.coordinator.inspection.job_reader import JobReader
 from headrace.coordinator.manifest import InputPosition, JobState, OperatorState
 from headrace.coordinator.watermarks import Now, holding, is_idle, resting
@@ -81,16 +81,6 @@ class OutputView:
 
 
 @dataclass(frozen=True)
-class BootstrapView:
-    """A partition that is read to an end before inputs that are not."""
-
-    operator: str
-    partition: int
-    next_offset: int
-    end: int
-
-
-@dataclass(frozen=True)
 class JobDiagnosis:
     """All of it, as of one epoch."""
 
@@ -101,7 +91,7 @@ class JobDiagnosis:
     stages: tuple[WatermarkView, ...]
     operators: tuple[OperatorView, ...]
     ends: tuple[OutputView, ...]
-    first: tuple[BootstrapView, ...] = ()
+    first: tuple[BootstrapPartition, ...] = ()
 
 
 def diagnose(reader: JobReader, bus: Bus) -> JobDiagnosis:
@@ -131,9 +121,7 @@ class _Diagnosis:
         streams = {name: bus.stream(name) for name in names}
         ends = {name: stream.ends() for name, stream in streams.items()}
         self._now = Now(state.time_ms, ends, resting(streams, ends))
-        self._first = tuple(
-            BootstrapView(*one) for one in bootstrap_partitions(state, catalog.inputs)
-        )
+        self._first = tuple(bootstrap_partitions(state, catalog.inputs))
 
     def answer(self) -> JobDiagnosis:
         state = self._state

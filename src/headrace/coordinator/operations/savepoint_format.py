@@ -262,6 +262,35 @@ class FoundSavepoint:
     problem: str = ""
 
 
+@dataclass(frozen=True)
+class SavepointInfo:
+    """A savepoint, and the folder that it is."""
+
+    job: str
+    name: str
+    path: str
+    epoch: int
+    time_ms: int
+    bytes: int
+    files: int
+    parts: tuple[str, ...]
+
+    @classmethod
+    def of(cls, path: Path, saved: Savepoint) -> SavepointInfo:
+        """Return what is shown of a savepoint."""
+        parts = tuple(part.state.job for part in saved.parts)
+        return cls(
+            saved.job,
+            saved.name,
+            str(path),
+            saved.epoch,
+            saved.time_ms,
+            saved.bytes,
+            len(saved.members()),
+            parts,
+        )
+
+
 def savepoints_dir(settings: Settings, job: str) -> Path:
     """Return the folder of a job's savepoints."""
     return settings.jobs_dir / SAVEPOINTS_FOLDER / check_job_name(job)
