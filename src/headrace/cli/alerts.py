@@ -49,9 +49,9 @@ def ls(job: JobName, as_json: Json = False, home: Home = None) -> None:
     book = load_alerts(newest_epochs(settings_of(home), job), clock)
     if as_json:
         rules = [asdict(held.status(name)) for name, held in sorted(book.rules.items())]
-        told = msgspec.to_builtins(book)
+        kept = msgspec.to_builtins(book)
         show_json(
-            {"job": job, "rules": rules, "events": told["events"], "waiting": told["waiting"]}
+            {"job": job, "rules": rules, "events": kept["events"], "waiting": kept["waiting"]}
         )
     elif not book.rules and not book.events:
         typer.echo(f"no rules of {job}: set alerts.rules, and run it")

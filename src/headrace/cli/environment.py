@@ -173,16 +173,16 @@ def check_java() -> Finding:
         where = f"JAVA_HOME is {home}, without bin/java" if home else "no java on PATH"
         return Finding("java", "fail", where, advice)
     try:
-        ran = subprocess.run(
+        finished = subprocess.run(
             [program, "-version"], capture_output=True, text=True, timeout=_JAVA_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return Finding("java", "fail", f"{program}: {error}", advice)
-    told = (ran.stderr or ran.stdout).strip()
-    matched = re.search(r'version "(\d+)', told)
+    output = (finished.stderr or finished.stdout).strip()
+    matched = re.search(r'version "(\d+)', output)
     if matched is None:
-        return Finding("java", "fail", f"{program} says: {told[:80] or 'nothing'}", advice)
-    found = f"{told.splitlines()[0]}, {shutil.which(program)}"
+        return Finding("java", "fail", f"{program} says: {output[:80] or 'nothing'}", advice)
+    found = f"{output.splitlines()[0]}, {shutil.which(program)}"
     return Finding("java", "ok" if int(matched[1]) >= 17 else "fail", found, advice)
 
 
@@ -339,8 +339,8 @@ def _findings(settings: Settings) -> Iterator[Finding]:
     clock = SystemClock()
     yield from run_checks(settings, clock)
     changed = [key for key, source in settings.sources.items() if source != "default"]
-    told = f"{', '.join(changed)} differ from the defaults" if changed else "all as by default"
-    yield Finding("settings", "ok", told)
+    text = f"{', '.join(changed)} differ from the defaults" if changed else "all as by default"
+    yield Finding("settings", "ok", text)
     if not settings.home.exists():
         yield Finding("streams", "ok", "none yet; the first one makes the home")
         return
@@ -372,7 +372,9 @@ def version(as_json: Json = False) -> None:
     if as_json:
         show_json(found)
     else:
-        typer.echo(", ".join(f"{name} {told or 'not installed'}" for name, told in found.items()))
+        typer.echo(
+            ", ".join(f"{name} {version or 'not installed'}" for name, version in found.items())
+        )
 
 
 def show_version(is_wanted: bool) -> None:

@@ -76,9 +76,9 @@ def message(error: BaseException) -> str:
     """Return what the screen says about an error: no traceback, never empty."""
     if isinstance(error, HeadraceError):
         return str(error)
-    told = redacted(str(error)).strip() or "no further words"
+    message = redacted(str(error)).strip() or "no further words"
     return (
-        f"an unexpected {type(error).__name__}: {told}; this is a fault of headrace: "
+        f"an unexpected {type(error).__name__}: {message}; this is a fault of headrace: "
         "report it with the details"
     )
 

@@ -355,9 +355,9 @@ def export(
 
     view = open_reader(job, store, home).view(store, epoch, partials=partials)
     rows = export_parquet(view.batches(), view.schema, to)
-    told: dict[str, Any] = {"store": view.entry.name, "epoch": view.epoch, "rows": rows}
+    facts: dict[str, Any] = {"store": view.entry.name, "epoch": view.epoch, "rows": rows}
     if as_json:
-        show_json({**told, "file": str(to), "bytes": to.stat().st_size})
+        show_json({**facts, "file": str(to), "bytes": to.stat().st_size})
     else:
         typer.echo(f"{count_text(rows, 'row')} of {view.entry.name} at epoch {view.epoch} in {to}")
 

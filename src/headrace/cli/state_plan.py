@@ -142,9 +142,9 @@ def _draw_job(axes: Any, found: StateFigures, interval_s: float, span: tuple[flo
     axes.plot(span, rates, color=_ACCENT, linewidth=2)
     axes.plot([interval_s], [model.change_rate], "o", color=_ACCENT, markersize=9, zorder=5)
     axes.axhline(model.change_rate, color=_ACCENT, linewidth=0.8, linestyle="--")
-    told = f"{found.job}: {model.change_rate:,.0f} changes/s, an epoch each {interval_s:.2g} s"
+    summary = f"{found.job}: {model.change_rate:,.0f} changes/s, an epoch each {interval_s:.2g} s"
     axes.annotate(
-        told,
+        summary,
         (interval_s, model.change_rate),
         xytext=(12, -18),
         textcoords="offset points",

@@ -444,8 +444,8 @@ class Settings(Section):
         source = self._sources.get(key) or "; ".join(dict.fromkeys(below)) or "default"
         if spark:
             value = self.spark.conf.get(key.removeprefix(OPEN_KEY), "unset")
-            told = redaction.shown(key, value)
-            return Explanation(key, "text", "left to Spark", told, source, "a setting of Spark")
+            shown = redaction.shown(key, value)
+            return Explanation(key, "text", "left to Spark", shown, source, "a setting of Spark")
         section, name = LEAVES[key]
         info = section.model_fields[name]
         owner = self if section is Settings else getattr(self, key.partition(".")[0])

@@ -296,8 +296,8 @@ class AlertEngine:
             state, turn = evaluate_rule(rule, held, seen(rule), now)
             self.book.rules[rule.name] = state
             if turn is not None:
-                told = held if turn == "over" else state
-                self._turned(rule.name, told, turn, state.value, now, rule)
+                shown = held if turn == "over" else state
+                self._turned(rule.name, shown, turn, state.value, now, rule)
         if self._kept() != before:
             self._save()
         if is_last:

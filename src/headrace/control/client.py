@@ -190,10 +190,10 @@ def _nobody(job: str) -> InvalidInputError:
 
 
 def _refusal(status: int, data: bytes, reason: str) -> HeadraceError:
-    told: dict[str, Any] = {}
+    problem: dict[str, Any] = {}
     with suppress(ValueError):  # a fault of the server's own comes as plain text
-        told = json.loads(data)
-    message = str(told.get("message", reason))
+        problem = json.loads(data)
+    message = str(problem.get("message", reason))
     if status == http.client.SERVICE_UNAVAILABLE:
         return UnavailableError(message)
     if status == http.client.NOT_FOUND:  # a route that the driver's version does not have

@@ -30,7 +30,7 @@ class DriverObservers:
         control: what requests set.
         bus: for the stream of alerts.
         clock: where time comes from.
-        told: the listeners of the run, which get notices from any thread.
+        listeners: the listeners of the run, which get notices from any thread.
 
     Raises:
         InvalidInputError: alerts or traces cannot be sent where the settings say.
@@ -43,11 +43,11 @@ class DriverObservers:
         control: JobControl,
         bus: Bus,
         clock: Clock,
-        told: RunListeners,
+        listeners: RunListeners,
     ) -> None:
         storage, wanted = job_storages(settings, job).storage, settings.control
-        files, tell = Files(sync=False), told.notice
-        self._told = told
+        files, tell = Files(sync=False), listeners.notice
+        self._listeners = listeners
         self.live = LiveJob(job, settings, control, clock)
         self._hold = MergeHold(settings, job, control, tell)
         self.live.hold = self._hold.look
@@ -63,7 +63,7 @@ class DriverObservers:
     @property
     def listeners(self) -> RunListeners:
         """What the run is to call: this, then the listeners that it was given."""
-        return replace(self._told, on_parts=self.ready, on_epoch=self.observe)
+        return replace(self._listeners, on_parts=self.ready, on_epoch=self.observe)
 
     def ready(self, parts: JobGroup) -> None:
         """Begin, once the parts of the job have."""
@@ -74,16 +74,16 @@ class DriverObservers:
             self._server.start()
         self._sampler.start()
         self._alerts.start()
-        if self._told.on_parts is not None:
-            self._told.on_parts(parts)
+        if self._listeners.on_parts is not None:
+            self._listeners.on_parts(parts)
 
     def observe(self, summary: EpochSummary) -> None:
         """Learn of an epoch; returns at once."""
         self.live.observe(summary)
         if self._tracer is not None:
             self._tracer.observe(summary, self._clock.now_ms())
-        if self._told.on_epoch is not None:
-            self._told.on_epoch(summary)
+        if self._listeners.on_epoch is not None:
+            self._listeners.on_epoch(summary)
 
     def close(self) -> None:
         """Take the last sample, look a last time, send what is left; within seconds."""

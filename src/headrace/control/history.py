@@ -336,7 +336,7 @@ class JobHistory:
     left_out: int = 0
     live: bool = False
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return it for JSON."""
         return {
             "live": self.live,

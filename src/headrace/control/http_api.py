@@ -76,7 +76,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.coordinator.inspection.store_view import StoreView
-    from headrace.coordinator.operations.savepoint_format import Savepoint
 
 
 MAX_WAIT_S = 86_400.0
@@ -444,33 +443,33 @@ def _error_answer(request: Request, error: Exception) -> JSONResponse:
     del request
     assert isinstance(error, HeadraceError)
     status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
-    told = Problem(code=error.code, message=error.message, next=error.move)
-    return JSONResponse(told.model_dump(), status)
+    problem = Problem(code=error.code, message=error.message, next=error.move)
+    return JSONResponse(problem.model_dump(), status)
 
 
 def _refused() -> JSONResponse:
-    told = Problem(
+    problem = Problem(
         code="HR100",
         message="the token is missing, or not that of this driver",
         next="send 'Authorization: Bearer TOKEN' with the token in control.json of the job",
     )
-    return JSONResponse(told.model_dump(), 401, {"WWW-Authenticate": "Bearer"})
+    return JSONResponse(problem.model_dump(), 401, {"WWW-Authenticate": "Bearer"})
 
 
 def _malformed(request: Request, error: Exception) -> JSONResponse:
     del request
     assert isinstance(error, RequestValidationError)
     found = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-    told = Problem(code="HR100", message=found, next="send what /openapi.json describes")
-    return JSONResponse(told.model_dump(), 422)
+    problem = Problem(code="HR100", message=found, next="send what /openapi.json describes")
+    return JSONResponse(problem.model_dump(), 422)
 
 
 def _unknown(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     message = f"{request.method} {request.url.path}: {error.detail}"
-    told = Problem(code="HR100", message=message, next="send what /openapi.json describes")
+    problem = Problem(code="HR100", message=message, next="send what /openapi.json describes")
     status = 422 if error.status_code == 400 else error.status_code  # a body that is no JSON
-    return JSONResponse(told.model_dump(), status, error.headers)
+    return JSONResponse(problem.model_dump(), status, error.headers)
 
 
 def _add_read_routes(app: FastAPI, live: LiveJob) -> None:

@@ -142,11 +142,13 @@ class DriverMetrics:
         seen = summary.observed
         if seen is not None:
             self.stores.update(seen.stores)
-            for task, told in seen.hot_keys.items():
-                for one in told:
+            for task, reports in seen.hot_keys.items():
+                for one in reports:
                     self.hot_keys[task, one.operator] = ReportedKeys(now_ms, one)
         old = [
-            which for which, told in self.hot_keys.items() if told.at_ms < now_ms - KEYS_EXPIRE_MS
+            which
+            for which, report in self.hot_keys.items()
+            if report.at_ms < now_ms - KEYS_EXPIRE_MS
         ]
         for which in old:
             del self.hot_keys[which]
@@ -164,18 +166,18 @@ def plain(value: Any) -> Plain:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
-def heavy_keys(told: Iterable[ReportedKeys], most: int = SHOWN) -> list[HeavyKeys]:
+def heavy_keys(reports: Iterable[ReportedKeys], most: int = SHOWN) -> list[HeavyKeys]:
     """Put together what tasks told, operator by operator."""
     by_operator: dict[str, list[ReportedKeys]] = {}
-    for one in told:
+    for one in reports:
         by_operator.setdefault(one.keys.operator, []).append(one)
     return [_joined(name, found, most) for name, found in sorted(by_operator.items())]
 
 
-def _joined(operator: str, told: list[ReportedKeys], most: int) -> HeavyKeys:
-    rows = sum(one.keys.rows for one in told)
+def _joined(operator: str, reports: list[ReportedKeys], most: int) -> HeavyKeys:
+    rows = sum(one.keys.rows for one in reports)
     sums: dict[bytes, float] = {}
-    for one in told:
+    for one in reports:
         for hot in one.keys.keys:
             sums[hot.key] = sums.get(hot.key, 0.0) + hot.rows
     heaviest = sorted(sums.items(), key=lambda pair: (-pair[1], pair[0]))[:most]
@@ -185,11 +187,11 @@ def _joined(operator: str, told: list[ReportedKeys], most: int) -> HeavyKeys:
 
     return HeavyKeys(
         operator,
-        told[0].keys.columns,
+        reports[0].keys.columns,
         round(rows, 1),
-        share(sum(one.keys.slack for one in told)),
-        len(told),
-        max(one.at_ms for one in told),
+        share(sum(one.keys.slack for one in reports)),
+        len(reports),
+        max(one.at_ms for one in reports),
         tuple(
             HeavyKey(tuple(map(plain, decode_key(key))), round(count, 1), share(count))
             for key, count in heaviest
@@ -436,8 +438,8 @@ class LiveJob:
     def heavy_keys(self, most: int) -> list[HeavyKeys]:
         """Return the heaviest keys of each ``partition_by``, as far as tasks have told."""
         with self._lock:
-            told = list(self.figures.hot_keys.values())
-        return heavy_keys(told, most)
+            reports = list(self.figures.hot_keys.values())
+        return heavy_keys(reports, most)
 
     @property
     def output_rows(self) -> int:

@@ -138,7 +138,7 @@ class JobEventLog:
     def __init__(self, log: JobEventFile, clock: Clock) -> None:
         self._log, self._clock = log, clock
         self._seen: JobState | None = None
-        self._told: frozenset[ClusterEvent] = frozenset()
+        self._reported: frozenset[ClusterEvent] = frozenset()
         self._workers: dict[int, tuple[str, int, float]] = {}
 
     def tell(self, kind: str, text: str, time_ms: int | None = None) -> None:
@@ -155,22 +155,22 @@ class JobEventLog:
             noted: what has happened since, which the next epoch commits.
         """
         before, self._seen = self._seen, state
-        noted, told = tuple(noted), self._told
-        self._told = frozenset((*state.story, *noted))
+        noted, reported = tuple(noted), self._reported
+        self._reported = frozenset((*state.story, *noted))
         if before is None:
             self._catch_up(state)
         elif before is not state:
-            self._tell_changes(before, state, told)
-        known = {*told, *state.story}  # of an epoch that was just committed all is in its story
-        self._tell_all((one for one in noted if one not in known), state)
+            self._report_changes(before, state, reported)
+        known = {*reported, *state.story}  # of an epoch that was just committed all is in its story
+        self._report_all((one for one in noted if one not in known), state)
 
-    def _tell_changes(
-        self, before: JobState, state: JobState, told: Collection[ClusterEvent]
+    def _report_changes(
+        self, before: JobState, state: JobState, reported: Collection[ClusterEvent]
     ) -> None:
         new = [one for one in state.story if one not in before.story]
-        self._tell_all((one for one in new if one not in told), state)
+        self._report_all((one for one in new if one not in reported), state)
         if before.lineage == state.lineage:
-            self._tell_moves(before, state, new)
+            self._report_moves(before, state, new)
         for stage, tasks in state.task_counts.items():
             if (had := before.task_counts.get(stage, tasks)) != tasks:
                 self.tell("rescaled", f"stage {stage}: {had} to {tasks} tasks")
@@ -179,14 +179,14 @@ class JobEventLog:
 
     def _catch_up(self, state: JobState) -> None:
         """Tell what a driver before committed and did not come to tell."""
-        told = max((one.time_ms for one in self._log.read()), default=0)
-        self._tell_all((one for one in state.story if one.time_ms > told), state)
+        reported = max((one.time_ms for one in self._log.read()), default=0)
+        self._report_all((one for one in state.story if one.time_ms > reported), state)
 
-    def _tell_all(self, new: Iterable[ClusterEvent], state: JobState) -> None:
+    def _report_all(self, new: Iterable[ClusterEvent], state: JobState) -> None:
         for one in new:
             self.tell(one.what.value, event_text(one, state), one.time_ms)
 
-    def _tell_moves(self, before: JobState, state: JobState, new: list[ClusterEvent]) -> None:
+    def _report_moves(self, before: JobState, state: JobState, new: list[ClusterEvent]) -> None:
         moved = [
             name
             for name, task in before.tasks.items()

@@ -139,9 +139,9 @@ class _TakeoverFence:
         self._mine = self._take()
 
     def _take(self) -> int:
-        told: dict[str, str | int] = {"process": os.getpid(), "host": os.uname().nodename}
-        told |= {"time_ms": self._clock.now_ms(), "takes_over": 1}
-        return self._log.take_generation(told)
+        record: dict[str, str | int] = {"process": os.getpid(), "host": os.uname().nodename}
+        record |= {"time_ms": self._clock.now_ms(), "takes_over": 1}
+        return self._log.take_generation(record)
 
     def check(self) -> None:
         """Make sure that nobody came after this process; the driver itself is fenced again.

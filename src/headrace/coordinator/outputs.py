@@ -148,15 +148,16 @@ def _check_columns(plan: JobPlan, exchange: Exchange, bus: Bus, fence: Fence | N
         bus.remove(exchange.stream, fence=fence)
         return
 
-    def told(schema: pa.Schema) -> str:
+    def columns_text(schema: pa.Schema) -> str:
         own = [field for field in schema if field.name not in (GROUP, MARK)]
         return ", ".join(f"{field.name} {field.type}" for field in own)
 
     job = plan.graph.name
     raise PartsError(
         f"what partition_by {exchange.operator!r} sends has changed, and rows as they were wait in "
-        f"its internal stream: found {told(exchange.schema)}; expected {told(held)}. Put a map "
-        f"with these columns before it, or start over: headrace jobs reset {job}",
+        f"its internal stream: found {columns_text(exchange.schema)}; expected "
+        f"{columns_text(held)}. Put a map with these columns before it, or start over: "
+        f"headrace jobs reset {job}",
         job=job,
         stream=exchange.stream,
     )

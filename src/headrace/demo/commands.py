@@ -47,8 +47,8 @@ def demo(
 
 
 def _object(result: DemoResult) -> dict[str, Any]:
-    told = asdict(result)
+    facts = asdict(result)
     for name in ("home", "chart"):
-        told[name] = told[name] and str(told[name])
+        facts[name] = facts[name] and str(facts[name])
     equal = [{**asdict(one), "is_equal": one.is_equal} for one in result.comparisons]
-    return {**told, "comparisons": equal}
+    return {**facts, "comparisons": equal}

@@ -343,8 +343,8 @@ def _draw_routes(axes: Any, routes: pl.DataFrame, airports: Mapping[str, str]) -
     for place, (delay, hours) in zip(
         places, routes.select("delay", "hours").iter_rows(), strict=True
     ):
-        told = f"{delay:.1f}   {hours or 0:,} times among ten worst"
-        axes.text(0.6, place, told, va="center", color="white", size=8.5)
+        label = f"{delay:.1f}   {hours or 0:,} times among ten worst"
+        axes.text(0.6, place, label, va="center", color="white", size=8.5)
     axes.set_xticks([])
     _plain(axes)
     axes.tick_params(length=0)

@@ -440,8 +440,8 @@ class _Demo:
             ("look around", f"headrace bus ls --home {home}"),
             *(("", f"headrace bus tail {output} --home {home}") for output in reversed(OUTPUTS)),
         ]
-        for name, told in lines:
-            self._tell(Text(f"{name:<16}", style="dim").append(told, style="not dim"))
+        for name, value in lines:
+            self._tell(Text(f"{name:<16}", style="dim").append(value, style="not dim"))
 
     def _tell(self, text: Text) -> None:
         # Paths and commands are copied from the screen, so no line is cut.

@@ -244,12 +244,12 @@ class TableLayout:
             fields.append(pa.field(CLUSTER, pa.int64()))
         if self.ttl_ms is not None:
             fields.append(pa.field(WRITTEN, pa.int64()))
-        told = {"keys": str(len(self.keys)), "ttl_ms": str(self.ttl_ms or 0)}
+        metadata = {"keys": str(len(self.keys)), "ttl_ms": str(self.ttl_ms or 0)}
         if self.by_event:
-            told["clock"] = "event"
+            metadata["clock"] = "event"
         if self.repeats:
-            told["rows"] = "repeat"
-        return pa.schema([*fields, *self.keys, *self.values], metadata=told)
+            metadata["rows"] = "repeat"
+        return pa.schema([*fields, *self.keys, *self.values], metadata=metadata)
 
     @cached_property
     def schema_with_deletes(self) -> pa.Schema:
@@ -263,17 +263,17 @@ class TableLayout:
         Raises:
             InvalidInputError: it is no run's schema.
         """
-        told = schema.metadata or {}
-        if b"keys" not in told or schema.names[:1] != [HASH]:
+        metadata = schema.metadata or {}
+        if b"keys" not in metadata or schema.names[:1] != [HASH]:
             raise InvalidInputError(f"columns {schema.names} are no run of a table")
         own = [name for name in schema.names if name in _OWN]
-        begin, keys = len(own) - (DELETED in own), int(told[b"keys"])
+        begin, keys = len(own) - (DELETED in own), int(metadata[b"keys"])
         fields = [field for field in schema if field.name not in _OWN]
-        ttl_ms = int(told[b"ttl_ms"]) or None
+        ttl_ms = int(metadata[b"ttl_ms"]) or None
         assert begin == 1 + (CLUSTER in own) + (ttl_ms is not None)
-        by_event = told.get(b"clock") == b"event"
+        by_event = metadata.get(b"clock") == b"event"
         values = pa.schema(fields[keys:])
-        repeats = told.get(b"rows") == b"repeat"
+        repeats = metadata.get(b"rows") == b"repeat"
         return cls(pa.schema(fields[:keys]), values, CLUSTER in own, ttl_ms, by_event, repeats)
 
 

@@ -307,8 +307,8 @@ class RedisReceiver(Receiver):
     def _fenced(self, redis: Any) -> bool:
         """Note this driver, which opens the sink; says whether a newer one was noted."""
         progress = self._prefix + PROGRESS.encode()
-        told = [""] * 7 + [*self._driver, "opens"]
-        return bool(self._fence([progress], told, client=redis) != [0])
+        arguments = [""] * 7 + [*self._driver, "opens"]
+        return bool(self._fence([progress], arguments, client=redis) != [0])
 
     def _refused(self) -> NotOwnerError:
         return NotOwnerError.taken_over(
@@ -352,9 +352,9 @@ class RedisReceiver(Receiver):
             with redis.pipeline(transaction=False) as pipe:
                 for batch in waiting:
                     skipped = max(0, done - batch.first)
-                    told = [sender, at, epoch.epoch, batch.first + skipped]
+                    arguments = [sender, at, epoch.epoch, batch.first + skipped]
                     more = [self._place.compact_at, batch.data, skipped, *self._driver, ""]
-                    self._script([progress], [*told, *more], client=pipe)
+                    self._script([progress], [*arguments, *more], client=pipe)
                     at = f"{epoch.epoch}:{batch.first + batch.rows}"
                 answers = pipe.execute()
             for answer in answers:

@@ -427,5 +427,5 @@ class SparkRunner:
 def first_line(error: Exception) -> str:
     """Return the line of a JVM's story that says what happened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if "Exception" in line or "Error" in line]
-    return (told or lines or [type(error).__name__])[0].lstrip(": ")[:300]
+    errors = [line for line in lines if "Exception" in line or "Error" in line]
+    return (errors or lines or [type(error).__name__])[0].lstrip(": ")[:300]

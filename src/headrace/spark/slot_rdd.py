@@ -74,8 +74,8 @@ def group_progress(context: SparkContext, group: str) -> GroupProgress:
     active = set(tracker.getActiveJobsIds()) & set(tracker.getJobIdsForGroup(group))
     running, done = {}, set()
     for job in active:
-        told = tracker.getJobInfo(job)
-        for stage in () if told is None else told.stageIds:
+        spark_job = tracker.getJobInfo(job)
+        for stage in () if spark_job is None else spark_job.stageIds:
             info = tracker.getStageInfo(stage)
             if info is None:
                 continue

@@ -288,11 +288,11 @@ def _in_place(path: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _digest(files: Mapping[str, Path], *words: str) -> str:
-    told = [
+    described = [
         (name, (stat := path.stat()).st_size, stat.st_mtime_ns)
         for name, path in sorted(files.items())
     ]
-    return xxhash.xxh3_64_hexdigest(json.dumps([told, *words]).encode())
+    return xxhash.xxh3_64_hexdigest(json.dumps([described, *words]).encode())
 
 
 ENVIRONMENT = "environment"

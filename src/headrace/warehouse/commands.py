@@ -50,8 +50,8 @@ def on_duckdb(query: str, warehouse: Path) -> Iterator[Row]:
                 )
             found = connection.execute(query)
         except duckdb.Error as error:
-            told = f"DuckDB: {str(error).splitlines()[0]}"
-            raise InvalidInputError(missing_tables(told, failed)) from error
+            message = f"DuckDB: {str(error).splitlines()[0]}"
+            raise InvalidInputError(missing_tables(message, failed)) from error
         names = unique_names([column[0] for column in found.description])
         while rows := found.fetchmany(1000):
             yield from (dict(zip(names, row, strict=True)) for row in rows)

@@ -310,10 +310,10 @@ class DeltaReceiver(Receiver):
         """Let the log refuse a driver of the job as it was before it was deleted."""
         is_first = self._site.generation and found.transaction_version(self._driver) is None
         if is_first and found.transaction_version(self._sender) is not None:
-            told = self._delta.CommitProperties(app_transactions=self._transactions())
+            properties = self._delta.CommitProperties(app_transactions=self._transactions())
             with self._told():
                 found.create_write_transaction(
-                    [], "append", self._schema, PARTITION, commit_properties=told
+                    [], "append", self._schema, PARTITION, commit_properties=properties
                 )
 
     def _check_newest(self, found: Any) -> None:
@@ -350,9 +350,9 @@ class DeltaReceiver(Receiver):
         delta, before = self._delta, late_by_day(found, self._marks)
         there = rows_by_day(found) if before else {}
         late = came + Counter({day: rows for day, rows in before.items() if day in there})
-        told = {WATERMARK: str(epoch.watermark), LATE: msgspec.json.encode(late).decode()}
+        properties = {WATERMARK: str(epoch.watermark), LATE: msgspec.json.encode(late).decode()}
         properties = delta.CommitProperties(
-            custom_metadata=told,
+            custom_metadata=properties,
             app_transactions=[delta.Transaction(application, epoch.epoch), *self._transactions()],
         )
         with self._told():

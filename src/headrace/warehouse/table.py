@@ -21,15 +21,15 @@ from headrace.warehouse.delta import DELTA_LOG, snapshot_of
 from headrace.warehouse.snapshot import TableLocation, existing_snapshot, folder_of, read_days
 
 
-def missing_tables(told: str, failed: Mapping[str, HeadraceError]) -> str:
+def missing_tables(message: str, failed: Mapping[str, HeadraceError]) -> str:
     """Return why a query was refused, with the tables that it could not have.
 
     Args:
-        told: by the engine.
+        message: by the engine.
         failed: tables that cannot be read.
     """
-    missing = [error.message for name, error in failed.items() if name.lower() in told.lower()]
-    return "; ".join([told, *missing])
+    missing = [error.message for name, error in failed.items() if name.lower() in message.lower()]
+    return "; ".join([message, *missing])
 
 
 @dataclass(frozen=True)

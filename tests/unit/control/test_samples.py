@@ -241,7 +241,7 @@ def test_inputs_and_stages_have_a_past_of_their_own() -> None:
     (stage,) = found.stages
     assert [s.behind_ms for s in stage.stretches] == [None, 40_000]
     assert (stage.watermark_ms, stage.behind_ms) == (20_000, 40_000)
-    assert list(found.told()["inputs"]) == ["a", "b"]
+    assert list(found.to_json()["inputs"]) == ["a", "b"]
 
 
 def test_of_many_inputs_those_with_most_lag_are_kept() -> None:

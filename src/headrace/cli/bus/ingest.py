@@ -409,16 +409,16 @@ def _in_turn(stream: Stream, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.Re
 
 
 def _with_next_move(error: InvalidInputError, file: InputFile, done: int) -> InvalidInputError:
-    told = str(error).rstrip(".")
-    stop = "" if told.endswith("?") else ";"
+    reason = str(error).rstrip(".")
+    stop = "" if reason.endswith("?") else ";"
     if isinstance(error, _PartlyAppendedError):
         return InvalidInputError(
-            f"{told}{stop} {count_text(done, 'row')} before its batch and "
+            f"{reason}{stop} {count_text(done, 'row')} before its batch and "
             f"{count_text(error.rows, 'row')} of it were appended, to other partitions"
         )
     if not done:
-        return InvalidInputError(f"{told}{stop} nothing of it was appended")
+        return InvalidInputError(f"{reason}{stop} nothing of it was appended")
     again = "" if file.path == STDIN else f"; once it is fixed, continue with --skip {done}"
     return InvalidInputError(
-        f"{told}{stop} {count_text(done, 'row')} before its batch were appended{again}"
+        f"{reason}{stop} {count_text(done, 'row')} before its batch were appended{again}"
     )

@@ -36,11 +36,11 @@ def settings_text(found: dict[str, Any]) -> str:
 
     first = StreamSettings().plain()
     changed = {key: value for key, value in found.items() if value and value != first[key]}
-    told = [f"{key} {value}" for key, value in changed.items() if key != "columns"]
+    texts = [f"{key} {value}" for key, value in changed.items() if key != "columns"]
     for change in found["columns"]:
         default = "" if change["default"] is None else f"={json.dumps(change['default'])}"
-        told.append(f"column {change['column']}:{change['type']}{default}")
-    return ", ".join(told)
+        texts.append(f"column {change['column']}:{change['type']}{default}")
+    return ", ".join(texts)
 
 
 def stream_summary(bus: Bus, name: str) -> dict[str, Any]:

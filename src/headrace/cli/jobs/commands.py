@@ -397,8 +397,8 @@ def rescale(
 
 def _told(job: str, before: Mapping[str, int], answer: RescaleAnswer, *, as_json: bool) -> None:
     if as_json:
-        told = {"job": job, "epoch": answer.epoch, "before": before}
-        show_json({**told, "tasks": answer.counts})
+        facts = {"job": job, "epoch": answer.epoch, "before": before}
+        show_json({**facts, "tasks": answer.counts})
         return
     for name, count in answer.counts.items():
         held = before[name]

@@ -90,7 +90,7 @@ def history(
         return
     found = _samples(settings, job, begin, max(now, begin + 1), lines)
     if as_json:
-        show_json({"job": job, **found.told()})
+        show_json({"job": job, **found.to_json()})
     elif found.stretches:
         _show_history(found)
     else:
@@ -107,9 +107,9 @@ def _samples(settings: Settings, job: str, begin_ms: int, end_ms: int, lines: in
     from headrace.coordinator.job_storage import newest_storage
 
     wanted = f"begin_ms={begin_ms}&end_ms={end_ms}&lines={lines}"
-    told = asked(settings, job, f"/v1/history?{wanted}", JobHistory)
-    if told is not None:
-        return told
+    answer = asked(settings, job, f"/v1/history?{wanted}", JobHistory)
+    if answer is not None:
+        return answer
     log = SampleLog(newest_storage(settings, job))
     found = job_history(log.read(begin_ms), begin_ms, end_ms, lines)
     return replace(found, left_out=log.left_out)
@@ -124,9 +124,9 @@ def _events(settings: Settings, job: str, begin_ms: int) -> tuple[list[EventStat
     from headrace.coordinator.job_storage import newest_storage
 
     path = f"/v1/events?last={MOST_EVENTS}&since_ms={begin_ms}"
-    told = asked(settings, job, path, list[EventStatus])
-    if told is not None:
-        return told, True
+    answer = asked(settings, job, path, list[EventStatus])
+    if answer is not None:
+        return answer, True
     found = job_events([newest_storage(settings, job), *part_folders(settings, job)], begin_ms)
     return list(map(EventStatus.of, found)), False
 

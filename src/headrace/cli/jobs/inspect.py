@@ -75,13 +75,13 @@ def why(job: JobName, as_json: Json = False, home: Home = None) -> None:
     from headrace.sources.bounded_bus import saved_inputs
 
     settings = settings_of(home)
-    told = asked(settings, job, "/v1/why", list[JobDiagnosis])
-    if (found := told) is None:
+    status = asked(settings, job, "/v1/why", list[JobDiagnosis])
+    if (found := status) is None:
         readers = part_readers(settings, job)
         with open_home_bus(settings) as bus:
             found = [diagnose(reader, saved_inputs(bus, reader.root)) for reader in readers]
     if as_json:
-        show_json(*({**asdict(one), "live": told is not None} for one in found))
+        show_json(*({**asdict(one), "live": status is not None} for one in found))
         return
     for number, one in enumerate(found):
         if number:
@@ -198,8 +198,8 @@ def hot_keys(
 
 
 def _limited(one: HeavyKeys, most: int) -> dict[str, Any]:
-    told = asdict(one)
-    return {**told, "keys": told["keys"][:most]}
+    status = asdict(one)
+    return {**status, "keys": status["keys"][:most]}
 
 
 def _show(one: HeavyKeys, most: int) -> None:
@@ -208,14 +208,14 @@ def _show(one: HeavyKeys, most: int) -> None:
     show_table((*one.columns, *TITLES), rows, right=TITLES)
 
 
-def observed_facts(told: JobStatus) -> list[tuple[str, str]]:
+def observed_facts(status: JobStatus) -> list[tuple[str, str]]:
     """Return what fires, and the heaviest keys, as facts of a job; nothing where there is none."""
     facts = [
         ("alert", f"{one.rule} fires since {time_text(one.fired_ms)}: {one.text}")
-        for one in told.alerts
+        for one in status.alerts
         if one.fired_ms is not None
     ]
-    for found in told.hot_keys:
+    for found in status.hot_keys:
         heavy = [key for key in found.keys if key.share >= WORTH_TELLING]
         if heavy:
             said = ", ".join(_key_text(found, key) for key in heavy)
@@ -231,9 +231,9 @@ def _key_text(one: HeavyKeys, key: HeavyKey) -> str:
 PLACEMENT = "placement."
 
 
-def placement_facts(told: PlacementStatus) -> list[tuple[str, str]]:
+def placement_facts(status: PlacementStatus) -> list[tuple[str, str]]:
     """Say how many tasks moved and are to move, where any did or are."""
-    moves = told.moves
+    moves = status.moves
     if not (moves.done or moves.lost or moves.pending):
         return []
     said = [f"{moves.done:,} done", f"{moves.pending:,} to come"]
@@ -243,9 +243,9 @@ def placement_facts(told: PlacementStatus) -> list[tuple[str, str]]:
     return [("moves", ", ".join(said))]
 
 
-def show_placement(told: PlacementStatus) -> None:
+def show_placement(status: PlacementStatus) -> None:
     """Print the hosts."""
-    rows = [_row(view) for view in told.hosts]
+    rows = [_row(view) for view in status.hosts]
     if rows:
         typer.echo()
         numbers = ("slots", "tasks", "a slot", "standbys", "state")
@@ -279,29 +279,29 @@ def show_jobs(jobs: Sequence[JobStatus]) -> None:
             show_line(f"{one.job}: {NO_ANSWER}")
 
 
-def _job_row(told: JobStatus) -> list[str]:
+def _job_row(status: JobStatus) -> list[str]:
     return [
-        told.job,
-        told.status,
-        time_text(told.epoch_ms),
-        _driver(told),
-        _count(told.epoch),
-        _count(told.rows),
-        _count(told.lag),
-        size_text(told.state_bytes),
+        status.job,
+        status.status,
+        time_text(status.epoch_ms),
+        _driver(status),
+        _count(status.epoch),
+        _count(status.rows),
+        _count(status.lag),
+        size_text(status.state_bytes),
     ]
 
 
-def _driver(told: JobStatus) -> str:
-    others = len(told.members) - 1
-    return _process(told) + (f", {others} more" if others > 0 else "")
+def _driver(status: JobStatus) -> str:
+    others = len(status.members) - 1
+    return _process(status) + (f", {others} more" if others > 0 else "")
 
 
-def _process(told: JobStatus) -> str:
-    if told.process is None:
+def _process(status: JobStatus) -> str:
+    if status.process is None:
         return "-"
-    is_here = told.host == os.uname().nodename
-    return f"process {told.process}" + ("" if is_here else f" on host {told.host}")
+    is_here = status.host == os.uname().nodename
+    return f"process {status.process}" + ("" if is_here else f" on host {status.host}")
 
 
 def show_job(view: JobStatus) -> None:
@@ -359,9 +359,9 @@ def _input_row(found: InputStatus) -> list[str]:
     ]
 
 
-def _lacking(told: JobStatus) -> str:
+def _lacking(status: JobStatus) -> str:
     """Say how many standbys there is no other host for."""
-    held = [one.standby for one in told.stages if one.standby is not None]
+    held = [one.standby for one in status.stages if one.standby is not None]
     lacking = sum(max(0, one.wanted - one.standbys) for one in held)
     return f", {lacking} for want of hosts" if lacking else ""
 
@@ -371,53 +371,53 @@ def _sink_row(found: SinkStatus) -> list[str]:
     return [found.operator, found.identity, *map(_count, numbers)]
 
 
-def _facts(told: JobStatus) -> list[tuple[str, str]]:
+def _facts(status: JobStatus) -> list[tuple[str, str]]:
     from headrace.coordinator.host_state import STANDBY
 
-    by = f" by {_process(told)}" if told.process is not None else ""
-    facts = [("job", told.job), ("status", f"{told.status}{by}")]
-    if told.process is not None and not told.live:
+    by = f" by {_process(status)}" if status.process is not None else ""
+    facts = [("job", status.job), ("status", f"{status.status}{by}")]
+    if status.process is not None and not status.live:
         facts.append(("not live", NO_ANSWER))
-    if told.members:
-        facts.append(("shared by", "; ".join(map(_member, told.members))))
-    if told.counts is None:
-        return [*facts, ("problem", told.problem or "-"), ("storage", told.storage)]
-    if told.bounded:
+    if status.members:
+        facts.append(("shared by", "; ".join(map(_member, status.members))))
+    if status.counts is None:
+        return [*facts, ("problem", status.problem or "-"), ("storage", status.storage)]
+    if status.bounded:
         ends = "to the ends that its inputs had at its start"
-        facts.append(("bounded", f"run {told.run}, {ends}"))
-    if (left := told.standbys_to_fill) and told.process is not None:
+        facts.append(("bounded", f"run {status.run}, {ends}"))
+    if (left := status.standbys_to_fill) and status.process is not None:
         facts.append(
-            ("deployed", f"not yet: {count_text(left, 'standby')} to fill{_lacking(told)}")
+            ("deployed", f"not yet: {count_text(left, 'standby')} to fill{_lacking(status)}")
         )
     facts += [
         (
             "epoch",
-            f"{told.epoch:,} of {time_text(told.epoch_ms)}; kept from {told.oldest_epoch:,}",
+            f"{status.epoch:,} of {time_text(status.epoch_ms)}; kept from {status.oldest_epoch:,}",
         ),
-        ("rows", _counts(told.counts)),
-        ("lineage", f"{told.lineage}, generation {told.generation}"),
-        ("durability", told.durability or "-"),
-        ("outputs", ", ".join(told.outputs) or "-"),
-        ("storage", told.storage),
+        ("rows", _counts(status.counts)),
+        ("lineage", f"{status.lineage}, generation {status.generation}"),
+        ("durability", status.durability or "-"),
+        ("outputs", ", ".join(status.outputs) or "-"),
+        ("storage", status.storage),
     ]
-    if lost := {n: c for n, c in told.counts.items() if n.startswith(STANDBY)}:
+    if lost := {n: c for n, c in status.counts.items() if n.startswith(STANDBY)}:
         facts.append(("hosts lost", failures_text(lost)))
-    if told.placement is not None:
-        facts += placement_facts(told.placement)
-    facts += observed_facts(told)
+    if status.placement is not None:
+        facts += placement_facts(status.placement)
+    facts += observed_facts(status)
     facts += [
         (
             f"standbys of {name}",
             f"have read {size_text(one.bytes)} in {seconds_text(one.ms / 1000)} of work",
         )
-        for name, one in (told.standbys_followed or {}).items()
+        for name, one in (status.standbys_followed or {}).items()
     ]
-    for part in told.parts:
+    for part in status.parts:
         done = ", ended" if part.ended else ""
         kept = f"kept from {part.oldest_epoch:,}"
         facts.append((f"part {part.part}", f"epoch {part.epoch:,}; {kept}{done}"))
-    if told.rescaled_in is not None:
-        facts.append(("rescaled", f"in epoch {told.rescaled_in}"))
+    if status.rescaled_in is not None:
+        facts.append(("rescaled", f"in epoch {status.rescaled_in}"))
     return facts
 
 

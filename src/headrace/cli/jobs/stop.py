@@ -90,8 +90,8 @@ def save(
     host; nor with settings of one's own.
     """
     is_plain = not (to or config or overrides)
-    if is_plain and (told := _asked(job, name, wait, home)) is not None:
-        return {**told, "live": True}
+    if is_plain and (facts := _asked(job, name, wait, home)) is not None:
+        return {**facts, "live": True}
     from headrace.clock import SystemClock
     from headrace.coordinator.operations.savepoint_format import SavepointInfo
     from headrace.coordinator.operations.savepoint_writer import save_job
@@ -109,10 +109,10 @@ def _asked(job: str, name: str | None, wait_s: float, home: Path | None) -> dict
     if client is None:
         return None
     try:
-        told: dict[str, Any] = client.post("/v1/savepoint", name=name, wait_s=min(wait_s, MOST_S))
+        facts: dict[str, Any] = client.post("/v1/savepoint", name=name, wait_s=min(wait_s, MOST_S))
     except UnreachableError:
         return None
-    return told
+    return facts
 
 
 def _delete(job: str, name: str, folder: Path, *, as_json: bool) -> None:
@@ -182,8 +182,8 @@ def _check_job(settings: Settings, job: str) -> None:
 def _kept_json(found: FoundSavepoint) -> dict[str, Any]:
     from headrace.coordinator.operations.savepoint_format import SavepointInfo
 
-    told = {} if found.saved is None else asdict(SavepointInfo.of(found.path, found.saved))
-    return {**told, "path": str(found.path), "problem": found.problem or None}
+    facts = {} if found.saved is None else asdict(SavepointInfo.of(found.path, found.saved))
+    return {**facts, "path": str(found.path), "problem": found.problem or None}
 
 
 def saved_line(saved: Mapping[str, Any]) -> str:
@@ -269,15 +269,15 @@ def stop(
     goes_on = _left(before, process)
     if not as_json:
         show_line(_line(job, epoch, process, goes_on))
-    told: dict[str, object] = {"job": job, "process": process, "epoch": epoch, "by": how}
-    told["goes_on_in"] = goes_on
+    facts: dict[str, object] = {"job": job, "process": process, "epoch": epoch, "by": how}
+    facts["goes_on_in"] = goes_on
     if with_savepoint:
         saved = save(job, name, None, wait, home)
-        told["savepoint"] = saved
+        facts["savepoint"] = saved
         if not as_json:
             show_line(saved_line(saved))
     if as_json:
-        show_json(told)
+        show_json(facts)
 
 
 def _members(settings: Settings, job: str) -> list[MemberInfo]:

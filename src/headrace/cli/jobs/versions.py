@@ -91,8 +91,8 @@ def compare(
     late = {job: inputs_behind(second, first), other: inputs_behind(first, second)}
     if as_json:
         outputs = [{**asdict(one), "is_same": one.is_same} for one in found]
-        told = {"job": job, "other": other, "behind": late, "outputs": outputs, "kept": kept}
-        typer.echo(msgspec.json.encode(told).decode())  # rows have times
+        summary = {"job": job, "other": other, "behind": late, "outputs": outputs, "kept": kept}
+        typer.echo(msgspec.json.encode(summary).decode())  # rows have times
     else:
         _show(found, late)
         for operator, stream in kept.items():
@@ -159,8 +159,8 @@ def swap(
     if as_json:
         show_json({"job": job, "other": other, "aliases": targets})
     else:
-        told = ", ".join(f"{alias} points to {stream}" for alias, stream in targets.items())
-        show_line(f"{told}; {job} continues until it is stopped, and can be swapped back")
+        summary = ", ".join(f"{alias} points to {stream}" for alias, stream in targets.items())
+        show_line(f"{summary}; {job} continues until it is stopped, and can be swapped back")
 
 
 def merge(  # noqa: PLR0913, PLR0917 - one for each option
@@ -219,11 +219,11 @@ def merge(  # noqa: PLR0913, PLR0917 - one for each option
 
 def sink_line(given: SinkBackfillResult) -> str:
     """Report a sink that has its rows."""
-    told = f"{given.sink}: has {given.rows:,} rows of {given.stream}"
+    summary = f"{given.sink}: has {given.rows:,} rows of {given.stream}"
     if given.by_function:
-        return f"{told}, as the merge function chose"
+        return f"{summary}, as the merge function chose"
     why = f"; the merge function was not asked: {given.unasked}" if given.unasked else ""
-    return f"{told}, beneath what was there{why}"
+    return f"{summary}, beneath what was there{why}"
 
 
 class MergeOutcome(NamedTuple):
@@ -380,9 +380,9 @@ def _merge_inputs(
     if not kept:
         return _MergeInputs(job, bus, clock, pairs, {})
     if code is None:
-        told = ", ".join(first.sinks[name] for name in kept)
+        summary = ", ".join(first.sinks[name] for name in kept)
         raise InvalidInputError(
-            f"rows of {other!r} are kept for {told}; give the job whose sinks take them: "
+            f"rows of {other!r} are kept for {summary}; give the job whose sinks take them: "
             "--merge-job MODULE:JOB"
         )
     graph = with_dataframes(dataclasses.replace(code, name=job).build(), bus, settings)

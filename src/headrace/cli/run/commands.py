@@ -325,8 +325,8 @@ def show_run(
     def on_parts(parts: JobGroup) -> None:
         scaled = scaling.begin(parts, control)
         running.append((parts, progress := _initial_progress(graph, parts, clock)))
-        if scaling.tasks is None and (told := setting_notice(parts.state, settings.job.tasks)):
-            typer.echo(told, err=True)
+        if scaling.tasks is None and (notice := setting_notice(parts.state, settings.job.tasks)):
+            typer.echo(notice, err=True)
         reporter.started(progress, parts.ends)
         if scaled is not None:
             reporter.notice(scaled)
@@ -335,8 +335,8 @@ def show_run(
         parts, progress = running[-1]
         progress.observe(summary, parts.state, clock.monotonic())
         reporter.epoch(summary)
-        if told := scaling.observe(summary, control, clock.monotonic()):
-            reporter.notice(told)
+        if notice := scaling.observe(summary, control, clock.monotonic()):
+            reporter.notice(notice)
 
     def on_role(drives: bool) -> None:
         if not drives:

@@ -68,22 +68,22 @@ class Progress:
         self._first = _read(self.state)
         self._marks.append((self.began, self._first))
 
-    def observe(self, summary: EpochSummary, state: JobState, now: float) -> None:
+    def observe(self, text: EpochSummary, state: JobState, now: float) -> None:
         """Take an epoch that is done.
 
         Args:
-            summary: of the epoch.
+            text: of the epoch.
             state: of the job after it.
             now: of the monotonic clock, s.
         """
-        self.last, self.state = summary, state
+        self.last, self.state = text, state
         self.epochs += 1
-        self.rows += summary.rows
-        self.busy_s += summary.took_ms / 1000
-        self.output_rows += summary.output_rows
-        self.late_rows += summary.counts.get("late", 0)
+        self.rows += text.rows
+        self.busy_s += text.took_ms / 1000
+        self.output_rows += text.output_rows
+        self.late_rows += text.counts.get("late", 0)
         for name in REFUSED:
-            self.refused[name] += summary.counts.get(name, 0)
+            self.refused[name] += text.counts.get(name, 0)
         self._marks.append((now, _read(state)))
         while len(self._marks) > 2 and self._marks[1][0] < now - WINDOW_S:
             self._marks.popleft()
@@ -153,28 +153,28 @@ def _read(state: JobState) -> dict[str, int]:
     }
 
 
-def epoch_line(summary: EpochSummary) -> str:
+def epoch_line(text: EpochSummary) -> str:
     """Return one epoch as a line."""
-    seconds = summary.took_ms / 1000
+    seconds = text.took_ms / 1000
     parts = [
-        " ".join(filter(None, ("epoch", part_of(summary.job), str(summary.epoch)))),
-        count_text(summary.rows, "row"),
+        " ".join(filter(None, ("epoch", part_of(text.job), str(text.epoch)))),
+        count_text(text.rows, "row"),
         f"{seconds:.2f} s",
-        rate_text(summary.rows, seconds),
-        f"{summary.output_rows:,} out",
-        f"lag {summary.lag:,}",
-        f"watermark {time_text(summary.watermark)}",
-        f"state {size_text(summary.state_bytes)}",
+        rate_text(text.rows, seconds),
+        f"{text.output_rows:,} out",
+        f"lag {text.lag:,}",
+        f"watermark {time_text(text.watermark)}",
+        f"state {size_text(text.state_bytes)}",
     ]
-    counted = {name: summary.counts.get(name, 0) for name in ("late", "duplicates", "unmatched")}
+    counted = {name: text.counts.get(name, 0) for name in ("late", "duplicates", "unmatched")}
     parts += [f"{rows:,} {name}" for name, rows in counted.items() if rows]
-    parts += refused_parts(summary.counts)
-    if (hits := summary.cache_hits) is not None:
+    parts += refused_parts(text.counts)
+    if (hits := text.cache_hits) is not None:
         parts.append(f"cache {hits:.0%}")
-    if summary.copy is not None and summary.copy.failures:
-        behind = count_text(summary.copy.epochs, "epoch")
-        parts.append(f"copy {behind}, {seconds_text(summary.copy.seconds)} behind")
-    parts += [f"merge failed: {problem}" for problem in summary.merge_problems]
+    if text.copy is not None and text.copy.failures:
+        behind = count_text(text.copy.epochs, "epoch")
+        parts.append(f"copy {behind}, {seconds_text(text.copy.seconds)} behind")
+    parts += [f"merge failed: {problem}" for problem in text.merge_problems]
     return "  ".join(parts)
 
 
@@ -234,27 +234,27 @@ def _copy_json(copy: BackupLag | None) -> dict[str, Any] | None:
     }
 
 
-def epoch_json(summary: EpochSummary, progress: Progress, ends: Ends, now: float) -> dict[str, Any]:
+def epoch_json(text: EpochSummary, progress: Progress, ends: Ends, now: float) -> dict[str, Any]:
     """Return one epoch for ``--json``; times in ms, ``None`` where there is none."""
-    seconds = summary.took_ms / 1000
+    seconds = text.took_ms / 1000
     left, eta_s = progress.left(now) or (None, None)
     return {
         "type": "epoch",
-        "epoch": summary.epoch,
-        "rows": summary.rows,
-        "took_ms": summary.took_ms,
-        "rows_per_s": round(summary.rows / seconds) if seconds else 0,
-        "output_rows": summary.output_rows,
-        "lag": summary.lag,
+        "epoch": text.epoch,
+        "rows": text.rows,
+        "took_ms": text.took_ms,
+        "rows_per_s": round(text.rows / seconds) if seconds else 0,
+        "output_rows": text.output_rows,
+        "lag": text.lag,
         "left": left,
         "eta_s": None if eta_s is None else round(eta_s, 1),
-        "watermark_ms": None if time_text(summary.watermark) == "-" else summary.watermark,
-        "state_bytes": summary.state_bytes,
-        "changelog_bytes": summary.changelog_bytes,
-        "merged_bytes": summary.merged_bytes,
-        "merge_problems": list(summary.merge_problems),
-        "counts": summary.counts,
-        "timings_ms": summary.timings_ms,
+        "watermark_ms": None if time_text(text.watermark) == "-" else text.watermark,
+        "state_bytes": text.state_bytes,
+        "changelog_bytes": text.changelog_bytes,
+        "merged_bytes": text.merged_bytes,
+        "merge_problems": list(text.merge_problems),
+        "counts": text.counts,
+        "timings_ms": text.timings_ms,
         "inputs": {
             found.operator: {
                 "stream": found.stream,
@@ -264,9 +264,9 @@ def epoch_json(summary: EpochSummary, progress: Progress, ends: Ends, now: float
             }
             for found in progress.inputs(ends, now)
         },
-        "copy": _copy_json(summary.copy),
-        "ended": summary.ended,
-        "part": part_of(summary.job),
+        "copy": _copy_json(text.copy),
+        "ended": text.ended,
+        "part": part_of(text.job),
     }
 
 
@@ -299,16 +299,16 @@ def end_line(progress: Progress, seconds: float, *, interrupted: bool) -> str:
             "Begin its next run with --bounded, or follow its inputs under another name"
         )
     rate = f" ({rate_text(progress.rows, progress.busy_s)} while busy)" if progress.busy_s else ""
-    told = (
+    text = (
         f"{job}: {count_text(progress.rows, 'row')} in {count_text(progress.epochs, 'epoch')}, "
         f"{seconds_text(seconds)}{rate}, "
         f"{progress.output_rows:,} out"
     )
     if progress.late_rows:
-        told += f", {progress.late_rows:,} late"
-    told += "".join(f", {part}" for part in refused_parts(progress.refused))
+        text += f", {progress.late_rows:,} late"
+    text += "".join(f", {part}" for part in refused_parts(progress.refused))
     if interrupted:
         return (
-            f"{told}; stopped after epoch {state.epoch}, nothing is lost: run it again to continue"
+            f"{text}; stopped after epoch {state.epoch}, nothing is lost: run it again to continue"
         )
-    return f"{told}; {'ended' if state.ended else 'stopped'} in epoch {state.epoch}"
+    return f"{text}; {'ended' if state.ended else 'stopped'} in epoch {state.epoch}"

@@ -114,16 +114,16 @@ class JobRunner:
         with closing(
             DriverObservers(job.name, settings, control, bus, clock, listeners)
         ) as watched:
-            told = watched.listeners
+            observed = watched.listeners
             return run_job(
                 job,
                 settings,
                 bus=bus,
                 control=control,
-                on_parts=told.on_parts,
-                on_epoch=told.on_epoch,
-                on_notice=told.on_notice,
-                on_recovery=told.on_recovery,
+                on_parts=observed.on_parts,
+                on_epoch=observed.on_epoch,
+                on_notice=observed.on_notice,
+                on_recovery=observed.on_recovery,
                 takes_over=self.takeover,
                 clock=clock,
             )
@@ -214,16 +214,16 @@ class Scaling:
         Raises:
             InvalidInputError: it has no keyed stage, or cannot have so many tasks.
         """
-        state, told = parts.state, None
+        state, notice = parts.state, None
         if state.ended:
             return None
         if self.tasks is not None and set(state.task_counts.values()) != {self.tasks}:
             parts.rescale(self.tasks)
             before = ", ".join(f"{name} {count}" for name, count in state.task_counts.items())
-            told = f"{state.job}: {self.tasks} tasks for each keyed stage (else {before})"
+            notice = f"{state.job}: {self.tasks} tasks for each keyed stage (else {before})"
         self._parts, self._lags = parts, parts.lags()
         self._look(control)
-        return told
+        return notice
 
     def observe(self, summary: EpochSummary, control: JobControl, now: float) -> str | None:
         """Take an epoch that is done; returns what to report where it never catches up.

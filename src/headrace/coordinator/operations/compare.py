@@ -249,8 +249,8 @@ class _Tally:
             for name in names[: self.most - len(shown)]:
                 row = first.get(name) or second[name]
                 key = {column: row[column] for column in self.keys}
-                told = {"key": key, "first": first.get(name), "second": second.get(name)}
-                shown.append(told)
+                difference = {"key": key, "first": first.get(name), "second": second.get(name)}
+                shown.append(difference)
 
     @property
     def examples(self) -> list[dict[str, Any]]:

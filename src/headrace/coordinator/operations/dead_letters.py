@@ -86,7 +86,7 @@ def redrive(
         UnavailableError: the bus does not answer; call again.
     """
     done = RedriveResult()
-    told: set[tuple[str, Producer]] = set()
+    seen: set[tuple[str, Producer]] = set()
     for batch in letters:
         for letter in batch.to_pylist():
             if not letter["is_original"]:
@@ -98,8 +98,8 @@ def redrive(
                 producer = _producer(name, letter)
                 if dry_run:
                     place = letter["stream"], producer
-                    is_new = place not in told
-                    told.add(place)
+                    is_new = place not in seen
+                    seen.add(place)
                 else:
                     is_new = _append(target, letter, record, producer)
             except InvalidInputError as error:

@@ -196,9 +196,9 @@ def swap_outputs(bus: Bus, first: JobOutputs, second: JobOutputs, *, now: bool) 
     pairs = paired_outputs(first, second)
     late = inputs_behind(first, second)
     if late and not now:
-        told = ", ".join(f"{rows:,} rows of {stream}" for stream, rows in late.items())
+        lags = ", ".join(f"{rows:,} rows of {stream}" for stream, rows in late.items())
         raise InvalidInputError(
-            f"job {second.job!r} is behind {first.job!r}: {told}; let it catch up, or swap "
+            f"job {second.job!r} is behind {first.job!r}: {lags}; let it catch up, or swap "
             "nevertheless with --force"
         )
     for operator, stream in kept_for_sinks(first, second).items():

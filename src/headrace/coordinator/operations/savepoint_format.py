@@ -225,9 +225,9 @@ def renamed_part(part: SavedPart, before: str, job: str) -> SavedPart:
 
     fingerprint = {}
     for name, text in state.fingerprint.items():
-        told = json.loads(text)
-        is_sent = told["kind"] == SENT
-        fingerprint[internal_stream_name(job, told[OPERATOR]) if is_sent else name] = text
+        described = json.loads(text)
+        is_sent = described["kind"] == SENT
+        fingerprint[internal_stream_name(job, described[OPERATOR]) if is_sent else name] = text
     inputs = {
         operator: {p: structs.replace(at, next_offset=0) for p, at in held.items()}
         if operator in catalog.feeds
