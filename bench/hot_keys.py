@@ -96,7 +96,7 @@ def sender(rows: pa.RecordBatch, times: int, exchange: Any) -> dict[str, float]:
             writer.write(files, path)
             path.unlink()
         if node.hot is not None:
-            node.hot.tell(time.monotonic())
+            node.hot.notify(time.monotonic())
         return time.process_time() - began
 
     return {**in_turn(run, times, rows.num_rows), "sketch_us": alone(chunks)}
@@ -109,7 +109,7 @@ def alone(chunks: list[Chunk], rounds: int = 400) -> float:
         began = time.process_time()
         for chunk in chunks:
             hot.see(chunk)
-        hot.tell(number / 20)
+        hot.notify(number / 20)
         took += time.process_time() - began if number >= rounds // 4 else 0
     return round(took / (rounds - rounds // 4) * 1e6, 1)
 

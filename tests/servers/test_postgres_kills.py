@@ -213,7 +213,7 @@ def test_a_running_job_says_that_it_waits_and_goes_on(
 ) -> None:
     told: list[str] = []
 
-    def tell(line: str) -> None:
+    def notify(line: str) -> None:
         told.append(line)
         if "waits" in line:
             server.start()
@@ -225,7 +225,7 @@ def test_a_running_job_says_that_it_waits_and_goes_on(
         driver.coordinator.end_at_present()
         server.kill()
         control, clock = JobControl(), SystemClock()
-        retry = RetryPolicy(clock, control.stop, None, tell)
+        retry = RetryPolicy(clock, control.stop, None, notify)
         bus = open_bus(str(driver.settings.bus_dir))
         run_epochs(driver.coordinator, bus, clock, control, lambda summary: None, retry=retry)
         bus.close()
@@ -243,7 +243,7 @@ def test_a_job_that_starts_while_the_server_is_away_waits_for_it(
     """Also with an epoch that is committed and not handed on; past the limit that is an error."""
     told: list[str] = []
 
-    def tell(line: str) -> None:
+    def notify(line: str) -> None:
         told.append(line)
         if "waits" in line:
             server.start()
@@ -254,7 +254,7 @@ def test_a_job_that_starts_while_the_server_is_away_waits_for_it(
         server.kill()
         driver.crash()
         never = JobControl().stop
-        for limit, line in ((0.0, lambda text: None), (None, tell)):
+        for limit, line in ((0.0, lambda text: None), (None, notify)):
             (deployment,) = deploy(driver.job.build(), context_of(driver))
             coordinator = deployment.coordinator(driver.runner, context_of(driver))
             retry = RetryPolicy(SystemClock(), never, limit, line)

@@ -71,7 +71,7 @@ class MachineDriver:
         self._serving = Serving(world.asks, self.host_commands)
         self.cold: frozenset[str] = frozenset()
         self.is_frozen = False
-        self.wishes = ControlSignals()
+        self.signals = ControlSignals()
         self.rescale_to: int | None = None
         self.error: Exception | None = None
         self._validated: tuple[object, ...] = ()
@@ -90,7 +90,7 @@ class MachineDriver:
         """Do one action of its life, or one step of an epoch; then the machines are looked at."""
         match self.life.action:
             case DriverAction.LOOK:
-                self.life = self.life.after(self.wishes)
+                self.life = self.life.after(self.signals)
             case DriverAction.END_INPUTS:
                 self._end_inputs()
             case DriverAction.TURN:

@@ -159,8 +159,8 @@ class _Schedule:
             self._take_over()
         elif chance < 0.89:
             driver = rng.choice(self.drivers)
-            driver.wishes = ControlSignals(paused=not driver.wishes.paused)
-            world.met["paused"] += driver.wishes.paused
+            driver.signals = ControlSignals(paused=not driver.signals.paused)
+            world.met["paused"] += driver.signals.paused
         elif chance < 0.91:
             rng.choice(self.drivers).rescale_to = rng.randint(1, 4)
         elif chance < 0.92:
@@ -194,7 +194,7 @@ class _Schedule:
                 driver.is_frozen = True
                 self.world.met["driver frozen"] += 1
             else:
-                driver.wishes = ControlSignals(stop=True)
+                driver.signals = ControlSignals(stop=True)
         for _ in range(self.rng.randint(0, 2)):
             self._drive(self.rng.randint(1, 12))
         self.drivers.append(self._driver())
@@ -237,7 +237,7 @@ class _Schedule:
         quiet = 0
         for _ in range(MOST_STEPS):
             driver, asks = self.drivers[-1], self.world.asks
-            driver.wishes, driver.max_rows, driver.is_frozen = ControlSignals(), 1_000, False
+            driver.signals, driver.max_rows, driver.is_frozen = ControlSignals(), 1_000, False
             is_asked = asks.drain or asks.restart or asks.cut or driver.rescale_to
             quiet = quiet + 1 if driver.is_settled and not is_asked else quiet
             if quiet == CALM:
@@ -258,7 +258,7 @@ class _Schedule:
         self._settle()
         for _ in range(MOST_STEPS):
             driver = self.drivers[-1]
-            driver.wishes, driver.max_rows = ControlSignals(finish=True), 1_000
+            driver.signals, driver.max_rows = ControlSignals(finish=True), 1_000
             if driver.life.phase is DriverPhase.ENDED:
                 break
             if driver.is_over:

@@ -32,7 +32,7 @@ def test_the_job_goes_on_while_job_dir_is_away(driver: TestDriver) -> None:
     world = World(driver, random.Random(7))
     driver.start()
     assert driver.copier is not None
-    driver.copier.tell = told.append
+    driver.copier.notify = told.append
     world.feed(60)
     driver.advance()
     driver.copy()

@@ -277,7 +277,7 @@ def test_a_lost_host_is_waited_for_only_with_strict_affinity(tmp_path: Path, aff
         driver.run()
         driver.lose_host(1)
         began, told = driver.clock.monotonic(), list[str]()
-        driver.parts[0].members.tell = told.append
+        driver.parts[0].members.notify = told.append
         feed.rows()
         driver.run()
         waited = driver.clock.monotonic() - began

@@ -27,7 +27,7 @@ from headrace.standalone.group import (
     ProcessGroup,
     read_address,
 )
-from headrace.standalone.shared_job import _tell
+from headrace.standalone.shared_job import _notify
 from headrace.standalone.slots import LocalSlots, SlotDiedError, settle
 from headrace.standalone.wire import Alive, Connection, Do, Done, Hello, Message, Welcome
 
@@ -204,7 +204,7 @@ def test_the_death_of_a_slot_is_told_as_such() -> None:
     for error, wanted in [(SlotDiedError("died"), SlotDiedError), (OSError("no"), Exception)]:
         asked: Future[SlotReport] = Future()
         asked.set_exception(error)
-        _tell(here, 1, asked)
+        _notify(here, 1, asked)
         done: Message | None = there.receive()
         assert isinstance(done, Done)
         answer: Future[SlotReport] = Future()

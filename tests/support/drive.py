@@ -26,7 +26,7 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
     def on_epoch(summary: EpochSummary) -> None:
         epochs.append(summary.rows)
 
-    def tell(line: str) -> None:
+    def notify(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
     with ExitStack() as stack:
@@ -38,7 +38,7 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
             point, nth = order["die_at"]
             stack.enter_context(call_at(point, _die, nth))
         try:
-            result = _run(order, job, settings, on_epoch=on_epoch, on_notice=tell)
+            result = _run(order, job, settings, on_epoch=on_epoch, on_notice=notify)
         except hr.HeadraceError as error:
             return {"error": type(error).__name__, "message": str(error), "rows": epochs}
     state = result.state

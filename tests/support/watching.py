@@ -177,7 +177,7 @@ def show_watched(watch: DriverObservers, driver: TestDriver) -> None:
 def alert_watch(driver: TestDriver, live: LiveJob, told: list[str]) -> AlertWatch:
     """Return what looks at the alert rules of a live's settings, and tells a list."""
     given: dict[str, Any] = {"storage": driver.storage, "files": FILES}
-    return AlertWatch(live, driver.bus, clock=driver.clock, tell=told.append, **given)
+    return AlertWatch(live, driver.bus, clock=driver.clock, notify=told.append, **given)
 
 
 def alerts(driver: TestDriver, live: LiveJob) -> list[str]:

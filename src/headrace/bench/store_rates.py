@@ -281,10 +281,10 @@ def measure(case: Case, workload: Workload, size: Size, home: Path) -> dict[str,
             if workload == "readonly":
                 filled = prepare(bus, stream, case, size, server)
             feed(stream, random_ids(rows, size.ids), workload)
-            course = EpochRecorder(server)
+            recorder = EpochRecorder(server)
             work = make_job(case, workload, url=url_of(server))
-            result = run_job(work, settings, bus=bus, on_epoch=course.note)
-            found = course.figures(max(filled, 1))
+            result = run_job(work, settings, bus=bus, on_epoch=recorder.note)
+            found = recorder.figures(max(filled, 1))
             found["checked"] = _check(case, workload, rows, (bus, settings, result, server))
             return found
     finally:

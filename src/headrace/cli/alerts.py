@@ -127,7 +127,7 @@ def send_test(
             except HeadraceError as error:
                 problem = error.message
                 failed.append(f"{name}: {problem}")
-            _tell(name, found[name], problem, as_json=as_json)
+            _notify(name, found[name], problem, as_json=as_json)
     if failed:
         raise UnavailableError(f"not every place took the test: {'; '.join(failed)}")
 
@@ -139,7 +139,7 @@ def _test_event(rule: str, name: str, now_ms: int) -> AlertEvent:
     return AlertEvent(name, 1, "test", rule, "test", "test", text, None, None, now_ms, now_ms)
 
 
-def _tell(name: str, place: AlertReceiver, problem: str | None, *, as_json: bool) -> None:
+def _notify(name: str, place: AlertReceiver, problem: str | None, *, as_json: bool) -> None:
     if as_json:
         show_json({"place": name, "where": place.shown, "took": problem is None, "why": problem})
     elif problem is None:

@@ -286,7 +286,7 @@ def explain(
     from headrace.cli.job_loader import load_job
     from headrace.config.sections import Durability
     from headrace.coordinator.deployment import make_plan
-    from headrace.plan.explain import explain as tell
+    from headrace.plan.explain import explain as notify
     from headrace.plan.explain import mermaid as draw
     from headrace.plan.explain import plan_object
     from headrace.sources.bounded_bus import preview_inputs, with_dataframes
@@ -305,5 +305,5 @@ def explain(
     elif mermaid:
         typer.echo(draw(plan).rstrip("\n"))
     else:
-        typer.echo(tell(plan, min(WIDTH, terminal_width())))
+        typer.echo(notify(plan, min(WIDTH, terminal_width())))
         show_wrapped(f"durability {durability}: ", durability.promise)

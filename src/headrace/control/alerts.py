@@ -97,19 +97,19 @@ class LogReceiver:
     """The notices of ``headrace run``.
 
     Args:
-        tell: takes a line.
+        notify: takes a line.
     """
 
     shown = "log"
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+    def __init__(self, notify: Callable[[str], None]) -> None:
+        self._notify = notify
 
     def deliver(self, event: AlertEvent, lineage: str) -> None:
         """Tell it in a line."""
         del lineage
         word = "alert" if event.state == "firing" else f"alert ({event.state})"
-        self._tell(f"{word} {event.rule}: {event.text}")
+        self._notify(f"{word} {event.rule}: {event.text}")
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -219,14 +219,14 @@ class StreamReceiver:
 
 
 def alert_receivers(
-    settings: Settings, bus: Bus, tell: Callable[[str], None]
+    settings: Settings, bus: Bus, notify: Callable[[str], None]
 ) -> dict[str, AlertReceiver]:
     """Return the places that the settings name, by what rules call them.
 
     Raises:
         InvalidInputError: a rule names one that is not set, or the webhook cannot be made.
     """
-    found: dict[str, AlertReceiver] = {"log": LogReceiver(tell)}
+    found: dict[str, AlertReceiver] = {"log": LogReceiver(notify)}
     if settings.alerts.webhook is not None:
         found["webhook"] = WebhookReceiver(settings.alerts.webhook)
     if settings.alerts.stream is not None:
@@ -259,7 +259,7 @@ class AlertEngine:
         storage: of the job.
         files: the file system.
         clock: time and names.
-        tell: takes a line on what cannot be delivered.
+        notify: takes a line on what cannot be delivered.
     """
 
     def __init__(
@@ -271,14 +271,14 @@ class AlertEngine:
         storage: Path,
         files: Files,
         clock: Clock,
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:
         self._job, self._rules, self._places = job, tuple(rules), places
-        self._storage, self._files, self._clock, self._tell = storage, files, clock, tell
+        self._storage, self._files, self._clock, self._notify = storage, files, clock, notify
         try:
             self.book = load_alerts(storage, clock)
         except CorruptDataError as error:
-            tell(f"alerts: {error.message}")
+            notify(f"alerts: {error.message}")
             self.book = AlertState(clock.new_id())
         self._told: set[str] = set()
 
@@ -390,7 +390,7 @@ class AlertEngine:
                 return None
             if delivery.place not in self._told:
                 self._told.add(delivery.place)
-                self._tell(f"alerts: {error.message}; it is tried again")
+                self._notify(f"alerts: {error.message}; it is tried again")
             pause = FIRST_PAUSE_MS << delivery.tries
             return Delivery(delivery.event, delivery.place, tries, now + pause, error.message)
         self._told.discard(delivery.place)
@@ -398,7 +398,7 @@ class AlertEngine:
 
     def _give_up(self, delivery: Delivery, why: str) -> None:
         event = delivery.event
-        self._tell(f"alerts: {event.rule} ({event.state}) is not delivered: {why}")
+        self._notify(f"alerts: {event.rule} ({event.state}) is not delivered: {why}")
 
     def _save(self) -> None:
         try:
@@ -406,7 +406,7 @@ class AlertEngine:
         except OSError as error:
             if "" not in self._told:
                 self._told.add("")
-                self._tell(f"alerts: {self._storage} cannot be written: {error.strerror}")
+                self._notify(f"alerts: {self._storage} cannot be written: {error.strerror}")
 
 
 EVERY_S = 5.0
@@ -422,7 +422,7 @@ class AlertWatch:
         storage: of the job.
         files: the file system.
         clock: where time comes from.
-        tell: takes lines for the log; from any thread.
+        notify: takes lines for the log; from any thread.
 
     Raises:
         InvalidInputError: the settings name a place that is not there.
@@ -436,15 +436,15 @@ class AlertWatch:
         storage: Path,
         files: Files,
         clock: Clock,
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:
         self._live, self._storage, self._clock = live, storage, clock
-        self._files, self._tell = files, tell
+        self._files, self._notify = files, notify
         self._rules = live.settings.alerts.rules
         if not any(rule.kind == CLOCK_RULE.kind for rule in self._rules):
             self._rules = (*self._rules, CLOCK_RULE)
-        self._places = alert_receivers(live.settings, bus, tell)
-        self._course: AlertEngine | None = None
+        self._places = alert_receivers(live.settings, bus, notify)
+        self._engine: AlertEngine | None = None
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._seen_rows, self._has_failed = 0, False
@@ -457,7 +457,7 @@ class AlertWatch:
 
     def _is_needed(self) -> bool:
         """Without rules there may still be what fired by rules that are no more."""
-        is_known = self._course is not None or (self._storage / "alerts.json").exists()
+        is_known = self._engine is not None or (self._storage / "alerts.json").exists()
         return bool(self._live.settings.alerts.rules) or is_known or self._clock_jump() != 0
 
     def _clock_jump(self) -> int:
@@ -476,7 +476,9 @@ class AlertWatch:
         except Exception as error:  # noqa: BLE001 - whatever it is, the next look comes
             if not self._has_failed:
                 self._has_failed = True
-                self._tell(f"alerts: rules could not be looked at: {type(error).__name__}: {error}")
+                self._notify(
+                    f"alerts: rules could not be looked at: {type(error).__name__}: {error}"
+                )
 
     def look(self, *, is_last: bool = False) -> None:
         """Look once.
@@ -486,15 +488,15 @@ class AlertWatch:
         """
         if not self._is_needed():
             return
-        if self._course is None:
-            self._course = AlertEngine(
+        if self._engine is None:
+            self._engine = AlertEngine(
                 self._live.job,
                 self._rules,
                 self._places,
                 storage=self._storage,
                 files=self._files,
                 clock=self._clock,
-                tell=self._tell,
+                notify=self._notify,
             )
         rows = self._live.output_rows
         sent, self._seen_rows = rows - self._seen_rows, rows
@@ -505,7 +507,7 @@ class AlertWatch:
                 return self._value(rule, sent, has_ended=has_ended)
             return None
 
-        self._course.look(seen, is_last=is_last)
+        self._engine.look(seen, is_last=is_last)
 
     def _value(self, rule: AlertRule, sent: int, *, has_ended: bool) -> int:
         match rule.kind:
@@ -531,7 +533,7 @@ class AlertWatch:
 
     def now(self) -> list[RuleStatus]:
         """Return how the rules stand since the last look."""
-        held = {} if self._course is None else dict(self._course.book.rules)
+        held = {} if self._engine is None else dict(self._engine.book.rules)
         found = []
         for rule in self._rules:
             state = held.get(rule.name, RuleState())

@@ -46,19 +46,19 @@ class DriverObservers:
         listeners: RunListeners,
     ) -> None:
         storage, wanted = job_storages(settings, job).storage, settings.control
-        files, tell = Files(sync=False), listeners.notice
+        files, notify = Files(sync=False), listeners.notice
         self._listeners = listeners
         self.live = LiveJob(job, settings, control, clock)
-        self._hold = MergeHold(settings, job, control, tell)
+        self._hold = MergeHold(settings, job, control, notify)
         self.live.hold = self._hold.look
         self._answers = HoldResponder(storage, self._hold.look, files, clock)
         self._clock, self._serves = clock, wanted.enabled
         self._server = ControlServer(self.live, storage, wanted.host, wanted.port, files, clock)
         self._sampler = Sampler(self.live, SampleLog(storage), clock)
         self._alerts = AlertWatch(
-            self.live, bus, storage=storage, files=files, clock=clock, tell=tell
+            self.live, bus, storage=storage, files=files, clock=clock, notify=notify
         )
-        self._tracer = epoch_tracer(settings, job, tell)
+        self._tracer = epoch_tracer(settings, job, notify)
 
     @property
     def listeners(self) -> RunListeners:

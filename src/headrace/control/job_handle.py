@@ -329,13 +329,13 @@ class StoppedHandle(JobHandle):
         context: of the job.
         parts: states of its parts, by storage, the first part's first.
         generation: under which all parts are opened.
-        tell: takes a line when something is wrong although it goes on.
+        notify: takes a line when something is wrong although it goes on.
     """
 
     context: JobContext
     parts: Mapping[Path, JobState]
     generation: JobGeneration
-    tell: Callable[[str], None] = lambda line: None
+    notify: Callable[[str], None] = lambda line: None
 
     def states(self) -> Mapping[Path, JobState]:
         """Return the states as they were found."""
@@ -345,7 +345,7 @@ class StoppedHandle(JobHandle):
         """Open the part under the handle's generation, and run the command."""
         del wait_s
         is_first = root == next(iter(self.parts))
-        copier = open_copier(self.context, self.tell) if is_first else None
+        copier = open_copier(self.context, self.notify) if is_first else None
         with fenced_writer(self.context, root, copier, self.generation) as (writer, publish):
             part = StoppedPart(self.context, root, writer, publish)
             answer = command.run(part, Request.of(command, self.context.clock))
@@ -357,7 +357,7 @@ class StoppedHandle(JobHandle):
 def open_job(
     context: JobContext,
     parts: Mapping[Path, JobState],
-    tell: Callable[[str], None] = lambda line: None,
+    notify: Callable[[str], None] = lambda line: None,
 ) -> Iterator[JobHandle]:
     """Yield the handle of a job: of its driver if one runs on this host, else under its lock.
 
@@ -369,16 +369,16 @@ def open_job(
         yield RunningHandle(context.settings, context.job, parts, context.files, context.clock)
         return
     with lock:
-        yield stopped_job(context, parts, tell)
+        yield stopped_job(context, parts, notify)
 
 
 def stopped_job(
     context: JobContext,
     parts: Mapping[Path, JobState],
-    tell: Callable[[str], None] = lambda line: None,
+    notify: Callable[[str], None] = lambda line: None,
 ) -> StoppedHandle:
     """Return the handle of a job without a driver; arguments as of ``StoppedHandle``."""
-    return StoppedHandle(context, parts, generation_of(context, next(iter(parts))), tell)
+    return StoppedHandle(context, parts, generation_of(context, next(iter(parts))), notify)
 
 
 @dataclass(frozen=True)

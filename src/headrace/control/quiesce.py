@@ -99,13 +99,13 @@ class MergeHold:
         settings: where the job is.
         job: its name.
         control: of the driver.
-        tell: takes a line about a merge that ended before it was done.
+        notify: takes a line about a merge that ended before it was done.
     """
 
     def __init__(
-        self, settings: Settings, job: str, control: JobControl, tell: Callable[[str], None]
+        self, settings: Settings, job: str, control: JobControl, notify: Callable[[str], None]
     ) -> None:
-        self._settings, self._job, self._control, self._tell = settings, job, control, tell
+        self._settings, self._job, self._control, self._notify = settings, job, control, notify
         self._lock, self._over = threading.Lock(), threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -136,7 +136,7 @@ class MergeHold:
                     break
                 merger = now
         if not self._over.is_set() and has_merge_marker(self._settings, merger.other):
-            self._tell(
+            self._notify(
                 f"the merge of {merger.other} into job {self._job} ended before it was done, and "
                 "the job continues; to complete it, give the command that began it again, in the "
                 "same words"

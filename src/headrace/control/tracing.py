@@ -36,7 +36,7 @@ class EpochTracer:
         job: its name.
         sample: part of the epochs that are traced.
         processor: takes the spans that have ended.
-        tell: takes a line when spans cannot be sent; from any thread.
+        notify: takes a line when spans cannot be sent; from any thread.
         give_up: ends what is being tried, so that nothing goes on after the end.
     """
 
@@ -45,7 +45,7 @@ class EpochTracer:
         job: str,
         sample: float,
         processor: SpanProcessor,
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
         give_up: Callable[[], object] = lambda: None,
     ) -> None:
         from opentelemetry import trace  # noqa: PLC0415 - of an extra
@@ -61,7 +61,7 @@ class EpochTracer:
         )
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("headrace")
-        self._words, self._give_up = _FirstComplaint(tell), give_up
+        self._words, self._give_up = _FirstComplaint(notify), give_up
         logging.getLogger(_LOGGER).addHandler(self._words)
         logging.getLogger(_LOGGER).propagate = False
 
@@ -129,9 +129,9 @@ class EpochTracer:
 class _FirstComplaint(logging.Handler):
     """Reports the first thing that OpenTelemetry complains of; it says the same each second."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, notify: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
-        self._tell = tell
+        self._notify = notify
         self.is_quiet = False
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -139,16 +139,16 @@ class _FirstComplaint(logging.Handler):
         if not self.is_quiet:
             self.is_quiet = True
             said = textwrap.shorten(redacted(record.getMessage()), _SHOWN, placeholder="…")
-            self._tell(f"tracing: {said}; epochs continue without traces")
+            self._notify(f"tracing: {said}; epochs continue without traces")
 
 
-def epoch_tracer(settings: Settings, job: str, tell: Callable[[str], None]) -> EpochTracer | None:
+def epoch_tracer(settings: Settings, job: str, notify: Callable[[str], None]) -> EpochTracer | None:
     """Return what sends traces where the settings say; ``None`` where they do not.
 
     Args:
         settings: of the run.
         job: its name.
-        tell: takes a line when they cannot be sent.
+        notify: takes a line when they cannot be sent.
 
     Raises:
         InvalidInputError: there is an endpoint, and OpenTelemetry is not installed.
@@ -167,4 +167,4 @@ def epoch_tracer(settings: Settings, job: str, tell: Callable[[str], None]) -> E
     endpoint = f"{wanted.endpoint.rstrip('/').removesuffix('/v1/traces')}/v1/traces"
     exporter = OTLPSpanExporter(endpoint=endpoint)
     processor = BatchSpanProcessor(exporter)
-    return EpochTracer(job, wanted.sample, processor, tell, exporter.shutdown)
+    return EpochTracer(job, wanted.sample, processor, notify, exporter.shutdown)

@@ -275,7 +275,7 @@ class BackupCopier:
         interval_ms: from the begin of one copy to that of the next.
         stuck_s: how long a copy that is being restored may give no byte.
         clock: for intervals and deadlines.
-        tell: called with a line when job_dir goes away and when it is back.
+        notify: called with a line when job_dir goes away and when it is back.
     """
 
     def __init__(
@@ -284,11 +284,11 @@ class BackupCopier:
         interval_ms: int,
         stuck_s: float,
         clock: Clock,
-        tell: Callable[[str], None] = lambda line: None,
+        notify: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._backup, self._clock = backup, clock
         self._interval_s, self._stuck_s = interval_ms / 1000, stuck_s
-        self.tell, self.takes_over = tell, False
+        self.notify, self.takes_over = notify, False
         self._lock, self._turn = threading.Lock(), threading.Lock()
         self._latest: JobState | None = None
         self._copying: JobState | None = None
@@ -366,7 +366,7 @@ class BackupCopier:
             )
         state = self._while_it_moves(lambda: self._backup.restore(self._beat))
         if state is not None:
-            self.tell(
+            self.notify(
                 f"this host has no storage of job {state.job!r}; it continues from the copy of "
                 f"epoch {state.epoch}; input is read again from there"
             )
@@ -505,7 +505,7 @@ class BackupCopier:
     def _works(self) -> None:
         status = self.status
         if status.failures:
-            self.tell(
+            self.notify(
                 f"{self._backup.remote} is back after {status.failures} failed tries; the copy is "
                 f"of epoch {status.epoch}"
             )
@@ -514,7 +514,7 @@ class BackupCopier:
     def _failed(self, error: Exception) -> None:
         status, problem = self.status, _reason(error)
         if not status.failures:
-            self.tell(
+            self.notify(
                 f"no copy in {self._backup.remote}: {problem}; the job continues, and the loss of "
                 f"this host would step back to epoch {max(status.epoch, 0)}"
             )

@@ -132,7 +132,7 @@ class Coordinator:
         self._max_rows = self._limits.max_rows
         self._slots: list[Slot] = []
         self._published = ""
-        self._has_reign = False
+        self._has_generation = False
         self._recorded: EpochPlan | None = None
         self.seen_ends: Ends = {}
         """Ends of the inputs when work was last looked for: what is beyond is news."""
@@ -192,20 +192,20 @@ class Coordinator:
         try:
             self._begin()
         except (HeadraceError, OSError) as error:
-            if self._has_reign and not isinstance(error, NotOwnerError):
+            if self._has_generation and not isinstance(error, NotOwnerError):
                 self._writer.check(error)  # a newer driver may have swept what this one reads
             raise
 
     def _begin(self) -> None:
         self._storage.create()
-        if self._has_reign:
+        if self._has_generation:
             self._writer.check()
         else:
             self._writer.begin()
             written = self._storage.root / "generations" / f"{self.generation:08d}.json"
             self._time.begin(written, self.state.time_ms if self.has_state else None)
             self.members.begin(self.generation)
-            self._has_reign = True
+            self._has_generation = True
         create_outputs(self._plan, self._bus, self._writer.fence)
         if not self._writer.has_begun:
             lineage = self._clock.new_id()

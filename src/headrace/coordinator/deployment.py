@@ -312,13 +312,13 @@ def deploy(
 
 
 def open_copier(
-    context: JobContext, tell: Callable[[str], None] = lambda line: None
+    context: JobContext, notify: Callable[[str], None] = lambda line: None
 ) -> BackupCopier | None:
     """Return what keeps the copy of a job's storage up; ``None`` where there is none.
 
     Args:
         context: of the job, or of a part of it.
-        tell: called with a line when job_dir goes away and when it is back.
+        notify: called with a line when job_dir goes away and when it is back.
 
     Raises:
         InvalidInputError: epochs are about to commit to job_dir, which is behind a storage here.
@@ -332,7 +332,7 @@ def open_copier(
     backup = Backup(where.storage, where.copy, job, host, files, clock)
     interval_ms = Durability.parse(settings.state.durability).interval_ms
     assert interval_ms is not None
-    return BackupCopier(backup, interval_ms, settings.state.recovery_timeout_s, clock, tell)
+    return BackupCopier(backup, interval_ms, settings.state.recovery_timeout_s, clock, notify)
 
 
 def _check_left(left: Path, root: Path, files: Files) -> None:

@@ -125,12 +125,12 @@ class DriverLifecycle:
                 return replace(self, action=DriverAction.LOOK)
         raise InternalError(f"a driver that is to {self.action} met {type(event).__name__}")
 
-    def _asked(self, wishes: ControlSignals) -> DriverLifecycle:
-        if wishes.stop:
+    def _asked(self, signals: ControlSignals) -> DriverLifecycle:
+        if signals.stop:
             return replace(self, phase=DriverPhase.STOPPED, action=DriverAction.RETURN)
-        if wishes.paused and not self.ended:
+        if signals.paused and not self.ended:
             return replace(self, phase=DriverPhase.PAUSED, action=DriverAction.SERVE)
-        action = DriverAction.END_INPUTS if wishes.finish and not self.ended else DriverAction.TURN
+        action = DriverAction.END_INPUTS if signals.finish and not self.ended else DriverAction.TURN
         return replace(self, phase=DriverPhase.RUNNING, action=action)
 
     def _turned(self, *, committed: bool, ended: bool) -> DriverLifecycle:
@@ -172,13 +172,13 @@ class RetryPolicy:
         clock: for the pauses.
         stop: ends the waiting.
         limit_s: how long to wait; ``None``: until stopped.
-        tell: called with a line when the waiting begins and when it is over.
+        notify: called with a line when the waiting begins and when it is over.
     """
 
     clock: Clock
     stop: threading.Event
     limit_s: float | None = None
-    tell: Callable[[str], None] = lambda line: None
+    notify: Callable[[str], None] = lambda line: None
 
     def retry_while_blocked(self, step: Callable[[], _Result]) -> _Result | None:
         """Return what a step returns, tried again as long as a disk is full or a sink is away.
@@ -204,7 +204,7 @@ class RetryPolicy:
                     since = now
                     limit = "" if self.limit_s is None else f", for {self.limit_s:.0f} s at most"
                     what = "an answer" if is_away else "room"
-                    self.tell(f"{_reason_text(error)}; the job waits for {what}{limit}")
+                    self.notify(f"{_reason_text(error)}; the job waits for {what}{limit}")
                 if self.limit_s is not None and now - since >= self.limit_s:
                     raise
                 if self.stop.is_set():
@@ -213,7 +213,7 @@ class RetryPolicy:
                 continue
             if since is not None:
                 waited = self.clock.monotonic() - since
-                self.tell(f"there is {what} again after {waited:.0f} s; the job continues")
+                self.notify(f"there is {what} again after {waited:.0f} s; the job continues")
             return result
 
 
@@ -270,7 +270,7 @@ class JobControl:
         """Say whether no epoch may begin now."""
         return self.paused.is_set() or self.merging.is_set()
 
-    def wishes(self) -> ControlSignals:
+    def signals(self) -> ControlSignals:
         """Return what is asked for now."""
         return ControlSignals(self.stop.is_set(), self.finish.is_set(), self.is_paused)
 
@@ -362,16 +362,19 @@ def _run_epochs(
     retry: RetryPolicy,
 ) -> None:
     commands = coordinator.commands
-    life, began = DriverLifecycle().after(DriverStarted(coordinator.state.ended)), clock.monotonic()
-    while life.action is not DriverAction.RETURN:
-        match life.action:
+    lifecycle, began = (
+        DriverLifecycle().after(DriverStarted(coordinator.state.ended)),
+        clock.monotonic(),
+    )
+    while lifecycle.action is not DriverAction.RETURN:
+        match lifecycle.action:
             case DriverAction.LOOK:
                 commands.looked()
-                before, life = life.phase, life.after(control.wishes())
-                if life.phase is DriverPhase.PAUSED is not before:
-                    coordinator.story.tell(*(MERGING if control.merging.is_set() else PAUSED))
-                if before is DriverPhase.PAUSED is not life.phase:
-                    coordinator.story.tell(*RESUMED)
+                before, lifecycle = lifecycle.phase, lifecycle.after(control.signals())
+                if lifecycle.phase is DriverPhase.PAUSED is not before:
+                    coordinator.story.record(*(MERGING if control.merging.is_set() else PAUSED))
+                if before is DriverPhase.PAUSED is not lifecycle.phase:
+                    coordinator.story.record(*RESUMED)
                 continue
             case DriverAction.SERVE:
                 retry.retry_while_blocked(coordinator.serve_requests)
@@ -383,7 +386,7 @@ def _run_epochs(
                 summary = retry.retry_while_blocked(coordinator.advance)
                 if summary is not None:
                     on_epoch(summary)
-                life = life.after(EpochDone(summary is not None, coordinator.state.ended))
+                lifecycle = lifecycle.after(EpochDone(summary is not None, coordinator.state.ended))
                 continue
             case DriverAction.REST:
                 due = began + interval_ms / 1000
@@ -398,7 +401,7 @@ def _run_epochs(
             case DriverAction.AWAIT:
                 deadline_ms = coordinator.wall_deadline()
                 wait_for_news(bus, coordinator.seen_ends, deadline_ms, clock, tick_ms, commands)
-        life = life.after(StepDone())
+        lifecycle = lifecycle.after(StepDone())
 
 
 def wait_for_news(

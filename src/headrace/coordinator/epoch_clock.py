@@ -70,9 +70,9 @@ class EpochClock:
         """Return the time that is believed, and tell when that begins to differ from the clock."""
         now, doubt = self._clock.now_ms(), self._clock.doubt
         if doubt is not None and not self._told:
-            self._story.tell("clock", doubt_text(doubt))
+            self._story.record("clock", doubt_text(doubt))
         elif doubt is None and self._told:
-            self._story.tell("clock", "the clock is right again, or was accepted")
+            self._story.record("clock", "the clock is right again, or was accepted")
         self._told = doubt is not None
         return now
 

@@ -141,7 +141,7 @@ class JobEventLog:
         self._reported: frozenset[ClusterEvent] = frozenset()
         self._workers: dict[int, tuple[str, int, float]] = {}
 
-    def tell(self, kind: str, text: str, time_ms: int | None = None) -> None:
+    def record(self, kind: str, text: str, time_ms: int | None = None) -> None:
         """Write an event down."""
         epoch = -1 if self._seen is None else self._seen.epoch
         now = self._clock.now_ms() if time_ms is None else time_ms
@@ -173,9 +173,9 @@ class JobEventLog:
             self._report_moves(before, state, new)
         for stage, tasks in state.task_counts.items():
             if (had := before.task_counts.get(stage, tasks)) != tasks:
-                self.tell("rescaled", f"stage {stage}: {had} to {tasks} tasks")
+                self.record("rescaled", f"stage {stage}: {had} to {tasks} tasks")
         if state.ended and not before.ended:
-            self.tell("ended", f"the job ended, in epoch {state.epoch}")
+            self.record("ended", f"the job ended, in epoch {state.epoch}")
 
     def _catch_up(self, state: JobState) -> None:
         """Tell what a driver before committed and did not come to tell."""
@@ -184,7 +184,7 @@ class JobEventLog:
 
     def _report_all(self, new: Iterable[ClusterEvent], state: JobState) -> None:
         for one in new:
-            self.tell(one.what.value, event_text(one, state), one.time_ms)
+            self.record(one.what.value, event_text(one, state), one.time_ms)
 
     def _report_moves(self, before: JobState, state: JobState, new: list[ClusterEvent]) -> None:
         moved = [
@@ -201,7 +201,7 @@ class JobEventLog:
         late = (self._clock.now_ms() - min(since)) / 1000 if since else None
         after = "" if late is None else f"; first commit after {late:.1f} s"
         tasks = "1 task" if len(moved) == 1 else f"{len(moved)} tasks"
-        self.tell("moved", f"{tasks} moved{standbys if there else ''}{after}")
+        self.record("moved", f"{tasks} moved{standbys if there else ''}{after}")
 
     def ran(self, slots: Iterable[SlotMetrics], state: JobState) -> None:
         """Report processes that others took the place of, although they were not idle."""
@@ -211,7 +211,7 @@ class JobEventLog:
             if host == one.host and process != one.process and now - at < IDLE_S:
                 name = _name(state, host)
                 gone = f"process {process} of slot {one.slot} on host {name} is gone"
-                self.tell("worker", f"{gone}: process {one.process} continues")
+                self.record("worker", f"{gone}: process {one.process} continues")
             self._workers[one.slot] = (one.host, one.process, now)
 
 

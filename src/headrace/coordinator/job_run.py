@@ -304,10 +304,10 @@ def told_end(part: Coordinator, control: JobControl) -> Iterator[None]:
         yield
     except NotOwnerError as error:
         if not part.generation:  # it has not come to drive the job
-            part.story.tell("failed", f"the driver ended: {error.code}: {error.message}")
+            part.story.record("failed", f"the driver ended: {error.code}: {error.message}")
             raise
         known = part.successor()
-        part.story.tell(*_taken_over(known or error))
+        part.story.record(*_taken_over(known or error))
         if known is None:
             raise
         known.also = error.also
@@ -315,15 +315,15 @@ def told_end(part: Coordinator, control: JobControl) -> Iterator[None]:
     except DroppedError:
         lost = part.successor() if control.fenced.is_set() else None
         dropped = "stopped", "the driver stopped, and dropped the epoch under way"
-        part.story.tell(*(_taken_over(lost) if lost else dropped))
+        part.story.record(*(_taken_over(lost) if lost else dropped))
         raise
     except HeadraceError as error:
-        part.story.tell("failed", f"the driver ended: {error.code}: {error.message}")
+        part.story.record("failed", f"the driver ended: {error.code}: {error.message}")
         raise
     if control.stop.is_set() and not part.has_ended:
         lost = part.successor() if control.fenced.is_set() else None
         asked = "stopped", "the driver stopped, as requested"
-        part.story.tell(*(_taken_over(lost) if lost else asked))
+        part.story.record(*(_taken_over(lost) if lost else asked))
 
 
 def _taken_over(lost: NotOwnerError) -> tuple[str, str]:
@@ -359,7 +359,7 @@ def _check_end(coordinator: Coordinator, settings: Settings) -> None:
 
 @contextmanager
 def _backing_up(
-    copier: BackupCopier | None, coordinator: Coordinator, tell: Callable[[str], None]
+    copier: BackupCopier | None, coordinator: Coordinator, notify: Callable[[str], None]
 ) -> Iterator[None]:
     """Let the copy of a storage on this host follow, to the last epoch when the run ends.
 
@@ -368,7 +368,7 @@ def _backing_up(
     if copier is None:
         yield
         return
-    copier.tell = tell
+    copier.notify = notify
     copier.start()
     try:
         yield
@@ -398,7 +398,7 @@ def _stopping(
     """
     over = threading.Event()
 
-    def hurry() -> None:
+    def cancel_again() -> None:
         while not control.stop.is_set():
             if over.wait(LOOK_S):  # not for the stop, or the end of each run would wait for it
                 return
@@ -409,7 +409,7 @@ def _stopping(
             runner.cancel()  # again, should it have fallen between two levels
             grace = 0.2
 
-    watcher = threading.Thread(target=hurry, name="headrace-stop", daemon=True)
+    watcher = threading.Thread(target=cancel_again, name="headrace-stop", daemon=True)
     watcher.start()
     try:
         yield

@@ -58,7 +58,7 @@ def hold_leader_lock(
     job: str,
     clock: Clock,
     files: Files,
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
     *,
     takes_over: bool,
 ) -> Iterator[None]:
@@ -70,13 +70,13 @@ def hold_leader_lock(
         job: its name.
         clock: for waiting.
         files: the file system.
-        tell: called with a line when a driver is fenced.
+        notify: called with a line when a driver is fenced.
         takes_over: fence the driver that has the lock, instead of being refused.
 
     Raises:
         NotOwnerError: another process drives the job.
     """
-    lock = _take(locking, root, job, clock, files, tell, takes_over=takes_over)
+    lock = _take(locking, root, job, clock, files, notify, takes_over=takes_over)
     try:
         yield
     finally:
@@ -89,7 +89,7 @@ def _take(
     job: str,
     clock: Clock,
     files: Files,
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
     *,
     takes_over: bool,
 ) -> LeaderLock:
@@ -102,7 +102,7 @@ def _take(
     fence = _TakeoverFence(FileCommitLog(root, files), job, clock)
     who = fence.fenced
     said = f"job {job!r} is taken over from {who}, of generation {fence.before}"
-    tell(f"{said}; it has {RELEASE_S:.0f} s to stop")
+    notify(f"{said}; it has {RELEASE_S:.0f} s to stop")
     deadline = Deadline(clock, RELEASE_S)
     while not deadline.expired:
         fence.check()
@@ -112,7 +112,7 @@ def _take(
             return lock
         clock.sleep(POLL_S)
     fence.check()
-    tell(f"{who} did not stop, so it may be frozen: its lock is taken away")
+    notify(f"{who} did not stop, so it may be frozen: its lock is taken away")
     lock = locking(root, job, clock, seize=True)
     JobEventFile(root).append(JobEvent(clock.now_ms(), "takeover", f"{said}, which did not stop"))
     return lock

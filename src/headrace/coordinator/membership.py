@@ -338,7 +338,7 @@ class ClusterMembers:
         rules: of placement.
         runner: of the slots.
         clock: for waiting.
-        tell: called with a line when a host is lost, waited for, or back.
+        notify: called with a line when a host is lost, waited for, or back.
         story: of the job; it has who is waited for while that is so.
     """
 
@@ -347,12 +347,12 @@ class ClusterMembers:
         rules: PlacementRules,
         runner: SlotSource,
         clock: Clock,
-        tell: Callable[[str], None] = lambda line: None,
+        notify: Callable[[str], None] = lambda line: None,
         *,
         story: JobEventLog | None = None,
     ) -> None:
         self._rules, self._runner, self._clock, self._story = rules, runner, clock, story
-        self.tell = tell
+        self.notify = notify
         self._members = Membership(rules)
         self._happened: list[ClusterEvent] = []
         self._missed: Counter[str] = Counter()
@@ -418,10 +418,10 @@ class ClusterMembers:
         left = max(0.0, action.until_s - self._clock.monotonic())
         missing = f"host {names} is missing, or some of its slots"
         waits = f"its tasks wait for it for up to {left:.1f} s"
-        self.tell(f"{missing}; {waits} (placement.wait_s)")
+        self.notify(f"{missing}; {waits} (placement.wait_s)")
         if self._story is not None:
             self._story.observe(state, self.noted)
-            self._story.tell(WAITING, f"{missing}: {waits}")
+            self._story.record(WAITING, f"{missing}: {waits}")
 
     def _tell_of(self, state: JobState, action: PlaceTasks) -> None:
         addresses = {slot.host: slot.address for slot in action.slots}
@@ -432,7 +432,7 @@ class ClusterMembers:
             why = waited if self._rules.affinity is Affinity.STRICT else "is lost"
             tasks = "1 task goes elsewhere" if count == 1 else f"{count} tasks go elsewhere"
             self.note(EventKind.LOST, host, tasks)
-            self.tell(f"host {name} {why}: its {tasks}")
+            self.notify(f"host {name} {why}: its {tasks}")
         for host, address in addresses.items():
             held = state.hosts.get(host)
             if held is None and state.hosts:
@@ -441,7 +441,7 @@ class ClusterMembers:
                 self.note(EventKind.RETURNED, host)
                 limit = f"up to {self._rules.max_moves} an epoch (placement.max_moves)"
                 gets = "it stays empty (drained)" if held.drained else f"it gets tasks, {limit}"
-                self.tell(f"host {address or _host_name(state.hosts, host)} is back: {gets}")
+                self.notify(f"host {address or _host_name(state.hosts, host)} is back: {gets}")
 
     def note(self, what: EventKind, host: str = "", detail: str = "") -> None:
         """Remember that something happened, until an epoch commits it."""
@@ -493,7 +493,7 @@ class ClusterMembers:
         for one in state.story:
             if one.what == EventKind.EMPTY and one.time_ms == state.time_ms:
                 name = _host_name(state.hosts, one.host)
-                self.tell(f"host {name} is drained: nothing is on it any more")
+                self.notify(f"host {name} is drained: nothing is on it any more")
 
 
 def _host_name(hosts: Mapping[str, HostState], host: str) -> str:

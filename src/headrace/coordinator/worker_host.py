@@ -259,7 +259,7 @@ class ManifestSegments:
             tuple(ref.groups for ref in first),
         )
 
-    def mend(self, path: Path) -> bool:
+    def repair(self, path: Path) -> bool:
         """Put the file that the copy in job_dir has in the place of a damaged one."""
         if self._copy is None or not path.is_relative_to(self._root):
             return False
@@ -346,7 +346,7 @@ def open_host(  # noqa: PLR0913 - each is a part of its own, by name
         tables=BroadcastTables(bus, files, storage),
         standbys=StandbyStores(background_of_standbys or ThreadBackground(), clock, standby_share),
         should_stop=lambda generation: stop_file(storage, generation).exists(),
-        mend=lambda order, path: segments(order).mend(path),
+        repair=lambda order, path: segments(order).repair(path),
         loop=CallLoop(clock),
         adopt_bytes=adopt_bytes,
         hot_keys=hot_keys,

@@ -347,7 +347,7 @@ class _Demo:
     def run(self) -> DemoResult:
         """Do it all."""
         what = f"delay radar: a year of flights from New York City, mode {self._mode}"
-        self._tell(Text(f"{what}, in {_near(self._folder)}"))
+        self._notify(Text(f"{what}, in {_near(self._folder)}"))
         with open_bus(self._settings.bus_dir, _bus_options(self._settings)) as bus:
             began = self._clock.monotonic()
             flights, others = flight_source(), other_sources()
@@ -441,9 +441,9 @@ class _Demo:
             *(("", f"headrace bus tail {output} --home {home}") for output in reversed(OUTPUTS)),
         ]
         for name, value in lines:
-            self._tell(Text(f"{name:<16}", style="dim").append(value, style="not dim"))
+            self._notify(Text(f"{name:<16}", style="dim").append(value, style="not dim"))
 
-    def _tell(self, text: Text) -> None:
+    def _notify(self, text: Text) -> None:
         # Paths and commands are copied from the screen, so no line is cut.
         self._console.print(text, soft_wrap=True)
 

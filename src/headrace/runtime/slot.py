@@ -205,7 +205,7 @@ def run_slot(order: SlotOrder, host: SlotHost) -> SlotReport:
         revoke(host, order)
         return SlotReport(order.slot, host.clock.new_id(), host.host, os.getpid())
     report, damaged = _tried(order, host)
-    if damaged is not None and host.mend(order, damaged):
+    if damaged is not None and host.repair(order, damaged):
         report, _ = _tried(order, host)
     return report
 

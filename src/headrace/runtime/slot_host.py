@@ -247,7 +247,7 @@ class SlotHost:
         should_stop: says that the driver of a generation wants its epoch to end early.
         standbys: the standbys that this process keeps.
         loop: runs the asynchronous calls of all its tasks.
-        mend: puts a good copy in the place of a damaged committed file, where there is one.
+        repair: puts a good copy in the place of a damaged committed file, where there is one.
         adopt_bytes: from this size on an output part gets a file of its own.
         hot_keys: whether heavy keys are looked for.
     """
@@ -266,7 +266,7 @@ class SlotHost:
     tables: BroadcastTables
     should_stop: Callable[[int], bool]
     standbys: StandbyStores
-    mend: Callable[[SlotOrder, Path], bool]
+    repair: Callable[[SlotOrder, Path], bool]
     loop: CallLoop
     adopt_bytes: int = 4 << 20
     hot_keys: bool = True

@@ -79,7 +79,7 @@ def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
     bus = bus or open_bus(settings.bus_dir, BusOptions.of(settings.bus), clock=clock)
     listeners = RunListeners(on_start, on_parts, on_epoch, on_notice, on_recovery)
     context = JobContext(settings, job.name, bus, Files(), clock)
-    course = JobRun(context, control, listeners, takes_over)
+    job_run = JobRun(context, control, listeners, takes_over)
     root = context.storage
     lock = hold_leader_lock(
         DriverLock, root, job.name, clock, context.files, listeners.notice, takes_over=takes_over
@@ -93,17 +93,17 @@ def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
     with disk_errors_named(), lock:
         graph = with_dataframes(job.build(), bus, settings)
         if not dataframe_inputs(graph):
-            deployed = course.deployed(job)
+            deployed = job_run.deployed(job)
             session = _session(settings, job.name, root, slots_only=True)
             with keep_own_job(context, control):
-                return SparkEngine(session, course).run(deployed, releases=stays)
+                return SparkEngine(session, job_run).run(deployed, releases=stays)
         _check_durability(graph, settings)
         session = _session(settings, job.name, root)
         feeds = DataFrameFeeds(session, graph, bus, settings, root)
         feeds.make()
-        deployed = course.deployed(job, feeds.fill)
+        deployed = job_run.deployed(job, feeds.fill)
         with keep_own_job(context, control), feeds.running(control, deployed):
-            return SparkEngine(session, course).run(deployed, releases=stays)
+            return SparkEngine(session, job_run).run(deployed, releases=stays)
 
 
 def _session(settings: Settings, job: str, root: Path, *, slots_only: bool = False) -> SparkSession:
@@ -118,11 +118,11 @@ class SparkEngine:
 
     Args:
         session: of Spark.
-        course: of the run.
+        job_run: of the run.
     """
 
     session: SparkSession
-    course: JobRun
+    job_run: JobRun
     _runners: list[SparkRunner] = field(default_factory=list)
 
     def run(self, deployed: Sequence[Deployment], *, releases: bool) -> RunResult:
@@ -132,7 +132,7 @@ class SparkEngine:
             deployed: the parts.
             releases: the session stays, so workers close their stores at the end.
         """
-        result = self.course.run(deployed, self)
+        result = self.job_run.run(deployed, self)
         if releases:
             for runner in self._runners:
                 runner.release()
@@ -140,7 +140,7 @@ class SparkEngine:
 
     def runner(self, one: Deployment, share: tuple[int, int]) -> SparkRunner:
         """Return the runner of a part."""
-        settings = self.course.context.settings
+        settings = self.job_run.context.settings
         made = SparkRunner(
             self.session.sparkContext,
             worker_settings(one.plan.job, one.storage.root, settings),
@@ -148,19 +148,19 @@ class SparkEngine:
             settings.job.slots,
             share,
             silence_s=settings.job.slot_silence_s,
-            tell=self.course.listeners.notice,
+            notify=self.job_run.listeners.notice,
         )
         self._runners.append(made)
         return made
 
     def drive(self, part: Coordinator, on_epoch: OnEpoch, retry: RetryPolicy) -> None:
         """Advance a started part until it ends or is stopped."""
-        course, settings = self.course, self.course.context.settings
+        job_run, settings = self.job_run, self.job_run.context.settings
         run_epochs(
             part,
-            course.context.bus,
-            course.context.clock,
-            course.control,
+            job_run.context.bus,
+            job_run.context.clock,
+            job_run.control,
             on_epoch,
             interval_ms=settings.epoch.interval_ms,
             tick_ms=settings.epoch.tick_ms,

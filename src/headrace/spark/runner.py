@@ -58,7 +58,7 @@ class SlotWatch:
         group: the Spark job group of the part.
         silence_s: how long a slot may give no sign of life; ``None``: for ever.
         clock: the time.
-        tell: called, from any thread, with a line when something changes.
+        notify: called, from any thread, with a line when something changes.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class SlotWatch:
         group: str,
         silence_s: float | None,
         clock: Clock,
-        tell: Callable[[str], None] = lambda line: None,
+        notify: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._context, self._group, self._clock, self._tell = context, group, clock, tell
+        self._context, self._group, self._clock, self._notify = context, group, clock, notify
         no_use = silence_s is None or runs_in_driver(str(context.master))
         self._silence = None if no_use or silence_s is None else FailureDetector(silence_s)
         self._dropped, self._waited_s = "", 0.0
@@ -86,7 +86,7 @@ class SlotWatch:
             return found
         for name in self._silence.review({one.identity: one.ended for one in found}):
             limit = self._silence.limit_s
-            self._tell(f"executor {name} answers again; slots are given {limit:g} s from now on")
+            self._notify(f"executor {name} answers again; slots are given {limit:g} s from now on")
         return [one for one in found if one.identity not in self._silence.aside]
 
     def renewed(self, slots: Collection[int]) -> None:
@@ -177,7 +177,7 @@ class SlotWatch:
             return ""
         silence.give_up({one.identity: one.ended for one in alive if one.identity in found})
         words = _words(found, slots, alive)
-        self._tell(f"{words}; the epoch is planned again without it")
+        self._notify(f"{words}; the epoch is planned again without it")
         return words
 
 
@@ -224,7 +224,7 @@ class SparkRunner:
         share: number of the part that they are for, and how many parts share them.
         clock: for waiting until executors have registered.
         silence_s: how long a slot may give no sign of life; ``None``: for ever.
-        tell: called, from any thread, with a line when a host falls silent or answers again.
+        notify: called, from any thread, with a line when a host falls silent or answers again.
     """
 
     def __init__(
@@ -237,13 +237,13 @@ class SparkRunner:
         *,
         clock: Clock | None = None,
         silence_s: float | None = None,
-        tell: Callable[[str], None] = lambda line: None,
+        notify: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._share = share
         self._group = f"{JOB_GROUP} {share[0]}"
         self._context, self._settings, self._orders = context, settings, orders
         self._wanted, self._clock = slots, clock or SystemClock()
-        self._watch = SlotWatch(context, self._group, silence_s, self._clock, tell)
+        self._watch = SlotWatch(context, self._group, silence_s, self._clock, notify)
         self._newcomers = ExecutorWarmup(self._described, self._warm_up)
         self._cancelled = threading.Event()
         self._failure: HeadraceError | None = None

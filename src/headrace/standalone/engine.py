@@ -184,11 +184,11 @@ class GroupEngine:
 
     Args:
         group: of this process and those that have joined.
-        course: of the run.
+        job_run: of the run.
     """
 
     group: ProcessGroup
-    course: JobRun
+    job_run: JobRun
     _runners: list[GroupRunner] = field(default_factory=list)
 
     def runner(self, one: Deployment, share: tuple[int, int]) -> GroupRunner:
@@ -204,12 +204,12 @@ class GroupEngine:
 
     def drive(self, part: Coordinator, on_epoch: OnEpoch, retry: RetryPolicy) -> None:
         """Advance a started part until it has ended or is asked to stop."""
-        course, epoch = self.course, self.course.context.settings.epoch
+        job_run, epoch = self.job_run, self.job_run.context.settings.epoch
         run_epochs(
             part,
-            course.context.bus,
-            course.context.clock,
-            course.control,
+            job_run.context.bus,
+            job_run.context.clock,
+            job_run.control,
             on_epoch,
             interval_ms=epoch.interval_ms,
             tick_ms=epoch.tick_ms,
@@ -240,9 +240,9 @@ class DriverContext:
             group: of processes.
             control: another one than that of the run.
         """
-        return GroupEngine(group, self.course(control or self.control))
+        return GroupEngine(group, self.job_run(control or self.control))
 
-    def course(self, control: JobControl) -> JobRun:
+    def job_run(self, control: JobControl) -> JobRun:
         """Return the course of a run that is stopped by this control."""
         return JobRun(self.context, control, self.listeners)
 
@@ -256,17 +256,17 @@ class DriverContext:
         Raises:
             HeadraceError: as of the course.
         """
-        course = engine.course
+        job_run = engine.job_run
         # What is asked of the driver is asked of the process: one that stops leaves a shared job.
         settings, bus, clock = self.context.settings, self.context.bus, self.context.clock
         watched = DriverObservers(
-            self.context.job, settings, self.control, bus, clock, course.listeners
+            self.context.job, settings, self.control, bus, clock, job_run.listeners
         )
         with closing(watched):
-            course = replace(course, listeners=watched.listeners)
-            deployed = course.deployed(self.job)
+            job_run = replace(job_run, listeners=watched.listeners)
+            deployed = job_run.deployed(self.job)
             kept: AbstractContextManager[None] = nullcontext()
             if is_alone:
-                kept = keep_own_job(self.context, course.control)
+                kept = keep_own_job(self.context, job_run.control)
             with kept:
-                return course.run(deployed, replace(engine, course=course))
+                return job_run.run(deployed, replace(engine, job_run=job_run))

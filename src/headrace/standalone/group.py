@@ -284,16 +284,18 @@ class ProcessGroup:
         self._doors: list[JoinListener] = []
         self._closed = False
 
-    def open(self, storage: Path, address: str, files: Files, tell: Callable[[str], None]) -> None:
+    def open(
+        self, storage: Path, address: str, files: Files, notify: Callable[[str], None]
+    ) -> None:
         """Let processes join from now on.
 
         Args:
             storage: of the job.
             address: to listen on.
             files: the file system.
-            tell: called with a line when a process joins, leaves or is lost.
+            notify: called with a line when a process joins, leaves or is lost.
         """
-        self._doors.append(JoinListener(self, storage, address, files, self._clock, tell))
+        self._doors.append(JoinListener(self, storage, address, files, self._clock, notify))
 
     @property
     def version(self) -> int:
@@ -441,7 +443,7 @@ class JoinListener:
         address: to listen on.
         files: the file system.
         clock: for names, and beats.
-        tell: called with a line when a process joins, leaves or is lost.
+        notify: called with a line when a process joins, leaves or is lost.
     """
 
     def __init__(
@@ -451,10 +453,10 @@ class JoinListener:
         address: str,
         files: Files,
         clock: Clock,
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:
         self._group, self._storage, self._files, self._clock = group, storage, files, clock
-        self._tell, self._over = tell, threading.Event()
+        self._notify, self._over = notify, threading.Event()
         self._unproven, self._noting = threading.Semaphore(BACKLOG), threading.Lock()
         self._token = secrets.token_urlsafe(32)
         self._listener = _listening(address)
@@ -515,14 +517,14 @@ class JoinListener:
         if self._over.is_set() or last is None:
             return
         self._note()
-        went = "has left" if last.is_leaving else "is lost"
-        self._tell(f"process {last.process} on {last.machine} {went}; its tasks go to others")
+        how = "has left" if last.is_leaving else "is lost"
+        self._notify(f"process {last.process} on {last.machine} {how}; its tasks go to others")
 
     def send_members(self, member: Member) -> None:
         """Note that a process is in."""
         self._note()
         slots = "1 slot" if member.slots == 1 else f"{member.slots} slots"
-        self._tell(f"process {member.process} on {member.machine} has joined with {slots}")
+        self._notify(f"process {member.process} on {member.machine} has joined with {slots}")
 
     def _note(self) -> None:
         """Write down who is in: one after the other, so that what is newest stays."""

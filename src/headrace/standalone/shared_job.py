@@ -116,7 +116,7 @@ class GroupMember:
                 raise InvalidInputError(message.reason)
             elif isinstance(message, Do):
                 future = self._local.ask(message.job, message.slot, message.order)
-                future.add_done_callback(partial(_tell, wire, message.call))
+                future.add_done_callback(partial(_notify, wire, message.call))
             elif isinstance(message, Over):
                 return Disconnect.ENDED if message.ended else Disconnect.LET_GO
         return Disconnect.LET_GO if self._stop.is_set() else Disconnect.LOST
@@ -143,7 +143,7 @@ def _next(wire: Connection) -> Message | None:
     return None
 
 
-def _tell(wire: Connection, call: int, future: Future[SlotReport]) -> None:
+def _notify(wire: Connection, call: int, future: Future[SlotReport]) -> None:
     error = future.exception()
     if error is None:
         done = Done(call, future.result())
@@ -199,7 +199,7 @@ class SharedJobProcess:
             HeadraceError: what the job failed with while this process drove it.
         """
         control, context = self._driving.control, self._driving.context
-        retry = self._driving.course(control).retry
+        retry = self._driving.job_run(control).retry
         while not control.stop.is_set():
             looked = retry.retry_while_blocked(self._look)
             if looked is None:
@@ -302,13 +302,13 @@ class SharedJobProcess:
     def _driven(self, engine: GroupEngine) -> RunResult:
         def epoch(summary: EpochSummary) -> None:
             self._failures = 0
-            if tell is not None:
-                tell(summary)
+            if notify is not None:
+                notify(summary)
 
-        tell = engine.course.listeners.on_epoch
-        listeners = replace(engine.course.listeners, on_epoch=epoch)
-        course = replace(engine.course, listeners=listeners)
-        return self._driving.run(replace(engine, course=course), is_alone=False)
+        notify = engine.job_run.listeners.on_epoch
+        listeners = replace(engine.job_run.listeners, on_epoch=epoch)
+        job_run = replace(engine.job_run, listeners=listeners)
+        return self._driving.run(replace(engine, job_run=job_run), is_alone=False)
 
     def _group(self, frozen: str) -> ProcessGroup:
         context = self._driving.context

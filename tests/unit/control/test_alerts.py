@@ -73,7 +73,7 @@ def course(
     storage: Path, clock: ManualClock, told: list[str], *rules: AlertRule, **places: AlertReceiver
 ) -> AlertEngine:
     return AlertEngine(
-        "shop", rules, places, storage=storage, files=FILES, clock=clock, tell=told.append
+        "shop", rules, places, storage=storage, files=FILES, clock=clock, notify=told.append
     )
 
 
@@ -333,7 +333,7 @@ def test_a_driver_looks_at_its_own_job(tmp_path: Path) -> None:
             storage=driver.storage,
             files=FILES,
             clock=driver.clock,
-            tell=told.append,
+            notify=told.append,
         )
         driver.feed("orders", [{"user": "ann"}])
         summary = driver.advance()
@@ -378,7 +378,7 @@ def test_a_place_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
                 let_go.wait(60)
 
         watch = AlertWatch(
-            live, driver.bus, storage=driver.storage, files=FILES, clock=driver.clock, tell=print
+            live, driver.bus, storage=driver.storage, files=FILES, clock=driver.clock, notify=print
         )
         watch._places = {"log": Hanging()}
         watch.start()
@@ -400,7 +400,7 @@ def test_a_look_that_fails_is_told_and_the_next_one_comes(tmp_path: Path) -> Non
         storage=tmp_path / "none",
         files=FILES,
         clock=ManualClock(),
-        tell=told.append,
+        notify=told.append,
     )
     (tmp_path / "none").write_text("no folder")
     watch._try()
@@ -412,7 +412,7 @@ def test_a_look_that_fails_is_told_and_the_next_one_comes(tmp_path: Path) -> Non
 def test_a_watch_without_rules_has_no_thread(tmp_path: Path) -> None:
     live = LiveJob("shop", Settings(), JobControl(), ManualClock())
     watch = AlertWatch(
-        live, MemoryBus(), storage=tmp_path, files=FILES, clock=ManualClock(), tell=print
+        live, MemoryBus(), storage=tmp_path, files=FILES, clock=ManualClock(), notify=print
     )
     watch.start()
     watch.stop()

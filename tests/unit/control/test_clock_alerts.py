@@ -39,7 +39,7 @@ class Watched:
             storage=self.storage,
             files=FILES,
             clock=self.steady,
-            tell=self.told.append,
+            notify=self.told.append,
         )
 
     def look(self) -> list[str]:

@@ -59,12 +59,12 @@ def test_a_wish_to_stop_ends_the_waiting() -> None:
     stop = threading.Event()
     told: list[str] = []
 
-    def tell(line: str) -> None:
+    def notify(line: str) -> None:
         told.append(line)
         stop.set()
 
     assert (
-        RetryPolicy(ManualClock(), stop, None, tell).retry_while_blocked(refusing(100, full()))
+        RetryPolicy(ManualClock(), stop, None, notify).retry_while_blocked(refusing(100, full()))
         is None
     )
     assert len(told) == 1

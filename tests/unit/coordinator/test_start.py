@@ -79,12 +79,12 @@ def patient(
     """Patience that calls ``on_wait`` once it has said that it waits."""
     control, told = JobControl(), list[str]()
 
-    def tell(line: str) -> None:
+    def notify(line: str) -> None:
         told.append(line)
         if "waits" in line:
             on_wait()
 
-    return RetryPolicy(driver.clock, control.stop, limit_s, tell), control, told
+    return RetryPolicy(driver.clock, control.stop, limit_s, notify), control, told
 
 
 def generations(driver: TestDriver) -> int:

@@ -135,5 +135,5 @@ def test_a_story_that_cannot_be_read_stops_no_driver(tmp_path: Path) -> None:
     (tmp_path / "history" / f"events-{clock.now_ms() // DAY_MS:06d}.jsonl").mkdir(parents=True)
     story = JobEventLog(log, clock)
     story.observe(state_of(1))
-    story.tell("paused", "paused")
+    story.record("paused", "paused")
     assert list(log.read()) == []

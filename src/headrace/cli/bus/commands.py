@@ -147,12 +147,12 @@ def append(  # noqa: PLR0913, PLR0917 - one for each option
     new = NewStream(time, column_names(key), partitions) if infer else None
     with open_home_bus(settings_of(home)) as bus:
         done = append_files(bus, name, found, how, SystemClock(), new)
-    _tell(done, as_json=as_json)
+    _notify(done, as_json=as_json)
     if done.bad_lines:
         raise typer.Exit(SET_ASIDE)
 
 
-def _tell(done: IngestResult, *, as_json: bool) -> None:
+def _notify(done: IngestResult, *, as_json: bool) -> None:
     from headrace.cli.output import count_text
 
     if as_json:

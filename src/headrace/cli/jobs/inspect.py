@@ -444,8 +444,8 @@ def failures_text(counts: Mapping[str, int]) -> str:
 
     tasks, standbys = counts.get(ACTIVE_LOST, 0), counts.get(STANDBY_LOST, 0)
     moved, without = counts.get(FAILOVER, 0), counts.get(NO_FAILOVER, 0)
-    went = f"{moved:,} to a standby, {without:,} without one"
-    return f"under {count_text(tasks, 'task')} ({went}) and {count_text(standbys, 'standby')}"
+    split = f"{moved:,} to a standby, {without:,} without one"
+    return f"under {count_text(tasks, 'task')} ({split}) and {count_text(standbys, 'standby')}"
 
 
 def stopped_line(job: str, epoch: int | None) -> str:

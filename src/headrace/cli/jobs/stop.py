@@ -266,11 +266,11 @@ def stop(
     _await(settings, job, driver, client, wait, clock)
     with open_home_bus(settings) as bus:
         epoch = job_status(settings, job, bus, clock).epoch
-    goes_on = _left(before, process)
+    continues_in = _left(before, process)
     if not as_json:
-        show_line(_line(job, epoch, process, goes_on))
+        show_line(_line(job, epoch, process, continues_in))
     facts: dict[str, object] = {"job": job, "process": process, "epoch": epoch, "by": how}
-    facts["goes_on_in"] = goes_on
+    facts["goes_on_in"] = continues_in
     if with_savepoint:
         saved = save(job, name, None, wait, home)
         facts["savepoint"] = saved
@@ -383,13 +383,13 @@ def _is_gone(
     return client is None or client.has_ended
 
 
-def _line(job: str, epoch: int | None, process: int | None, goes_on: list[int]) -> str:
+def _line(job: str, epoch: int | None, process: int | None, continues_in: list[int]) -> str:
     from headrace.cli.jobs.inspect import stopped_line
 
-    if not goes_on:
+    if not continues_in:
         return stopped_line(job, epoch)
-    is_one = len(goes_on) == 1
-    others = f"process{'' if is_one else 'es'} {', '.join(map(str, goes_on))}"
+    is_one = len(continues_in) == 1
+    others = f"process{'' if is_one else 'es'} {', '.join(map(str, continues_in))}"
     return (
         f"job {job}: process {process} has left it after epoch {epoch}; {others}, which "
         f"share{'s' if is_one else ''} it, {'goes' if is_one else 'go'} on: headrace jobs stop "

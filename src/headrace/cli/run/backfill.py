@@ -332,7 +332,7 @@ def backfill(  # noqa: PLR0913, PLR0917 - one for each option
         go(sets, Scaling(tasks), as_name=name, apart=apart)
         end_application(spark)
     if merge:
-        _tell(_merge(job, target, name, key, home, config, own), as_json=as_json)
+        _notify(_merge(job, target, name, key, home, config, own), as_json=as_json)
 
 
 def sets_beside(
@@ -421,7 +421,7 @@ def _merge_command(
     return shlex.join(words)
 
 
-def _tell(found: MergeOutcome, *, as_json: bool) -> None:
+def _notify(found: MergeOutcome, *, as_json: bool) -> None:
     from headrace.cli.jobs.versions import sink_line
     from headrace.cli.output import show_json, show_line
 

@@ -185,9 +185,9 @@ class SavepointRestore:
             check_inputs(saved, self.context.bus)
             if len(saved.parts) == 1 and not saved.streams:
                 return self._made(folder, saved)
-            reigns = self._taken(saved)
-            with unfinished_note(reigns[0].files, SAVEPOINT):
-                return self._in_parts(folder, saved, reigns)
+            writers = self._taken(saved)
+            with unfinished_note(writers[0].files, SAVEPOINT):
+                return self._in_parts(folder, saved, writers)
 
     def _check_absent(self, saved: Savepoint) -> None:
         job = self.graph.name
@@ -225,7 +225,7 @@ class SavepointRestore:
         context = self.context
         at = (self._root.parent, context.bus, context.files, context.clock)
         group = JobGeneration(self.graph.name, *at, names)
-        reigns = []
+        writers = []
         for job in names:
             part = replace(context, job=job)
             JobStorage(part.storage, context.files).create()
@@ -233,32 +233,32 @@ class SavepointRestore:
             log = FileCommitLog(part.storage, context.files)
             writer = FencedManifestWriter(job, log, context.bus, context.clock, copier, group)
             writer.begin(saved.generation)
-            reigns.append(writer)
-        return reigns
+            writers.append(writer)
+        return writers
 
     def _in_parts(
-        self, folder: Path, saved: Savepoint, reigns: Sequence[FencedManifestWriter]
+        self, folder: Path, saved: Savepoint, writers: Sequence[FencedManifestWriter]
     ) -> list[JobState]:
         names = stream_names(saved, self.graph.name)
-        fence = reigns[0].fence
+        fence = writers[0].fence
         remove_streams(names, self.context.bus, fence)
         restore_streams(folder, saved, self.graph.name, self.context.bus, fence)
         fault("savepoint.streams_made")
         try:
-            return self._made(folder, saved, reigns)
+            return self._made(folder, saved, writers)
         except HeadraceError:
             if not any(state.fingerprint for state in self._held().values()):
-                remove_streams(names, self.context.bus, reigns[0].fence)
-                reigns[0].files.remove(self._root / UNFINISHED)
+                remove_streams(names, self.context.bus, writers[0].fence)
+                writers[0].files.remove(self._root / UNFINISHED)
             raise
 
     def _made(
-        self, folder: Path, saved: Savepoint, reigns: Sequence[FencedManifestWriter] = ()
+        self, folder: Path, saved: Savepoint, writers: Sequence[FencedManifestWriter] = ()
     ) -> list[JobState]:
         plans = self._plans(saved)
-        fence = reigns[0].fence if reigns else None
+        fence = writers[0].fence if writers else None
         fitted = [self._fitted(part, plans, saved.job, fence) for part in saved.parts]
-        begun = list(zip(fitted, reigns or self._taken(saved), strict=True))
+        begun = list(zip(fitted, writers or self._taken(saved), strict=True))
         for number, (part, writer) in enumerate(begun):
             self._bring(folder / part_folder(number), part, writer.files)
         fault("savepoint.files_brought")

@@ -19,7 +19,7 @@ RUNNING = DriverLifecycle().after(DriverStarted())
 
 
 @pytest.mark.parametrize(
-    ("wishes", "phase", "action"),
+    ("signals", "phase", "action"),
     [
         (ControlSignals(), DriverPhase.RUNNING, DriverAction.TURN),
         (ControlSignals(finish=True), DriverPhase.RUNNING, DriverAction.END_INPUTS),
@@ -32,9 +32,9 @@ RUNNING = DriverLifecycle().after(DriverStarted())
     ],
 )
 def test_stop_wins_over_a_pause_and_that_over_all_else(
-    wishes: ControlSignals, phase: DriverPhase, action: DriverAction
+    signals: ControlSignals, phase: DriverPhase, action: DriverAction
 ) -> None:
-    asked = RUNNING.after(wishes)
+    asked = RUNNING.after(signals)
     assert (phase, action) == (asked.phase, asked.action)
     asked.validate()
 
