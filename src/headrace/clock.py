@@ -116,8 +116,8 @@ class SteadyClock:
 
     One reading that is a month ahead would empty stores with a time to live, drop what streams
     keep by age, and silence timers for a month after it. So a reading that is further than
-    ``max_jump_ms`` from the uptime of the machine does not count: time goes on as that does, until
-    the clock is right again, or somebody accepts what it says. For any thread.
+    ``max_jump_ms`` from the uptime of the machine does not count: time continues as that does,
+    until the clock is right again, or somebody accepts what it says. For any thread.
 
     Args:
         inner: the clock.
@@ -169,7 +169,7 @@ class SteadyClock:
         return self._doubt
 
     def believe(self, wall_ms: int) -> None:
-        """Go on from another time, for there is better evidence than the clock."""
+        """Continue from another time, for there is better evidence than the clock."""
         with self._lock:
             self._now_ms()
             self._line = _TimeReference(wall_ms, self._inner.uptime()[1])

@@ -123,7 +123,7 @@ def injected(hook: Callable[[str], None], points: tuple[str, ...] = ()) -> Itera
     """Call ``hook(point)`` at every fault point of this process while the context lasts.
 
     Args:
-        hook: may raise, or return to go on.
+        hook: may raise, or return to continue.
         points: names that the hook means to act on; each must exist.
     """
     global _hook

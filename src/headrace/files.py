@@ -290,7 +290,7 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 class DiskFullError(UnavailableError):
-    """A disk has no room left. Make room: a job that waits for it goes on by itself."""
+    """A disk has no room left. Make room: a job that waits for it continues by itself."""
 
     code = "HR206"
     move = "free space on that disk; a running job then continues, a stopped one must be run again"

@@ -59,7 +59,7 @@ def need_matplotlib() -> None:
 def figure(path: Path, title: str, width: float, height: float) -> Iterator[Any]:
     """Give an empty figure in the house's style, and save it as PNG at the end."""
     with tempfile.TemporaryDirectory() as cache:
-        # Matplotlib keeps a font cache, in the user's home unless told otherwise.
+        # Matplotlib keeps a font cache, in the user's home by default.
         os.environ.setdefault("MPLCONFIGDIR", cache)
         # Not at the top: its configuration folder must be chosen before, and it takes a while.
         import matplotlib as mpl  # noqa: PLC0415
@@ -348,7 +348,7 @@ def compare_stores(
         options: ``quick``, ``only`` (names of cases), ``workload``, ``out`` (folder of the JSON
             and the figures; what it holds of the same machine and size is kept where it is not
             measured again) and ``home``; those left out have the defaults of the command.
-        say: told what is being measured.
+        say: called with what is being measured.
 
     Returns:
         ``machine``, ``size``, and for each workload each case's ``rate``, ``processed`` and

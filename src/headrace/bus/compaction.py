@@ -565,7 +565,7 @@ class CompactionWriter:
         """Write the segments of a compaction, durably.
 
         Args:
-            limit: tells up to which offset.
+            limit: says up to which offset.
 
         Raises:
             CompactionStoppedError: the partition was trimmed, or compacted by others, meanwhile.

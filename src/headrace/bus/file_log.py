@@ -68,7 +68,7 @@ class SegmentMapCache:
         try:
             is_empty = path.stat().st_size == 0
         except FileNotFoundError:
-            is_empty = False  # to map it tells what is missing
+            is_empty = False  # to map it says what is missing
         data = pa.py_buffer(b"") if is_empty else self._files.map(path)
         if data.size < end:
             raise CorruptDataError(

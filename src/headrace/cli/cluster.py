@@ -344,7 +344,7 @@ app = typer.Typer(
 )
 
 SPARKS_MEMORY = 1024
-"""MiB that an executor asks for unless told otherwise."""
+"""MiB that an executor asks for by default."""
 
 Host = Annotated[int, typer.Argument(metavar="HOST", help="Number of the host.", min=0)]
 

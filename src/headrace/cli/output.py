@@ -81,7 +81,7 @@ def show_facts(facts: Iterable[tuple[str, str]]) -> None:
 
 
 def show_wrapped(head: str, text: str, style: str = "") -> None:
-    """Print a text that goes on below its own begin where a terminal has no more room.
+    """Print a text that continues below its own begin where a terminal has no more room.
 
     Args:
         head: stands before its first line.

@@ -74,7 +74,7 @@ def draw_figure(found: StateFigures, path: Path) -> Path:
             "epochs, or look at more of them with --epochs"
         )
     with tempfile.TemporaryDirectory() as cache:
-        # Matplotlib keeps a font cache, in the user's home unless told otherwise.
+        # Matplotlib keeps a font cache, in the user's home by default.
         os.environ.setdefault("MPLCONFIGDIR", cache)
         try:
             _draw(path, found, found.interval_s)

@@ -84,7 +84,7 @@ _DECODER = msgspec.json.Decoder(Sample)
 class SampleLog:
     """The samples of a job.
 
-    ``left_out`` tells how many lines, and files as a whole, ``read`` could not read.
+    ``left_out`` says how many lines, and files as a whole, ``read`` could not read.
 
     Args:
         storage: of the job.
@@ -327,7 +327,7 @@ class StageHistory:
 class JobHistory:
     """All of it; only stretches in which a driver ran are there.
 
-    ``left_out`` tells how many samples could not be read; ``live``, that a driver told it.
+    ``left_out`` says how many samples could not be read; ``live``, that a driver reported it.
     """
 
     stretches: list[HistoryBucket]
@@ -351,7 +351,7 @@ def job_history(samples: Iterable[Sample], begin_ms: int, end_ms: int, count: in
     """Cut the time into equal parts, and sum up those in which the job ran.
 
     What counts up is taken from sample to sample of one driver; a driver that starts over counts
-    from 0, and its rows go on from those of the job.
+    from 0, and its rows continue from those of the job.
     """
     width = max(1, -(-(end_ms - begin_ms) // count))
     whole: dict[int, HistoryBucket] = {}

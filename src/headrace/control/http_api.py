@@ -553,12 +553,12 @@ def _add_command_routes(app: FastAPI, live: LiveJob, handle: DriverHandle) -> No
 
     @app.post("/v1/hold")
     def hold() -> Done:
-        """Begin no epoch while a process merges into the job, whose lock tells when it is over."""
+        """Begin no epoch while a process merges into the job, whose lock says when it is over."""
         return handle.do(Hold())
 
     @app.post("/v1/resume")
     def resume() -> Done:
-        """Go on after a pause."""
+        """Continue after a pause."""
         return handle.do(Resume())
 
     @app.post("/v1/accept-clock")

@@ -269,7 +269,7 @@ class DriverHandle(JobHandle):
             wait_s: for each part.
 
         Raises:
-            InvalidInputError: the name is taken, or nothing could go on from the job.
+            InvalidInputError: the name is taken, or nothing could continue from the job.
             UnavailableError: the job has not begun, or its driver does not answer.
         """
         live = self.live
@@ -329,7 +329,7 @@ class StoppedHandle(JobHandle):
         context: of the job.
         parts: states of its parts, by storage, the first part's first.
         generation: under which all parts are opened.
-        notify: takes a line when something is wrong although it goes on.
+        notify: takes a line when something is wrong although it continues.
     """
 
     context: JobContext

@@ -167,7 +167,7 @@ def plain(value: Any) -> Plain:
 
 
 def heavy_keys(reports: Iterable[ReportedKeys], most: int = SHOWN) -> list[HeavyKeys]:
-    """Put together what tasks told, operator by operator."""
+    """Put together what tasks reported, operator by operator."""
     by_operator: dict[str, list[ReportedKeys]] = {}
     for one in reports:
         by_operator.setdefault(one.keys.operator, []).append(one)
@@ -436,7 +436,7 @@ class LiveJob:
         return self._begun.partition_lags()
 
     def heavy_keys(self, most: int) -> list[HeavyKeys]:
-        """Return the heaviest keys of each ``partition_by``, as far as tasks have told."""
+        """Return the heaviest keys of each ``partition_by``, as far as tasks have reported."""
         with self._lock:
             reports = list(self.figures.hot_keys.values())
         return heavy_keys(reports, most)

@@ -250,7 +250,7 @@ def quiesced(context: JobContext, other: str, wait_s: float) -> Iterator[Fence]:
 
     Args:
         context: of the job.
-        other: whose results come; told to those who ask why the job is still.
+        other: whose results come; shown to those who ask why the job is still.
         wait_s: for the epoch under way.
 
     Yields:

@@ -37,7 +37,7 @@ class EpochTracer:
         sample: part of the epochs that are traced.
         processor: takes the spans that have ended.
         notify: takes a line when spans cannot be sent; from any thread.
-        give_up: ends what is being tried, so that nothing goes on after the end.
+        give_up: ends what is being tried, so that nothing continues after the end.
     """
 
     def __init__(

@@ -9,7 +9,7 @@ mistake. Remote stores that name no server get the one of the settings.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -275,25 +275,6 @@ def patterns_of(graph: JobGraph) -> dict[str, str]:
 def matching_streams(pattern: str, names: Iterable[str]) -> list[str]:
     """Return the names that match a pattern."""
     return [name for name in names if fnmatchcase(name, pattern)]
-
-
-def expanded_inputs(
-    named: Mapping[str, str], patterns: Mapping[str, str], bus: Bus
-) -> dict[str, str]:
-    """Return the stream of each input, and of those that patterns stand for now.
-
-    Args:
-        named: stream by input, of those without a pattern.
-        patterns: pattern by input.
-        bus: the streams.
-    """
-    names = readable_names(bus) if patterns else []
-    found = {
-        one_of(operator, name): name
-        for operator, pattern in patterns.items()
-        for name in matching_streams(pattern, names)
-    }
-    return {**named, **found}
 
 
 def one_of(operator: str, stream: str) -> str:

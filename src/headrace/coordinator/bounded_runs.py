@@ -91,7 +91,7 @@ def begin_bounded_run(
 
     Args:
         context: of the job; with ``job.replace_outputs`` the output streams start over.
-        check: refuses a run that could not go on, before anything of the last one goes.
+        check: refuses a run that could not continue, before anything of the last one goes.
 
     Returns:
         The state that the run begins with; ``None`` where there was none to begin: the job is

@@ -401,11 +401,6 @@ class Coordinator:
         """The pattern of each input that has one, by the name of the input."""
         return self._inputs.patterns
 
-    def named_inputs(self) -> dict[str, str]:
-        """Return the stream of each input that names one, and no pattern."""
-        inputs = (binding for stage in self._plan.stages for binding in stage.inputs)
-        return {one.operator: one.stream for one in inputs if not one.pattern}
-
     def input_streams(self) -> dict[str, str]:
         """Return the stream of each input operator, and of what comes from another part."""
         return {binding.operator: binding.stream for binding in self._plan.reads}

@@ -336,7 +336,7 @@ def open_copier(
 
 
 def _check_left(left: Path, root: Path, files: Files) -> None:
-    """Refuse to go on from a copy while this host has what was committed after it."""
+    """Refuse to continue from a copy while this host has what was committed after it."""
     if not files.names(left / "manifests"):
         return
     copied = load_state(FileCommitLog(root, files))

@@ -2,7 +2,7 @@
 
 A copy is written under a temporary name, made durable, read back against the checksum that
 the manifest has for it, and only then linked to its name. So a name that is there is right,
-and copying again goes on where a crash stopped.
+and copying again continues where a crash stopped.
 """
 
 from __future__ import annotations

@@ -218,7 +218,7 @@ def task_counts(plan: JobPlan) -> dict[str, int]:
 
 
 def check_graph(state: JobState, plan: JobPlan, before: Catalog | None = None) -> None:
-    """Make sure that a graph can go on from a state.
+    """Make sure that a graph can continue from a state.
 
     Args:
         state: of the job.

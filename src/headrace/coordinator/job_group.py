@@ -22,7 +22,7 @@ from headrace.errors import UnavailableError
 class JobGroup:
     """What the drivers of several parts say together.
 
-    From any thread; each part goes on by itself.
+    From any thread; each part continues by itself.
 
     Args:
         parts: senders first; those that have not begun are left out.

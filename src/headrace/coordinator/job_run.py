@@ -146,7 +146,7 @@ class RunListeners:
         on_parts: called then with all parts, or the only one, as one.
         on_epoch: called after each epoch, one at a time.
         on_notice: called, from any thread, with a line when something is wrong although the
-            job goes on, and when it is right again.
+            job continues, and when it is right again.
         on_recovery: called, from another thread, with how far the stores are back where that
             takes more than a moment, and with ``None`` when they are.
     """

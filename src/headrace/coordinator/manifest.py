@@ -344,9 +344,9 @@ class JobState(msgspec.Struct, frozen=True):
 
     ``until`` holds the offsets at which each partition ends, where the run is bounded;
     ``fingerprint`` what must not change under this state; ``tasks`` is by "stage/task", and
-    ``task_counts`` tells how many of them share the key groups of each keyed stage; after
+    ``task_counts`` says how many of them share the key groups of each keyed stage; after
     epoch ``rescaled_at`` these win over the settings. Files of epochs from ``kept_from`` on
-    are not swept. ``durability`` tells what is promised, as its setting does; ``copy_of`` is the
+    are not swept. ``durability`` says what is promised, as its setting does; ``copy_of`` is the
     digest of the manifest that this is a copy of, where epochs commit elsewhere. ``tables``
     holds the offsets up to which broadcast stores were read. ``origin`` is the lineage that the
     job began with; empty: this one. ``wake_ms`` is the wall clock at which watermarks move on
@@ -407,7 +407,7 @@ class JobState(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     """One committed epoch: its changes, or with ``base`` the whole state after it.
 
-    ``is_half`` tells that it holds state without its offsets, or offsets without their state, and
+    ``is_half`` says that it holds state without its offsets, or offsets without their state, and
     that the next manifest is to bring what is missing.
     """
 

@@ -349,7 +349,7 @@ def generation_of(context: JobContext, root: Path) -> JobGeneration:
 def take_fence(
     log: FileCommitLog, job: str, bus: Bus, clock: Clock, group: JobGeneration | None = None
 ) -> Fence:
-    """Take a generation of a job for what is done to its streams before one reigns, or without.
+    """Take a generation of a job for a change of its streams before a driver has one, or without.
 
     The caller holds its ``DriverLock``. From here on the bus and the storage refuse what older
     ones ask; the log's files are those of the generation.

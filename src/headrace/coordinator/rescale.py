@@ -301,7 +301,7 @@ def new_scale_out(
     parts: Sequence[JobState],
     run: int,
 ) -> TemporaryScaleOut:
-    """Return what is to be noted of a backfill that begins, or goes on.
+    """Return what is to be noted of a backfill that begins, or continues.
 
     Args:
         begin: the time that it was asked to begin at.

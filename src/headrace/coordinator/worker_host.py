@@ -277,7 +277,7 @@ class ManifestSegments:
 
 
 def _next_step(steps: tuple[ChainStep, ...], after: Position | None) -> int | None:
-    """Which step goes on from a position: the one after it, or a merged one that it is within."""
+    """Which step continues from a position: the one after it, or a merged one that it is within."""
     if after is None:
         return None
     for at, step in enumerate(steps):

@@ -230,7 +230,7 @@ def draw_chart(
     hours, routes = delay_by_hour(bus), worst_of_year(bus)
     totals = running_totals(bus)
     with tempfile.TemporaryDirectory() as cache:
-        # Matplotlib keeps a font cache, in the user's home unless told otherwise.
+        # Matplotlib keeps a font cache, in the user's home by default.
         os.environ.setdefault("MPLCONFIGDIR", cache)
         try:
             _draw(path, hours, routes, totals, (airports, airlines))

@@ -280,7 +280,7 @@ def shown(value: object) -> str:
 
 
 def with_on_error(wrong: list[str], operator: Operator, on_error: object) -> Operator:
-    """Check what becomes of rows that an operator refuses, and return it with that."""
+    """Check what happens to rows that an operator refuses, and return it with that."""
     if on_error == FAIL:
         return operator
     if on_error not in ON_ERROR:

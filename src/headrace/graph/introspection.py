@@ -453,7 +453,3 @@ def with_message_class(wrong: list[str], operator: Operator) -> Operator:
     except InvalidInputError as error:
         wrong.append(error.message)
         return operator
-
-
-def _is_class(factory: Any) -> bool:
-    return isinstance(getattr(factory, "func", factory), type)

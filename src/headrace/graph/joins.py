@@ -102,7 +102,7 @@ def _same_window(wrong: list[str], window: object, grace_ms: int) -> JoinInterva
 
 
 def checked_ways(wrong: list[str], how: object, late: object, suffix: object) -> None:
-    """Check what becomes of rows, and of names that both sides have."""
+    """Check what happens to rows, and of names that both sides have."""
     if how not in WAYS:
         wrong.append(f"join(how={how!r}); expected one of {WAYS}")
     if late not in LATE_WAYS:

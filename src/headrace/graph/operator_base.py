@@ -92,7 +92,7 @@ class StoreSpec:
         name: unique within the job; together with the job it names the state.
         kind: ``rocksdb`` or ``memory``.
         value: the type of its values, for msgspec: a builtin, struct, dataclass or container.
-        ttl_ms: how long an entry is seen after it was written; ``None``: for ever.
+        ttl_ms: how long an entry is seen after it was written; ``None``: forever.
         changelog: whether changes are logged with the epoch; else the state is lost with what
             holds it.
         remote: of kind ``remote``: how it is reached.
@@ -228,7 +228,7 @@ class Planning(Protocol):
 class Operator:
     """What all operators have: a stable name, the operators before, the user's line.
 
-    ``on_error``, one of ``ON_ERROR``, says what becomes of a row that a function, an expression
+    ``on_error``, one of ``ON_ERROR``, says what happens to a row that a function, an expression
     or an input refuses. ``takes`` says what messages are made as for a function, or after an
     input for those that do not say: ``dict``, a record class, ``None``: a plain message.
     """

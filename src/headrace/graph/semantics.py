@@ -132,7 +132,7 @@ def read_semantics(value: Any, what: str) -> Semantics | None:
     """Return semantics by their name; ``None`` stays.
 
     Raises:
-        InvalidInputError: there are none of that name; tells what it was given for.
+        InvalidInputError: there are none of that name; says what it was given for.
     """
     if value is None:
         return None

@@ -239,7 +239,7 @@ class DailyTable(Sink):
         name: of the table, and of its folder.
         time: the column whose day in UTC counts; ``None``: the event time's.
         sort_by: columns that rows of a file are sorted by; empty: the time.
-        late: what becomes of a row whose day was complete when it came.
+        late: what happens to a row whose day was complete when it came.
         allowed_lateness: how far the watermark must be past a day for the day to be complete.
         retention: how many days are kept, from the newest on; ``None``: all.
         form: ``parquet`` or ``delta``.

@@ -102,7 +102,7 @@ class BoundedInterval(JoinInterval):
         return moments - (self.after_ms if side else self.before_ms)
 
     def last(self, moments: M, side: int) -> M:
-        """Go on."""
+        """Continue."""
         return moments + (self.before_ms if side else self.after_ms)
 
     def late_after(self, moments: M, side: int) -> M:
@@ -153,7 +153,7 @@ class SameWindow(JoinInterval):
         return moments // self.size_ms * self.size_ms
 
     def last(self, moments: M, side: int) -> M:
-        """Go on to its last millisecond."""
+        """Continue to its last millisecond."""
         return self.first(moments, side) + (self.size_ms - 1)
 
     def late_after(self, moments: M, side: int) -> M:

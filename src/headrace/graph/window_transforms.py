@@ -152,7 +152,7 @@ def _values(made: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class _MessageStore:
-    """How the messages of windows are kept, and what becomes of those that a function refuses."""
+    """How the messages of windows are kept, and what happens to those that a function refuses."""
 
     store: str
     name: str | None

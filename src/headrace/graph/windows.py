@@ -49,7 +49,7 @@ class Window(ABC):
     """What all kinds have; ``mistakes`` are those of the arguments that made it.
 
     ``grace_ms`` is how long after its end, by the watermark, a window still takes records;
-    ``late``, one of ``LATE``, what becomes of those that it takes no more, or with ``update`` takes
+    ``late``, one of ``LATE``, what happens to those that it takes no more, or with ``update`` takes
     after it was sent. Early results come every ``early_ms`` of event time, with each
     ``early_rows`` messages, or once there was none for ``early_idle_ms``. ``updates``, one of
     ``UPDATES``, says how results of a window follow each other. With ``early_rows``,
@@ -631,7 +631,7 @@ class _WindowArguments:
         return self(value, "allowed_lateness", least=0)
 
     def late(self, value: object, grace_ms: int, ways: tuple[str, ...]) -> None:
-        """Check what becomes of late records."""
+        """Check what happens to late records."""
         if value not in ways:
             self.wrong.append(f"late is {value!r}; expected one of {ways}")
         elif value == "update" and not grace_ms:

@@ -273,7 +273,7 @@ class CallLimits:
     """Bounds of one call of a user's function.
 
     Args:
-        timeout_s: how long it may take; ``None``: for ever.
+        timeout_s: how long it may take; ``None``: forever.
         rows: how many messages it may make of one.
         concurrency: how many calls of an asynchronous processor may be open in a task.
         threads: in how many threads plain processors run; 0: in none.

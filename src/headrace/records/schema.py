@@ -195,7 +195,7 @@ class TableLayout:
         values: the columns beside them, of any type that can be stored.
         cluster: whether rows are ordered by an integer before their hash, as windows are by
             their end; it is part of the key.
-        ttl_ms: how long after it was written a row is there; for ever when ``None``.
+        ttl_ms: how long after it was written a row is there; forever when ``None``.
         by_event: whether rows are written at event times of their own, and gone by the watermark
             instead of the wall clock.
         repeats: whether several rows may have one key; none is laid over another, or deleted.
@@ -238,7 +238,7 @@ class TableLayout:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The columns of a run without deletions; its metadata tells the layout."""
+        """The columns of a run without deletions; its metadata has the layout."""
         fields = [pa.field(HASH, pa.uint64())]
         if self.cluster:
             fields.append(pa.field(CLUSTER, pa.int64()))

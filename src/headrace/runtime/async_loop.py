@@ -112,7 +112,7 @@ class _Selector(selectors.DefaultSelector):
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop in which time is that of a clock, and goes on only while it runs.
+    """An event loop in which time is that of a clock, and continues only while it runs.
 
     What a service has answered meanwhile is not too late because nobody could take it.
     """
@@ -197,7 +197,7 @@ class CallLoop:
         pool.submit(call)
 
     def outside(self, change: int) -> None:
-        """Count calls that go on outside of the loop, so that a clock of a test waits for them."""
+        """Count calls that continue outside of the loop; a clock of a test waits for them."""
         self._made().waits.outside += change
 
     def post(self, act: Callable[[], object]) -> None:
@@ -256,7 +256,7 @@ class CallLoop:
             try:
                 loop.run_until_complete(driven)
             finally:
-                driven.cancel()  # where what is no call's ended the loop, it must not go on
+                driven.cancel()  # where what is no call's ended the loop, it must not continue
 
     async def _driven(
         self,

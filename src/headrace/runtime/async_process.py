@@ -230,7 +230,7 @@ class AsyncNode(ProcessNode):
         return self._loop.settle(result) if inspect.iscoroutine(result) else result
 
     def begin(self, epoch: int, wall_ms: int, watermark: int) -> None:
-        """Turn to an epoch; calls go on that were open."""
+        """Turn to an epoch; calls continue that were open."""
         super().begin(epoch, wall_ms, watermark)
         self._count = 0
 
@@ -484,7 +484,7 @@ class SourceCallNode(ProcessNode):
         return self._loop.settle(result) if inspect.iscoroutine(result) else result
 
     def begin(self, epoch: int, wall_ms: int, watermark: int) -> None:
-        """Turn to an epoch; calls go on that were open."""
+        """Turn to an epoch; calls continue that were open."""
         super().begin(epoch, wall_ms, watermark)
         self._backlog.clear()
         self._asked.clear()
@@ -534,7 +534,7 @@ class SourceCallNode(ProcessNode):
                 row.error = error
 
     def _settle(self) -> None:
-        """Go on to what ends first of each partition, and send that on to calls behind these."""
+        """Continue to what ends first of each partition, and send that on to calls behind these."""
         for asked in self._asked.values():
             while asked and asked[0].is_done:
                 self._go_on(asked.popleft())

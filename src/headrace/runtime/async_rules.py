@@ -98,7 +98,7 @@ class CallScheduler:
     Args:
         most: calls that may be open at a time.
         order: one of ``ORDERS``.
-        timeout_s: how long a call may be open; ``None``: for ever.
+        timeout_s: how long a call may be open; ``None``: forever.
         most_ahead: see ``MOST_AHEAD``.
     """
 

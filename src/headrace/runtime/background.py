@@ -89,7 +89,7 @@ class WorkHandle(Generic[T]):
 
 
 class Background(ABC):
-    """Where work is done while epochs go on."""
+    """Where work is done while epochs continue."""
 
     @abstractmethod
     def submit(self, work: BackgroundWork[T]) -> WorkHandle[T] | None:

@@ -380,7 +380,7 @@ class Context:
         Raises:
             InvalidInputError: no such store; names those declared.
         """
-        try:  # not by way of _found: asked for by every message
+        try:  # not through _found: asked for by every message
             return self._stores[name]  # type: ignore[return-value]
         except KeyError:
             raise self._unknown(name) from None

@@ -1,9 +1,9 @@
-"""What becomes of rows that an operator refuses: counted, and kept as dead letters if wanted."""
+"""What happens to rows that an operator refuses: counted, and kept as dead letters if wanted."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -152,7 +152,7 @@ class DeadLetters:
 
 
 class Guard:
-    """Takes the rows that one operator refuses, so that the others go on.
+    """Takes the rows that one operator refuses, so that the others continue.
 
     Args:
         operator: its name.
@@ -242,11 +242,6 @@ def from_record(record: bytes) -> pa.RecordBatch:
 
 def _text(key: Any) -> str | None:
     return msgspec.json.encode(key, enc_hook=str).decode()
-
-
-def refused_rows(rows: Iterable[int], error: HeadraceError) -> list[Refused]:
-    """Return rows that were refused for the same reason."""
-    return [Refused(int(row), error) for row in rows]
 
 
 def without(chunk: Chunk, refused: Sequence[Refused]) -> Chunk:

@@ -1,6 +1,6 @@
 """Runs processors with a contract: see ``headrace.graph.processors``.
 
-Stateless and stateful ones by way of ``process``. ``monoid`` has a node of its own, which combines
+Stateless and stateful ones through ``process``. ``monoid`` has a node of its own, which combines
 partial results by key until the epoch ends.
 """
 

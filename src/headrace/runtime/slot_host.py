@@ -208,7 +208,7 @@ def _sizes(info: SegmentInfo) -> dict[TaskId, PartSize]:
 
 @dataclass(frozen=True)
 class CachedTask:
-    """A task's nodes after an epoch, and what must have been committed for them to go on."""
+    """A task's nodes after an epoch, and what must have been committed for them to continue."""
 
     task: StageTask
     plan: str
@@ -349,7 +349,7 @@ class SlotStores:
         return self._host.segments(self._order)
 
     def follow(self, stages: dict[str, Stage]) -> list[StandbyReport]:
-        """Have the standbys of this slot go on, beside the epochs to come.
+        """Have the standbys of this slot continue, beside the epochs to come.
 
         Args:
             stages: of the order's level, by name.

@@ -1,7 +1,7 @@
 """The standbys that this process keeps: stores of tasks that run on another host.
 
 An order says which, and up to where each is to follow. The work is done in the background, by
-committed files alone, within a share of a core; a later attempt tells how far it came. When the
+committed files alone, within a share of a core; a later attempt says how far it came. When the
 tasks of a host are placed again, every process releases what it has open, standbys among it;
 who runs a task then finds its store on this host's disk, and reads what is missing.
 
@@ -58,7 +58,7 @@ class _Throttle:
     worked_s: float = 0.0
 
     def opens(self, path: Path) -> None:
-        """Go on, unless the standby is not wanted any more."""
+        """Continue, unless the standby is not wanted any more."""
         del path
         self._check()
 
@@ -124,7 +124,7 @@ class _CatchUp:
             return self.target.position
 
     def forget(self) -> None:
-        """Nothing was made that a later try does not go on from."""
+        """Nothing was made that a later try does not continue from."""
 
 
 @dataclass
@@ -152,7 +152,7 @@ class StandbyStores:
         target: Target,
         source: SegmentSource,
     ) -> StandbyReport:
-        """Look how far a standby is, and have it go on to a committed position.
+        """Look how far a standby is, and have it continue to a committed position.
 
         Args:
             key: job, stage, task.

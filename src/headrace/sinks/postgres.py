@@ -288,7 +288,7 @@ class PostgresReceiver(Receiver):
             NotOwnerError: there is a newer driver; nothing has changed.
             ReceiverAwayError: the server does not answer, or the connection broke, even in the
                 middle of 5: the next call sees by the number whether the epoch is there.
-            InvalidInputError: the table refuses the rows; the epoch waits for it to be put right.
+            InvalidInputError: the table refuses the rows; the epoch waits for it to be fixed.
         """
 
         def send(connection: Any) -> None:

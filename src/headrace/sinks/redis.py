@@ -324,7 +324,7 @@ class RedisReceiver(Receiver):
         Raises:
             NotOwnerError: a newer driver sends; what was sent before it stays.
             ReceiverAwayError: the server does not answer; a part of the epoch may be there, and
-                the next call goes on behind it.
+                the next call continues behind it.
             InvalidInputError: it refuses what is sent.
         """
         try:
@@ -395,7 +395,7 @@ class RedisReceiver(Receiver):
         )
 
     def _told(self, error: Exception) -> Exception:
-        """Say what failed: whether it passes, or a person has to mend it."""
+        """Say what failed: whether it passes, or a person has to fix it."""
         self.close()
         redis, where = self._library, f"the server at {without_login(self._place.url)}"
         said = str(error) or type(error).__name__

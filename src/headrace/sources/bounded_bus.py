@@ -66,7 +66,7 @@ def find_source(
         bus: has streams whose ranges are read, or that say which columns files have.
         settings: of the run.
         storage: of the job, which gets links to files of tables, for these may be merged while the
-            run goes on; ``None``: only a look is wanted.
+            run continues; ``None``: only a look is wanted.
 
     Raises:
         InvalidInputError: there are no such files, or not with the columns that are expected; or

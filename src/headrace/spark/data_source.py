@@ -514,7 +514,7 @@ def _parts(messages: list[WriterCommitMessage | None]) -> list[StagedPart]:
 
 
 def prepare_stream(place: StreamLocation, options: Mapping[str, str], schema: StructType) -> None:
-    """Make sure that the stream is there and takes a DataFrame's columns; create it if told so.
+    """Make sure that the stream is there and takes a DataFrame's columns; create it if wanted.
 
     Raises:
         InvalidInputError: it is not there, and the option ``create`` is not set; or it has

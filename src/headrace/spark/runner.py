@@ -56,7 +56,7 @@ class SlotWatch:
     Args:
         context: of the session.
         group: the Spark job group of the part.
-        silence_s: how long a slot may give no sign of life; ``None``: for ever.
+        silence_s: how long a slot may give no sign of life; ``None``: forever.
         clock: the time.
         notify: called, from any thread, with a line when something changes.
     """
@@ -223,7 +223,7 @@ class SparkRunner:
         slots: how many to use at most; ``None``: every core.
         share: number of the part that they are for, and how many parts share them.
         clock: for waiting until executors have registered.
-        silence_s: how long a slot may give no sign of life; ``None``: for ever.
+        silence_s: how long a slot may give no sign of life; ``None``: forever.
         notify: called, from any thread, with a line when a host falls silent or answers again.
     """
 

@@ -227,7 +227,7 @@ def _held_interrupts() -> Iterator[None]:
     """Hold the first SIGINT or SIGTERM back until Spark is up; the second ends the process at once.
 
     An interrupt while the JVM starts takes the folder away where it tells its port, and
-    such a JVM stays for ever. Later Spark's own handler is in place.
+    such a JVM stays forever. Later Spark's own handler is in place.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -83,7 +83,7 @@ def main(descriptor: int, said: str) -> None:
         while (message := wire.receive()) is not None:
             if isinstance(message, Do):
                 asked.put(message)
-            else:  # the parent looks whether this process goes on
+            else:  # the parent looks whether this process continues
                 wire.mention(Alive())
         os._exit(0)
 

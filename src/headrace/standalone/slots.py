@@ -47,7 +47,7 @@ def process_activity(process: int) -> ProcessActivity | None:
 
 
 class Watchdog:
-    """What is known of whether a process goes on.
+    """What is known of whether a process continues.
 
     One that does not answer may be busy in native code that lets no other thread run. So it
     counts as frozen only where it has not run either, waits for no processor, and nobody has

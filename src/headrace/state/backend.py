@@ -77,7 +77,7 @@ class DirectoryLock:
             raise
 
     def own(self, owner: DirectoryOwner | None) -> None:
-        """Go on for an owner, and make sure that no newer one has taken the directory.
+        """Continue for an owner, and make sure that no newer one has taken the directory.
 
         Raises:
             NotOwnerError: one has; close, and write nothing more.
@@ -216,7 +216,7 @@ class Backend(ABC):
         return False
 
     def own(self, owner: DirectoryOwner | None) -> None:  # noqa: B027 - what is not on disk needs none
-        """Go on for an owner; called before anything else of an epoch.
+        """Continue for an owner; called before anything else of an epoch.
 
         Raises:
             NotOwnerError: a newer generation has taken what is on disk; close, do not retry.
@@ -313,7 +313,7 @@ class SegmentChain:
     """How to come from a position to the newest committed state.
 
     Args:
-        start: the position that ``steps`` build on. Equal to the one asked for: go on from
+        start: the position that ``steps`` build on. Equal to the one asked for: continue from
             there. Otherwise the store is thrown away first: ``None`` begins from an empty
             store, another position is the one of ``snapshot``.
         snapshot: files to load first, one after the other; several after a change of task

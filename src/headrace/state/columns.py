@@ -141,7 +141,7 @@ def hash_range(low: int, high: int, key_groups: int) -> HashRange:
 class TableKeys:
     """Distinct keys in the order of runs: by cluster, then hash.
 
-    ``order`` tells where the caller has each: row ``i`` here is row ``order[i]`` there.
+    ``order`` says where the caller has each: row ``i`` here is row ``order[i]`` there.
 
     Args:
         columns: the key columns, sorted; each of shape (n,).

@@ -196,7 +196,7 @@ def _reading(path: Path, epoch: int | None, backend: Backend) -> Iterator[None]:
 
 @contextmanager
 def _reading_all(epochs: Mapping[Path, int], first: int | None, backend: Backend) -> Iterator[None]:
-    """The same while several files are read at once; the error tells which one it is."""
+    """The same while several files are read at once; the error says which one it is."""
     try:
         yield
     except CorruptDataError as error:

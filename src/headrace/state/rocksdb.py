@@ -409,7 +409,7 @@ class RocksDBBackend(Backend):
         self._scans: weakref.WeakSet[Generator[tuple[bytes, bytes]]] = weakref.WeakSet()
 
     def own(self, owner: DirectoryOwner | None) -> None:
-        """Go on for an owner, and see whether a newer one has come for the directory."""
+        """Continue for an owner, and see whether a newer one has come for the directory."""
         self._owner = owner
         if self._lock is not None and self._pid == os.getpid():
             self._lock.own(owner)

@@ -115,7 +115,7 @@ class BlockWriter:
         return sum(info.rows for info in self._pieces)
 
     def finished(self) -> TableInfo:
-        """Return what the footer tells."""
+        """Return what the footer says."""
         return TableInfo(schema_to_text(self._schema), self._key_groups, tuple(self._pieces))
 
 

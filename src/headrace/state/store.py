@@ -168,15 +168,10 @@ def without_stamp(raw: bytes) -> bytes:
     return raw[STAMP_BYTES:] if raw[:1] == TTL_MARK else raw
 
 
-def written_ms(raw: bytes) -> int | None:
-    """Return when a value was written; ``None`` when it has no stamp."""
-    return int(_STAMP.unpack_from(raw)[1]) if raw[:1] == TTL_MARK else None
-
-
 def least_stamp(wall_ms: int, ttl_ms: int) -> bytes:
     """Return the stamp of the oldest values that are still visible.
 
-    Stamps sort by time as bytes, so one comparison tells whether a value has expired.
+    Stamps sort by time as bytes, so one comparison says whether a value has expired.
     """
     return ttl_stamp(wall_ms - ttl_ms + 1)
 

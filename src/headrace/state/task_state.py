@@ -460,7 +460,7 @@ class TaskState:
         return min((store.swept_ms for store in stores), default=NEVER_EXPIRED)
 
     def written(self, path: Path, checksum: int | None) -> None:
-        """Learn which file holds what was sealed: tables go on from there once it is committed."""
+        """Learn which file holds what was sealed: tables continue there once it is committed."""
         self._tables.written(path, checksum)
 
     def discard(self) -> None:

@@ -225,7 +225,7 @@ class EvolutionContract(BusSuite):
         assert all(part.batch.schema.equals(WIDER) for part in visits.read(0, 0))
 
     def test_rows_may_leave_out_added_columns_only(self, visits: Stream) -> None:
-        """One that appends as before goes on; nobody may leave out more than that."""
+        """One that appends as before continues; nobody may leave out more than that."""
         visits.evolve(WIDEST, {"score": 0.5})
         append_visits(visits, CREATED, visit(3))
         visits.append_rows(pa.RecordBatch.from_pylist([visit(4)], CREATED))

@@ -393,7 +393,7 @@ class ReadingContract(BusSuite):
             stream.wait([1, 4, 0], 0.01)
 
     def test_a_follower_sees_rows_as_they_arrive(self, stream: Stream) -> None:
-        """What was there and what comes is yielded in order, until told to stop."""
+        """What was there and what comes is yielded in order, until it is stopped."""
         stream.append(0, rows(0, 2))
         seen: list[int] = []
 

@@ -247,7 +247,7 @@ class SparkCluster:
                 os.kill(pid, signal.SIGSTOP)
 
     def thaw(self, worker: int) -> None:
-        """Let a frozen host go on where it was."""
+        """Let a frozen host continue where it was."""
         for pid in self.of(f"worker-{worker}"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)

@@ -103,7 +103,7 @@ class CommitLogContract(ABC):
             log.read(1)
 
     def test_generations_rise_and_name_their_holder(self, tmp_path: Path) -> None:
-        """Each is above all before it; the newest one tells who took it."""
+        """Each is above all before it; the newest one says who took it."""
         log = self.open(tmp_path)
         taken = [
             self.open(tmp_path).take_generation({"process": n, "host": "h"}) for n in range(30)

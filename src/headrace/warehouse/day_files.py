@@ -162,7 +162,7 @@ def packet_index(content: pa.Buffer, path: Path) -> list[DayRows]:
 
 
 BUDGET_BYTES = 64 << 20
-"""So much is merged in one epoch, at least one day; the next goes on."""
+"""So much is merged in one epoch, at least one day; the next continues."""
 
 
 @dataclass(frozen=True)

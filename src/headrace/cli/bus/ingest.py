@@ -276,7 +276,7 @@ def append_files(
     """Append the rows of files to a stream, in order.
 
     Raises:
-        InvalidInputError: a row does not fit; tells how many before its batch were appended.
+        InvalidInputError: a row does not fit; says how many before its batch were appended.
     """
     with ExitStack() as opened:
         source = None

@@ -91,7 +91,7 @@ class Tail:
             most: how many rows; ``None``: 10, or no bound when ``start`` is given, as with the
                 readers of Kafka's consoles. Without ``follow`` it ends at the ends of now.
             until: where it ends: ``latest``, an offset, or a time, at whose first row it ends.
-            follow: wait for more, for ever or until there are ``most`` from ``start`` on.
+            follow: wait for more, forever or until there are ``most`` from ``start`` on.
 
         Raises:
             InvalidInputError: ``start`` or ``until`` cannot be read, or ``start`` is not in the
@@ -128,7 +128,7 @@ class Tail:
         return _ordered(found)[max(0, len(found) - most) :]
 
     def _stop(self, until: str | None) -> Callable[[Sequence[int]], _ReadEnds]:
-        """Return what tells how far to read when partitions have some ends."""
+        """Return what says how far to read when partitions have some ends."""
         if until is None or until == "latest":
             here = self._stream.ends()
             fixed = {p: NEVER if until is None else here[p] for p in self._partitions}

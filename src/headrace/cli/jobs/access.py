@@ -102,7 +102,7 @@ def newest_epochs(settings: Settings, job: str) -> Path:
 
 
 def show_notice(line: str) -> None:
-    """Say on stderr what is wrong although the command goes on."""
+    """Say on stderr what is wrong although the command continues."""
     import typer
 
     typer.echo(line, err=True)

@@ -101,7 +101,7 @@ def history(
 
 
 def _samples(settings: Settings, job: str, begin_ms: int, end_ms: int, lines: int) -> JobHistory:
-    """Return what the driver tells, up to this moment, or else the samples that are kept."""
+    """Return what the driver reports, up to this moment, or else the samples that are kept."""
     from headrace.control.client import asked
     from headrace.control.history import JobHistory, SampleLog, job_history
     from headrace.coordinator.job_storage import newest_storage
@@ -116,7 +116,7 @@ def _samples(settings: Settings, job: str, begin_ms: int, end_ms: int, lines: in
 
 
 def _events(settings: Settings, job: str, begin_ms: int) -> tuple[list[EventStatus], bool]:
-    """Return what happened, and whether the driver told it."""
+    """Return what happened, and whether the driver reported it."""
     from headrace.control.client import asked
     from headrace.control.job_status import EventStatus
     from headrace.coordinator.job_events import job_events

@@ -226,7 +226,7 @@ def delete(
     settings, clock, files = settings_of(home), SystemClock(), Files()
     storages = storages_of(settings, check_job_name(job))
     if not storages:
-        JobReader(settings.jobs_dir / job, job, files)  # tells which jobs there are
+        JobReader(settings.jobs_dir / job, job, files)  # says which jobs there are
     with ExitStack() as held:
         require_stopped(settings, job, clock)
         for storage in storages:

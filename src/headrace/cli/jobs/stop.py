@@ -176,7 +176,7 @@ def savepoints(
 def _check_job(settings: Settings, job: str) -> None:
     from headrace.coordinator.inspection.job_reader import part_readers
 
-    part_readers(settings, job)  # tells which jobs there are
+    part_readers(settings, job)  # says which jobs there are
 
 
 def _kept_json(found: FoundSavepoint) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def with_own_outputs(job: Job, suffix: str | None, settings: Settings) -> Job:
 def start_from_savepoint(
     word: str, saved_job: str, job: Job, settings: Settings, bus: Bus, clock: Clock
 ) -> str:
-    """Make a job what it goes on from; return a line about that.
+    """Make a job what it continues from; return a line about that.
 
     Args:
         word: a savepoint's folder, or the name of one of ``saved_job``'s own.

@@ -198,7 +198,7 @@ class Reporter(Protocol):
         ...
 
     def notice(self, line: str) -> None:
-        """Something is wrong although the run goes on, or right again. From any thread."""
+        """Something is wrong although the run continues, or right again. From any thread."""
         ...
 
     def stopping(self) -> None:

@@ -215,7 +215,7 @@ def _with_offsets(found: OffsetBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def detached_state(state: JobState) -> JobState:
-    """Return a state that a driver elsewhere can go on from: nothing is left to be sent."""
+    """Return a state that a driver elsewhere can continue from: nothing is left to be sent."""
     tasks = {name: replace(task, host="") for name, task in state.tasks.items()}
     return replace(
         state,
@@ -238,7 +238,7 @@ _UNFIT = (pa.ArrowException, binascii.Error, KeyError, OverflowError, TypeError,
 def check_names(recording: Recording, origin: str) -> None:
     """Make sure that nothing outside of a job's own folder is written or read.
 
-    A recording may come from anybody, and its digests tell damage only.
+    A recording may come from anybody, and its digests detect damage only.
 
     Raises:
         CorruptDataError: a name leads elsewhere, or is of a file that it does not hold.

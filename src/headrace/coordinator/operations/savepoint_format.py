@@ -174,7 +174,7 @@ def read_savepoint(folder: Path) -> Savepoint:
 def _check(savepoint: Savepoint, folder: Path) -> None:
     """Make sure that nothing outside of the folder is read, or outside of a job's written.
 
-    A savepoint may come from anybody, and its digests tell damage only.
+    A savepoint may come from anybody, and its digests detect damage only.
     """
     if not savepoint.parts or savepoint.parts[0].suffix:
         raise damaged_savepoint(folder, "it has no first part")

@@ -163,7 +163,7 @@ class SavepointRestore:
         return self.context.storage
 
     def begin(self, folder: Path) -> list[JobState]:
-        """Make the job what its first driver goes on from.
+        """Make the job what its first driver continues from.
 
         Args:
             folder: of the savepoint.

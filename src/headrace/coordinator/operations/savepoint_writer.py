@@ -179,7 +179,7 @@ class SavepointWriter:
             Its folder, and what it says.
 
         Raises:
-            InvalidInputError: the name is taken, or the job has nothing to go on from.
+            InvalidInputError: the name is taken, or the job has nothing to continue from.
             CorruptDataError: a file of the epoch is damaged.
             UnavailableError: the driver does not answer, or sweeps files faster than they can be
                 linked.
@@ -225,7 +225,7 @@ class SavepointWriter:
 
     @contextmanager
     def _hidden(self, folder: Path) -> Iterator[Path]:
-        """Make a folder with a name that nobody else has, and that tells who uses it."""
+        """Make a folder with a name that nobody else has, and that says who uses it."""
         who = f"{os.uname().nodename}-{os.getpid()}-{self.context.clock.new_id()}"
         path = folder / f"{HIDDEN_PREFIX}{who}"
         self.context.files.make_missing(path, 0o700, durable=False)
@@ -340,7 +340,7 @@ class SavepointWriter:
 
 
 def _detached_state(state: JobState) -> JobState:
-    """Return a state that a driver anywhere can go on from: nothing is left to be sent."""
+    """Return a state that a driver anywhere can continue from: nothing is left to be sent."""
     return structs.replace(
         state,
         tasks={name: structs.replace(task, host="") for name, task in state.tasks.items()},

@@ -121,7 +121,7 @@ class InOrder(Operator):
         return wanted | set(flows[upstream].keys)
 
     def describe(self) -> list[str]:
-        """Return how long rows wait, and what becomes of late ones."""
+        """Return how long rows wait, and what happens to late ones."""
         late = ["late rows go to side late"] if self.late == "side_output" else []
         head = "rows by event time, each kept until the watermark has passed it"
         return [head, *late, store_text(replace(self.store, ttl_ms=None))]
@@ -300,7 +300,7 @@ class WindowAggregate(Operator):
         return self.window.span_ms + self.window.grace_ms
 
     def describe(self) -> list[str]:
-        """Return the window, what becomes of late records, and the totals."""
+        """Return the window, what happens to late records, and the totals."""
         window = self.window
         grace = f", grace {duration_text(window.grace_ms)}" if window.grace_ms else ""
         return [f"{window.text()}{grace}", *late_rows(window), *totals_rows(self)]
@@ -332,7 +332,7 @@ class WindowAggregate(Operator):
 
 
 def late_rows(window: Window) -> Iterator[str]:
-    """Yield what becomes of late records, unless they are only counted."""
+    """Yield what happens to late records, unless they are only counted."""
     if window.late == "side_output":
         yield f"late records go to side {LATE_SIDE}"
     elif window.is_updated:

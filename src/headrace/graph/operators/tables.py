@@ -189,7 +189,7 @@ class KeepTable(Operator):
 
 
 def _through_bus(walk: Planning, operator: Operator) -> PartitionBy | None:
-    """The repartition by way of the bus that rows reach an operator by, if one is the last."""
+    """The repartition through the bus that rows reach an operator by, if one is the last."""
     for name in operator.inputs:
         owner = walk.operators[name]
         if isinstance(owner, PartitionBy):

@@ -252,7 +252,7 @@ class HoppingAssigner(PaneAssigner):
         return panes + (self.size_ms - panes) % self.every_ms
 
     def last(self, panes: Ints) -> Ints:
-        """Go on in steps as long as the window still has the pane."""
+        """Continue in steps as long as the window still has the pane."""
         first = self.first(panes)
         steps = (panes + self.size_ms - self.pane_ms - first) // self.every_ms
         return first + steps * self.every_ms
@@ -460,7 +460,7 @@ class SessionAssigner(Assigner):
         return (times // self.gap_ms + 1) * self.gap_ms
 
     def is_open(self, places: Ints, marks: Ints) -> Mask:
-        """Say that a session may go on."""
+        """Say that a session may continue."""
         return np.ones(len(places), bool)
 
     def groups(self, numbers: Ints, places: Ints) -> Ints:

@@ -372,7 +372,7 @@ class TriggeredState(DueState):
         return int(until[until > upto].min()) if kept.height else NEVER
 
     def _leave(self, rows: pl.DataFrame, steps: Ints, bursts: Ints) -> None:
-        """Store rows that go on waiting; those of one burst and place become one."""
+        """Store rows that continue waiting; those of one burst and place become one."""
         several = np.zeros(rows.height, bool)
         if (bursts >= 0).any():
             pairs = np.unique(
