@@ -21,9 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.bus.address import open_bus
-from headrace.bus.bus import Bus, Stream
-from headrace.bus.spec import StreamSpec
+from headrace.bus import Bus, Stream, StreamSpec, open_bus
 from headrace.clock import SystemClock
 from headrace.config import Settings, load_settings
 from headrace.coordinator.coordinator import Coordinator

@@ -10,9 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.bus.address import open_bus
-from headrace.bus.bus import Stream
-from headrace.bus.spec import StreamSpec
+from headrace.bus import Stream, StreamSpec, open_bus
 from headrace.config import Settings, load_settings
 from headrace.coordinator.driver_loop import JobControl
 from headrace.coordinator.epoch_records import EpochSummary

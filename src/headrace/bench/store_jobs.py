@@ -18,8 +18,7 @@ import polars as pl
 import pyarrow as pa
 
 from headrace.bench.readwrite import PARTITIONS, STREAM
-from headrace.bus.bus import Bus, Stream
-from headrace.bus.spec import StreamSpec
+from headrace.bus import Bus, Stream, StreamSpec
 from headrace.graph import agg
 from headrace.graph.builder import Graph, Job, job
 from headrace.graph.operators import StoreSpec

@@ -33,8 +33,7 @@ from headrace.bench.store_jobs import (
     messages_of,
 )
 from headrace.bench.store_rates import prepare, server_of, settings_of, url_of
-from headrace.bus.address import open_bus
-from headrace.bus.bus import Stream
+from headrace.bus import Stream, open_bus
 from headrace.clock import SystemClock
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.driver_loop import JobControl

@@ -29,8 +29,7 @@ from headrace.bench.store_jobs import (
     fill,
     make_job,
 )
-from headrace.bus.address import open_bus
-from headrace.bus.bus import Bus
+from headrace.bus import Bus, open_bus
 from headrace.clock import SystemClock
 from headrace.config import Settings, load_settings
 from headrace.coordinator.epoch_records import EpochSummary

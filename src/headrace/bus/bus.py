@@ -28,7 +28,7 @@ from headrace.bus.spec import (
 )
 from headrace.bus.stream_stores import StreamSettings
 from headrace.closeable import Closeable
-from headrace.config.sections import EARLIEST, LATEST, StartPosition
+from headrace.config import EARLIEST, LATEST, StartPosition
 from headrace.errors import InvalidInputError
 from headrace.records.keys import encode_columns, key_groups
 from headrace.records.schema import normalise

@@ -19,7 +19,7 @@ from headrace.errors import InvalidInputError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.bus.bus import Bus, Stream
+    from headrace.bus import Bus, Stream
     from headrace.coordinator.manifest import InputPosition, JobState
 
 

@@ -20,7 +20,7 @@ from headrace.cli.output import show_json, show_wrapped, terminal_width
 from headrace.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from headrace.bus.spec import StreamSpec
+    from headrace.bus import StreamSpec
     from headrace.cli.bus.tail import TailedRow
     from headrace.graph.builder import Job
     from headrace.graph.operators import JobGraph
@@ -95,7 +95,7 @@ def _file_of(stream: str, data: Path, files: Mapping[str, Path]) -> Path:
 
 
 def _fill(driver: TestDriver, stream: str, time: str | None, path: Path) -> None:
-    from headrace.bus.spec import StreamSpec
+    from headrace.bus import StreamSpec
     from headrace.cli.bus.ingest import InputFile, columns_of, format_of, open_lines, read_rows
     from headrace.sources.files import LineReader
 
@@ -284,7 +284,7 @@ def explain(
         headrace explain shop.py:shop --mermaid
     """
     from headrace.cli.job_loader import load_job
-    from headrace.config.sections import Durability
+    from headrace.config import Durability
     from headrace.coordinator.deployment import make_plan
     from headrace.plan.explain import explain as notify
     from headrace.plan.explain import mermaid as draw

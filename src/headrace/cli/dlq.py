@@ -15,7 +15,7 @@ from headrace.cli.output import count_text, show_json, show_table, time_text
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.bus.bus import Bus
+    from headrace.bus import Bus
     from headrace.coordinator.operations.dead_letters import RedriveResult
 
 

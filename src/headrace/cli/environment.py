@@ -31,7 +31,7 @@ from headrace.clock import Clock
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from headrace.bus.bus import Bus
+    from headrace.bus import Bus
     from headrace.config import Explanation, Settings
 
 

@@ -15,7 +15,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from headrace.bus.bus import Bus
+    from headrace.bus import Bus
     from headrace.config import Settings
 
 
@@ -238,7 +238,6 @@ def home_of_failure() -> Path:
 
 def open_home_bus(settings: Settings) -> Bus:
     """Open the bus of a home with the ``bus`` settings."""
-    from headrace.bus.address import open_bus
-    from headrace.bus.options import BusOptions
+    from headrace.bus import BusOptions, open_bus
 
     return open_bus(settings.bus_dir, BusOptions.of(settings.bus))

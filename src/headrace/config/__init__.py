@@ -1,7 +1,17 @@
 """Typed settings: ``settings`` holds the tree, ``sources`` fills it and refuses mistakes."""
 
+from headrace.config.inputs import InputSettings
 from headrace.config.loader import load_settings, project_file
-from headrace.config.sections import BusSettings, WarehouseSettings
+from headrace.config.sections import (
+    EARLIEST,
+    LATEST,
+    AlertRule,
+    BusSettings,
+    Durability,
+    StartPosition,
+    WarehouseSettings,
+    read_start,
+)
 from headrace.config.settings import (
     EpochSettings,
     Explanation,
@@ -15,17 +25,24 @@ from headrace.config.settings import (
 )
 
 __all__ = [
+    "EARLIEST",
+    "LATEST",
+    "AlertRule",
     "BusSettings",
+    "Durability",
     "EpochSettings",
     "Explanation",
+    "InputSettings",
     "JobSettings",
     "PlacementSettings",
     "Settings",
     "SparkSettings",
     "StandbySettings",
+    "StartPosition",
     "StateSettings",
     "WarehouseSettings",
     "load_settings",
     "project_file",
+    "read_start",
     "setting_keys",
 ]

@@ -14,7 +14,7 @@ import msgspec
 from pydantic import Field
 
 from headrace.clock import Clock
-from headrace.config.sections import AlertRule
+from headrace.config import AlertRule
 from headrace.durations import duration_text
 from headrace.errors import CorruptDataError
 from headrace.files import Files

@@ -23,11 +23,9 @@ from urllib.parse import urlsplit
 import msgspec
 import pyarrow as pa
 
-from headrace.bus.bus import Bus, Stream
-from headrace.bus.spec import Producer, StreamSpec
+from headrace.bus import Bus, Producer, Stream, StreamSpec
 from headrace.clock import Clock
-from headrace.config import Settings
-from headrace.config.sections import AlertRule
+from headrace.config import AlertRule, Settings
 from headrace.control.alert_rules import (
     CLOCK_RULE,
     AlertEvent,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.bus.bus import Bus
+from headrace.bus import Bus
 from headrace.clock import Clock
 from headrace.config import Settings
 from headrace.control.alerts import AlertWatch

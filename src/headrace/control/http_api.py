@@ -22,7 +22,7 @@ from pydantic import AliasPath, BaseModel, ConfigDict, Field, create_model
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from headrace.config.settings import Explanation
+from headrace.config import Explanation
 from headrace.control.alert_rules import RuleStatus
 from headrace.control.history import JobHistory, SampleLog, job_history, sample_of
 from headrace.control.job_handle import (

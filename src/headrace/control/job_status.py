@@ -19,7 +19,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import msgspec
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from headrace.bus.bus import Bus
+from headrace.bus import Bus
 from headrace.clock import Clock
 from headrace.config import Settings
 from headrace.control.alert_rules import RuleStatus, load_alerts

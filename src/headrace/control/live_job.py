@@ -44,7 +44,7 @@ from headrace.plan.stages import PART
 from headrace.records.keys import decode_key
 
 if TYPE_CHECKING:
-    from headrace.bus.bus import Bus
+    from headrace.bus import Bus
     from headrace.config import Settings
     from headrace.coordinator.commands import CommandQueue
     from headrace.coordinator.driver_loop import JobControl

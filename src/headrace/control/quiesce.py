@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.bus.spec import Fence
+from headrace.bus import Fence
 from headrace.clock import Clock
 from headrace.closeable import Closeable
 from headrace.config import Settings

@@ -17,7 +17,7 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 
-from headrace.bus.bus import Bus
+from headrace.bus import Bus
 from headrace.config import Settings
 from headrace.coordinator.job_storage import JobStorage
 from headrace.errors import InvalidInputError

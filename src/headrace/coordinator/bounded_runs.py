@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.bus.bus import Bus
+from headrace.bus import Bus
 from headrace.coordinator.catalog import load_catalog
 from headrace.coordinator.commit_log import FileCommitLog, load_state
 from headrace.coordinator.deployment import open_copier

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from headrace.bus.bus import Bus
+from headrace.bus import Bus
 from headrace.bus.read_only import ReadOnlyStream
-from headrace.config import Settings
-from headrace.config.sections import Durability, read_start
+from headrace.config import Durability, Settings, read_start
 from headrace.coordinator.backup import Backup, BackupCopier
 from headrace.coordinator.bindings import (
     LoadedFile,

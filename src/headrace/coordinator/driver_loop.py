@@ -20,7 +20,7 @@ from functools import partial
 from types import FrameType
 from typing import TypeVar
 
-from headrace.bus.bus import Bus
+from headrace.bus import Bus
 from headrace.clock import Clock
 from headrace.coordinator.commands import CommandQueue
 from headrace.coordinator.coordinator import Coordinator

@@ -16,7 +16,7 @@ import msgspec
 from headrace.bus.bus import Bus, Stream, start_offsets
 from headrace.bus.spec import Fence, StreamSpec, stream_replaced
 from headrace.clock import Clock
-from headrace.config.sections import EARLIEST, StartPosition
+from headrace.config import EARLIEST, StartPosition
 from headrace.coordinator.catalog import Catalog, describe_plan
 from headrace.coordinator.epoch_ranges import bootstrap_ends, table_limits
 from headrace.coordinator.manifest import InputPosition, JobState

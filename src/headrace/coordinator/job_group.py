@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from headrace.bus.bus import Bus
+from headrace.bus import Bus
 from headrace.coordinator.commands import CommandQueue
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.driver_loop import DroppedError, JobControl

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.config import Settings
-from headrace.config.sections import Durability
+from headrace.config import Durability, Settings
 from headrace.coordinator.commit_log import FileCommitLog, load_state
 from headrace.coordinator.host_state import ClusterEvent, Hosts, HostState, recent_events
 from headrace.coordinator.manifest import JobState

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from headrace.bus.bus import Bus
+from headrace.bus import Bus
 from headrace.clock import Clock, Deadline, SystemClock
-from headrace.config import Settings
-from headrace.config.sections import Durability
+from headrace.config import Durability, Settings
 from headrace.errors import InvalidInputError, NotOwnerError
 from headrace.faults import fault
 from headrace.files import Files

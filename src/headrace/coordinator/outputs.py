@@ -19,8 +19,7 @@ from typing import NamedTuple
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
-from headrace.bus.bus import Bus
-from headrace.bus.spec import Fence, Producer, StreamSpec
+from headrace.bus import Bus, Fence, Producer, StreamSpec
 from headrace.clock import Clock
 from headrace.coordinator.job_storage import JobStorage
 from headrace.coordinator.manifest import InputPosition, JobState

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from headrace.config.settings import PlacementSettings
+from headrace.config import PlacementSettings
 from headrace.errors import InvalidInputError
 
 

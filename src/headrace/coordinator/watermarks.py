@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from headrace.bus.bus import Stream
+from headrace.bus import Stream
 from headrace.coordinator.manifest import InputPosition, JobState
 from headrace.plan.stages import JobPlan, Stage
 from headrace.runtime.orders import END_WATERMARK, NO_WATERMARK

@@ -18,8 +18,7 @@ from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from threading import Thread
 
-from headrace.bus.address import open_bus
-from headrace.bus.bus import Bus
+from headrace.bus import Bus, open_bus
 from headrace.clock import CLOCK_RECORD, Clock, SteadyClock, SystemClock
 from headrace.config import Settings
 from headrace.coordinator.commit_log import CommitLog, FileCommitLog, load_state

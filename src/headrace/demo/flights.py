@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from headrace import extras
-from headrace.bus.bus import Bus, Stream
-from headrace.bus.spec import Producer, StreamSpec
+from headrace.bus import Bus, Producer, Stream, StreamSpec
 from headrace.clock import Clock
 from headrace.errors import InternalError, InvalidInputError
 

@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from headrace import extras
-from headrace.bus.bus import Bus, Stream
+from headrace.bus import Bus, Stream
 from headrace.demo.flights import data_file
 from headrace.errors import InvalidInputError
 

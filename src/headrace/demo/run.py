@@ -28,9 +28,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace import extras
-from headrace.bus.address import open_bus
-from headrace.bus.bus import Bus
-from headrace.bus.options import BusOptions
+from headrace.bus import Bus, BusOptions, open_bus
 from headrace.clock import Clock, SystemClock
 from headrace.config import Settings, load_settings
 from headrace.coordinator.driver_loop import JobControl, stop_on_signals
@@ -457,7 +455,7 @@ def _verdict(comparisons: tuple[Comparison, ...]) -> str:
 
 
 def _bus_options(settings: Settings) -> BusOptions:
-    return BusOptions(**settings.bus.model_dump())
+    return BusOptions.of(settings.bus)
 
 
 def _names(sources: list[Source], name: str) -> dict[str, str]:

@@ -17,7 +17,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from headrace.config.sections import read_start
+from headrace.config import read_start
 from headrace.durations import Duration, duration_ms
 from headrace.errors import GraphError, InvalidInputError
 from headrace.graph.aggregates import unknown_column

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from headrace import plugins
 from headrace.clock import Clock
-from headrace.config.settings import Settings
+from headrace.config import Settings
 from headrace.durations import Duration, duration_ms, duration_text
 from headrace.errors import HeadraceError, InternalError, InvalidInputError, UnavailableError
 from headrace.files import Bytes, Files

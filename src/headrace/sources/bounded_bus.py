@@ -17,12 +17,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.bus.bus import Bus, Stream
-from headrace.bus.spec import Fence, StreamSpec
-from headrace.config import Settings
+from headrace.bus import Bus, Fence, Stream, StreamSpec
+from headrace.config import EARLIEST, Settings
 from headrace.config.inputs import InputSettings, split_key
 from headrace.config.loader import ON_COMMAND
-from headrace.config.sections import EARLIEST
 from headrace.errors import InvalidInputError
 from headrace.files import Files
 from headrace.graph.operators import (

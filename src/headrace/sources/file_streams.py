@@ -18,9 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.bus.bus import Stream
+from headrace.bus import OffsetBatch, Stream, StreamSpec
 from headrace.bus.read_only import ReadOnlyStream
-from headrace.bus.spec import OffsetBatch, StreamSpec
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.records.schema import as_milliseconds, normalise
 from headrace.sources.files import DecompressedFile, LineReader, codec_of, open_address, open_text

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.bus.spec import StreamSpec
+from headrace.bus import StreamSpec
 from headrace.errors import CorruptDataError
 from headrace.files import Files
 from headrace.records.schema import schema_from_text, schema_to_text

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 import pyarrow.json as arrow_json
 
-from headrace.bus.spec import StreamSpec
+from headrace.bus import StreamSpec
 from headrace.errors import InvalidInputError
 from headrace.records.evolution import default_values
 from headrace.records.schema import event_times, type_text

@@ -38,7 +38,7 @@ from pyspark.sql.types import StructType
 from headrace.bus import OffsetBatch, Stream
 from headrace.bus.spec import StreamSpec, stream_replaced
 from headrace.clock import CLOCK_RECORD, SteadyClock, SystemClock
-from headrace.config.sections import EARLIEST, LATEST
+from headrace.config import EARLIEST, LATEST
 from headrace.errors import InternalError, InvalidInputError
 from headrace.files import Files
 from headrace.records.schema import as_milliseconds, normalise

@@ -29,8 +29,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace.bus.bus import Bus
-from headrace.bus.spec import Fence, StreamSpec
+from headrace.bus import Bus, Fence, StreamSpec
 from headrace.clock import Clock, SystemClock
 from headrace.config import Settings
 from headrace.config.inputs import INPUT_KEY, FrameSettings

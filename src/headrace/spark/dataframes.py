@@ -29,7 +29,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DataType, DateType, StructField, StructType
 
-from headrace.bus.address import open_bus
+from headrace.bus import open_bus
 from headrace.clock import Deadline, SystemClock
 from headrace.config import Settings, load_settings, project_file
 from headrace.coordinator.bindings import readable_names

@@ -8,12 +8,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from headrace.bus.address import open_bus
-from headrace.bus.bus import Bus
-from headrace.bus.options import BusOptions
+from headrace.bus import Bus, BusOptions, open_bus
 from headrace.clock import Clock
-from headrace.config import Settings
-from headrace.config.sections import Durability
+from headrace.config import Durability, Settings
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.deployment import Deployment
 from headrace.coordinator.driver_loop import JobControl, RetryPolicy, run_epochs

@@ -17,12 +17,10 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
-from headrace.bus.address import open_bus
+from headrace.bus import OffsetBatch, StreamSpec, open_bus
 from headrace.bus.bus import Bus, Stream, start_offsets
-from headrace.bus.spec import OffsetBatch, StreamSpec
 from headrace.clock import Clock
-from headrace.config import load_settings
-from headrace.config.sections import EARLIEST, LATEST, StartPosition, read_start
+from headrace.config import EARLIEST, LATEST, StartPosition, load_settings, read_start
 from headrace.errors import InvalidInputError, UnavailableError
 from headrace.files import Files
 from headrace.records.schema import as_milliseconds

@@ -24,8 +24,7 @@ import polars as pl
 import pyarrow as pa
 from xxhash import xxh3_128_hexdigest
 
-from headrace.bus.bus import Stream
-from headrace.bus.spec import Fence, Producer
+from headrace.bus import Fence, Producer, Stream
 from headrace.clock import Clock, SystemClock
 from headrace.errors import HeadraceError, InvalidInputError, UnavailableError
 from headrace.faults import fault

@@ -16,7 +16,7 @@ from headrace.errors import InvalidInputError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.bus.bus import Bus
+    from headrace.bus import Bus
     from headrace.sql import SqlApp
 
 app = typer.Typer(

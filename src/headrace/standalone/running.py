@@ -11,11 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from headrace.bus.address import open_bus
-from headrace.bus.bus import Bus
-from headrace.bus.options import BusOptions
-from headrace.config import Settings, load_settings, project_file
-from headrace.config.sections import Durability
+from headrace.bus import Bus, BusOptions, open_bus
+from headrace.config import Durability, Settings, load_settings, project_file
 from headrace.coordinator.commit_log import FileCommitLog, load_state
 from headrace.coordinator.driver_loop import JobControl, stop_on_signals
 from headrace.coordinator.epoch_clock import driver_clock

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.bus.bus import Bus
+from headrace.bus import Bus
 from headrace.config import Settings
 from headrace.coordinator.commit_log import FileCommitLog, load_state
 from headrace.coordinator.inspection.diagnosis import JobDiagnosis, diagnose

@@ -11,10 +11,7 @@ from typing import Any, Literal, Self
 
 import pyarrow as pa
 
-from headrace.bus.address import open_bus
-from headrace.bus.bus import Bus
-from headrace.bus.options import BusOptions, Fsync
-from headrace.bus.spec import StreamSpec
+from headrace.bus import Bus, BusOptions, Fsync, StreamSpec, open_bus
 from headrace.clock import ClockDeviation, SteadyClock
 from headrace.closeable import Closeable
 from headrace.config import (

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.bus.memory import MemoryBus
+from headrace.bus import MemoryBus
 from headrace.config import JobSettings
 from headrace.coordinator.bindings import LoadedFile, broadcast_specs
 from headrace.coordinator.commit_log import FileCommitLog

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from headrace.clock import Clock, Deadline
-from headrace.config.settings import Settings
+from headrace.config import Settings
 from headrace.files import Bytes, Files
 from headrace.graph.sinks import DailyTable, Receiver, ReceiverAwayError, SinkSite
 from headrace.warehouse import delta

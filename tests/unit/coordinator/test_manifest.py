@@ -219,7 +219,7 @@ def test_from_a_known_state_on_only_what_came_since_is_read(tmp_path: Any, kinds
             read.append(epoch)
             return super().read(epoch)
 
-    reading = Reading(tmp_path / "one", Files(sync=False), SystemClock())
+    reading = Reading(tmp_path / "one", Files(sync=False))
     for epoch, state in enumerate(states):
         for known in states:
             assert load_state(reading, epoch, known) == state

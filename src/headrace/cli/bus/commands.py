@@ -210,7 +210,7 @@ def create(  # noqa: PLR0913, PLR0917 - one for each option
 
         headrace bus create orders --schema "id:int64,price:float64,at:timestamp" --time at --key id
     """
-    from headrace.bus.spec import StreamSpec
+    from headrace.bus import StreamSpec
     from headrace.cli.bus.streams import stream_summary
     from headrace.cli.output import count_text
     from headrace.records.schema import schema_text

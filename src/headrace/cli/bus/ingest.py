@@ -16,8 +16,7 @@ from typing import IO, Literal, NamedTuple, cast
 import numpy as np
 import pyarrow as pa
 
-from headrace.bus.bus import Bus, Stream
-from headrace.bus.spec import StreamSpec
+from headrace.bus import Bus, Stream, StreamSpec
 from headrace.cli.arguments import add_columns
 from headrace.cli.output import count_text
 from headrace.clock import Clock

@@ -26,13 +26,13 @@ from headrace.cli.output import show_facts, show_json, show_table, size_text, ti
 from headrace.clock import Clock
 
 if TYPE_CHECKING:
-    from headrace.bus.bus import Bus, Stream
+    from headrace.bus import Bus, Stream
     from headrace.config import Settings
 
 
 def settings_text(found: dict[str, Any]) -> str:
     """Return those settings of a stream that are not as they were when it was created."""
-    from headrace.bus.stream_stores import StreamSettings
+    from headrace.bus import StreamSettings
 
     first = StreamSettings().plain()
     changed = {key: value for key, value in found.items() if value and value != first[key]}
@@ -65,7 +65,7 @@ def stream_summary(bus: Bus, name: str) -> dict[str, Any]:
 
 
 def _stored_bytes(bus: Bus, name: str) -> int | None:
-    from headrace.bus.file import FileBus
+    from headrace.bus import FileBus
 
     if not isinstance(bus, FileBus):
         return None

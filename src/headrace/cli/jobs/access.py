@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.cli.options import open_home_bus, settings_of
 
 if TYPE_CHECKING:
-    from headrace.bus.bus import Bus
+    from headrace.bus import Bus
     from headrace.clock import Clock
     from headrace.config import Settings
     from headrace.control.client import Client

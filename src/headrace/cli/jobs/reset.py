@@ -15,7 +15,7 @@ from headrace.cli.options import Config, Home, JobName, Json, Set, open_home_bus
 from headrace.cli.output import show_json, show_line
 
 if TYPE_CHECKING:
-    from headrace.bus.bus import Bus
+    from headrace.bus import Bus
     from headrace.clock import Clock
     from headrace.coordinator.inspection.job_reader import JobReader
     from headrace.coordinator.manifest import JobState

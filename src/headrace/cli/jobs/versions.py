@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from headrace.bus.bus import Bus
-    from headrace.bus.spec import Fence
+    from headrace.bus import Bus, Fence
     from headrace.clock import Clock
     from headrace.config import Settings
     from headrace.coordinator.manifest import JobState

@@ -24,7 +24,7 @@ from headrace.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from headrace.bus.bus import Bus
+    from headrace.bus import Bus
     from headrace.cli.jobs.versions import MergeOutcome
     from headrace.cli.run.runner import Scaling
     from headrace.clock import Clock
@@ -124,7 +124,7 @@ class BlockingBackfill:
         """End the driver of the live job, if one runs, after its epoch; not for a mistake."""
         from headrace.cli.arguments import read_time
         from headrace.cli.jobs.stop import stop
-        from headrace.config.sections import EARLIEST, LATEST
+        from headrace.config import EARLIEST, LATEST
         from headrace.coordinator.job_storage import newest_storage
         from headrace.coordinator.leader_lease import driver_of
 
@@ -452,7 +452,7 @@ def range_sets(settings: Settings, job: Job, bus: Bus, begin: str, end: str | No
         InvalidInputError: a time that cannot be read, or no input has any.
     """
     from headrace.cli.arguments import read_time
-    from headrace.config.sections import EARLIEST
+    from headrace.config import EARLIEST
     from headrace.errors import InvalidInputError
     from headrace.graph.operators import Input, is_pattern
 

@@ -19,7 +19,7 @@ from headrace.cli.failures import INTERRUPTED
 from headrace.cli.options import Config, Home, Json, Set, Target, open_home_bus, settings_of
 
 if TYPE_CHECKING:
-    from headrace.bus.bus import Bus
+    from headrace.bus import Bus
     from headrace.cli.run.progress import Progress
     from headrace.cli.run.reporters import Reporter
     from headrace.cli.run.runner import JobRunner, Scaling

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.bus.bus import Bus
+    from headrace.bus import Bus
     from headrace.clock import Clock
     from headrace.config import Settings
     from headrace.coordinator.driver_loop import JobControl

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from headrace.bus.bus import Bus
+from headrace.bus import Bus
 from headrace.coordinator.catalog import Catalog, OperatorEntry, StageEntry, TimeEntry
 from headrace.coordinator.epoch_ranges import BootstrapPartition, bootstrap_partitions
 from headrace.coordinator.inspection.job_reader import JobReader

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.bus.bus import Bus, Stream
+from headrace.bus import Bus, Stream
 from headrace.closeable import Closeable
 from headrace.errors import InvalidInputError
 from headrace.graph.windows import BOUNDS

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from headrace.bus.bus import Bus, Stream
-from headrace.bus.spec import Producer, StreamSpec
+from headrace.bus import Bus, Producer, Stream, StreamSpec
 from headrace.errors import InvalidInputError
 from headrace.plan.dead_letters import DEAD_SCHEMA, dead_stream
 from headrace.records.evolution import with_defaults

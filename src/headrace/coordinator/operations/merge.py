@@ -20,8 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.bus.bus import Bus, Stream
-from headrace.bus.spec import Fence, Producer
+from headrace.bus import Bus, Fence, Producer, Stream
 from headrace.clock import Clock
 from headrace.closeable import Closeable
 from headrace.coordinator.operations.compare import (

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.bus.bus import Bus
+from headrace.bus import Bus
 from headrace.config import Settings
 from headrace.coordinator.inspection.job_reader import part_readers
 from headrace.coordinator.job_storage import JobContext, newest_storage

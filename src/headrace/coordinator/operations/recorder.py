@@ -19,9 +19,8 @@ import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
 
-from headrace.bus.bus import Bus, Stream
+from headrace.bus import Bus, OffsetBatch, Stream
 from headrace.bus.memory import MemoryBus, RestoredRows
-from headrace.bus.spec import OffsetBatch
 from headrace.clock import Clock
 from headrace.config import Settings
 from headrace.coordinator.bindings import LoadedFile

@@ -18,8 +18,7 @@ from typing import IO, Any, Literal
 import msgspec
 import pyarrow as pa
 
-from headrace.bus.bus import Stream
-from headrace.bus.spec import StreamSpec
+from headrace.bus import Stream, StreamSpec
 from headrace.closeable import Closeable
 from headrace.coordinator.epoch_records import EpochPlan
 from headrace.coordinator.manifest import JobState

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
-from headrace.bus.bus import Bus, Stream
+from headrace.bus import Bus, Stream
 from headrace.clock import Clock
 from headrace.coordinator.catalog import Catalog
 from headrace.coordinator.epoch_ranges import InputRead, share_ranges, task_name

@@ -21,8 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.bus.bus import Bus
-from headrace.bus.spec import Fence
+from headrace.bus import Bus, Fence
 from headrace.config import Settings
 from headrace.coordinator.backup import BackupCopier
 from headrace.coordinator.catalog import load_catalog

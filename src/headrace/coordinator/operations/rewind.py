@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from headrace.bus.bus import Bus, Stream
+from headrace.bus import Bus, Stream
 from headrace.bus.spec import stream_replaced
 from headrace.coordinator.backup import BackupCopier
 from headrace.coordinator.inputs import table_key

@@ -19,8 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 from msgspec import structs
 
-from headrace.bus.bus import Bus
-from headrace.bus.spec import Fence, StreamSpec
+from headrace.bus import Bus, Fence, StreamSpec
 from headrace.coordinator.catalog import save_catalog
 from headrace.coordinator.commit_log import FileCommitLog, load_state
 from headrace.coordinator.deployment import make_plan, open_copier

@@ -25,7 +25,7 @@ import pyarrow as pa
 from msgspec import structs
 from xxhash import xxh3_64
 
-from headrace.bus.log import OffsetGoneError
+from headrace.bus import OffsetGoneError
 from headrace.coordinator.catalog import Catalog
 from headrace.coordinator.commands import Command, CutAnswer, CutSavepoint
 from headrace.coordinator.commit_log import load_state

@@ -9,8 +9,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from headrace.config.inputs import InputSettings
-from headrace.config.sections import StartPosition
+from headrace.config import InputSettings, StartPosition
 from headrace.graph.aggregates import unknown_column
 from headrace.graph.expressions import Resolved
 from headrace.graph.flows import bound_to_class, differences
