@@ -191,7 +191,7 @@ def commit_drain(
 
 def commit_cordons(
     writer: FencedManifestWriter,
-    everywhere: Collection[CordonedHost],
+    cordons: Collection[CordonedHost],
     clock: Clock,
     publish: Callable[[], object],
     hosts: Callable[[JobState], Mapping[str, HostState]],
@@ -200,7 +200,7 @@ def commit_cordons(
 
     Args:
         writer: that has begun.
-        everywhere: hosts that are, whether the job knows them or not.
+        cordons: hosts that all jobs are to leave, whether the job knows them or not.
         clock: for when it was.
         publish: brings out the outputs of the last epoch, unless that was done.
         hosts: those that the job knows by now.
@@ -210,7 +210,7 @@ def commit_cordons(
     """
     while True:
         known = hosts(writer.state)
-        after = with_cordons(known, everywhere)
+        after = with_cordons(known, cordons)
         changed = [name for name, now in after.items() if now.everywhere != known[name].everywhere]
         if not changed:
             return False

@@ -189,7 +189,7 @@ class HostCommands:
         self._asked = ""
         self._restart: RollingRestart | None = None
 
-    def follow(self, everywhere: CordonedHosts, *, now: bool = False) -> None:
+    def follow(self, cordons: CordonedHosts, *, now: bool = False) -> None:
         """Take over which hosts are to be empty of all jobs, looking now and then, or ``now``."""
         slots, at = self._members.slots, self._clock.monotonic()
         is_known = slots == self._looked_for and at < self._looked_s + CORDON_LOOK_S
@@ -197,25 +197,25 @@ class HostCommands:
             return
         self._looked_for, self._looked_s = slots, at
         try:
-            noted = everywhere.read()
+            noted = cordons.read()
         except OSError:  # marks stay as they are; no job ends for that
             return
         given = self._writer, noted, self._clock, self._driver.publish, self._hosts
         if commit_cordons(*given):
             self._members.needs_placement = True
 
-    def drain(self, command: Drain, everywhere: CordonedHosts) -> str:
+    def drain(self, command: Drain, cordons: CordonedHosts) -> str:
         """Mark a host, or take its mark away; returns its identity.
 
         Args:
             command: which host. If it is for all jobs, the process that asked has noted that.
-            everywhere: hosts of which that is noted.
+            cordons: hosts of which that is noted.
 
         Raises:
             InvalidInputError: no such host, or nothing could run without it.
         """
         if command.everywhere:
-            self.follow(everywhere, now=True)
+            self.follow(cordons, now=True)
             return find_host(self._hosts(self._writer.state), command.named)
         given = self._writer, command.named, self._clock, self._driver.publish, self._hosts
         host = commit_drain(*given, undo=command.undo)
