@@ -27,6 +27,7 @@ from headrace.control.alert_rules import RuleStatus
 from headrace.control.history import JobHistory, SampleLog, job_history, sample_of
 from headrace.control.job_handle import (
     COMMANDS_PATH,
+    MAX_WAIT_S,
     AcceptClock,
     ClockDone,
     Done,
@@ -78,7 +79,6 @@ if TYPE_CHECKING:
     from headrace.coordinator.inspection.store_view import StoreView
 
 
-MAX_WAIT_S = 86_400.0
 POLL_S = 0.02
 KINDS = Literal["rescale", "savepoint", "drain", "restart"]
 ANSWER_S = 30.0

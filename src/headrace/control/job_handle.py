@@ -50,6 +50,7 @@ from headrace.errors import InvalidInputError, NotOwnerError, UnavailableError
 from headrace.files import Files
 
 COMMANDS_PATH = "/v1/commands"
+MAX_WAIT_S = 86_400.0
 ANSWER_S = 5.0
 """For an answer of the API on its way."""
 
@@ -301,6 +302,7 @@ class RunningHandle(JobHandle):
 
     def ask_part(self, root: Path, command: Command[_Answer], wait_s: float) -> _Answer:
         """Ask the driver by its API; without an answer leave a request file."""
+        wait_s = min(wait_s, MAX_WAIT_S)
         deadline = Deadline(self.clock, wait_s)
         client = reachable(self.settings, self.job, wait_s + ANSWER_S)
         if client is not None:
