@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import msgspec
 from fastapi import Depends, FastAPI, Query, Request, Response
@@ -320,7 +320,7 @@ def add_state_routes(app: FastAPI, live: LiveJob) -> None:
     def stores() -> list[BaseModel]:
         """The stores of the job, as of the last committed epoch."""
         _ = live.state  # a job that is about to start says so
-        readers = part_readers(live.settings, live.job, live.clock)
+        readers = part_readers(live.settings, live.job)
         return _each(STORE, (one for each in readers for one in summarise_stores(each)[2]))
 
     @app.get("/v1/state/{store}", response_model=StateRows, responses=missing)
@@ -353,7 +353,7 @@ def add_state_routes(app: FastAPI, live: LiveJob) -> None:
 
     def _view(store: str, epoch: int | None) -> StoreView:
         _ = live.state  # a job that is about to start says so
-        readers = part_readers(live.settings, live.job, live.clock)
+        readers = part_readers(live.settings, live.job)
         return reader_of(readers, store).view(store, epoch)
 
     def _rows_of_key(
