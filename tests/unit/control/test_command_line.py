@@ -66,7 +66,7 @@ def test_the_api_takes_commands_and_no_request_file_is_left(
         assert host in driver.parts[0].state.hosts
         said = refused("cluster", "drain", "host-0", "--job", "shop", "--home", driver.home)
         assert "is the only one that job" in said
-        saved = asked(driver, "jobs", "savepoint", "shop", "--to", tmp_path / "saved")
+        saved = asked(driver, "jobs", "savepoint", "shop", "--dir", tmp_path / "saved")
         assert saved["epoch"] == driver.parts[0].state.epoch
     assert driver.parts[0].state.task_counts == {"orders.by_user": 2}
 

@@ -124,7 +124,9 @@ def sent(client: Client, verb: str, path: str, *, token: str) -> int:
     url = urlsplit(client.place.url)
     with closing(HTTPConnection(url.hostname or "", url.port, timeout=30)) as connection:
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        connection.request(verb, path.format(kind="rescale") + query, body, headers)
+        connection.request(
+            verb, path.format(kind="rescale", store="spent", key="ann") + query, body, headers
+        )
         return connection.getresponse().status
 
 
