@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -89,6 +90,7 @@ def try_app(
     update: Annotated[
         bool, typer.Option("--update", help="Write what was found over what was expected.")
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Run an app over rows of files, and compare its tables with what is expected.
 
@@ -107,7 +109,10 @@ def try_app(
 
     differences = run_trial(load_app(file), folder or file.with_suffix(".test"), update=update)
     for one in differences:
-        typer.echo(f"{one.table}: {one}")
+        if as_json:
+            show_json(asdict(one))
+        else:
+            typer.echo(f"{one.table}: {one}")
     if any(one.is_wrong for one in differences):
         raise typer.Exit(1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Iterator
@@ -10,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.support.homes import write_visits
+from tests.support.homes import FILES, write_visits
 
 import headrace as hr
-from headrace.bus import StreamSpec
+from headrace.bus import FileBus, StreamSpec
 from headrace.testing import TestDriver
 
 JOB = """
@@ -66,3 +67,27 @@ def shop(shop_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield folder
     sys.modules.pop("shop_job", None)
+
+
+APP = """CREATE APPLICATION clicks;
+CREATE INPUT TABLE clicks(at, user) FROM SCRIBE("clicks") TIME at;
+CREATE STREAM anns AS SELECT user FROM clicks WHERE user = 'ann'
+"""
+
+
+@pytest.fixture
+def app_in_sql(shop: Path) -> None:
+    """An app in SQL, what it reads and has made, and files to try it on."""
+    (shop / "clicks.sql").write_text(APP)
+    columns = pa.schema([("at", pa.int64()), ("user", pa.string())])
+    with FileBus(shop / ".headrace" / "bus", files=FILES) as bus:
+        bus.create(StreamSpec("clicks", 1, columns, time="at"))
+        made = bus.create(StreamSpec("anns", 1, pa.schema([("user", pa.string())])))
+        made.append(0, pa.record_batch({"user": ["ann"]}))
+    for folder, file, row in (
+        ("input", "clicks", {"at": 1, "user": "ann"}),
+        ("expected", "anns", {"user": "ann"}),
+    ):
+        path = shop / "clicks.test" / folder / f"{file}.jsonl"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(row) + "\n")

@@ -50,6 +50,9 @@ CASES: dict[str, list[str]] = {
     "jobs rewind": ["shop", "--to", "1"],
     "jobs delete": ["shop", "--yes"],
     "jobs rescale": ["shop", "--tasks", "3"],
+    "sql check": ["clicks.sql"],
+    "sql test": ["clicks.sql"],
+    "sql query": ["clicks.sql", "select * from anns"],
     "warehouse ls": [],
     "warehouse describe": ["visits"],
     "warehouse compact": ["visits"],
@@ -83,6 +86,7 @@ def test_a_command_takes_json(name: str) -> None:
     assert "--json" in [option for one in ALL[name].params for option in one.opts]
 
 
+@pytest.mark.usefixtures("app_in_sql")
 @pytest.mark.parametrize("name", CASES)
 def test_it_prints_objects_alone(name: str, shop: Path) -> None:
     ran = headrace(*name.split(), *CASES[name], "--json")
