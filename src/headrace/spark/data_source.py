@@ -20,18 +20,11 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
-    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
     InputPartition,
     WriterCommitMessage,
-)
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
 
@@ -48,7 +41,6 @@ from headrace.spark.source_options import (
     WRITE,
     ReadColumns,
     StreamLocation,
-    arrow_schema,
     begin_of,
     check_known,
     check_running,
@@ -67,6 +59,16 @@ from headrace.spark.staging import (
     StagedPart,
     Stager,
     collect_leftovers,
+)
+from headrace.spark.versions import (
+    LIMITS_BATCHES,
+    VERSION,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    StreamArrowWriter,
+    SupportsTriggerAvailableNow,
+    arrow_schema,
 )
 
 NEWS_S = 0.2
@@ -284,6 +286,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._most = number_of(options, "maxRows", None)
         self._until: list[int] | None = None
         self._follows = Path(options["follows"]) if "follows" in options else None
+        if self._most is not None and not LIMITS_BATCHES:
+            raise InvalidInputError(
+                f"option maxRows needs PySpark 4.2, and this is {VERSION}; leave it out: a batch "
+                "reads what there is"
+            )
+        self._last: dict[str, Any] | None = None
+        self._is_asked = False
         if "end" in options:
             raise InvalidInputError(
                 "a streaming query has no end; use trigger(availableNow=True), or spark.read"
@@ -309,7 +318,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query begins."""
         self._follow()
-        return self._packed(first_offsets(self._stream, self._start))
+        self._last = self._packed(first_offsets(self._stream, self._start))
+        return self._last
 
     def _follow(self) -> None:
         """Look at the stream that has the name now, which may have been created since."""
@@ -329,8 +339,35 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the ends of the stream, for the query's progress."""
         return self._packed(self._stream.ends())
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return where the next batch ends: at what there is now, or within a moment."""
+    def latestOffset(
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        """Return where the next batch ends: at what there is now, or within a moment.
+
+        Args:
+            start: where it begins; before Spark 4.2 nobody says so.
+            limit: how much it may read.
+        """
+        if start is None:
+            self._last = self._unlimited_end()
+            return self._last
+        return self._next_end(start, limit)
+
+    def _unlimited_end(self) -> dict[str, Any]:
+        """Return where a batch ends of which Spark does not say where it begins.
+
+        The trigger is not known either, so the first batch of any query waits for a job's results.
+        After a restart the begin is known, and checked, once the batch is planned.
+        """
+        if not self._is_asked and self._follows is not None:
+            wait_until_processed(self._follows, Files(sync=False), SystemClock())
+        self._is_asked = True
+        if self._last is not None:
+            return self._next_end(self._last, None)
+        self._follow()
+        return self._packed(self._stream.ends())
+
+    def _next_end(self, start: dict[str, Any], limit: ReadLimit | None) -> dict[str, Any]:
         if self._follows is not None:
             check_running(self._follows)
         self._follow()
@@ -367,6 +404,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the ranges of a batch, a task for each."""
         begins = self._begins(start, _count(end))
+        self._check(begins, [int(end[str(partition)]) for partition in range(len(begins))])
         return [
             OffsetRange(partition, begin, int(end[str(partition)]), str(end.get(IDENTITY, "")))
             for partition, begin in enumerate(begins)
@@ -467,7 +505,7 @@ class BatchWriter(DataSourceArrowWriter):
         Committer(self._write).abort(_parts(messages))
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(StreamArrowWriter):  # type: ignore[misc]
     """Appends each batch of a query once, under the query's own identity.
 
     Args:

@@ -56,8 +56,9 @@ from headrace.runtime.slot import describe_failure
 from headrace.sources.bounded_bus import input_changed
 from headrace.spark.data_source import QUERY, query_write
 from headrace.spark.runner import first_line
-from headrace.spark.source_options import StreamLocation, arrow_schema
+from headrace.spark.source_options import StreamLocation
 from headrace.spark.staging import BatchWriterId, Checkpoint, Committer, StagedPart, Stager
+from headrace.spark.versions import arrow_schema
 
 _MISTAKES = (AnalysisException, IllegalArgumentException, ParseException)
 _AWAY = "FAILED_JDBC"  # which Spark counts among mistakes of the query

@@ -25,7 +25,6 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DataType, DateType, StructField, StructType
 
@@ -50,6 +49,7 @@ from headrace.spark.run import run_job
 from headrace.spark.runner import first_line
 from headrace.spark.sessions import build_session
 from headrace.spark.source_options import FAILED, READ, WRITE, answer_name, open_requests
+from headrace.spark.versions import spark_schema
 
 
 def register_tables(spark: SparkSession, warehouse: Path) -> dict[str, HeadraceError]:
@@ -78,7 +78,7 @@ def register_table(spark: SparkSession, table: StoredTable, days: str | None = N
     """
     files = table.files(days)
     base = str(Path(files[0]).parent.parent) if files else ""
-    columns = from_arrow_schema(table.schema)
+    columns = spark_schema(table.schema)
     kind: DataType = DateType()
     schema = StructType([*columns.fields, StructField("ds", kind)])
     if files:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import pickle
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -138,8 +139,11 @@ class SlotRDD:
         spark = self._context._jsc.sc()
         partitions = [self._partitions[number] for number in slots]
         socket = _jvm(self._context).PythonRDD.runJob(spark, self._rdd._jrdd, partitions)
-        with _load_from_socket(socket, self._rdd._jrdd_deserializer) as reports:
-            return list(reports)
+        reports: Any = _load_from_socket(socket, self._rdd._jrdd_deserializer)
+        if isinstance(reports, AbstractContextManager):
+            with reports as found:
+                return list(found)
+        return list(reports)  # before Spark 4.2 the collector closes the socket
 
 
 def _located(context: SparkContext, value: Any, locations: Sequence[str]) -> RDD[Any]:

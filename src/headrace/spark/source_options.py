@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from headrace.bus import OffsetBatch, StreamSpec, open_bus
@@ -24,6 +23,7 @@ from headrace.config import EARLIEST, LATEST, StartPosition, load_settings, read
 from headrace.errors import InvalidInputError, UnavailableError
 from headrace.files import Files
 from headrace.records.schema import as_milliseconds
+from headrace.spark.versions import spark_type
 
 Begin = StartPosition | dict[int, int]
 """Where reading begins or ends: a word, an event time in ms, or an offset by partition."""
@@ -207,7 +207,7 @@ class ReadColumns:
             InvalidInputError: a name that there is not.
         """
         every = {
-            field.name: StructField(field.name, from_arrow_type(as_spark(field.type)))
+            field.name: StructField(field.name, spark_type(as_spark(field.type)))
             for field in self.spec.schema
         }
         every[self.own(PARTITION)] = StructField(self.own(PARTITION), LongType(), False)
@@ -293,11 +293,6 @@ def as_spark(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([(field.name, as_spark(field.type)) for field in kind])
     return kind
-
-
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow form that Spark expects rows of a schema in."""
-    return to_arrow_schema(schema, timezone="UTC")
 
 
 FAILED = "failed"
