@@ -323,7 +323,7 @@ def _anything(world: World, bus: FileBus, dice: random.Random) -> None:
     world.look()
 
 
-@pytest.mark.parametrize("seed", more(range(4), range(200)))
+@pytest.mark.parametrize("seed", more([0, 1, 2, 107, 137], range(200)))
 def test_step_by_step_in_turns_no_row_is_taken_that_is_held(tmp_path: Path, seed: int) -> None:
     """They wake up in any order, between any steps of the others."""
     world, _ = _prepared(tmp_path)

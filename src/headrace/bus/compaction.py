@@ -572,6 +572,7 @@ class CompactionWriter:
             UnavailableError: the disk failed; nothing has changed.
         """
         order = self._order._replace(stopped=self._is_stopped)
+        view: IndexView | None = None
         try:
             view = self._log.view()
             compaction = Compaction(self._log, view, limit(view), order)
@@ -579,6 +580,10 @@ class CompactionWriter:
         except (OffsetGoneError, SegmentReplacedError) as error:
             raise changed_meanwhile(order.spec.name) from error
         except OSError as error:
+            # Others drop index files that one who stood still is about to read.
+            now = None if view is None else self._log.view()
+            if now and view and (now.begin, now.holder) != (view.begin, view.holder):
+                raise changed_meanwhile(order.spec.name) from error
             raise UnavailableError(
                 f"cannot compact {self._folder}: {error.strerror or error}; nothing was changed, "
                 "try again"
