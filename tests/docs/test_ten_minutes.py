@@ -12,8 +12,9 @@ from contextlib import chdir, suppress
 from pathlib import Path
 
 import pytest
-from tests.docs.pages import GUIDE, ROOT, blocks, commands
+from tests.docs.pages import GUIDE, blocks, commands
 from tests.docs.shapes import is_shown
+from tests.support import wheels
 from tests.support.cli import Ran, headrace, write_project
 from tests.support.processes import SOON_S, until
 
@@ -21,23 +22,20 @@ PAGE = GUIDE / "ten-minutes.md"
 
 
 class Terminals:
-    """Runs commands in a folder; one that follows its inputs has a terminal of its own."""
+    """Runs commands in a folder; one that follows its inputs has a terminal of its own.
+
+    They are those of the wheel, in an environment that has nothing of the repository.
+    """
 
     def __init__(self, home: Path) -> None:
-        self._folder = home
-        programs = home / "bin"
-        programs.mkdir()
-        for name, module in (("headrace", "headrace.cli.main"), ("pytest", "pytest")):
-            text = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m {module} "$@"\n'
-            (programs / name).write_text(text)
-            (programs / name).chmod(0o755)
-        (programs / "python").symlink_to(sys.executable)
-        self._env = {
-            **os.environ,
-            "PATH": f"{programs}:{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT / "src"),
-        }
-        self._env.pop("HEADRACE_HOME", None)
+        self._folder = home / "work"
+        installed = wheels.install_alone(wheels.made(home), wheels.built(home))
+        where = installed.done("python", "-c", "import headrace; print(headrace.__file__)")
+        assert Path(where).is_relative_to(installed.site)
+        tests = installed.programs / "pytest"
+        tests.write_text('#!/bin/sh\nexec python -m pytest "$@"\n')
+        tests.chmod(0o755)
+        self._env = installed.variables()
         self.drivers: list[subprocess.Popen[bytes]] = []
 
     def type(self, words: str) -> str:
@@ -65,9 +63,9 @@ class Terminals:
         return tried[-1].out + tried[-1].err
 
     def _run(self, words: str) -> Ran:
-        """Run a command: in this process where it is but one of ours that starts no Spark."""
+        """Run a command: in this process where it is but one of ours that runs no job."""
         program, *arguments = shlex.split(words)
-        is_plain = program == "headrace" and arguments[0] != "run"
+        is_plain = program == "headrace" and arguments[0] not in ("init", "dev", "run")
         if is_plain:
             with chdir(self._folder):
                 return headrace(*arguments)

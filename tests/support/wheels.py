@@ -39,9 +39,9 @@ class Environment:
 
     @property
     def megabytes(self) -> float:
-        """What its packages take, as installed, without bytecode."""
+        """What its packages take, as `du -m` counts, without bytecode."""
         files = (path for path in self.site.rglob("*") if path.suffix != ".pyc")
-        return sum(path.lstat().st_size for path in files if path.is_file()) / 1e6
+        return sum(path.lstat().st_size for path in files if path.is_file()) / 2**20
 
     def variables(self) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("HEADRACE_", "PY"))}

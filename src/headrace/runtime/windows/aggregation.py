@@ -215,7 +215,7 @@ class PartialCodec:
         words = -(-len(self._types) // 64)
         fields: list[Any] = [("__nulls", "<u8", (words,))]
         if self._fixed:
-            fields += [(name, kind.to_pandas_dtype()) for name, kind in self._types.items()]
+            fields += [(name, _numpy_type(kind)) for name, kind in self._types.items()]
         self._record = np.dtype(fields)
 
     def encode(self, frame: pl.DataFrame) -> list[bytes]:
@@ -264,6 +264,14 @@ class PartialCodec:
             for name, flags in absent.items()
             if flags.any()
         )
+
+
+def _numpy_type(kind: pa.DataType) -> np.dtype[Any]:
+    """Return the type of a number or a truth value; older versions of Arrow need pandas for it."""
+    if pa.types.is_boolean(kind):
+        return np.dtype(bool)
+    letter = "f" if pa.types.is_floating(kind) else "i" if pa.types.is_signed_integer(kind) else "u"
+    return np.dtype(f"{letter}{kind.bit_width // 8}")
 
 
 def _packed(kind: pl.DataType) -> pl.DataType:
