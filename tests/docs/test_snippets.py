@@ -37,7 +37,7 @@ LANGUAGES = {"python", "pycon", "sh", "console", "toml", "sql", "text"}
 PYTHON, TOML, SQL = all_blocks("python"), all_blocks("toml"), all_blocks("sql")
 TALKS = all_blocks("pycon")
 TYPED = [(block, words) for block in all_blocks("sh", "console") for words, _ in commands(block)]
-PLAIN = {"cat", "cd", "echo", "kill", "pytest", "source"}
+PLAIN = {"cat", "cd", "docker", "echo", "kill", "pytest", "python3", "source"}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
@@ -76,17 +76,21 @@ def test_no_code_is_hidden_in_an_indented_block(page: Path) -> None:
 
 def is_there(words: list[str]) -> bool:
     """Say whether a command of ours, its options, a verb or an extra exists."""
+    if "&&" in words:
+        at = words.index("&&")
+        return is_there(words[:at]) and is_there(words[at + 1 :])
     program, *rest = words
     if program == "headrace":
         name = next((n for n in (" ".join(rest[:2]), *rest[:1]) if n in ALL), None)
         if name is None:
-            return rest in (["--install-completion"], ["--help"])
+            return rest in (["--install-completion"], ["--help"], ["--version"])
         known = {option for one in ALL[name].params for option in one.opts} | {"--help"}
         options = {word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)}
         return options <= known
     if program == "make":
         verbs = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-        return {word for word in rest if "=" not in word} <= {*verbs}
+        asked = rest[2:] if rest[:1] == ["-C"] else rest
+        return {word for word in asked if "=" not in word} <= {*verbs}
     if program == "python":
         return (ROOT / rest[0]).exists()
     if program == "git":
