@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
-import select
+import selectors
 import socket
 import threading
 from contextlib import suppress
@@ -76,11 +76,12 @@ class ControlServer:
     def _is_asked(self) -> bool:
         """Wait for the first request, or until the job has begun; false: it is over before."""
         assert self._listener is not None
-        for _ in range(LOAD_AFTER_S * CHECKS_A_SECOND):
-            if self._over.is_set():
-                return False
-            if select.select([self._listener], [], [], 1 / CHECKS_A_SECOND)[0]:
-                break
+        # Not select, which knows no descriptor from 1,024 on: a process may have many files open.
+        with selectors.PollSelector() as asked:
+            asked.register(self._listener, selectors.EVENT_READ)
+            for _ in range(LOAD_AFTER_S * CHECKS_A_SECOND):
+                if self._over.is_set() or asked.select(1 / CHECKS_A_SECOND):
+                    break
         return not self._over.is_set()
 
     def _serve(self) -> None:

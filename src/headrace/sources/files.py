@@ -359,7 +359,9 @@ class LineReader:
         """Say whether more is there, or comes in a moment."""
         if self._descriptor is None:
             return True
-        return bool(select.select([self._descriptor], [], [], LINGER_S)[0])
+        asked = select.poll()  # select itself knows no descriptor from 1,024 on
+        asked.register(self._descriptor, select.POLLIN)
+        return bool(asked.poll(LINGER_S * 1000))
 
     def _read(self) -> None:
         if self._descriptor is None:

@@ -72,6 +72,19 @@ def test_it_tells_bytes_of_stores_and_the_heaviest_keys(client: Client) -> None:
     assert client.get("/v1/alerts") == []
 
 
+def test_it_answers_in_a_process_with_many_open_files(driver: TestDriver, live: LiveJob) -> None:
+    """Whose descriptors are numbers that ``select`` does not know."""
+    taken = [os.dup(0) for _ in range(1100)]
+    try:
+        server = api_server(live, driver.storage)
+        server.start()
+        assert Client(driver.storage, "shop").get("/v1/job")["job"] == "shop"
+        server.stop()
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+
+
 def test_word_of_it_is_for_its_owner_alone(client: Client, driver: TestDriver) -> None:
     assert stat.S_IMODE((driver.storage / API_FILE).stat().st_mode) == 0o600
     assert client.place.url.startswith("http://127.0.0.1:")
