@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pytest
 from tests.support.cli import done
 from tests.support.hosts import (
     MAX_STANDBY_LAG_EPOCHS,
@@ -28,6 +29,7 @@ from tests.support.hosts import (
 )
 
 import headrace as hr
+from headrace.errors import NotOwnerError
 from headrace.testing import TestDriver
 
 TASKS, SLOTS, HOSTS = 6, 6, 3
@@ -231,3 +233,20 @@ def test_jobs_delete_marks_local_state_and_the_collector_removes_it_later(tmp_pa
             gone = collected(driver, host, keep_s)
             assert gone == [stores[host]]
         assert [store for store in stores if store.exists()] == []
+
+
+def test_a_store_that_an_older_driver_had_opened_in_another_slot_is_released(
+    tmp_path: Path,
+) -> None:
+    """The older driver did not see that a newer one had begun, and placed tasks otherwise."""
+    with driver_of(tmp_path, slots=2, hosts=1) as driver:
+        feed(driver)
+        older, process_of = driver.coordinator, driver.runner.host
+        driver.start()
+        driver.feed("events", [{"id": n} for n in range(60)])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(driver.runner, "host", lambda slot: process_of(1 - slot))
+            with pytest.raises(NotOwnerError):
+                older.advance(force=True)
+        driver.run()
+        assert set(driver.store("n").values()) == {2}

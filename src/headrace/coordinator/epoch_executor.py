@@ -172,14 +172,16 @@ class EpochExecutor:
         - when a slot is misplaced: all slots are located, at most ``MAX_TRIES`` times;
         - when another driver committed the epoch, unless it is a newer one: the same, because it
           may have placed tasks where this driver has standbys open;
-        - when another process has a store open: after a moment, for at most ``STORE_HELD_S``.
+        - when another process has a store open: after a moment, for at most ``STORE_HELD_S``. It
+          may be a slot of this driver, where an older one that had not ended ran an epoch; so the
+          slots are located, too, after 1, 2, 4, ... of these moments.
 
         Any other error ends it, once it is known that no newer driver caused it.
 
         Args:
             force: plan an epoch although nothing is due.
         """
-        self.done, tries = None, 0
+        self.done, tries, held = None, 0, 0
         held_until = self._clock.monotonic() + STORE_HELD_S
         try:
             while True:
@@ -192,6 +194,10 @@ class EpochExecutor:
                         raise
                     yield EpochStep.WAIT
                     self._clock.sleep(STORE_HELD_WAIT_S)
+                    held += 1
+                    if held & (held - 1) == 0:
+                        yield EpochStep.LOCATE
+                        self._driver.locate_slots()
                     continue
                 except MisplacedError as error:
                     misplaced = error
