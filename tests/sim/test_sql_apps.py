@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 import random
 from collections import Counter
@@ -11,20 +10,12 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from sqlglot import exp, parse_one
 from tests.support.soak import more
+from tests.support.sql import ORDERS, assert_same, in_duckdb, orders, plain, played
 
 from headrace.sql import SqlText, load_app
 from headrace.testing import TestDriver
 
-COLUMNS = {
-    "at": pa.int64(),
-    "user": pa.string(),
-    "country": pa.string(),
-    "amount": pa.float64(),
-    "units": pa.int64(),
-    "ok": pa.bool_(),
-}
 BEGIN = """
 CREATE APPLICATION shop;
 CREATE INPUT TABLE orders(at, user, country, amount, units, ok)
@@ -140,108 +131,13 @@ def generated(dice: random.Random) -> str:
     return query
 
 
-def orders(dice: random.Random, count: int) -> list[dict[str, Any]]:
-    """Return rows in an order that the lateness allows."""
-    rows = [
-        {
-            "at": 1_700_000_000_000 + number * 4_000,
-            "user": dice.choice(["ann", "bob", "cy", None]),
-            "country": dice.choice(["de", "at", "ch", "", None]),
-            "amount": dice.choice([None, round(dice.uniform(-5, 99), 2)]),
-            "units": dice.choice([None, *range(-2, 6)]),
-            "ok": dice.choice([True, False, None]),
-        }
-        for number in range(count)
-    ]
-    return sorted(rows, key=lambda row: row["at"] + dice.randrange(50_000))
-
-
-def in_duckdb(query: exp.Select, window: Any, rows: list[dict[str, Any]]) -> list[Any]:
-    """Answer a windowed query: each row is there once for each of its windows."""
-    table = pa.Table.from_pylist(rows, schema=pa.schema(COLUMNS))
-    size, step = window.size_ms, window.step_ms or window.size_ms
-    tree = query.copy()
-    group = tree.args.get("group")
-    if group is None:
-        tree.set("group", exp.Group(all=True))
-    else:
-        group.set(
-            "expressions", [*group.expressions, *map(exp.column, ("window_start", "window_end"))]
-        )
-    named = {item.alias_or_name for item in tree.expressions}
-    for name in ("window_start", "window_end"):
-        if name not in named:
-            tree.append("expressions", exp.column(name))
-    source = f"""(select *, epoch_ms(w) as window_start, epoch_ms(w + {size}) as window_end from
-        (select *, unnest(range((at // {step}) * {step} - {size} + {step},
-                                (at // {step}) * {step} + 1, {step})) as w from orders))"""
-    tree.set("from_", exp.From(this=parse_one(source, read="duckdb")))
-    with duckdb.connect() as connection:
-        connection.register("orders", table)
-        connection.execute("set error_on_division_by_zero = false")
-        found = connection.execute(tree.sql("duckdb"))
-        names = [column[0] for column in found.description]
-        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
-
-
-def plain(row: dict[str, Any]) -> tuple[Any, ...]:
-    """Return a row as values that are compared by, in the order of their names."""
-
-    def shown(value: Any) -> Any:
-        if isinstance(value, datetime.datetime):
-            return value.replace(tzinfo=None)
-        if isinstance(value, bool | str) or value is None:
-            return value
-        return "NaN" if math.isnan(value) else float(value)
-
-    return tuple(shown(row[name]) for name in sorted(row))
-
-
-def assert_same(found: list[dict[str, Any]], expected: list[dict[str, Any]], note: str) -> None:
-    """Compare rows in any order; numbers up to rounding."""
-
-    def order(row: tuple[Any, ...]) -> list[str]:
-        exact = [repr(value) for value in row if not isinstance(value, float)]
-        return exact + [f"{value:.6g}" for value in row if isinstance(value, float)]
-
-    left, right = (sorted(map(plain, rows), key=order) for rows in (found, expected))
-    assert len(left) == len(right), note
-    for row, other in zip(left, right, strict=True):
-        for value, wanted in zip(row, other, strict=True):
-            is_number = isinstance(value, float) and isinstance(wanted, float)
-            close = math.isclose(value, wanted, rel_tol=1e-9) if is_number else value == wanted
-            assert close, (note, row, other)
-
-
-def played(text: str, rows: list[dict[str, Any]], dice: random.Random, *, crashes: bool) -> Any:
-    """Run an app over rows in epochs of any size, with crashes; return its driver, ended."""
-    app = load_app(SqlText(text, "shop.sql"))
-    driver = TestDriver(app.job, tasks=2, slots=2)
-    with driver:
-        driver.create("orders", COLUMNS, partitions=2, time="at")
-        left = list(rows)
-        while left:
-            cut = dice.randrange(1, 40)
-            driver.feed("orders", left[:cut])
-            del left[:cut]
-            if crashes and dice.random() < 0.3:
-                points = ["epoch.planned", "slot.ran", "epoch.before_commit", "commit.published"]
-                driver.advance_with_crash(dice.choice(points))
-            else:
-                driver.advance()
-        driver.finish()
-        return {name: driver.output(stream) for name, stream in app.tables.items()}
-
-
 def check(query: str, dice: random.Random, *, crashes: bool) -> int:
     """Compare what an app makes with DuckDB; return how many rows."""
     rows = orders(dice, 150)
     app = f"{BEGIN}CREATE TABLE found AS {query};"
-    (made,) = load_app(SqlText(app)).statements.queries
-    (table,) = made.select.find_all(exp.Table)
-    found = played(app, rows, dice, crashes=crashes)["found"]
-    expected = in_duckdb(made.select, table.args["window"], rows)
-    assert_same(found, expected, query)
+    found = played(app, {"orders": (ORDERS, rows)}, dice, crashes=crashes)["found"]
+    table = pa.Table.from_pylist(rows, schema=pa.schema(ORDERS))
+    assert_same(found, in_duckdb(app, {"orders": table})["found"], query)
     return len(found)
 
 
@@ -342,7 +238,7 @@ def test_streams_and_tables_of_an_app_are_read_by_its_later_queries() -> None:
     CREATE TABLE most AS SELECT max(n) AS n FROM each [5 minutes];
     CREATE TABLE of_paid AS SELECT sum(twice) AS total FROM paid [5 minutes];
     """
-    made = played(text, rows, dice, crashes=True)
+    made = played(text, {"orders": (ORDERS, rows)}, dice, crashes=True)
     paid = [row for row in rows if row["ok"] and row["user"] == "ann"]
     assert Counter(row["twice"] for row in made["paid"]) == Counter(
         None if row["amount"] is None else row["amount"] * 2 for row in paid
@@ -363,7 +259,7 @@ def test_windows_of_each_kind_are_those_of_jobs_in_python() -> None:
     CREATE TABLE sessions AS SELECT user, count(*) AS n FROM orders [session 10 seconds];
     CREATE TABLE sliding AS SELECT user, count(*) AS n FROM orders [sliding 20 seconds];
     """
-    made = played(text, rows, dice, crashes=False)
+    made = played(text, {"orders": (ORDERS, rows)}, dice, crashes=False)
     expected = Counter[tuple[Any, int]]()
     for user in {row["user"] for row in rows}:
         times = sorted(row["at"] for row in rows if row["user"] == user)

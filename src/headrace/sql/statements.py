@@ -1,8 +1,9 @@
 """The statements of an SQL app, read from its text; queries stay trees of sqlglot.
 
-The grammar of a query is DuckDB's, with a window in brackets behind a table: ``[5 minutes]``,
-``[1 hour every 5 minutes]``, ``[sliding 1 hour]``, ``[session 30 minutes]``. The statements around
-it are those of Puma (seed 003, Figure 2), and ``CREATE STREAM``.
+The grammar of a query is DuckDB's, with a window in brackets behind a table or a query in
+brackets: ``[5 minutes]``, ``[1 hour every 5 minutes]``, ``[sliding 1 hour]``,
+``[session 30 minutes]``. The statements around it are those of Puma (seed 003, Figure 2),
+``CREATE STREAM`` and ``CREATE VIEW``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from headrace.durations import duration_ms
 from headrace.errors import InvalidInputError
 
 WINDOW = "window"
-"""Of a table in a query: the ``WindowText`` behind it."""
+"""Of a table or query that is read: the ``WindowText`` behind it."""
+
+TABLE, STREAM, VIEW = "table", "stream", "view"
 
 _NAMES = (TokenType.STRING, TokenType.IDENTIFIER)
 
@@ -89,11 +92,11 @@ class InputTable:
 
 @dataclass(frozen=True)
 class Query:
-    """``CREATE TABLE`` or ``CREATE STREAM``: a name and the query that makes its rows."""
+    """``CREATE TABLE``, ``STREAM`` or ``VIEW``: a name and the query that makes its rows."""
 
     name: Named
-    is_stream: bool
-    select: exp.Select
+    kind: str
+    tree: exp.Query
 
 
 @dataclass(frozen=True)
@@ -151,8 +154,8 @@ def _window(source: SqlText, begin: Token, words: Sequence[Token]) -> WindowText
     return WindowText("hopping" if step_ms else kind, size_ms, step_ms, place)
 
 
-def parse_query(source: SqlText, tokens: Sequence[Token] | None = None) -> exp.Select:
-    """Return the one ``SELECT`` of a text.
+def parse_query(source: SqlText, tokens: Sequence[Token] | None = None) -> exp.Query:
+    """Return the one query of a text: a ``SELECT``, or a ``UNION``.
 
     Raises:
         InvalidInputError: it is none; shows where.
@@ -168,34 +171,76 @@ def parse_query(source: SqlText, tokens: Sequence[Token] | None = None) -> exp.S
         at = _at(source, int(found["line"]), int(found["col"]), str(found["highlight"] or ""))
         text = str(found["description"]).rstrip(".").lower()
         raise source.mistake(f"this is no SQL that is known here: {text}", at) from error
-    if not isinstance(tree, exp.Select):
+    if not isinstance(tree, exp.Query):
         place = Place(words[0].start, words[0].end + 1)
         raise source.mistake("expected one query: SELECT ... FROM ...", place)
-    for table in tree.find_all(exp.Table):
-        table.set(WINDOW, windows.get(place_of(table.this).begin))
+    for read in tree.find_all(exp.Table, exp.Subquery):
+        name = read.args.get("alias") if isinstance(read, exp.Subquery) else read.this
+        if name is not None:
+            read.set(WINDOW, windows.get(place_of(name).begin))
     return tree
 
 
 def _without_windows(
     source: SqlText, words: Sequence[Token]
 ) -> tuple[list[Token], dict[int, WindowText]]:
-    """Take out the windows behind tables; return them by where the table's name begins."""
+    """Take out the windows behind tables and queries.
+
+    Returns:
+        The other words, and the windows by where the name of the table begins, or the alias of the
+        query; one without an alias gets one.
+    """
     kept, windows, at = list[Token](), dict[int, WindowText](), 0
     while at < len(words):
         word = words[at]
-        follows = len(kept) > 1 and kept[-2].token_type in (TokenType.FROM, TokenType.JOIN)
-        if word.token_type is TokenType.L_BRACKET and follows:
-            end = at
-            while end < len(words) and words[end].token_type is not TokenType.R_BRACKET:
-                end += 1
-            if end == len(words):
-                raise source.mistake("the bracket has no end", Place(word.start, word.end + 1))
-            windows[kept[-1].start] = _window(source, word, words[at + 1 : end])
-            at = end
-        else:
+        begin = _read_before(kept) if word.token_type is TokenType.L_BRACKET else None
+        if begin is None:
             kept.append(word)
-        at += 1
+            at += 1
+            continue
+        end = at
+        while end < len(words) and words[end].token_type is not TokenType.R_BRACKET:
+            end += 1
+        if end == len(words):
+            raise source.mistake("the bracket has no end", Place(word.start, word.end + 1))
+        window = _window(source, word, words[at + 1 : end])
+        at = end + 1
+        if kept[begin].token_type is not TokenType.L_PAREN:
+            windows[kept[begin].start] = window
+        elif kept[-1].token_type is not TokenType.R_PAREN:
+            windows[kept[-1].start] = window
+        else:
+            rest = [w for w in words[at : at + 2] if w.token_type is not TokenType.ALIAS]
+            if not rest or rest[0].token_type not in _ALIASES:
+                name = Token(TokenType.VAR, "_query", word.line, word.col, word.start, word.end)
+                kept.append(name)
+                rest = [name]
+            windows[rest[0].start] = window
     return kept, windows
+
+
+_ALIASES = (TokenType.VAR, TokenType.IDENTIFIER)
+
+
+def _read_before(words: Sequence[Token]) -> int | None:
+    """Return where the table or query begins that the words end with, its alias included."""
+
+    def begin_of(end: int) -> int | None:
+        begin, depth = end, 0
+        if end >= 0 and words[end].token_type is TokenType.R_PAREN:
+            for begin in range(end, -1, -1):
+                kind = words[begin].token_type
+                depth += (kind is TokenType.R_PAREN) - (kind is TokenType.L_PAREN)
+                if depth == 0:
+                    break
+        follows = begin > 0 and words[begin - 1].token_type in (TokenType.FROM, TokenType.JOIN)
+        return begin if follows else None
+
+    last = len(words) - 1
+    found = begin_of(last)
+    if found is None and last > 0 and words[last].token_type in _ALIASES:
+        found = begin_of(last - 1 - (words[last - 1].token_type is TokenType.ALIAS))
+    return found
 
 
 def _at(source: SqlText, line: int, column: int, text: str) -> Place:
@@ -267,12 +312,10 @@ class _Reader:
         elif self._takes("INPUT"):
             self._expect("TABLE")
             self._input()
-        elif self._takes("TABLE"):
-            self._query(is_stream=False)
-        elif self._takes("STREAM"):
-            self._query(is_stream=True)
+        elif kind := next(filter(self._takes, (TABLE.upper(), STREAM.upper(), VIEW.upper())), None):
+            self._query(kind.lower())
         else:
-            self._fail("expected CREATE APPLICATION, INPUT TABLE, TABLE or STREAM")
+            self._fail("expected CREATE APPLICATION, INPUT TABLE, TABLE, STREAM or VIEW")
 
     def _application(self) -> None:
         if self._name is not None:
@@ -368,13 +411,13 @@ class _Reader:
                 Place(words[0].start, words[-1].end + 1),
             ) from error
 
-    def _query(self, *, is_stream: bool) -> None:
-        name = self._named("a stream" if is_stream else "a table")
+    def _query(self, kind: str) -> None:
+        name = self._named(f"a {kind}")
         self._expect("AS")
-        select = parse_query(self._source, self._words[self._at :]) if self._rest() else None
-        if select is None:
+        tree = parse_query(self._source, self._words[self._at :]) if self._rest() else None
+        if tree is None:
             self._fail("expected a query: SELECT ... FROM ...")
-        self._queries.append(Query(name, is_stream, select))
+        self._queries.append(Query(name, kind, tree))
 
     def _rest(self) -> bool:
         return self._at < len(self._words)

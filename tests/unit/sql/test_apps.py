@@ -18,6 +18,9 @@ HEAD = """CREATE APPLICATION shop;
 CREATE INPUT TABLE orders(at, user, amount) FROM SCRIBE("orders") TIME at;
 """
 TABLE = "CREATE TABLE sums AS SELECT user, sum(amount) AS total FROM orders [5 minutes]"
+WITHIN = "CREATE STREAM s AS SELECT q.user FROM (SELECT user, amount FROM orders ORDER) AS q"
+CTE = "w AS (SELECT user FROM orders) SELECT user FROM w"
+UNION = "CREATE STREAM s AS SELECT user FROM orders UNION ALL SELECT user"
 
 
 @pytest.mark.parametrize(
@@ -26,7 +29,8 @@ TABLE = "CREATE TABLE sums AS SELECT user, sum(amount) AS total FROM orders [5 m
         ("", "1:1", "an app begins with its name"),
         ("CREATE APPLICATION a", "1:20", "the app makes nothing"),
         (HEAD + "DROP TABLE orders", "3:1", "expected CREATE; found 'DROP'"),
-        (HEAD + "CREATE VIEW v AS SELECT 1", "3:8", "expected CREATE APPLICATION, INPUT TABLE"),
+        (HEAD + "CREATE SOMETHING v", "3:8", "expected CREATE APPLICATION, INPUT TABLE"),
+        (HEAD + "CREATE VIEW v AS SELECT 1", "3:25", "the query reads nothing"),
         (HEAD + TABLE.replace("user,", "usr,"), "3:29", "no column 'usr'; did you mean 'user'?"),
         (HEAD + TABLE.replace("sum(", "summ("), "3:35", "no function 'summ'"),
         (HEAD + TABLE.replace("FROM orders", "FROM order"), "3:61", "did you mean 'orders'?"),
@@ -57,6 +61,34 @@ TABLE = "CREATE TABLE sums AS SELECT user, sum(amount) AS total FROM orders [5 m
             "the types of all columns, or of none",
         ),
         (HEAD.replace("shop;", "shop WITH (tpk = 3);") + TABLE, "1:", "did you mean 'topk'?"),
+        (HEAD + TABLE.replace("user,", "o.user,"), "3:", "no table 'o' here; expected"),
+        (HEAD + TABLE.replace("user,", "orders.usr,"), "3:", "no column 'usr' in 'orders'; did"),
+        (HEAD + WITHIN.replace("FROM orders", "FROM ordrs"), "3:", "did you mean 'orders'?"),
+        (HEAD + WITHIN.replace("ORDER", "LIMIT 3"), "3:78", "LIMIT is not known in a query"),
+        (HEAD + WITHIN.replace("q.user", "q.usr"), "3:27", "no column 'usr' in 'q'; did you"),
+        (HEAD + WITHIN.replace(" AS q", " AS q(a, b)"), "3:", "columns cannot be renamed here"),
+        (HEAD + "CREATE STREAM s AS SELECT user FROM orders [1 minute]", "3:44", "a window is for"),
+        (HEAD + "CREATE STREAM s AS SELECT user FROM unnest([1])", "3:", "expected a table, or"),
+        (HEAD + f"CREATE STREAM s AS WITH RECURSIVE {CTE}", "3:", "a query cannot read itself"),
+        (HEAD + f"CREATE STREAM s AS WITH {CTE.replace('FROM w', 'FROM v')}", "3:", "no table 'v'"),
+        (HEAD + f"CREATE STREAM s AS WITH {CTE.replace('w AS', 'w(a) AS')}", "3:", "name the col"),
+        (HEAD + UNION.replace("ALL", ""), "3:", "only UNION ALL is known; for each row once"),
+        (HEAD + UNION.replace("UNION", "EXCEPT"), "3:", "only UNION ALL is known"),
+        (HEAD + UNION + ", amount FROM orders", "3:61", "UNION ALL needs as many columns"),
+        (HEAD + UNION + " FROM orders ORDER BY user", "3:", "ORDER BY is not known"),
+        (
+            HEAD + "CREATE TABLE t AS SELECT user FROM orders UNION ALL SELECT user FROM orders",
+            "3:14",
+            "a table has aggregates",
+        ),
+        (HEAD + "CREATE VIEW v AS SELECT user FROM orders", "1:20", "the app makes nothing"),
+        (HEAD + TABLE.replace("user,", "DISTINCT ON (user) user,"), "3:", "DISTINCT ON is not"),
+        (
+            HEAD + TABLE.replace("user, sum", "DISTINCT sum") + " GROUP BY user",
+            "3:",
+            "SELECT DISTINCT of groups is known where",
+        ),
+        (HEAD + TABLE + " WHERE amount IN (SELECT 1)", "3:", "IN takes a list of values"),
     ],
 )
 def test_a_mistake_is_shown_where_it_is(text: str, place: str, message: str) -> None:

@@ -1,0 +1,509 @@
+"""Queries of an SQL app, checked and compiled to relations; ``app`` builds the graph of them.
+
+A query within another one, a ``WITH`` and a view are relations that others read: nothing is kept
+between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import polars as pl
+from sqlglot import exp
+
+from headrace.graph import agg
+from headrace.graph.aggregates import Aggregate
+from headrace.graph.operators import Site
+from headrace.graph.windows import (
+    BOUNDS,
+    Hopping,
+    Session,
+    Sliding,
+    Tumbling,
+    Window,
+    hopping,
+    session,
+    sliding,
+    tumbling,
+)
+from headrace.sql.expressions import Aggregates, Compiler, has_aggregate, is_aggregate, text_of
+from headrace.sql.relations import Relation, Scope, Span
+from headrace.sql.statements import WINDOW, SqlText, WindowText, near, place_of
+
+TOP_K = 10
+"""How many rows ``topk`` keeps where neither the query nor the app says it."""
+
+RANKED, TOP = "_score", "_top"
+
+
+@dataclass(frozen=True)
+class TopK:
+    """``topk``: the key to rank within, the column to rank, that of its score, and how many."""
+
+    keys: tuple[str, ...]
+    item: str
+    name: str
+    count: int
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Selection(Relation):
+    """A ``SELECT``: ``before`` are the columns that are grouped, ``after`` those of the result.
+
+    Without ``window``, rows are made one by one. State is stored under ``name``.
+    """
+
+    name: str
+    site: Site
+    origin: Relation
+    where: pl.Expr | None = None
+    before: tuple[pl.Expr, ...] = ()
+    keys: tuple[str, ...] = ()
+    window: Window | None = None
+    aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
+    having: pl.Expr | None = None
+    after: tuple[pl.Expr, ...] = ()
+    top_k: TopK | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Merging(Relation):
+    """``UNION ALL``: the rows of all parts, with the names of columns that each has here."""
+
+    name: str
+    site: Site
+    parts: tuple[tuple[Relation, tuple[str, ...]], ...]
+
+
+_REFUSED = {
+    "joins": "JOIN",
+    "laterals": "LATERAL",
+    "order": "ORDER BY",
+    "limit": "LIMIT",
+    "offset": "OFFSET",
+    "qualify": "QUALIFY",
+    "windows": "WINDOW",
+    "sample": "USING SAMPLE",
+    "pivots": "PIVOT",
+    "cluster": "CLUSTER BY",
+    "into": "INTO",
+}
+
+
+@dataclass(frozen=True)
+class QueryCompiler:
+    """Compiles one query of an app, and those within it.
+
+    Args:
+        source: the text.
+        options: of the app.
+        tables: what can be read, by name.
+        name: of the query; names of stores begin with it.
+        site: of its statement.
+        keeps_bounds: whether rows that are made of totals have their windows, too.
+        taken: names of queries within it; each is there once.
+        is_named_before: whether its columns have the names of those of a query before it.
+    """
+
+    source: SqlText
+    options: Mapping[str, int]
+    tables: Mapping[str, Relation]
+    name: str
+    site: Site
+    keeps_bounds: bool
+    taken: set[str] = field(default_factory=set)
+    is_named_before: bool = False
+
+    def __call__(self, tree: Any) -> Relation:
+        """Return the relation of a query.
+
+        Raises:
+            InvalidInputError: it has a mistake; shows where.
+        """
+        key = next((key for key in ("with_", "with") if tree.args.get(key)), None)
+        if key is not None:
+            own, rest = self._with(tree.args[key]), tree.copy()
+            rest.set(key, None)
+            return own(rest)
+        self._refuse(tree)
+        if isinstance(tree, exp.Subquery) and tree.args.get("alias") is None:
+            return self(tree.this)
+        if isinstance(tree, exp.SetOperation):
+            return self._merged(tree)
+        if not isinstance(tree, exp.Select):
+            raise self.source.mistake("expected SELECT ... FROM ...", place_of(tree))
+        return self._selected(tree)
+
+    def _refuse(self, tree: Any) -> None:
+        for part, shown in _REFUSED.items():
+            if found := tree.args.get(part):
+                at = found[0] if isinstance(found, list) else found
+                raise self.source.mistake(
+                    f"{shown} is not known in a query of an app", place_of(at)
+                )
+
+    def _within(self, name: str, *, is_named_before: bool = False) -> QueryCompiler:
+        """Return what compiles a query within this one."""
+        own, number = f"{self.name}.{name}", 2
+        while own in self.taken:
+            own, number = f"{self.name}.{name}{number}", number + 1
+        self.taken.add(own)
+        return replace(self, name=own, is_named_before=is_named_before)
+
+    def _with(self, found: exp.With) -> QueryCompiler:
+        if found.args.get("recursive"):
+            raise self.source.mistake("a query cannot read itself: no RECURSIVE", place_of(found))
+        own = self
+        for one in found.expressions:
+            alias = one.args["alias"]
+            if alias.args.get("columns"):
+                raise self.source.mistake("name the columns in the SELECT of it", place_of(alias))
+            relation = own._within(one.alias)(one.this)
+            own = replace(own, tables={**own.tables, one.alias: relation})
+        return own
+
+    def _merged(self, tree: exp.SetOperation) -> Merging:
+        """Compile the parts of a ``UNION ALL``: columns are those at the same place, or by name."""
+        if not isinstance(tree, exp.Union) or tree.args.get("distinct"):
+            raise self.source.mistake(
+                "only UNION ALL is known; for each row once, read it with SELECT DISTINCT and a "
+                "window",
+                place_of(tree.expression),
+            )
+        is_named = bool(tree.args.get("by_name"))
+        trees = [tree.expression]
+        left: Any = tree.left
+        while (
+            isinstance(left, exp.Union)
+            and not left.args.get("distinct")
+            and bool(left.args.get("by_name")) == is_named
+        ):
+            trees.append(left.expression)
+            left = left.left
+        trees.append(left)
+        parts: list[tuple[Any, Relation]] = []
+        for one in reversed(trees):
+            inner = self._within("part", is_named_before=bool(parts) and not is_named)
+            parts.append((one, inner(one)))
+        first = parts[0][1]
+        columns = first.columns
+        if is_named:
+            columns = tuple(dict.fromkeys(name for _, part in parts for name in part.columns))
+        made = []
+        for one, part in parts:
+            if not is_named and len(part.columns) != len(columns):
+                raise self.source.mistake(
+                    f"UNION ALL needs as many columns in each part: the first has "
+                    f"{', '.join(columns)}, this one {', '.join(part.columns)}",
+                    place_of(one),
+                )
+            made.append((part, part.columns if is_named else columns))
+        times = [
+            {
+                new: part.times[old]
+                for old, new in zip(part.columns, names, strict=True)
+                if old in part.times
+            }
+            for part, names in made
+        ]
+        return Merging(
+            name=self.name,
+            site=self.site,
+            parts=tuple(made),
+            columns=columns,
+            times={
+                name: (min(one[name][0] for one in times), max(one[name][1] for one in times))
+                for name in columns
+                if all(name in one for one in times)
+            },
+            is_total=all(part.is_total for part, _ in made),
+        )
+
+    def _read(self, select: exp.Select) -> tuple[Relation, Window | None, Scope, Any]:
+        """Return what a query reads, its window, what names mean, and the tree of it."""
+        found = select.args.get("from_") or select.args.get("from")
+        tree = None if found is None else found.this
+        if tree is None:
+            raise self.source.mistake("the query reads nothing: add FROM table", place_of(select))
+        name, relation = self._relation(tree)
+        scope = Scope(self.source, {name: dict(zip(*[relation.columns] * 2, strict=True))})
+        return relation, window_of(tree.args.get(WINDOW)), scope, tree
+
+    def _relation(self, tree: Any) -> tuple[str, Relation]:
+        """Return the name by which a table of ``FROM`` is known in the query, and its rows."""
+        alias = tree.args.get("alias")
+        if alias is not None and alias.args.get("columns"):
+            raise self.source.mistake("columns cannot be renamed here: use AS", place_of(alias))
+        if isinstance(tree, exp.Subquery):
+            self._refuse(tree)
+            name = tree.alias or "query"
+            return name, self._within(name.strip("_"))(tree.this)
+        if not isinstance(tree, exp.Table):
+            raise self.source.mistake("expected a table, or a query in brackets", place_of(tree))
+        if tree.name not in self.tables:
+            raise self.source.mistake(
+                f"no table {tree.name!r}; {near(tree.name, self.tables)}", place_of(tree)
+            )
+        return tree.alias_or_name, self.tables[tree.name]
+
+    def _selected(self, select: exp.Select) -> Relation:
+        source = self.source
+        relation, window, scope, read = self._read(select)
+        items = list(self._projections(select, scope))
+        select = select.copy()
+        for part in ("where", "group", "having"):
+            if (tree := select.args.get(part)) is not None:
+                select.set(part, scope.resolved(tree, dict(items)))
+        plain = Compiler(source, {name: pl.col(name) for name in relation.columns})
+        where = select.args.get("where")
+        if where is not None and has_aggregate(where):
+            raise source.mistake("WHERE is before grouping: use HAVING", place_of(where.this))
+        common = Selection(
+            name=self.name,
+            site=self.site,
+            origin=relation,
+            where=None if where is None else plain(where.this),
+            columns=(),
+            is_total=True,
+        )
+        grouping = [select.args.get(part) for part in ("distinct", "group", "having")]
+        if not any(has_aggregate(node) for _, node in items) and grouping == [None] * 3:
+            made, text = self._rows(plain, items, common), read.args.get(WINDOW)
+            if text is not None:
+                raise source.mistake(
+                    "a window is for aggregates, such as count(*), or SELECT DISTINCT", text.place
+                )
+            return made
+        if window is None:
+            raise source.mistake(
+                f"aggregates need a window: write {read.alias_or_name or '(SELECT ...)'} "
+                "[5 minutes], [1 hour every 5 minutes], [sliding 1 hour] or [session 30 minutes]",
+                place_of(read),
+            )
+        ranked = next(((n, node) for n, node in items if _is_topk(node)), None)
+        if ranked is not None:
+            return self._top_k(select, window, plain, items, ranked, common)
+        return self._groups(select, window, plain, items, common)
+
+    def _projections(self, select: exp.Select, scope: Scope) -> Iterator[tuple[str, Any]]:
+        """Yield the names and trees of what a query selects."""
+        found: list[tuple[str, Any, Any]] = []
+        for item in select.expressions:
+            is_column = isinstance(item, exp.Column)
+            if isinstance(item, exp.Star) or (is_column and isinstance(item.this, exp.Star)):
+                table = item.table if is_column else ""
+                if table and table not in scope.tables:
+                    raise self.source.mistake(
+                        f"no table {table!r} here; {near(table, scope.tables)}", place_of(item)
+                    )
+                own = [scope.tables[table]] if table else scope.tables.values()
+                for names in own:
+                    found += [(n, exp.column(c, quoted=True), item) for n, c in names.items()]
+            elif isinstance(item, exp.Alias):
+                found.append((item.alias, scope.resolved(item.this), item))
+            elif is_column:
+                found.append((item.name, scope.resolved(item), item))
+            elif self.is_named_before:
+                found.append((f"_{len(found)}", scope.resolved(item), item))
+            else:
+                raise self.source.mistake(
+                    "a computed column needs a name: ... AS name", place_of(item)
+                )
+        shown = [name for name, _, _ in found]
+        for name, tree, item in found:
+            if shown.count(name) > 1:
+                raise self.source.mistake(f"column {name!r} is there twice", place_of(item))
+            yield name, tree
+
+    def _rows(
+        self, plain: Compiler, items: Sequence[tuple[str, Any]], common: Selection
+    ) -> Selection:
+        """Compile rows that are made one by one."""
+        made = {name: plain(node).alias(name) for name, node in items}
+        times = _times_of(items, common.origin.times)
+        if self.keeps_bounds and common.origin.is_total:
+            for bound in BOUNDS:
+                if bound in common.origin.columns and bound not in made:
+                    made[bound] = pl.col(bound)
+                    times |= {b: t for b, t in common.origin.times.items() if b == bound}
+        return replace(
+            common,
+            after=tuple(made.values()),
+            columns=tuple(made),
+            times=times,
+            is_total=common.origin.is_total,
+        )
+
+    def _group_trees(
+        self, select: exp.Select, items: Sequence[tuple[str, Any]]
+    ) -> list[tuple[str, Any]]:
+        """Return the names and trees of the key: of GROUP BY, or all that is no aggregate."""
+        source, group = self.source, select.args.get("group")
+        if group is None or group.args.get("all"):
+            own = [(name, node) for name, node in items if not has_aggregate(node)]
+            return [(name, node) for name, node in own if not _is_bound(node)]
+        aliases = dict(items)
+        found: list[tuple[str, Any]] = []
+        for node in group.expressions:
+            tree = node
+            if isinstance(node, exp.Literal) and not node.is_string:
+                place = int(node.this)
+                if not 1 <= place <= len(items):
+                    raise source.mistake(f"there is no column {place}", place_of(node))
+                name, tree = items[place - 1]
+            elif isinstance(node, exp.Column) and not node.table and node.name in aliases:
+                name = node.name
+                tree = aliases[name]
+            else:
+                shown = [n for n, t in items if text_of(t) == text_of(node)]
+                plain = node.name if isinstance(node, exp.Column) else f"_key{len(found)}"
+                name = shown[0] if shown else plain
+            if has_aggregate(tree):
+                raise source.mistake("the key cannot be an aggregate", place_of(node))
+            found.append((name, tree))
+        if select.args.get("distinct") is not None:
+            selected = {text_of(tree) for _, tree in items}
+            for (_, tree), node in zip(found, group.expressions, strict=True):
+                if text_of(tree) not in selected and not _is_bound(tree):
+                    raise source.mistake(
+                        "SELECT DISTINCT of groups is known where all of the key is selected",
+                        place_of(node),
+                    )
+        return [(name, tree) for name, tree in found if not _is_bound(tree)]
+
+    def _groups(
+        self,
+        select: exp.Select,
+        window: Window,
+        plain: Compiler,
+        items: Sequence[tuple[str, Any]],
+        common: Selection,
+    ) -> Selection:
+        distinct = select.args.get("distinct")
+        if distinct is not None and distinct.args.get("on") is not None:
+            raise self.source.mistake(
+                "DISTINCT ON is not known: use first(...) or arg_max(...) of the other columns",
+                place_of(distinct),
+            )
+        keys = self._group_trees(select, items)
+        aggregates = Aggregates([name for name, _ in keys])
+        known = {name: pl.col(name) for name in (*(name for name, _ in keys), *BOUNDS)}
+        groups = {text_of(node): pl.col(name) for name, node in keys}
+        after = Compiler(self.source, known, (), aggregates, plain, groups)
+        made = {name: after(node).alias(name) for name, node in items}
+        having = select.args.get("having")
+        condition = None if having is None else after(having.this)
+        for bound in BOUNDS:
+            made.setdefault(bound, pl.col(bound))
+        if not aggregates.found:
+            aggregates.add(agg.count())
+        before = [plain(node).alias(name) for name, node in keys]
+        before += [value.alias(name) for name, value in aggregates.arguments.items()]
+        bounds = [(name, exp.column(name)) for name in BOUNDS]
+        return replace(
+            common,
+            before=tuple(before),
+            keys=tuple(name for name, _ in keys),
+            window=window,
+            aggregates=aggregates.found,
+            having=condition,
+            after=tuple(made.values()),
+            columns=tuple(made),
+            times=_times_of([*items, *bounds], _bound_times(window)),
+        )
+
+    def _top_k(
+        self,
+        select: exp.Select,
+        window: Window,
+        plain: Compiler,
+        items: Sequence[tuple[str, Any]],
+        ranked: tuple[str, Any],
+        common: Selection,
+    ) -> Selection:
+        """Rank what is selected before ``topk(score)`` by the highest score that it had.
+
+        The last plain column is what is ranked; those before it are the key that it is ranked
+        within.
+        """
+        source = self.source
+        name, call = ranked
+        place = place_of(call)
+        others = [(n, node) for n, node in items if node is not call]
+        if not others or any(has_aggregate(node) for _, node in others):
+            raise source.mistake(
+                "topk stands alone with the columns of the key and what is ranked: "
+                "SELECT category, event, topk(score) AS score",
+                place,
+            )
+        if not isinstance(window, Tumbling):
+            raise source.mistake("topk is known for windows such as [5 minutes] only", place)
+        for part in ("having", "group", "distinct"):
+            if select.args.get(part) is not None:
+                raise source.mistake(
+                    f"{part.upper()} is not known together with topk, which says what is ranked",
+                    place,
+                )
+        if not 1 <= len(call.expressions) <= 2:
+            raise source.mistake("topk takes a column, and how many rows to keep", place)
+        count = self.options.get("topk", TOP_K)
+        if len(call.expressions) > 1:
+            count = plain.constant(call.expressions[1], "the number of rows")
+            if not isinstance(count, int) or count < 1:
+                raise source.mistake("topk keeps at least one row", place)
+        before = [plain(node).alias(column) for column, node in others]
+        before.append(plain(call.expressions[0]).alias(RANKED))
+        *keys, item = [column for column, _ in others]
+        ordered = dict.fromkeys([*(column for column, _ in items), *BOUNDS])
+        return replace(
+            common,
+            before=tuple(before),
+            keys=(*keys, item),
+            window=window,
+            aggregates={RANKED: agg.max(RANKED)},
+            columns=tuple(ordered),
+            top_k=TopK(tuple(keys), item, name, count),
+            times=_bound_times(window),
+        )
+
+
+def window_of(text: WindowText | None) -> Window | None:
+    """Return the window that is behind a table, if there is one."""
+    if text is None:
+        return None
+    if text.kind == "hopping":
+        return hopping(in_ms(text.size_ms), every=in_ms(text.step_ms or 0))
+    size = in_ms(text.size_ms)
+    if text.kind == "sliding":
+        return sliding(size)
+    return session(size) if text.kind == "session" else tumbling(size)
+
+
+def in_ms(duration: int) -> str:
+    """Return a number of milliseconds as a duration."""
+    return f"{duration}ms"
+
+
+def _is_topk(node: Any) -> bool:
+    return is_aggregate(node) and isinstance(node, exp.Anonymous)
+
+
+def _is_bound(node: Any) -> bool:
+    return isinstance(node, exp.Column) and node.name in BOUNDS
+
+
+def _times_of(items: Sequence[tuple[str, Any]], times: Mapping[str, Span]) -> dict[str, Span]:
+    """Return the times of columns that are passed on as they are."""
+    plain = [(n, node) for n, node in items if isinstance(node, exp.Column) and not node.table]
+    return {name: times[node.name] for name, node in plain if node.name in times}
+
+
+def _bound_times(window: Window) -> dict[str, Span]:
+    """Return how the bounds of a window follow the event time of its result, its last moment."""
+    start, end = BOUNDS
+    if isinstance(window, Tumbling | Hopping | Sliding):
+        begin = 1 - window.size_ms
+        return {start: (begin, begin), end: (1, 1)}
+    return {end: (1, 1)} if isinstance(window, Session) else {}
