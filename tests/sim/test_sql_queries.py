@@ -16,6 +16,9 @@ CREATE INPUT TABLE orders(at, user, country, amount, units, ok)
     FROM SCRIBE("orders") TIME at LATENESS '1 minute';
 CREATE INPUT TABLE returns(at, user, units, reason)
     FROM SCRIBE("returns") TIME at LATENESS '1 minute';
+CREATE INPUT TABLE users(id, name, level, PRIMARY KEY (id)) FROM SCRIBE("users");
+CREATE INPUT TABLE levels(at, user, level, PRIMARY KEY (user))
+    FROM SCRIBE("levels") TIME at LATENESS '1 minute';
 """
 WITHIN = {
     "subquery": """CREATE TABLE found AS SELECT who, sum(twice) AS total
@@ -84,6 +87,113 @@ MERGED = {
         SELECT DISTINCT user, max(units) AS most FROM orders [5 minutes] GROUP BY user;""",
 }
 
+MINUTE = 60_000
+JOINED = {
+    "within a minute": f"""CREATE STREAM found AS
+        SELECT o.user, o.units, r.units AS back, r.reason
+        FROM orders AS o JOIN returns r ON o.user = r.user
+            AND r.at BETWEEN o.at - {MINUTE} AND o.at + {MINUTE};""",
+    "after, strictly": f"""CREATE STREAM found AS SELECT orders.user, country, reason
+        FROM orders JOIN returns ON upper(orders.user) = upper(returns.user)
+            AND orders.units = returns.units
+            AND returns.at > orders.at AND orders.at + {5 * MINUTE} > returns.at WHERE ok;""",
+    "with a condition of both": f"""CREATE STREAM found AS SELECT o.at, r.at AS then
+        FROM orders o JOIN returns r ON o.user = r.user AND o.units < r.units + 1
+            AND r.at >= o.at - {2 * MINUTE} AND r.at <= o.at + 1000;""",
+    "later by at least a minute": f"""CREATE STREAM found AS SELECT o.user, r.at - o.at AS after
+        FROM orders o JOIN returns r ON o.user = r.user
+            AND r.at BETWEEN o.at + {MINUTE} AND o.at + {2 * MINUTE};""",
+    "left": f"""CREATE STREAM found AS SELECT o.user, r.user AS who, o.at, reason
+        FROM orders o LEFT JOIN returns r ON o.user = r.user AND o.units = r.units
+            AND r.at BETWEEN o.at AND o.at + {MINUTE};""",
+    "right": f"""CREATE STREAM found AS SELECT o.user, r.user AS who, r.at, reason
+        FROM orders o RIGHT JOIN returns r ON o.user = r.user AND o.units = r.units
+            AND o.at BETWEEN r.at - {MINUTE} AND r.at;""",
+    "full": """CREATE STREAM found AS SELECT o.user, o.units AS n, r.user AS who, r.units AS back
+        FROM orders o FULL JOIN returns r ON o.user = r.user AND o.units = r.units
+            AND r.at BETWEEN o.at - 20000 AND o.at + 20000;""",
+    "using": """CREATE STREAM found AS SELECT user, country, reason, bought, brought
+        FROM (SELECT user, country, at AS bought FROM orders WHERE units > 1) o [1 minute]
+        JOIN (SELECT user, reason, at AS brought FROM returns) r [1 minute] USING (user);""",
+    "itself": f"""CREATE STREAM found AS SELECT a.user, a.country, b.country AS other
+        FROM orders a JOIN orders b ON a.user = b.user AND a.units = b.units
+            AND b.at > a.at AND b.at <= a.at + {MINUTE};""",
+    "three streams": f"""CREATE STREAM found AS SELECT a.user, b.reason, c.country
+        FROM orders a
+        JOIN returns b ON a.user = b.user AND b.at BETWEEN a.at - {MINUTE} AND a.at + {MINUTE}
+        JOIN orders c ON c.user = a.user AND c.units = b.units
+            AND c.at BETWEEN a.at AND a.at + {MINUTE} WHERE a.units > 2;""",
+    "total of a join": f"""CREATE TABLE found AS
+        SELECT user, count(*) AS n, sum(back) AS back FROM (
+            SELECT o.user, r.units AS back, greatest(o.at, r.at) AS at
+            FROM orders o JOIN returns r ON o.user = r.user
+                AND r.at BETWEEN o.at AND o.at + {MINUTE}) [5 minutes] GROUP BY user;""",
+    "in a window": """CREATE STREAM found AS SELECT o.user, o.units, r.units AS back
+        FROM orders [1 minute] o JOIN returns [1 minute] r ON o.user = r.user;""",
+    "in a window, left": """CREATE STREAM found AS SELECT o.user, r.user AS who, o.units, reason
+        FROM orders o [1 minute] LEFT JOIN returns [1 minute] r
+        ON o.user = r.user AND o.units = r.units;""",
+    "total in a window": """CREATE TABLE found AS
+        SELECT o.user, count(*) AS n, sum(r.units) AS back, max(o.units) AS most
+        FROM orders o [2 minutes] JOIN returns r [2 minutes] ON o.user = r.user GROUP BY o.user;""",
+    "totals": """
+        CREATE TABLE sold AS SELECT user, count(*) AS n FROM orders [5 minutes] GROUP BY user;
+        CREATE TABLE back AS SELECT user, count(*) AS m FROM returns [5 minutes] GROUP BY user;
+        CREATE TABLE found AS SELECT sold.user, n, m, m / n AS part FROM sold JOIN back
+        ON sold.user = back.user AND sold.window_start = back.window_start;""",
+    "totals, left": """CREATE TABLE found AS
+        SELECT s.user AS who, n, m FROM
+            (SELECT user, count(*) AS n FROM orders [1 minute] GROUP BY user) s [1 minute]
+        LEFT JOIN
+            (SELECT user, count(*) AS m FROM returns [1 minute] GROUP BY user) b [1 minute]
+        ON s.user = b.user;""",
+}
+USERS = {"id": pa.string(), "name": pa.string(), "level": pa.int64()}
+LEVELS = {"at": pa.int64(), "user": pa.string(), "level": pa.int64()}
+TABLES = {
+    "table": """CREATE STREAM found AS SELECT o.user, u.id, name, level * units AS points
+        FROM orders o JOIN users u ON o.user = u.id;""",
+    "table, left": """CREATE STREAM found AS SELECT user, id, name, at
+        FROM orders LEFT JOIN users ON id = user;""",
+    "table, using": """CREATE STREAM found AS SELECT * FROM
+        (SELECT user AS id, at, units FROM orders) JOIN users USING (id) WHERE id = 'ann';""",
+    "table, with a condition": """CREATE STREAM found AS SELECT o.user, u.name
+        FROM orders o JOIN users u ON o.user = u.id AND u.level > o.units AND ok;""",
+    "total of a table": """CREATE TABLE found AS SELECT name, count(*) AS n
+        FROM orders o [5 minutes] JOIN users u ON upper(o.user) = u.name AND o.user = u.id
+        GROUP BY name;""",
+    "table, twice": """CREATE VIEW named AS
+            SELECT o.user, o.country, u.name, o.at FROM orders o JOIN users u ON o.user = u.id;
+        CREATE STREAM found AS SELECT n.user, n.name, c.name AS country
+            FROM named n LEFT JOIN users c ON n.country = c.id;""",
+    "as of": """CREATE STREAM found AS SELECT o.user, o.at, l.level, l.at AS since
+        FROM orders o ASOF JOIN levels l ON o.user = l.user AND o.at >= l.at;""",
+    "as of, left": """CREATE STREAM found AS SELECT o.user, o.at, level, l.user AS who
+        FROM orders o ASOF LEFT JOIN levels l ON o.user = l.user AND o.at >= l.at;""",
+    "as of, total": """CREATE TABLE found AS SELECT level, count(*) AS n FROM
+        (SELECT o.at, level FROM orders o ASOF JOIN levels l
+         ON l.at <= o.at AND o.user = l.user) [5 minutes] GROUP BY level;""",
+}
+
+
+def users(dice: random.Random) -> list[dict[str, object]]:
+    """Return rows of which the last of each key counts."""
+    return [
+        {"id": key, "name": str(key).upper() if n > 3 else "old", "level": dice.randrange(5)}
+        for n in range(6)
+        for key in ("ann", "bob", "de", f"user {n}")
+    ]
+
+
+def levels(dice: random.Random) -> list[dict[str, object]]:
+    """Return rows that are valid from their time on."""
+    begin = 1_700_000_000_000
+    rows = [
+        {"at": begin + n * 7_001, "user": dice.choice(["ann", "bob"]), "level": dice.randrange(9)}
+        for n in range(80)
+    ]
+    return sorted(rows, key=lambda row: int(row["at"]) + dice.randrange(50_000))
+
 
 def returns(dice: random.Random, count: int) -> list[dict[str, object]]:
     """Return rows in an order that the lateness allows."""
@@ -103,26 +213,31 @@ def check(statements: str, dice: random.Random) -> int:
     streams = {
         "orders": (ORDERS, orders(dice, 150)),
         "returns": (RETURNS, returns(dice, 60)),
+        "users": (USERS, users(dice)),
+        "levels": (LEVELS, levels(dice)),
     }
-    begin = BEGIN
+    parts = BEGIN.split(";")
     for name in list(streams):
         if f"FROM {name}" not in statements and f"JOIN {name}" not in statements:
             del streams[name]
-            begin = begin.replace(f"CREATE INPUT TABLE {name}", f"CREATE VIEW {name}")
-    head = ";".join(part for part in begin.split(";") if "CREATE VIEW" not in part)
-    text = f"{head};\n{statements}"
-    found = played(text, streams, dice, crashes=True)
+            parts = [part for part in parts if f"TABLE {name}(" not in part]
+    text = f"{';'.join(parts)}\n{statements}"
+    first = [name for name in streams if name == "users"]
+    found = played(text, streams, dice, crashes=True, first=first)
     tables = {
         name: pa.Table.from_pylist(rows, schema=pa.schema(columns))
         for name, (columns, rows) in streams.items()
     }
+    if "users" in tables:
+        last = {row["id"]: row for row in streams["users"][1]}
+        tables["users"] = pa.Table.from_pylist(list(last.values()), schema=pa.schema(USERS))
     expected = in_duckdb(text, tables)
     for name, rows in found.items():
         assert_same(rows, expected[name], f"{name} of {statements}")
     return sum(map(len, found.values()))
 
 
-CASES = WITHIN | MERGED
+CASES = WITHIN | MERGED | JOINED | TABLES
 
 
 @pytest.mark.parametrize("name", CASES)

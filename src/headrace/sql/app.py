@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -22,7 +23,7 @@ from headrace.graph.windows import BOUNDS
 from headrace.records.schema import normalise_type
 from headrace.sql.expressions import data_type
 from headrace.sql.queries import RANKED, TOP, Merging, QueryCompiler, Selection, TopK, in_ms
-from headrace.sql.relations import Reading, Relation
+from headrace.sql.relations import EVENT, Joining, Reading, Relation
 from headrace.sql.statements import (
     STREAM,
     TABLE,
@@ -115,7 +116,8 @@ class _Checker:
                 table=table,
                 site=self._site(table),
                 columns=tuple(column.text for column in table.columns),
-                times={table.time.text: (0, 0)},
+                times={} if table.time is None else {table.time.text: (0, 0)},
+                key=tuple(column.text for column in table.key),
             )
 
     def _claim(self, at: InputTable | Query) -> None:
@@ -205,6 +207,8 @@ class _Builder:
             return self._input(rows)
         if isinstance(rows, Merging):
             return self._merged(rows)
+        if isinstance(rows, Joining):
+            return self._joined(rows)
         assert isinstance(rows, Selection)
         origin = self.stream(rows.origin)
         with site_at(rows.site):
@@ -220,11 +224,38 @@ class _Builder:
         with site_at(rows.site):
             return self._graph.input(
                 table.stream.text,
-                time=table.time.text,
+                time=None if table.time is None else table.time.text,
                 schema=self._schemas.get(name),
                 name=name,
                 **lateness,  # type: ignore[arg-type]
             )
+
+    def _joined(self, rows: Joining) -> Stream:
+        left, right = self.stream(rows.left), self.stream(rows.right)
+        with site_at(rows.site):
+            if rows.left_made:
+                left = left.with_columns(*rows.left_made)
+            if not isinstance(rows.left, Joining) or left.keys != rows.left_keys:
+                left = left.partition_by(*rows.left_keys)
+        options: dict[str, Any] = {"how": rows.how, "columns": rows.added, "name": rows.name}
+        if rows.as_of is not None:
+            with site_at(rows.site):
+                keyed = right.partition_by(*rows.right_keys)
+                history = "0s" if rows.as_of == EVENT else None
+                table = keyed.table(name=f"{rows.name}.table", history=history)
+                made = left.join(table, as_of=rows.as_of, **options)
+        else:
+            if rows.window is None:
+                options |= {"before": in_ms(rows.before_ms), "after": in_ms(rows.after_ms)}
+            else:
+                options["window"] = rows.window
+            with site_at(rows.site):
+                right = right.select(*rows.right_made).partition_by(*rows.right_keys)
+                made = left.join(right, **options)
+        with site_at(rows.site):
+            if rows.where is not None:
+                made = made.filter(rows.where)
+            return made.select(*rows.after)
 
     def _merged(self, rows: Merging) -> Stream:
         """Merge streams; if they are partitioned differently, each by all columns first."""

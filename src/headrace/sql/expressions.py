@@ -249,7 +249,7 @@ def _shift(sign: Callable[[pl.Expr, pl.Expr], pl.Expr]) -> Compiled:
     return made
 
 
-_UNITS = {
+UNITS = {
     **dict.fromkeys(("MICROSECOND", "MICROSECONDS"), 1),
     **dict.fromkeys(("MILLISECOND", "MILLISECONDS"), 1_000),
     **dict.fromkeys(("SECOND", "SECONDS"), 1_000_000),
@@ -258,16 +258,17 @@ _UNITS = {
     **dict.fromkeys(("DAY", "DAYS"), 86_400_000_000),
     **dict.fromkeys(("WEEK", "WEEKS"), 7 * 86_400_000_000),
 }
+"""Units of intervals, in microseconds."""
 
 
 def _interval(compiler: Compiler, node: exp.Interval) -> pl.Expr:
     unit = str(node.args.get("unit") or "").upper()
-    if unit not in _UNITS:
+    if unit not in UNITS:
         raise compiler.mistake(
-            node, f"an interval of {unit.lower() or 'no unit'} is not known; {near(unit, _UNITS)}"
+            node, f"an interval of {unit.lower() or 'no unit'} is not known; {near(unit, UNITS)}"
         )
     value = compiler.constant(node.this, "an interval")
-    return pl.lit(datetime.timedelta(microseconds=round(float(value) * _UNITS[unit])))
+    return pl.lit(datetime.timedelta(microseconds=round(float(value) * UNITS[unit])))
 
 
 def _whole(left: pl.Expr, right: pl.Expr) -> pl.Expr:
@@ -543,7 +544,7 @@ def _date_diff(compiler: Compiler, node: Any) -> pl.Expr:
     if unit not in _TRUNCATED:
         raise compiler.mistake(node, f"no unit {unit!r} of time; {near(unit, _TRUNCATED)}")
     whole = [t.dt.truncate(_TRUNCATED[unit]) for t in (later, earlier)]
-    return (whole[0] - whole[1]).dt.total_microseconds() // _UNITS[unit]
+    return (whole[0] - whole[1]).dt.total_microseconds() // UNITS[unit]
 
 
 def _pad(compiler: Compiler, node: Any) -> pl.Expr:

@@ -29,7 +29,7 @@ from headrace.graph.windows import (
     tumbling,
 )
 from headrace.sql.expressions import Aggregates, Compiler, has_aggregate, is_aggregate, text_of
-from headrace.sql.relations import Relation, Scope, Span
+from headrace.sql.relations import JoinCompiler, Joining, Relation, Scope, Span
 from headrace.sql.statements import WINDOW, SqlText, WindowText, near, place_of
 
 TOP_K = 10
@@ -78,7 +78,6 @@ class Merging(Relation):
 
 
 _REFUSED = {
-    "joins": "JOIN",
     "laterals": "LATERAL",
     "order": "ORDER BY",
     "limit": "LIMIT",
@@ -228,8 +227,13 @@ class QueryCompiler:
         if tree is None:
             raise self.source.mistake("the query reads nothing: add FROM table", place_of(select))
         name, relation = self._relation(tree)
-        scope = Scope(self.source, {name: dict(zip(*[relation.columns] * 2, strict=True))})
-        return relation, window_of(tree.args.get(WINDOW)), scope, tree
+        window = window_of(tree.args.get(WINDOW))
+        scope = Scope(self.source, {name: {column: column for column in relation.columns}})
+        for join in select.args.get("joins") or []:
+            right = (*self._relation(join.this), window_of(join.this.args.get(WINDOW)))
+            compiler = JoinCompiler(self.source, self._within("join").name, self.site)
+            relation, window, scope = compiler(join, (relation, window, scope), right)
+        return relation, window, scope, tree
 
     def _relation(self, tree: Any) -> tuple[str, Relation]:
         """Return the name by which a table of ``FROM`` is known in the query, and its rows."""
@@ -271,7 +275,7 @@ class QueryCompiler:
         grouping = [select.args.get(part) for part in ("distinct", "group", "having")]
         if not any(has_aggregate(node) for _, node in items) and grouping == [None] * 3:
             made, text = self._rows(plain, items, common), read.args.get(WINDOW)
-            if text is not None:
+            if text is not None and not _joins_in_window(relation):
                 raise source.mistake(
                     "a window is for aggregates, such as count(*), or SELECT DISTINCT", text.place
                 )
@@ -298,9 +302,13 @@ class QueryCompiler:
                     raise self.source.mistake(
                         f"no table {table!r} here; {near(table, scope.tables)}", place_of(item)
                     )
-                own = [scope.tables[table]] if table else scope.tables.values()
-                for names in own:
-                    found += [(n, exp.column(c, quoted=True), item) for n, c in names.items()]
+                for name, columns in scope.tables.items():
+                    is_first = name == next(iter(scope.tables))
+                    for column, own in columns.items():
+                        if table in ("", name) and (
+                            table or is_first or column not in scope.shared
+                        ):
+                            found.append((column, exp.column(own, quoted=True), item))
             elif isinstance(item, exp.Alias):
                 found.append((item.alias, scope.resolved(item.this), item))
             elif is_column:
@@ -484,6 +492,15 @@ def window_of(text: WindowText | None) -> Window | None:
 def in_ms(duration: int) -> str:
     """Return a number of milliseconds as a duration."""
     return f"{duration}ms"
+
+
+def _joins_in_window(relation: Relation) -> bool:
+    """Say whether a window says which rows of a join are near."""
+    while isinstance(relation, Joining):
+        if relation.window is not None:
+            return True
+        relation = relation.left
+    return False
 
 
 def _is_topk(node: Any) -> bool:

@@ -80,13 +80,17 @@ class WindowText:
 
 @dataclass(frozen=True)
 class InputTable:
-    """``CREATE INPUT TABLE``: columns of a stream, with types or without, and its event time."""
+    """``CREATE INPUT TABLE``: columns of a stream, with types or without, and its event time.
+
+    With a ``key``, the last row of each key counts; only then can it be without ``time``.
+    """
 
     name: Named
     columns: tuple[Named, ...]
     types: tuple[exp.DataType | None, ...]
+    key: tuple[Named, ...]
     stream: Named
-    time: Named
+    time: Named | None
     lateness_ms: int | None
 
 
@@ -341,11 +345,16 @@ class _Reader:
 
     def _input(self) -> None:
         name = self._named("a table")
-        columns, types = list[Named](), list[exp.DataType | None]()
+        columns, types, key = list[Named](), list[exp.DataType | None](), list[Named]()
         self._expect("(")
         while True:
-            columns.append(self._named("a column"))
-            types.append(self._type())
+            if self._takes_key(key):
+                key += self._names("a column of the key")
+            else:
+                columns.append(self._named("a column"))
+                types.append(self._type())
+                if self._takes_key(key):
+                    key.append(columns[-1])
             if not self._takes(","):
                 break
         self._expect(")")
@@ -356,8 +365,10 @@ class _Reader:
         if stream.token_type not in _NAMES:
             self._fail('expected the name of a stream in quotes, such as SCRIBE("clicks")', stream)
         self._expect(")")
-        self._expect("TIME")
-        time = self._named("the column of the event time")
+        time: Named | None = None
+        if not key or self._rest():
+            self._expect("TIME")
+            time = self._named("the column of the event time")
         lateness: int | None = None
         if self._takes("LATENESS"):
             word = self._next()
@@ -370,11 +381,12 @@ class _Reader:
         for column in columns:
             if known.count(column.text) > 1:
                 raise self._source.mistake(f"column {column.text!r} is there twice", column.place)
-        if time.text not in known:
-            raise self._source.mistake(
-                f"table {name.text!r} has no column {time.text!r}; {near(time.text, known)}",
-                time.place,
-            )
+        for used in (*key, *([] if time is None else [time])):
+            if used.text not in known:
+                raise self._source.mistake(
+                    f"table {name.text!r} has no column {used.text!r}; {near(used.text, known)}",
+                    used.place,
+                )
         if any(types) and not all(types):
             raise self._source.mistake(
                 "give the types of all columns, or of none: then they are those of the stream",
@@ -385,17 +397,38 @@ class _Reader:
                 name,
                 tuple(columns),
                 tuple(types),
+                tuple(key),
                 Named(stream.text, Place(stream.start, stream.end + 1)),
                 time,
                 lateness,
             )
         )
 
+    def _takes_key(self, known: Sequence[Named]) -> bool:
+        """Take ``PRIMARY KEY``, which a table has once."""
+        begin = self._words[self._at] if self._rest() else None
+        if not self._takes("PRIMARY KEY"):
+            if not self._takes("PRIMARY"):
+                return False
+            self._expect("KEY")
+        if known:
+            self._fail("a table has one PRIMARY KEY (column, ...)", begin)
+        return True
+
+    def _names(self, what: str) -> list[Named]:
+        """Take names in brackets."""
+        self._expect("(")
+        found = [self._named(what)]
+        while self._takes(","):
+            found.append(self._named(what))
+        self._expect(")")
+        return found
+
     def _type(self) -> exp.DataType | None:
         begin, depth = self._at, 0
         while self._at < len(self._words):
             text = self._words[self._at].text
-            if depth == 0 and text in (",", ")"):
+            if depth == 0 and text.upper() in (",", ")", "PRIMARY", "PRIMARY KEY"):
                 break
             depth += (text == "(") - (text == ")")
             self._at += 1

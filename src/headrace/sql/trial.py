@@ -78,7 +78,8 @@ def run_trial(app: SqlApp, folder: Path, *, update: bool = False) -> list[Differ
     with TestDriver(app.job) as driver:
         for name, table in given.items():
             rows = _read(files[name], app.schemas.get(name))
-            driver.create(table.stream.text, rows.schema, time=table.time.text)
+            time = None if table.time is None else table.time.text
+            driver.create(table.stream.text, rows.schema, time=time)
             driver.feed(table.stream.text, rows)
         driver.finish()
         found = {name: driver.output(stream) for name, stream in app.tables.items()}

@@ -41,7 +41,7 @@ UNION = "CREATE STREAM s AS SELECT user FROM orders UNION ALL SELECT user"
         (HEAD + TABLE + " GROUP BY at", "3:29", "column 'user' must be in GROUP BY"),
         (HEAD + TABLE + " WHERE sum(amount) > 1", "3:86", "WHERE is before grouping"),
         (HEAD + TABLE + " ORDER BY user", "3:89", "ORDER BY is not known"),
-        (HEAD + TABLE + " JOIN orders ON true", "3:", "JOIN is not known"),
+        (HEAD + TABLE + " JOIN orders ON true", "3:", "'orders' is there twice: give one a name"),
         (HEAD + TABLE.replace("sum(amount)", "sum(sum(amount))"), "3:", "of another one"),
         (HEAD + TABLE.replace("sum(amount)", "count(distinct amount)"), "3:", "approx_count"),
         (HEAD + TABLE.replace("sum(amount)", "'x"), "3:", "a quote or a comment has no end"),
@@ -96,6 +96,87 @@ def test_a_mistake_is_shown_where_it_is(text: str, place: str, message: str) -> 
         load_app(SqlText(text, "app.sql"))
     assert str(caught.value).startswith(f"app.sql:{place}")
     assert message in str(caught.value)
+
+
+JOIN_HEAD = """CREATE APPLICATION shop;
+CREATE INPUT TABLE a(at, k, v) FROM SCRIBE("a") TIME at;
+CREATE INPUT TABLE b(at, k, w) FROM SCRIBE("b") TIME at;
+CREATE INPUT TABLE t(id, at, x, PRIMARY KEY (id)) FROM SCRIBE("t") TIME at;
+"""
+NEAR = "a.k = b.k AND b.at BETWEEN a.at AND a.at + INTERVAL 1 MINUTE"
+
+
+@pytest.mark.parametrize(
+    ("query", "at", "message"),
+    [
+        ("SELECT v FROM a JOIN b ON a.k = b.k", "b ON", "add AND b.at BETWEEN a.at - INTERVAL 10"),
+        (f"SELECT k FROM a JOIN b ON {NEAR}", "k FROM", "column 'k' is in 'a' and 'b': write a.k"),
+        (f"SELECT b.v FROM a JOIN b ON {NEAR}", "b.v", "no column 'v' in 'b'; expected at, k, w"),
+        (f"SELECT c.v FROM a JOIN b ON {NEAR}", "c.v", "no table 'c' here; expected"),
+        (f"SELECT v FROM a JOIN b ON {NEAR.replace('a.k', 'a.kk')}", "a.kk", "did you mean 'k'?"),
+        ("SELECT v FROM a, b", "b", "a join needs a condition: ON a.key = b.key"),
+        ("SELECT v FROM a CROSS JOIN b", "", "CROSS JOIN is not known; expected JOIN, LEFT"),
+        ("SELECT v FROM a SEMI JOIN b USING (k)", "", "SEMI JOIN is not known"),
+        (
+            "SELECT v FROM a JOIN b ON b.at BETWEEN a.at AND a.at + 1 AND v > w",
+            "b ON",
+            "a join needs a key",
+        ),
+        ("SELECT v FROM a JOIN b ON a.k = b.k AND b.at > a.at", "b ON", "must be near in event"),
+        (
+            "SELECT v FROM a JOIN b ON a.k = b.k AND b.at > a.at + 5 AND b.at < a.at",
+            "b ON",
+            "no two rows are this near",
+        ),
+        (f"SELECT v FROM a LEFT JOIN b ON {NEAR} AND v > w", "v > w", "LEFT JOIN is known with"),
+        ("SELECT v FROM a [5 minutes] JOIN b ON a.k = b.k", "b ON", "the same window, or none"),
+        ("SELECT v FROM a [5 minutes] JOIN b [6 minutes] ON a.k = b.k", "b [", "the same window"),
+        (
+            "SELECT v FROM a [session 5 minutes] JOIN b [session 5 minutes] ON a.k = b.k",
+            "b [",
+            "a join is known for windows such as [5 minutes] only",
+        ),
+        ("SELECT v FROM a JOIN b USING (v)", "v)", "no column 'v' in 'b'"),
+        ("SELECT v FROM a JOIN b USING (w)", "w)", "no column 'w' on the left; expected at, k, v"),
+        ("SELECT v FROM a RIGHT JOIN b USING (k)", "", "USING is not known for RIGHT JOIN: use ON"),
+        (
+            "SELECT v FROM (SELECT k, v FROM a) a JOIN b ON a.k = b.k",
+            "b ON",
+            "the left side has no column with it: select it there",
+        ),
+        ("SELECT v FROM a JOIN t ON a.v = t.x", "t ON", "PRIMARY KEY; 'id' is missing"),
+        ("SELECT v FROM a FULL JOIN t ON a.k = t.id", "", "a stream and a table have no FULL JOIN"),
+        ("SELECT x FROM t JOIN a ON a.k = t.id", "a ON", "a table with a PRIMARY KEY is the right"),
+        ("SELECT x FROM a JOIN t [1 minute] ON a.k = t.id", "t [", "has no window"),
+        ("SELECT x FROM a LEFT JOIN t ON a.k = t.id AND x > v", "x > v", "LEFT JOIN is known with"),
+        ("SELECT x FROM a ASOF JOIN t ON a.k = t.id", "t ON", "ASOF JOIN needs the event times"),
+        ("SELECT w FROM a ASOF JOIN b ON a.k = b.k AND a.at >= b.at", "b ON", "declare it with a"),
+    ],
+)
+def test_a_mistake_in_a_join_is_shown_where_it_is(query: str, at: str, message: str) -> None:
+    text = f"{JOIN_HEAD}CREATE STREAM s AS {query}"
+    with pytest.raises(InvalidInputError) as caught:
+        load_app(SqlText(text, "app.sql"))
+    shown = caught.value.message.splitlines()
+    assert message in shown[0]
+    assert shown[0].startswith("app.sql:5:")
+    marked = shown[1][shown[2].index("^") :]
+    assert marked.startswith(at)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ("id, x, PRIMARY KEY (y)", "table 't' has no column 'y'; expected id, x"),
+        ("id PRIMARY KEY, x PRIMARY KEY", "a table has one PRIMARY KEY (column, ...); found"),
+        ("id, x", "expected TIME; found the end of the statement"),
+    ],
+)
+def test_a_mistake_in_a_primary_key_is_shown(columns: str, message: str) -> None:
+    text = f'CREATE APPLICATION a; CREATE INPUT TABLE t({columns}) FROM SCRIBE("t")'
+    with pytest.raises(InvalidInputError) as caught:
+        load_app(SqlText(text, "app.sql"))
+    assert message in caught.value.message
 
 
 def home_with_app(home: Path, rows: int) -> Path:
