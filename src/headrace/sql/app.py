@@ -117,6 +117,7 @@ class _Checker:
                 site=self._site(table),
                 columns=tuple(column.text for column in table.columns),
                 times={} if table.time is None else {table.time.text: (0, 0)},
+                is_changing=bool(table.key),
                 key=tuple(column.text for column in table.key),
             )
 
@@ -149,11 +150,12 @@ class _Checker:
         name, site = query.name.text, self._site(query)
         compiler = QueryCompiler(
             self._source,
-            self._statements.options,
+            query.options,
             self._relations,
             name,
             site,
             keeps_bounds=query.kind != STREAM,
+            emit=query.emit,
         )
         made = compiler(query.tree)
         if query.kind == TABLE and not made.is_total:
@@ -245,6 +247,7 @@ class _Builder:
                 table = keyed.table(name=f"{rows.name}.table", history=history)
                 made = left.join(table, as_of=rows.as_of, **options)
         else:
+            options["allowed_lateness"] = in_ms(rows.grace_ms)
             if rows.window is None:
                 options |= {"before": in_ms(rows.before_ms), "after": in_ms(rows.after_ms)}
             else:
@@ -287,13 +290,17 @@ def _renames_key(rows: Merging, streams: Sequence[Stream]) -> bool:
 def _selected(stream: Stream, query: Selection) -> Stream:
     if query.where is not None:
         stream = stream.filter(query.where)
-    if query.window is None:
+    if not query.aggregates:
         return stream.select(*query.after)
     stream = stream.select(*query.before)
     if query.top_k is not None:
         return _ranked(stream, query, query.top_k)
     stream = stream.partition_by(*query.keys) if query.keys else stream.gather()
-    stream = stream.window(query.window, dict(query.aggregates), name=query.name)
+    if query.window is not None:
+        stream = stream.window(query.window, dict(query.aggregates), name=query.name)
+    else:
+        every = None if query.every_ms is None else in_ms(query.every_ms)
+        stream = stream.aggregate(dict(query.aggregates), every=every, name=query.name)
     if query.having is not None:
         stream = stream.filter(query.having)
     return stream.select(*query.after)

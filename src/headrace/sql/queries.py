@@ -30,12 +30,14 @@ from headrace.graph.windows import (
 )
 from headrace.sql.expressions import Aggregates, Compiler, has_aggregate, is_aggregate, text_of
 from headrace.sql.relations import JoinCompiler, Joining, Relation, Scope, Span
-from headrace.sql.statements import WINDOW, SqlText, WindowText, near, place_of
+from headrace.sql.statements import WINDOW, Emit, SqlText, WindowText, near, place_of
 
 TOP_K = 10
 """How many rows ``topk`` keeps where neither the query nor the app says it."""
 
 RANKED, TOP = "_score", "_top"
+AT = "at"
+"""The column of totals that says when they were so."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ class TopK:
 class Selection(Relation):
     """A ``SELECT``: ``before`` are the columns that are grouped, ``after`` those of the result.
 
-    Without ``window``, rows are made one by one. State is stored under ``name``.
+    Without ``window``, aggregates are running totals; without these, rows are made one by one.
+    State is stored under ``name``.
     """
 
     name: str
@@ -62,6 +65,7 @@ class Selection(Relation):
     before: tuple[pl.Expr, ...] = ()
     keys: tuple[str, ...] = ()
     window: Window | None = None
+    every_ms: int | None = None
     aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
     having: pl.Expr | None = None
     after: tuple[pl.Expr, ...] = ()
@@ -97,21 +101,23 @@ class QueryCompiler:
 
     Args:
         source: the text.
-        options: of the app.
+        options: of the query.
         tables: what can be read, by name.
         name: of the query; names of stores begin with it.
         site: of its statement.
         keeps_bounds: whether rows that are made of totals have their windows, too.
+        emit: when its results are sent.
         taken: names of queries within it; each is there once.
         is_named_before: whether its columns have the names of those of a query before it.
     """
 
     source: SqlText
-    options: Mapping[str, int]
+    options: Mapping[str, Any]
     tables: Mapping[str, Relation]
     name: str
     site: Site
     keeps_bounds: bool
+    emit: Emit | None = None
     taken: set[str] = field(default_factory=set)
     is_named_before: bool = False
 
@@ -127,6 +133,8 @@ class QueryCompiler:
             rest.set(key, None)
             return own(rest)
         self._refuse(tree)
+        if self.emit is not None and not isinstance(tree, exp.Select):
+            raise self.source.mistake("EMIT is for one SELECT with aggregates", self.emit.place)
         if isinstance(tree, exp.Subquery) and tree.args.get("alias") is None:
             return self(tree.this)
         if isinstance(tree, exp.SetOperation):
@@ -149,7 +157,8 @@ class QueryCompiler:
         while own in self.taken:
             own, number = f"{self.name}.{name}{number}", number + 1
         self.taken.add(own)
-        return replace(self, name=own, is_named_before=is_named_before)
+        options = {n: self.options[n] for n in self.options if n in ("topk", "allowed_lateness")}
+        return replace(self, name=own, options=options, emit=None, is_named_before=is_named_before)
 
     def _with(self, found: exp.With) -> QueryCompiler:
         if found.args.get("recursive"):
@@ -218,6 +227,7 @@ class QueryCompiler:
                 if all(name in one for one in times)
             },
             is_total=all(part.is_total for part, _ in made),
+            is_changing=any(part.is_changing for part, _ in made),
         )
 
     def _read(self, select: exp.Select) -> tuple[Relation, Window | None, Scope, Any]:
@@ -231,7 +241,8 @@ class QueryCompiler:
         scope = Scope(self.source, {name: {column: column for column in relation.columns}})
         for join in select.args.get("joins") or []:
             right = (*self._relation(join.this), window_of(join.this.args.get(WINDOW)))
-            compiler = JoinCompiler(self.source, self._within("join").name, self.site)
+            grace_ms = self.options.get("allowed_lateness", 0)
+            compiler = JoinCompiler(self.source, self._within("join").name, self.site, grace_ms)
             relation, window, scope = compiler(join, (relation, window, scope), right)
         return relation, window, scope, tree
 
@@ -273,23 +284,54 @@ class QueryCompiler:
             is_total=True,
         )
         grouping = [select.args.get(part) for part in ("distinct", "group", "having")]
+        text = read.args.get(WINDOW)
         if not any(has_aggregate(node) for _, node in items) and grouping == [None] * 3:
-            made, text = self._rows(plain, items, common), read.args.get(WINDOW)
+            made = self._rows(plain, items, common)
             if text is not None and not _joins_in_window(relation):
                 raise source.mistake(
                     "a window is for aggregates, such as count(*), or SELECT DISTINCT", text.place
                 )
+            if self.emit is not None:
+                raise source.mistake("EMIT is for aggregates", self.emit.place)
             return made
-        if window is None:
+        if relation.is_changing:
             raise source.mistake(
-                f"aggregates need a window: write {read.alias_or_name or '(SELECT ...)'} "
-                "[5 minutes], [1 hour every 5 minutes], [sliding 1 hour] or [session 30 minutes]",
+                f"rows of {read.alias_or_name or 'the query'} replace earlier ones, and each would "
+                "count; read what it is made of",
                 place_of(read),
             )
         ranked = next(((n, node) for n, node in items if _is_topk(node)), None)
+        if text is None:
+            if ranked is not None:
+                raise source.mistake(
+                    f"topk needs a window: write {read.alias_or_name} [5 minutes]", place_of(read)
+                )
+            return self._running(select, plain, items, common)
         if ranked is not None:
+            if self.emit is not None:
+                raise source.mistake("EMIT is not known together with topk", self.emit.place)
+            options = {"allowed_lateness": self.options.get("allowed_lateness", 0)}
+            window = self._window(text, options, None)
             return self._top_k(select, window, plain, items, ranked, common)
-        return self._groups(select, window, plain, items, common)
+        return self._groups(
+            select, self._window(text, self.options, self.emit), plain, items, common
+        )
+
+    def _window(self, text: WindowText, options: Mapping[str, Any], emit: Emit | None) -> Window:
+        """Return a window with what is said of late and early results."""
+        if emit is not None and emit.every_ms is not None and not emit.is_early:
+            raise self.source.mistake(
+                "EMIT EVERY is for totals without a window; write EMIT EARLY EVERY", emit.place
+            )
+        early = emit if emit is not None and emit.is_early else None
+        if early is not None and text.kind == "sliding":
+            raise self.source.mistake("a sliding window has no early results", early.place)
+        found = window_of(text, options, early)
+        assert found is not None
+        if found.mistakes:
+            place = text.place if early is None else early.place
+            raise self.source.mistake(found.mistakes[0], place)
+        return found
 
     def _projections(self, select: exp.Select, scope: Scope) -> Iterator[tuple[str, Any]]:
         """Yield the names and trees of what a query selects."""
@@ -341,7 +383,8 @@ class QueryCompiler:
             after=tuple(made.values()),
             columns=tuple(made),
             times=times,
-            is_total=common.origin.is_total,
+            is_total=common.origin.is_total and not common.origin.is_changing,
+            is_changing=common.origin.is_changing,
         )
 
     def _group_trees(
@@ -389,6 +432,81 @@ class QueryCompiler:
         items: Sequence[tuple[str, Any]],
         common: Selection,
     ) -> Selection:
+        """Compile aggregates for each key and window."""
+        heads = (*BOUNDS, *window.flags)
+        made, found = self._grouped(select, plain, items, common, heads)
+        for head in heads:
+            made.setdefault(head, pl.col(head))
+        bounds = [(name, exp.column(name)) for name in BOUNDS]
+        return replace(
+            found,
+            window=window,
+            after=tuple(made.values()),
+            columns=tuple(made),
+            times=_times_of([*items, *bounds], _bound_times(window)),
+            is_changing=window.is_updated
+            or bool(window.early_ms or window.early_rows)
+            or bool(window.early_idle_ms),
+        )
+
+    def _running(
+        self,
+        select: exp.Select,
+        plain: Compiler,
+        items: Sequence[tuple[str, Any]],
+        common: Selection,
+    ) -> Selection:
+        """Compile totals of all rows so far: each row sends those of its key.
+
+        Without an aggregate, the first row of a key is all there is to send.
+        """
+        source, emit = self.source, self.emit
+        having = select.args.get("having")
+        if having is not None:
+            raise source.mistake(
+                "HAVING needs a window: a total that is sent and no longer fits would stay",
+                place_of(having.this),
+            )
+        if emit is not None and (emit.is_early or emit.every_ms is None):
+            raise source.mistake(
+                "totals without a window have no end: write EMIT EVERY '1 minute', or a window "
+                "such as [5 minutes]",
+                emit.place,
+            )
+        every = None if emit is None else emit.every_ms
+        has_totals = any(has_aggregate(node) for _, node in items)
+        if emit is not None and not has_totals:
+            raise source.mistake("EMIT is for aggregates", emit.place)
+        heads = () if every is None else (AT,)
+        made, found = self._grouped(select, plain, items, common, heads)
+        for head in heads:
+            made.setdefault(head, pl.col(head))
+        hidden = [key for key in found.keys if key not in made]
+        if has_totals and hidden:
+            raise source.mistake(
+                "totals without a window are a row for each key: select all that is in GROUP BY",
+                place_of(select.args["group"]),
+            )
+        first = next(iter(found.aggregates))
+        return replace(
+            found,
+            every_ms=every,
+            having=None if has_totals else pl.col(first) == 1,
+            after=tuple(made.values()),
+            columns=tuple(made),
+            is_changing=has_totals,
+            key=found.keys if has_totals else (),
+        )
+
+    def _grouped(
+        self,
+        select: exp.Select,
+        plain: Compiler,
+        items: Sequence[tuple[str, Any]],
+        common: Selection,
+        heads: Sequence[str],
+    ) -> tuple[dict[str, pl.Expr], Selection]:
+        """Return the columns of a result, and how rows are grouped and aggregated for it."""
         distinct = select.args.get("distinct")
         if distinct is not None and distinct.args.get("on") is not None:
             raise self.source.mistake(
@@ -397,29 +515,22 @@ class QueryCompiler:
             )
         keys = self._group_trees(select, items)
         aggregates = Aggregates([name for name, _ in keys])
-        known = {name: pl.col(name) for name in (*(name for name, _ in keys), *BOUNDS)}
+        known = {name: pl.col(name) for name in (*(name for name, _ in keys), *heads)}
         groups = {text_of(node): pl.col(name) for name, node in keys}
         after = Compiler(self.source, known, (), aggregates, plain, groups)
         made = {name: after(node).alias(name) for name, node in items}
         having = select.args.get("having")
         condition = None if having is None else after(having.this)
-        for bound in BOUNDS:
-            made.setdefault(bound, pl.col(bound))
         if not aggregates.found:
             aggregates.add(agg.count())
         before = [plain(node).alias(name) for name, node in keys]
         before += [value.alias(name) for name, value in aggregates.arguments.items()]
-        bounds = [(name, exp.column(name)) for name in BOUNDS]
-        return replace(
+        return made, replace(
             common,
             before=tuple(before),
             keys=tuple(name for name, _ in keys),
-            window=window,
             aggregates=aggregates.found,
             having=condition,
-            after=tuple(made.values()),
-            columns=tuple(made),
-            times=_times_of([*items, *bounds], _bound_times(window)),
         )
 
     def _top_k(
@@ -477,16 +588,26 @@ class QueryCompiler:
         )
 
 
-def window_of(text: WindowText | None) -> Window | None:
+def window_of(
+    text: WindowText | None, options: Mapping[str, Any] | None = None, early: Emit | None = None
+) -> Window | None:
     """Return the window that is behind a table, if there is one."""
     if text is None:
         return None
-    if text.kind == "hopping":
-        return hopping(in_ms(text.size_ms), every=in_ms(text.step_ms or 0))
+    given: dict[str, Any] = dict(options or {})
+    given.pop("topk", None)
+    if "allowed_lateness" in given:
+        given["allowed_lateness"] = in_ms(given["allowed_lateness"])
     size = in_ms(text.size_ms)
     if text.kind == "sliding":
-        return sliding(size)
-    return session(size) if text.kind == "session" else tumbling(size)
+        return sliding(size, **given)
+    if early is not None:
+        given["early"] = None if early.every_ms is None else in_ms(early.every_ms)
+        given["early_idle"] = None if early.idle_ms is None else in_ms(early.idle_ms)
+        given["early_rows"] = early.rows
+    if text.kind == "hopping":
+        return hopping(size, every=in_ms(text.step_ms or 0), **given)
+    return session(size, **given) if text.kind == "session" else tumbling(size, **given)
 
 
 def in_ms(duration: int) -> str:

@@ -29,12 +29,14 @@ class Relation:
 
     ``times`` has the columns that follow the event time of their row: by how many milliseconds
     they are ahead of it, at least and at most. ``is_total``: rows are results of aggregates.
-    ``key``: the last row of each key counts.
+    ``is_changing``: later rows take the place of earlier ones; with a ``key``, those that have the
+    same.
     """
 
     columns: tuple[str, ...]
     times: Mapping[str, Span] = field(default_factory=dict)
     is_total: bool = False
+    is_changing: bool = False
     key: tuple[str, ...] = ()
 
 
@@ -73,6 +75,7 @@ class Joining(Relation):
     before_ms: int = 0
     after_ms: int = 0
     window: Window | None = None
+    grace_ms: int = 0
     as_of: str | None = None
     where: pl.Expr | None = None
     after: tuple[pl.Expr, ...] = ()
@@ -190,11 +193,13 @@ class JoinCompiler:
         source: the text.
         name: under which its state is stored.
         site: of its statement.
+        grace_ms: how far behind the watermark rows of streams may be.
     """
 
     source: SqlText
     name: str
     site: Site
+    grace_ms: int = 0
 
     def __call__(
         self,
@@ -374,12 +379,14 @@ class JoinCompiler:
             before_ms=before,
             after_ms=after,
             window=window,
+            grace_ms=self.grace_ms,
             where=self._rest(rows, found, rest, how),
             after=tuple(map(pl.col, (*rows.columns, *found.names.values()))),
             columns=(*rows.columns, *found.names.values()),
             times=(times if how in (INNER, LEFT) else {})
             | (theirs if how in (INNER, RIGHT) else {}),
             is_total=rows.is_total and other.is_total,
+            is_changing=rows.is_changing or other.is_changing,
         )
 
     def _with_table(
@@ -450,6 +457,7 @@ class JoinCompiler:
             columns=(*rows.columns, *found.names.values()),
             times=rows.times,
             is_total=rows.is_total,
+            is_changing=rows.is_changing,
         )
 
 

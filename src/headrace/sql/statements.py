@@ -9,7 +9,7 @@ brackets: ``[5 minutes]``, ``[1 hour every 5 minutes]``, ``[sliding 1 hour]``,
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn
 
@@ -95,26 +95,46 @@ class InputTable:
 
 
 @dataclass(frozen=True)
+class Emit:
+    """``EMIT``: when results are sent that are not final.
+
+    Every so much event time, with so many rows, or so long after the last row. ``is_early`` is for
+    windows; otherwise it is for totals without one.
+    """
+
+    place: Place
+    is_early: bool = False
+    every_ms: int | None = None
+    rows: int | None = None
+    idle_ms: int | None = None
+
+
+@dataclass(frozen=True)
 class Query:
-    """``CREATE TABLE``, ``STREAM`` or ``VIEW``: a name and the query that makes its rows."""
+    """``CREATE TABLE``, ``STREAM`` or ``VIEW``: a name and the query that makes its rows.
+
+    ``options`` are those of the app, and its own.
+    """
 
     name: Named
     kind: str
     tree: exp.Query
+    emit: Emit | None
+    options: Mapping[str, int | str]
 
 
 @dataclass(frozen=True)
 class Statements:
     """What an app's text says, in its order.
 
-    ``top_k`` is how many rows ``topk`` keeps where the query does not say it.
+    ``options`` are those of the app.
     """
 
     source: SqlText
     name: Named
     inputs: tuple[InputTable, ...] = ()
     queries: tuple[Query, ...] = ()
-    options: dict[str, int] = field(default_factory=dict)
+    options: Mapping[str, int | str] = field(default_factory=dict)
 
 
 def place_of(node: Any) -> Place:
@@ -285,6 +305,15 @@ def parse_app(source: SqlText) -> Statements:
     return reader.finish()
 
 
+OPTIONS: dict[str, tuple[str, ...] | type] = {
+    "topk": int,
+    "allowed_lateness": str,
+    "late": ("drop", "update"),
+    "updates": ("replace", "retract", "add"),
+}
+"""Options of apps and queries: a number, a duration (``str``), or one of some words."""
+
+
 class _Reader:
     """Reads statements one after the other."""
 
@@ -293,7 +322,7 @@ class _Reader:
         self._name: Named | None = None
         self._inputs: list[InputTable] = []
         self._queries: list[Query] = []
-        self._options: dict[str, int] = {}
+        self._options: dict[str, int | str] = {}
         self._words: list[Token] = []
         self._at = 0
 
@@ -325,23 +354,44 @@ class _Reader:
         if self._name is not None:
             self._fail(f"the app has a name already, {self._name.text!r}; a file is one app")
         self._name = self._named("the app")
-        if self._takes("WITH"):
-            self._expect("(")
-            while True:
-                key = self._named("an option")
-                if key.text != "topk":
-                    raise self._source.mistake(
-                        f"no option {key.text!r}; {near(key.text, ['topk'])}", key.place
-                    )
-                self._expect("=")
-                value = self._next()
-                if not value.text.isdigit() or int(value.text) < 1:
-                    self._fail("expected a whole number of at least 1", value)
-                self._options[key.text] = int(value.text)
-                if not self._takes(","):
-                    break
-            self._expect(")")
+        self._options = self._with()
         self._end()
+
+    def _with(self) -> dict[str, int | str]:
+        """Take options, if there are any."""
+        found: dict[str, int | str] = {}
+        if not self._takes("WITH"):
+            return found
+        self._expect("(")
+        while True:
+            key = self._named("an option")
+            if key.text not in OPTIONS:
+                raise self._source.mistake(
+                    f"no option {key.text!r}; {near(key.text, OPTIONS)}", key.place
+                )
+            self._expect("=")
+            found[key.text] = self._value(OPTIONS[key.text], self._next())
+            if not self._takes(","):
+                break
+        self._expect(")")
+        return found
+
+    def _value(self, kind: tuple[str, ...] | type, word: Token) -> int | str:
+        if isinstance(kind, tuple):
+            if word.text.lower() not in kind:
+                self._fail(f"expected {' or '.join(map(repr, kind))}", word)
+            return word.text.lower()
+        if kind is int:
+            if not word.text.isdigit() or int(word.text) < 1:
+                self._fail("expected a whole number of at least 1", word)
+            return int(word.text)
+        return self._duration(word, least=0)
+
+    def _duration(self, word: Token, least: int = 1) -> int:
+        try:
+            return duration_ms(word.text, "a duration", least=least)
+        except InvalidInputError as error:
+            self._fail(f"{error.message}, in quotes", word)
 
     def _input(self) -> None:
         name = self._named("a table")
@@ -371,11 +421,7 @@ class _Reader:
             time = self._named("the column of the event time")
         lateness: int | None = None
         if self._takes("LATENESS"):
-            word = self._next()
-            try:
-                lateness = duration_ms(word.text, "LATENESS", least=0)
-            except InvalidInputError as error:
-                self._fail(f"{error.message}, in quotes", word)
+            lateness = self._duration(self._next(), least=0)
         self._end()
         known = [column.text for column in columns]
         for column in columns:
@@ -446,11 +492,38 @@ class _Reader:
 
     def _query(self, kind: str) -> None:
         name = self._named(f"a {kind}")
+        options = {**self._options, **self._with()}
         self._expect("AS")
-        tree = parse_query(self._source, self._words[self._at :]) if self._rest() else None
-        if tree is None:
+        end = next(
+            (n for n in range(self._at, len(self._words)) if self._words[n].text.upper() == "EMIT"),
+            len(self._words),
+        )
+        words, self._at = self._words[self._at : end], end
+        if not words:
             self._fail("expected a query: SELECT ... FROM ...")
-        self._queries.append(Query(name, kind, tree))
+        tree = parse_query(self._source, words)
+        self._queries.append(Query(name, kind, tree, self._emit(), options))
+
+    def _emit(self) -> Emit | None:
+        """Take ``EMIT``, if it is there."""
+        if not self._rest():
+            return None
+        begin = self._next()
+        found: dict[str, Any] = {}
+        if not self._takes("FINAL"):
+            found["is_early"] = self._takes("EARLY")
+            if found["is_early"] and self._takes("IDLE"):
+                found["idle_ms"] = self._duration(self._next())
+            elif self._takes("EVERY"):
+                word = self._next()
+                if found["is_early"] and word.text.isdigit() and self._takes("ROWS"):
+                    found["rows"] = self._value(int, word)
+                else:
+                    found["every_ms"] = self._duration(word)
+            else:
+                self._fail("expected FINAL, EARLY EVERY, EARLY IDLE or EVERY")
+        self._end()
+        return Emit(Place(begin.start, self._words[-1].end + 1), **found)
 
     def _rest(self) -> bool:
         return self._at < len(self._words)

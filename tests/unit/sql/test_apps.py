@@ -20,6 +20,8 @@ CREATE INPUT TABLE orders(at, user, amount) FROM SCRIBE("orders") TIME at;
 TABLE = "CREATE TABLE sums AS SELECT user, sum(amount) AS total FROM orders [5 minutes]"
 WITHIN = "CREATE STREAM s AS SELECT q.user FROM (SELECT user, amount FROM orders ORDER) AS q"
 CTE = "w AS (SELECT user FROM orders) SELECT user FROM w"
+RUNNING = TABLE.replace(" [5 minutes]", "") + " GROUP BY user"
+OF_SUMS = "SELECT max(total) AS most FROM sums"
 UNION = "CREATE STREAM s AS SELECT user FROM orders UNION ALL SELECT user"
 
 
@@ -34,7 +36,30 @@ UNION = "CREATE STREAM s AS SELECT user FROM orders UNION ALL SELECT user"
         (HEAD + TABLE.replace("user,", "usr,"), "3:29", "no column 'usr'; did you mean 'user'?"),
         (HEAD + TABLE.replace("sum(", "summ("), "3:35", "no function 'summ'"),
         (HEAD + TABLE.replace("FROM orders", "FROM order"), "3:61", "did you mean 'orders'?"),
-        (HEAD + TABLE.replace(" [5 minutes]", ""), "3:61", "aggregates need a window"),
+        (HEAD + TABLE.replace("sum(", "topk(").replace(" [5 minutes]", ""), "3:", "topk needs a w"),
+        (HEAD + RUNNING + " HAVING sum(amount) > 3", "3:", "HAVING needs a window"),
+        (HEAD + RUNNING.replace("user, sum", "sum"), "3:", "select all that is in GROUP BY"),
+        (HEAD + RUNNING + " EMIT FINAL", "3:82", "totals without a window have no end"),
+        (HEAD + RUNNING + " EMIT EARLY EVERY 3 ROWS", "3:82", "totals without a window have no"),
+        (HEAD + RUNNING + " EMIT LATE", "3:87", "expected FINAL, EARLY EVERY, EARLY IDLE or"),
+        (HEAD + RUNNING + " EMIT EVERY '3'", "3:93", "a duration is '3'"),
+        (HEAD + RUNNING + f"; CREATE TABLE more AS {OF_SUMS}", "3:", "rows of sums replace earl"),
+        (HEAD + RUNNING + f"; CREATE TABLE more AS {OF_SUMS} [1 hour]", "3:", "replace earlier"),
+        (HEAD + RUNNING + "; CREATE TABLE more AS SELECT user FROM sums", "3:", "a table has aggr"),
+        (HEAD + TABLE + " EMIT EVERY '1 minute'", "3:80", "write EMIT EARLY EVERY"),
+        (HEAD + TABLE + " EMIT EARLY EVERY '9 minutes'", "3:80", "expected less than the size"),
+        (
+            HEAD + TABLE.replace("5 minutes", "sliding 5 minutes") + " EMIT EARLY EVERY 3 ROWS",
+            "3:",
+            "a sliding window has no early results",
+        ),
+        (HEAD + TABLE.replace("sum(", "topk(") + " EMIT EARLY EVERY 3 ROWS", "3:", "with topk"),
+        (HEAD + "CREATE STREAM s AS SELECT user FROM orders EMIT FINAL", "3:44", "EMIT is for agg"),
+        (HEAD + UNION + " FROM orders EMIT FINAL", "3:", "EMIT is for one SELECT"),
+        (HEAD + TABLE.replace("sums", "sums WITH (late = 'keep')"), "3:32", "expected 'drop' or"),
+        (HEAD + TABLE.replace("sums", "sums WITH (late = 'update')"), "3:", "there is none: give"),
+        (HEAD + TABLE.replace("sums", "sums WITH (lateness = '1m')"), "3:25", "no option 'laten"),
+        (HEAD + TABLE.replace("sums", "sums WITH (updates = 'add')"), "3:", "updates='add' is fo"),
         (HEAD + TABLE.replace("5 minutes", "5"), "3:68", "a window's size is '5'"),
         (HEAD + TABLE.replace("5 minutes]", "5 minutes"), "3:68", "the bracket has no end"),
         (HEAD + TABLE.replace(" AS total", ""), "3:35", "a computed column needs a name"),
