@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -323,3 +324,66 @@ def test_results_that_are_taken_back_or_added_up_give_the_final_ones(updates: st
         sign = -1 if row.get("is_retraction") else 1
         totals[key] = totals.get(key, 0) + sign * row["n"]
     assert totals == {(row["user"], row["window_start"]): row["n"] for row in made["final"]}
+
+
+FUNCTIONS = """
+from typing import Annotated
+import polars as pl
+import headrace as hr
+
+def shout(text: str) -> str:
+    return f"{loud(text)}!"
+
+def loud(text):
+    return text.upper()
+
+def points(amount: float, units: int) -> float:
+    return amount * units
+
+def halves(values: pl.Series) -> Annotated[pl.Series, float]:
+    return values / 2
+
+def longest(column: str) -> hr.agg.Aggregate:
+    return hr.agg.monoid(0, length, max, returns=int, columns=column)
+
+def length(text):
+    return len(text or "")
+"""
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_functions_of_the_user_are_called_where_the_app_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crashes: bool
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = f"shop_functions_{crashes}"
+    (tmp_path / f"{module}.py").write_text(FUNCTIONS)
+    dice = random.Random(str(crashes))
+    rows = orders(dice, 150)
+    names = ("shout", "points", "halves", "longest")
+    made = "".join(f"CREATE FUNCTION {name} USING '{module}:{name}';" for name in names)
+    text = f"""{BEGIN.split("CREATE INPUT TABLE returns", maxsplit=1)[0]}
+    CREATE STREAM loud AS SELECT shout(user) AS who, points(amount, units) AS p FROM orders
+        WHERE points(amount, units) > 10;
+    CREATE TABLE sums AS SELECT shout(user) AS who, sum(halves(units)) AS h FROM orders [5 minutes]
+        GROUP BY shout(user) HAVING halves(sum(units)) > 0;
+    CREATE TABLE lengths AS SELECT longest(country) + 1 AS n FROM orders [5 minutes];
+    """
+    found = played(
+        text.replace("CREATE STREAM", f"{made} CREATE STREAM", 1),
+        {"orders": (ORDERS, rows)},
+        dice,
+        crashes=crashes,
+        file=str(tmp_path / "app.sql"),
+    )
+    plain = text.replace("shout(user)", "(upper(user) || '!')")
+    plain = plain.replace("points(amount, units)", "(amount * units)")
+    plain = plain.replace("halves(units)", "(units / 2)").replace(
+        "halves(sum(units))", "sum(units)"
+    )
+    plain = plain.replace("longest(country)", "coalesce(max(length(country)), 0)")
+    table = pa.Table.from_pylist(rows, schema=pa.schema(ORDERS))
+    expected = in_duckdb(plain, {"orders": table})
+    for name in ("loud", "sums", "lengths"):
+        assert_same(found[name], expected[name], name)
+    assert len(found["loud"]) > 5

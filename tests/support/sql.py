@@ -179,6 +179,7 @@ def played(
     *,
     crashes: bool,
     first: Sequence[str] = (),
+    file: str = "shop.sql",
 ) -> dict[str, list[Row]]:
     """Run an app over rows in epochs of any size, with crashes; return the rows of its tables.
 
@@ -188,8 +189,9 @@ def played(
         dice: says where epochs end.
         crashes: whether drivers die.
         first: streams whose rows are all there before the others.
+        file: the name of the app's file.
     """
-    app = load_app(SqlText(text, "shop.sql"))
+    app = load_app(SqlText(text, file))
     with TestDriver(app.job, tasks=2, slots=2) as driver:
         for name, (columns, _) in streams.items():
             time = "at" if "at" in columns else None

@@ -51,6 +51,16 @@ def load_job(target: str) -> Job:
     return _choose(module, place, name)
 
 
+def load_module(name: str, folder: Path) -> ModuleType:
+    """Import a module that the user names: from a folder, the working directory, or installed.
+
+    Raises:
+        InvalidInputError: there is none, or it fails; with what is near.
+    """
+    _search(folder.resolve())
+    return _from_name(name)
+
+
 def _choose(module: ModuleType, place: str, name: str) -> Job:
     from headrace.graph.builder import Job
 

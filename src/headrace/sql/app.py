@@ -21,7 +21,8 @@ from headrace.graph.introspection import site_at
 from headrace.graph.operators import Site
 from headrace.graph.windows import BOUNDS
 from headrace.records.schema import normalise_type
-from headrace.sql.expressions import data_type
+from headrace.sql.expressions import data_type, with_functions
+from headrace.sql.functions import load_functions
 from headrace.sql.queries import RANKED, TOP, Merging, QueryCompiler, Selection, TopK, in_ms
 from headrace.sql.relations import EVENT, Joining, Reading, Relation
 from headrace.sql.statements import (
@@ -105,6 +106,7 @@ class _Checker:
 
     def __init__(self, statements: Statements) -> None:
         self._statements, self._source = statements, statements.source
+        self._functions = load_functions(self._source, statements.functions)
         self.schemas: dict[str, pa.Schema] = {}
         self.outputs: list[_Output] = []
         self._relations: dict[str, Relation] = {}
@@ -156,8 +158,9 @@ class _Checker:
             site,
             keeps_bounds=query.kind != STREAM,
             emit=query.emit,
+            functions=self._functions,
         )
-        made = compiler(query.tree)
+        made = compiler(with_functions(query.tree, self._functions))
         if query.kind == TABLE and not made.is_total:
             raise self._source.mistake(
                 "a table has aggregates, such as count(*); to pass on rows, use CREATE STREAM "

@@ -55,6 +55,50 @@ def data_type(source: SqlText, kind: exp.DataType) -> pl.DataType:
     return TYPES[name]
 
 
+@dataclass(frozen=True)
+class UserFunction:
+    """A function of the user's own: from the columns of its arguments to one column.
+
+    ``check`` says why so many arguments do not fit; ``call`` has the type of the result in
+    ``kind``.
+    """
+
+    name: str
+    check: Callable[[int], str | None]
+    call: Any
+
+    def __call__(self, arguments: Sequence[pl.Expr]) -> pl.Expr:
+        """Return the expression of a call."""
+        rows = pl.struct([one.alias(f"_{n}") for n, one in enumerate(arguments)])
+        return rows.map_batches(self.call, return_dtype=self.call.kind, is_elementwise=True)
+
+
+@dataclass(frozen=True)
+class UserAggregate:
+    """An aggregate of the user's own: ``make`` returns it for names of columns."""
+
+    name: str
+    check: Callable[[int], str | None]
+    make: Callable[..., Aggregate]
+
+
+Functions = Mapping[str, UserFunction | UserAggregate]
+
+
+def with_functions(tree: Any, functions: Functions) -> Any:
+    """Return a tree in which calls of the user's aggregates are known as such."""
+
+    def own(node: Any) -> Any:
+        known = functions.get(node.name.lower()) if isinstance(node, exp.Anonymous) else None
+        if not isinstance(known, UserAggregate):
+            return node
+        made = exp.AnonymousAggFunc(this=node.this, expressions=node.expressions)
+        made.meta.update(node.meta)
+        return made
+
+    return tree.transform(own) if functions else tree
+
+
 @dataclass
 class Aggregates:
     """Aggregates of a query, each computed once, and the expressions that they are of.
@@ -101,10 +145,10 @@ class Compiler:
         source: the text.
         columns: what names of columns mean.
         table: names by which columns may be qualified.
-        functions: of users, by name.
         aggregates: where aggregates are collected; ``None``: there must be none.
         within: compiles what aggregates are of; the columns are those before grouping.
         groups: expressions that stand for columns of the key, by their SQL.
+        functions: of the user, by name.
     """
 
     def __init__(
@@ -115,10 +159,12 @@ class Compiler:
         aggregates: Aggregates | None = None,
         within: Compiler | None = None,
         groups: Mapping[str, pl.Expr] | None = None,
+        functions: Functions | None = None,
     ) -> None:
         self.source, self.columns, self.table = source, columns, table
         self.aggregates, self.within = aggregates, within
         self.groups = groups or {}
+        self.functions = functions or {}
 
     def __call__(self, node: Any) -> pl.Expr:
         """Return the expression of a tree.
@@ -132,7 +178,7 @@ class Compiler:
             return found
         make = _COMPILED.get(type(node))
         if make is None:
-            raise self.mistake(node, _unknown(node))
+            raise self.mistake(node, _unknown(node, self.functions))
         return make(self, node)
 
     def all(self, nodes: Iterable[Any]) -> list[pl.Expr]:
@@ -176,11 +222,11 @@ def has_aggregate(node: Any) -> bool:
     return any(is_aggregate(part) for part in node.walk())
 
 
-def _unknown(node: Any) -> str:
+def _unknown(node: Any, functions: Iterable[str] = ()) -> str:
     if is_aggregate(node):
         return f"the aggregate {_name(node)} cannot be used here"
     if isinstance(node, exp.Anonymous | exp.Func):
-        return f"no function {_name(node)!r}; {near(_name(node), _function_names())}"
+        return f"no function {_name(node)!r}; {near(_name(node), [*_function_names(), *functions])}"
     if isinstance(node, exp.Subquery | exp.Select | exp.Exists):
         return "queries within queries are not known yet: name the inner one with CREATE STREAM"
     if isinstance(node, exp.Star):
@@ -199,7 +245,7 @@ def _name(node: Any) -> str:
     """Return the name of a function as the user wrote it."""
     if isinstance(node, exp.Filter | exp.IgnoreNulls):
         return _name(node.this)
-    if isinstance(node, exp.Anonymous):
+    if isinstance(node, exp.Anonymous | exp.AnonymousAggFunc):
         return str(node.name).lower()
     written = text_of(node)
     return written.partition("(")[0].lower() if "(" in written else type(node).__name__.lower()
@@ -591,9 +637,15 @@ def _bracket(compiler: Compiler, node: exp.Bracket) -> pl.Expr:
 
 def _anonymous(compiler: Compiler, node: exp.Anonymous) -> pl.Expr:
     name = node.name.lower()
+    own = compiler.functions.get(name)
+    if isinstance(own, UserFunction):
+        wrong = own.check(len(node.expressions))
+        if wrong is not None or not node.expressions:
+            raise compiler.mistake(node, f"{name} {wrong or 'needs an argument'}")
+        return own(compiler.all(node.expressions))
     made = FUNCTIONS.get(name)
     if made is None:
-        raise compiler.mistake(node, _unknown(node))
+        raise compiler.mistake(node, _unknown(node, compiler.functions))
     try:
         return made(compiler, *node.expressions)
     except TypeError as error:
@@ -734,8 +786,9 @@ def _aggregate(compiler: Compiler, node: Any) -> pl.Expr | None:
         call = call.this
     make = _AGGREGATES.get(type(call))
     if make is None:
+        own = [name for name, one in compiler.functions.items() if isinstance(one, UserAggregate)]
         raise compiler.mistake(
-            node, f"no aggregate {_name(call)!r}; {near(_name(call), _AGGREGATE_NAMES)}"
+            node, f"no aggregate {_name(call)!r}; {near(_name(call), [*_AGGREGATE_NAMES, *own])}"
         )
     if isinstance(call.this, exp.Distinct) and type(call) is not exp.Count:
         raise compiler.mistake(node, "DISTINCT is known in count only")
@@ -790,6 +843,15 @@ def _quantile(compiler: Compiler, call: Any, value: Any, to: Aggregates) -> pl.E
     return to.add(agg.quantiles(value(call.this), at=(at,))).list.first()
 
 
+def _of_user(compiler: Compiler, call: Any, value: Any, to: Aggregates) -> pl.Expr:
+    own = compiler.functions[str(call.name).lower()]
+    assert isinstance(own, UserAggregate)
+    wrong = own.check(len(call.expressions))
+    if wrong is not None or not call.expressions:
+        raise compiler.mistake(call, f"{own.name} {wrong or 'needs an argument'}")
+    return to.add(own.make(*map(value, call.expressions)))
+
+
 _AGGREGATES: dict[type, Callable[..., pl.Expr]] = {
     exp.Count: _count,
     exp.CountIf: _count_if,
@@ -810,6 +872,7 @@ _AGGREGATES: dict[type, Callable[..., pl.Expr]] = {
     exp.ArrayAgg: _of_one(agg.collect),
     exp.ApproxDistinct: _of_one(agg.approx_distinct),
     exp.ApproxQuantile: _quantile,
+    exp.AnonymousAggFunc: _of_user,
 }
 _AGGREGATE_NAMES = sorted(
     {

@@ -28,7 +28,14 @@ from headrace.graph.windows import (
     sliding,
     tumbling,
 )
-from headrace.sql.expressions import Aggregates, Compiler, has_aggregate, is_aggregate, text_of
+from headrace.sql.expressions import (
+    Aggregates,
+    Compiler,
+    Functions,
+    has_aggregate,
+    is_aggregate,
+    text_of,
+)
 from headrace.sql.relations import JoinCompiler, Joining, Relation, Scope, Span
 from headrace.sql.statements import WINDOW, Emit, SqlText, WindowText, near, place_of
 
@@ -107,6 +114,7 @@ class QueryCompiler:
         site: of its statement.
         keeps_bounds: whether rows that are made of totals have their windows, too.
         emit: when its results are sent.
+        functions: of the user, by name.
         taken: names of queries within it; each is there once.
         is_named_before: whether its columns have the names of those of a query before it.
     """
@@ -118,6 +126,7 @@ class QueryCompiler:
     site: Site
     keeps_bounds: bool
     emit: Emit | None = None
+    functions: Functions = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     is_named_before: bool = False
 
@@ -242,7 +251,8 @@ class QueryCompiler:
         for join in select.args.get("joins") or []:
             right = (*self._relation(join.this), window_of(join.this.args.get(WINDOW)))
             grace_ms = self.options.get("allowed_lateness", 0)
-            compiler = JoinCompiler(self.source, self._within("join").name, self.site, grace_ms)
+            own = self._within("join").name
+            compiler = JoinCompiler(self.source, own, self.site, grace_ms, self.functions)
             relation, window, scope = compiler(join, (relation, window, scope), right)
         return relation, window, scope, tree
 
@@ -271,7 +281,9 @@ class QueryCompiler:
         for part in ("where", "group", "having"):
             if (tree := select.args.get(part)) is not None:
                 select.set(part, scope.resolved(tree, dict(items)))
-        plain = Compiler(source, {name: pl.col(name) for name in relation.columns})
+        plain = Compiler(
+            source, {name: pl.col(name) for name in relation.columns}, functions=self.functions
+        )
         where = select.args.get("where")
         if where is not None and has_aggregate(where):
             raise source.mistake("WHERE is before grouping: use HAVING", place_of(where.this))
@@ -517,7 +529,7 @@ class QueryCompiler:
         aggregates = Aggregates([name for name, _ in keys])
         known = {name: pl.col(name) for name in (*(name for name, _ in keys), *heads)}
         groups = {text_of(node): pl.col(name) for name, node in keys}
-        after = Compiler(self.source, known, (), aggregates, plain, groups)
+        after = Compiler(self.source, known, (), aggregates, plain, groups, self.functions)
         made = {name: after(node).alias(name) for name, node in items}
         having = select.args.get("having")
         condition = None if having is None else after(having.this)

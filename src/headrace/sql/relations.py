@@ -17,7 +17,7 @@ from headrace.durations import duration_text
 from headrace.errors import InvalidInputError
 from headrace.graph.operators import Site
 from headrace.graph.windows import Tumbling, Window
-from headrace.sql.expressions import UNITS, Compiler
+from headrace.sql.expressions import UNITS, Compiler, Functions
 from headrace.sql.statements import InputTable, SqlText, near, place_of
 
 Span = tuple[int, int]
@@ -194,12 +194,14 @@ class JoinCompiler:
         name: under which its state is stored.
         site: of its statement.
         grace_ms: how far behind the watermark rows of streams may be.
+        functions: of the user, by name.
     """
 
     source: SqlText
     name: str
     site: Site
     grace_ms: int = 0
+    functions: Functions = field(default_factory=dict)
 
     def __call__(
         self,
@@ -289,7 +291,9 @@ class JoinCompiler:
         self, join: exp.Join, rows: Relation, found: _Condition, how: str
     ) -> tuple[list[pl.Expr], list[str]]:
         """Return the key columns of the left side that are computed, and the names of all."""
-        compiler = Compiler(self.source, {name: pl.col(name) for name in rows.columns})
+        compiler = Compiler(
+            self.source, {name: pl.col(name) for name in rows.columns}, functions=self.functions
+        )
         made, names = [], []
         for number, (mine, _) in enumerate(found.keys):
             if isinstance(mine, exp.Column) and not mine.table and how in (INNER, LEFT):
@@ -320,7 +324,7 @@ class JoinCompiler:
                 "time; filter one side in a query of its own",
             )
         columns = {name: pl.col(name) for name in (*rows.columns, *found.names.values())}
-        compiler = Compiler(self.source, columns | dict(of_key or {}))
+        compiler = Compiler(self.source, columns | dict(of_key or {}), functions=self.functions)
         parts = [compiler(one) for one in rest]
         return pl.all_horizontal(parts) if len(parts) > 1 else parts[0]
 
@@ -359,7 +363,9 @@ class JoinCompiler:
         if not found.keys:
             raise self._mistake(join.this, "a join needs a key: ON a.key = b.key")
         made, names = self._keys(join, rows, found, how)
-        compiler = Compiler(self.source, {n: pl.col(o) for o, n in found.names.items()})
+        compiler = Compiler(
+            self.source, {n: pl.col(o) for o, n in found.names.items()}, functions=self.functions
+        )
         keys = [f"{self.name}.key{number}" for number in range(len(found.keys))]
         computed = [compiler(tree).alias(k) for (_, tree), k in zip(found.keys, keys, strict=True)]
         columns = [pl.col(old).alias(new) for old, new in found.names.items()]

@@ -95,6 +95,14 @@ class InputTable:
 
 
 @dataclass(frozen=True)
+class FunctionText:
+    """``CREATE FUNCTION``: its name, and the module and name of what it calls."""
+
+    name: Named
+    target: Named
+
+
+@dataclass(frozen=True)
 class Emit:
     """``EMIT``: when results are sent that are not final.
 
@@ -135,6 +143,7 @@ class Statements:
     inputs: tuple[InputTable, ...] = ()
     queries: tuple[Query, ...] = ()
     options: Mapping[str, int | str] = field(default_factory=dict)
+    functions: tuple[FunctionText, ...] = ()
 
 
 def place_of(node: Any) -> Place:
@@ -322,6 +331,7 @@ class _Reader:
         self._name: Named | None = None
         self._inputs: list[InputTable] = []
         self._queries: list[Query] = []
+        self._functions: list[FunctionText] = []
         self._options: dict[str, int | str] = {}
         self._words: list[Token] = []
         self._at = 0
@@ -333,7 +343,12 @@ class _Reader:
                 "an app begins with its name: CREATE APPLICATION name;", Place(0, 1)
             )
         return Statements(
-            self._source, self._name, tuple(self._inputs), tuple(self._queries), self._options
+            self._source,
+            self._name,
+            tuple(self._inputs),
+            tuple(self._queries),
+            self._options,
+            tuple(self._functions),
         )
 
     def read(self, words: list[Token]) -> None:
@@ -345,10 +360,12 @@ class _Reader:
         elif self._takes("INPUT"):
             self._expect("TABLE")
             self._input()
+        elif self._takes("FUNCTION"):
+            self._function()
         elif kind := next(filter(self._takes, (TABLE.upper(), STREAM.upper(), VIEW.upper())), None):
             self._query(kind.lower())
         else:
-            self._fail("expected CREATE APPLICATION, INPUT TABLE, TABLE, STREAM or VIEW")
+            self._fail("expected CREATE APPLICATION, FUNCTION, INPUT TABLE, TABLE, STREAM or VIEW")
 
     def _application(self) -> None:
         if self._name is not None:
@@ -489,6 +506,16 @@ class _Reader:
                 f"no type {text!r}; expected one such as BIGINT, DOUBLE, VARCHAR or TIMESTAMP",
                 Place(words[0].start, words[-1].end + 1),
             ) from error
+
+    def _function(self) -> None:
+        name = self._named("a function")
+        self._expect("USING")
+        word = self._next()
+        target = Named(word.text, Place(word.start, word.end + 1))
+        if word.token_type not in _NAMES or not all(word.text.partition(":")):
+            self._fail("expected 'module:function' in quotes", word)
+        self._end()
+        self._functions.append(FunctionText(name, target))
 
     def _query(self, kind: str) -> None:
         name = self._named(f"a {kind}")

@@ -204,6 +204,71 @@ def test_a_mistake_in_a_primary_key_is_shown(columns: str, message: str) -> None
     assert message in caught.value.message
 
 
+FUNCTIONS = """
+import headrace as hr
+import polars as pl
+
+number = 3
+
+def half(value: float) -> float:
+    return value / 2
+
+def bare(value):
+    return value
+
+def series(values: pl.Series) -> pl.Series:
+    return values
+
+def most(column: str) -> hr.agg.Aggregate:
+    return hr.agg.max(column)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "used", "message"),
+    [
+        ("half", "nowhere_at_all:half", "1", "no module 'nowhere_at_all'"),
+        ("half", "sql_mistakes:hlf", "1", "sql_mistakes has no 'hlf'; did you mean 'half'?"),
+        ("half", "sql_mistakes:number", "1", "sql_mistakes:number is no function"),
+        ("half", "sql_mistakes", "1", "expected 'module:function' in quotes"),
+        ("half", "sql_mistakes:bare", "1", "does not say what it returns: annotate it"),
+        ("half", "sql_mistakes:series", "1", "Annotated[pl.Series, int]"),
+        ("upper", "sql_mistakes:half", "1", "'upper' is a function of SQL: rename it"),
+        ("half", "sql_mistakes:half", "hlf(amount)", "no function 'hlf'; did you mean 'half'?"),
+        ("half", "sql_mistakes:half", "half(at, amount)", "half takes (value), but is called with"),
+        ("half", "sql_mistakes:half", "half()", "half takes (value), but is called with ()"),
+        ("top", "sql_mistakes:most", "top(at, amount)", "top takes (column), but is called with"),
+    ],
+)
+def test_a_mistake_in_a_function_is_shown_where_it_is(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    target: str,
+    used: str,
+    message: str,
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "sql_mistakes.py").write_text(FUNCTIONS)
+    function = f"CREATE FUNCTION {name} USING '{target}';"
+    query = f"CREATE TABLE sums AS SELECT max({used}) AS m, {used} AS n FROM orders [5 minutes]"
+    if name == "top":
+        query = query.replace(f"max({used})", "max(at)")
+    with pytest.raises(InvalidInputError) as caught:
+        load_app(SqlText(f"{HEAD}{function}\n{query}", str(tmp_path / "app.sql")))
+    shown = caught.value.message.splitlines()
+    assert message in shown[0]
+    assert set(shown[2].strip()) == {"^"}
+
+
+def test_a_function_is_there_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "sql_twice.py").write_text(FUNCTIONS)
+    text = "CREATE APPLICATION a;" + "CREATE FUNCTION half USING 'sql_twice:half';" * 2
+    with pytest.raises(InvalidInputError, match="function 'half' is there twice"):
+        load_app(SqlText(text, str(tmp_path / "app.sql")))
+
+
 def home_with_app(home: Path, rows: int) -> Path:
     """Write an app, and the stream that it reads."""
     file = home / "shop.sql"
