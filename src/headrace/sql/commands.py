@@ -1,4 +1,7 @@
-"""``headrace sql``: SQL apps checked, tried on files and queried; other verbs take them as jobs."""
+"""``headrace sql``: SQL apps checked, explained, tried on files and queried.
+
+Other verbs take them as jobs.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.bus import Bus
+    from headrace.config import Settings
+    from headrace.plan.stages import JobPlan
     from headrace.sql import SqlApp
 
 app = typer.Typer(
@@ -49,15 +54,7 @@ def check(
 
         headrace sql check top.sql
     """
-    from headrace.coordinator.deployment import make_plan
-    from headrace.sources.bounded_bus import preview_inputs
-    from headrace.sql import load_app
-
-    found = load_app(file)
-    settings = settings_of(home, config, overrides)
-    graph = found.job.build()
-    with open_home_bus(settings) as bus:
-        plan = make_plan(graph, preview_inputs(graph, bus, settings), settings, absent_ok=True)
+    found, plan = _planned(file, settings_of(home, config, overrides))
     rows = [
         (name, stream, column.name, str(column.type))
         for name, stream in found.tables.items()
@@ -73,6 +70,65 @@ def check(
 
 
 _TITLES = ("table", "stream", "column", "type")
+
+
+def _planned(file: Path, settings: Settings) -> tuple[SqlApp, JobPlan]:
+    """Return an app and the plan of its job."""
+    from headrace.coordinator.deployment import make_plan
+    from headrace.sources.bounded_bus import preview_inputs
+    from headrace.sql import load_app
+
+    found = load_app(file)
+    graph = found.job.build()
+    with open_home_bus(settings) as bus:
+        inputs = preview_inputs(graph, bus, settings)
+        return found, make_plan(graph, inputs, settings, absent_ok=True)
+
+
+@app.command()
+def explain(
+    file: File,
+    config: Config = None,
+    overrides: Set = None,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """Print what each statement of an app becomes: operators, their stages and what they store.
+
+    A view and what is within a query have the operators of their own statement. The plan is that
+    of `headrace explain FILE`, which prints it by stages.
+
+    Guide: sql.
+
+    For example:
+
+        headrace sql explain top.sql
+    """
+    found, plan = _planned(file, settings_of(home, config, overrides))
+    for line, statement in found.statements.lines():
+        own = [
+            (stage, operator)
+            for stage in plan.stages
+            for operator in stage.operators
+            if operator.site.line == line
+        ]
+        if as_json:
+            made = [
+                {
+                    "name": operator.name,
+                    "stage": stage.index,
+                    "does": operator.describe(),
+                    "stores": [spec.name for spec in operator.state_stores],
+                }
+                for stage, operator in own
+            ]
+            show_json({"line": line, "statement": statement, "operators": made})
+            continue
+        typer.echo(f"{file}:{line}: {statement}")
+        for stage, operator in own:
+            typer.echo(f"  {operator.name} (stage {stage.index})")
+            for row in (*operator.describe(), *operator.state_rows(stage)):
+                typer.echo(f"    {row}")
 
 
 @app.command(name="test")

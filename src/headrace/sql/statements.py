@@ -145,6 +145,12 @@ class Statements:
     options: Mapping[str, int | str] = field(default_factory=dict)
     functions: tuple[FunctionText, ...] = ()
 
+    def lines(self) -> list[tuple[int, str]]:
+        """Return where each statement with rows is, and its first words, in the order of lines."""
+        found = [(one.name, f"CREATE INPUT TABLE {one.name.text}") for one in self.inputs]
+        found += [(one.name, f"CREATE {one.kind.upper()} {one.name.text}") for one in self.queries]
+        return sorted((self.source.line(name.place), text) for name, text in found)
+
 
 def place_of(node: Any) -> Place:
     """Return where a part of a query is in the text."""

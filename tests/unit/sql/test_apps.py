@@ -31,7 +31,7 @@ UNION = "CREATE STREAM s AS SELECT user FROM orders UNION ALL SELECT user"
         ("", "1:1", "an app begins with its name"),
         ("CREATE APPLICATION a", "1:20", "the app makes nothing"),
         (HEAD + "DROP TABLE orders", "3:1", "expected CREATE; found 'DROP'"),
-        (HEAD + "CREATE SOMETHING v", "3:8", "expected CREATE APPLICATION, INPUT TABLE"),
+        (HEAD + "CREATE SOMETHING v", "3:8", "expected CREATE APPLICATION, FUNCTION"),
         (HEAD + "CREATE VIEW v AS SELECT 1", "3:25", "the query reads nothing"),
         (HEAD + TABLE.replace("user,", "usr,"), "3:29", "no column 'usr'; did you mean 'user'?"),
         (HEAD + TABLE.replace("sum(", "summ("), "3:35", "no function 'summ'"),
@@ -305,6 +305,35 @@ def test_an_app_is_checked_run_and_queried_by_commands(tmp_path: Path) -> None:
         ("drop table sums", "expected one query"),
     ):
         assert message in refused("sql", "query", file, query, *home)
+
+
+def test_each_statement_is_explained_by_its_operators(tmp_path: Path) -> None:
+    file = home_with_app(tmp_path, 1)
+    file.write_text(
+        f"{HEAD}CREATE VIEW large AS SELECT at, user, amount FROM orders WHERE amount > 3;\n"
+        f"{TABLE.replace('FROM orders', 'FROM (SELECT user, amount FROM large)')};\n"
+        "CREATE VIEW unused AS SELECT user FROM orders"
+    )
+    lines = done("sql", "explain", str(file), "--json", "--home", str(tmp_path)).splitlines()
+    found = {row["statement"]: row for row in map(json.loads, lines)}
+    assert [row["line"] for row in found.values()] == [2, 3, 4, 5]
+    stores = {
+        name: [store for one in row["operators"] for store in one["stores"]]
+        for name, row in found.items()
+    }
+    assert stores == {
+        "CREATE INPUT TABLE orders": [],
+        "CREATE VIEW large": [],
+        "CREATE TABLE sums": ["sums"],
+        "CREATE VIEW unused": [],
+    }
+    assert any(
+        "filter" in row for one in found["CREATE VIEW large"]["operators"] for row in one["does"]
+    )
+    assert found["CREATE VIEW unused"]["operators"] == []
+    text = done("sql", "explain", str(file), "--home", str(tmp_path))
+    assert f"{file}:4: CREATE TABLE sums\n" in text
+    assert "  sums (stage 1)\n    window of 5m\n" in text
 
 
 def test_a_type_that_does_not_fit_names_the_statement(tmp_path: Path) -> None:
