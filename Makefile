@@ -7,10 +7,11 @@
 #   make wheel                        dist/headrace-*.whl, which pip installs anywhere
 #   make test-wheels [PYTHONS=...]    that wheel in empty environments of each Python
 #   make test-matrix [SPARKS=...]     tests on each PySpark that is supported; Delta and Iceberg
+#   make notes [VERSION=...]          release notes of changes/; with a version, into CHANGELOG.md
 #   make fmt | docs | bench | steady | lock | clean
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test wheel test-wheels test-matrix soak check fmt docs bench steady lock clean
+.PHONY: help setup demo test wheel test-wheels test-matrix soak check fmt docs notes bench steady lock clean
 MAKEFLAGS += --no-print-directory
 
 PY := .venv/bin/python
@@ -24,7 +25,7 @@ SUITES := $(wildcard $(addprefix tests/,spark sim servers standalone docs compat
 PROCESSES := 2
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 10
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 11
 
 setup:
 	@tools/setup.sh
@@ -41,7 +42,7 @@ test: setup
 
 wheel: setup
 	@rm -f dist/headrace-*.whl
-	@$(PY) -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@HEADRACE_REPOSITORY="$(REPOSITORY)" $(PY) -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 	@ls dist/headrace-*.whl
 
 PYTHONS := 3.11 3.12 3.13
@@ -70,6 +71,10 @@ fmt: setup
 docs: setup
 	@PYTHONPATH=src $(PY) tools/reference.py
 	@PYTHONPATH=src $(PY) tools/commands.py
+	@PYTHONPATH=src $(PY) tools/monitoring.py
+
+notes: setup
+	@$(PY) tools/notes.py $(VERSION)
 
 bench: setup
 	@$(RUN) -m headrace.cli.main bench readwrite $(ARGS)

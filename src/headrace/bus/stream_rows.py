@@ -17,10 +17,12 @@ import pyarrow as pa
 from headrace import extras
 from headrace.bus.address import open_bus
 from headrace.bus.bus import Stream
+from headrace.bus.live_rows import LiveRows
 from headrace.bus.options import BusOptions
 from headrace.bus.spec import OffsetBatch
 from headrace.config import Settings, load_settings, project_file
 from headrace.config.sections import EARLIEST, LATEST, StartPosition, read_start
+from headrace.durations import Duration, duration_ms
 from headrace.errors import InvalidInputError
 from headrace.records.schema import event_times
 
@@ -105,7 +107,7 @@ class StreamRows:
         """Yield the rows in batches as they were appended; for more rows than fit into memory."""
         with self._opened() as stream:
             for partition in self._wanted(stream):
-                yield from self._batches_of(stream, partition)
+                yield from self._batches_of(stream, partition, *self._span(stream, partition))
 
     def to_arrow(self) -> pa.Table:
         """Return all rows as an Arrow table."""
@@ -140,6 +142,62 @@ class StreamRows:
             if left <= 0:
                 break
         return _polars(pa.Table.from_batches(found, self.schema).slice(0, rows))
+
+    def live(
+        self, *, key: str | Sequence[str] = (), rows: int = HEAD_ROWS, every: Duration = "1s"
+    ) -> LiveRows:
+        """Return the newest rows as a table that a notebook refreshes while rows are committed.
+
+        Args:
+            key: columns; of each key, only the newest row is kept, such as its current value in
+                what an aggregate sends. Default: all rows, of which the newest are shown.
+            rows: how many are shown.
+            every: the time between two looks at the stream.
+
+        Raises:
+            InvalidInputError: no such column, or the rows end by ``stop``.
+        """
+        columns = [key] if isinstance(key, str) else list(key)
+        every_ms = duration_ms(every, "every")
+        if rows < 1:
+            raise InvalidInputError(f"rows: expected at least 1, found {rows}")
+        if self._stop is not None:
+            raise InvalidInputError(
+                "live rows have no end: leave stop= out, or use to_polars() for a range",
+                stream=self.name,
+            )
+        schema = self.schema
+        for column in columns:
+            if column not in schema.names:
+                raise InvalidInputError(
+                    f"stream {self.name!r} has no column {column!r}; found {schema.names}",
+                    stream=self.name,
+                )
+        what = (str(self._settings.bus_dir), self.name, tuple(schema.names), tuple(columns))
+        made = LiveRows(
+            self.name,
+            self._tail,
+            schema,
+            key=columns,
+            rows=rows,
+            every_s=every_ms / 1000,
+            what=what,
+        )
+        made.refresh()
+        return made
+
+    def _tail(self, offsets: dict[int, int], last: int | None) -> Iterator[pa.RecordBatch]:
+        with self._opened() as stream:
+            for partition in self._wanted(stream):
+                if partition in offsets:
+                    begin, stop = stream.begins()[partition], stream.ends()[partition]
+                    start = max(offsets[partition], begin)
+                else:
+                    start, stop = self._span(stream, partition)
+                if last is not None and not isinstance(self._start, int):
+                    start = max(start, stop - last)
+                yield from self._batches_of(stream, partition, start, stop)
+                offsets[partition] = stop
 
     def __repr__(self) -> str:
         """Return the name, partitions and columns, with how many rows there are."""
@@ -225,8 +283,9 @@ class StreamRows:
                 )
         return start, stop
 
-    def _batches_of(self, stream: Stream, partition: int) -> Iterator[pa.RecordBatch]:
-        start, stop = self._span(stream, partition)
+    def _batches_of(
+        self, stream: Stream, partition: int, start: int, stop: int
+    ) -> Iterator[pa.RecordBatch]:
         if start >= stop:
             return
         bounds = [place if isinstance(place, int) else None for place in (self._start, self._stop)]

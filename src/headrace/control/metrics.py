@@ -6,6 +6,7 @@ of parts of the job, never a key or a user. The guide has the same table.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Literal, NamedTuple
@@ -95,6 +96,18 @@ JOB = (
     ),
     Family("headrace_copy_behind_epochs", "gauge", "lag of the copy, epochs", ("part",)),
     Family("headrace_copy_behind_seconds", "gauge", "lag of the copy, s", ("part",)),
+    Family(
+        "headrace_disk_free_bytes",
+        "gauge",
+        "free space of the disk of a folder, on the driver's host, bytes",
+        ("folder",),
+    ),
+    Family(
+        "headrace_disk_bytes",
+        "gauge",
+        "size of the disk of a folder, on the driver's host, bytes",
+        ("folder",),
+    ),
     Family("headrace_alert_firing", "gauge", "1 if the rule fires, else 0", ("rule", "kind")),
     Family(
         "headrace_hot_key_share",
@@ -196,6 +209,7 @@ def metric_values(live: LiveJob) -> Iterator[MetricValue]:
     status = live.summary()
     yield from _of_job(status)
     yield from _counted(live)
+    yield from _disks(live)
     for rule in live.alerts():
         labels = (rule.rule, rule.kind)
         yield MetricValue("headrace_alert_firing", labels, float(rule.fired_ms is not None))
@@ -244,6 +258,19 @@ def _counted(live: LiveJob) -> Iterator[MetricValue]:
     for one in live.heavy_keys(RANKS):
         for rank, key in enumerate(one.keys, 1):
             yield MetricValue("headrace_hot_key_share", (one.operator, str(rank)), key.share)
+
+
+def _disks(live: LiveJob) -> Iterator[MetricValue]:
+    settings = live.settings
+    for folder, path in (
+        ("bus", settings.bus_dir),
+        ("jobs", settings.jobs_dir),
+        ("state", settings.state_dir),
+    ):
+        with suppress(OSError):  # one that this host does not have, or that does not answer
+            disk = shutil.disk_usage(path)
+            yield MetricValue("headrace_disk_free_bytes", (folder,), disk.free)
+            yield MetricValue("headrace_disk_bytes", (folder,), disk.total)
 
 
 def _of_state(status: JobStatus) -> Iterator[MetricValue]:

@@ -134,8 +134,17 @@ def test_the_command_loads_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     ("words", "unused"),
     [
-        ("bus ls", [".cli.jobs.commands", ".cli.cluster", "pyarrow.compute"]),
-        ("run word_job.py --standalone --bounded", ["fastapi", "uvicorn", ".cli.cluster"]),
+        (
+            "bus ls",
+            [
+                *(".cli.jobs.commands", ".cli.cluster", ".graph", ".state", ".coordinator"),
+                *("pyarrow.compute", "polars", "pandas", "rocksdict", "asyncio"),
+            ],
+        ),
+        (
+            "run word_job.py --standalone --bounded",
+            ["fastapi", "uvicorn", ".cli.cluster", ".sql", "pyspark", "py4j", "prometheus_client"],
+        ),
     ],
 )
 def test_a_command_loads_nothing_that_it_does_not_need(
