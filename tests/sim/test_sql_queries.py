@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from tests.support.soak import more
-from tests.support.sql import ORDERS, assert_same, in_duckdb, orders, played
+from tests.support.sql import ORDERS, Row, assert_same, in_duckdb, orders, played
 
 RETURNS = {"at": pa.int64(), "user": pa.string(), "units": pa.int32(), "reason": pa.string()}
 BEGIN = """
@@ -229,10 +229,10 @@ def users(dice: random.Random) -> list[dict[str, object]]:
     ]
 
 
-def levels(dice: random.Random) -> list[dict[str, object]]:
+def levels(dice: random.Random) -> list[Row]:
     """Return rows that are valid from their time on."""
     begin = 1_700_000_000_000
-    rows = [
+    rows: list[Row] = [
         {"at": begin + n * 7_001, "user": dice.choice(["ann", "bob"]), "level": dice.randrange(9)}
         for n in range(80)
     ]
