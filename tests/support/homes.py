@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tarfile
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -123,6 +124,7 @@ class Home:
         self.home = path
         self.sets = [f"home={path}", *sets]
         self.bus = open_bus(path / "bus")
+        weakref.finalize(self, self.bus.close).atexit = False
 
     def settings(self, *sets: str) -> Settings:
         """Return the settings of a run, with some of its own."""

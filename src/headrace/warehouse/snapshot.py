@@ -309,6 +309,7 @@ class TableLocation:
         """
         for _ in range(_TRIES):  # the snapshot may be replaced, and changes go, meanwhile
             try:
+                before = self.snapshot.stat()
                 snapshot = _decoded(self.snapshot, Snapshot)
             except FileNotFoundError:
                 return None
@@ -319,7 +320,7 @@ class TableLocation:
                     file=str(self.snapshot),
                 )
             since = self._since(snapshot.version)
-            if since is not None:
+            if since is not None and self._is_still(before):
                 return apply_changes(snapshot, since) if since else snapshot
         raise CorruptDataError(
             f"changes of {self.snapshot} are missing: found {self._versions()[:3]}, expected all "
@@ -343,6 +344,13 @@ class TableLocation:
             return [_decoded(self.change(found), SnapshotChange) for found in versions]
         return None
 
+    def _is_still(self, before: os.stat_result) -> bool:
+        """Whether no other snapshot took its place: all changes since could have gone with it."""
+        with suppress(FileNotFoundError):
+            now = self.snapshot.stat()
+            return (now.st_ino, now.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+        return False
+
     def write(self, draft: SnapshotDraft, files: Files) -> Snapshot:
         """Let a commit count, durably and in one step; return what the table holds since.
 
@@ -360,7 +368,7 @@ class TableLocation:
     def write_whole(self, snapshot: Snapshot, files: Files) -> Snapshot:
         """Replace the snapshot, durably and in one step, and release the changes before it."""
         files.replace(self.snapshot, msgspec.json.encode(snapshot))
-        for version in self._versions():  # the oldest first: who lists meanwhile finds a hole
+        for version in self._versions():
             if version <= snapshot.version:
                 files.remove(self.change(version))
         return snapshot

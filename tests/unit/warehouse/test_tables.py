@@ -483,10 +483,11 @@ def test_an_epoch_of_the_lineage_before_is_known_whatever_came_since(
 
 
 @pytest.mark.usefixtures("large")
+@pytest.mark.parametrize("last", range(5, 10))
 def test_a_reader_that_meets_a_new_snapshot_reads_again(
-    tmp_path: Path, writer: Writer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, writer: Writer, monkeypatch: pytest.MonkeyPatch, last: int
 ) -> None:
-    """Between the snapshot and the changes since, which go when another takes its place."""
+    """Between the snapshot and the changes since, of which some or all go with it."""
     monkeypatch.setattr("headrace.warehouse.snapshot.MOST_CHANGES", 4)
     for number in range(1, 5):
         writer.send(number, [row(0, n=number)])
@@ -495,13 +496,13 @@ def test_a_reader_that_meets_a_new_snapshot_reads_again(
     def meanwhile(folder: Any) -> list[str]:
         if not is_read[0]:
             is_read[0] = True
-            for number in range(5, 10):
+            for number in range(5, last + 1):
                 writer.send(number, [row(0, n=number)])
         return usual(folder)
 
     monkeypatch.setattr("headrace.warehouse.snapshot.os.listdir", meanwhile)
     table = hr.warehouse.Table(tmp_path / "events")
-    assert sorted(table.to_arrow()["n"].to_pylist()) == list(range(1, 10))
+    assert sorted(table.to_arrow()["n"].to_pylist()) == list(range(1, last + 1))
 
 
 @pytest.mark.usefixtures("large")
