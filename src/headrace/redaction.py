@@ -61,8 +61,8 @@ class SecretText(str):
 
 
 def is_secret(key: str) -> bool:
-    """Say whether the name of a setting or option is that of a secret."""
-    return _KEY.search(key) is not None
+    """Say whether the name of a setting or option is that of a secret; a file's name is none."""
+    return _KEY.search(key) is not None and not key.endswith("_file")
 
 
 def remember(value: str) -> None:

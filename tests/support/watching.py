@@ -16,6 +16,7 @@ from prometheus_client.samples import Sample
 
 from headrace.cli.jobs.inspect import show_job
 from headrace.clock import Clock, SteadyClock, SystemClock
+from headrace.config import ControlSettings
 from headrace.control.alert_rules import ALERTS_FILE
 from headrace.control.alerts import AlertWatch
 from headrace.control.client import API_FILE, ApiAddress, Client, UnreachableError, asked
@@ -192,9 +193,12 @@ def asking(storage: Path, live: LiveJob) -> DriverHandle:
     return DriverHandle(storage, live, FILES, SystemClock())
 
 
-def api_server(live: LiveJob, storage: Path, port: int = 0) -> ControlServer:
+def api_server(
+    live: LiveJob, storage: Path, port: int = 0, token_file: Path | None = None
+) -> ControlServer:
     """Return the API of a driver, to be started: on a free port, unless one is named."""
-    return ControlServer(live, storage, "127.0.0.1", port, FILES, SystemClock())
+    wanted = ControlSettings(port=port, token_file=token_file)
+    return ControlServer(live, storage, wanted, FILES, SystemClock())
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from headrace.config.sections import (
     read_start,
 )
 from headrace.config.settings import (
+    ControlSettings,
     EpochSettings,
     Explanation,
     JobSettings,
@@ -29,6 +30,7 @@ __all__ = [
     "LATEST",
     "AlertRule",
     "BusSettings",
+    "ControlSettings",
     "Durability",
     "EpochSettings",
     "Explanation",

@@ -292,6 +292,11 @@ class ControlSettings(Section):
     enabled: bool = Field(True, description="serve the HTTP API while `headrace run` runs a job")
     host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
     port: int = Field(0, ge=0, le=65535, description="port to listen on; 0: any free port")
+    token_file: Path | None = Field(
+        None,
+        description="file with the token that requests must bring, read when a driver starts; "
+        "unset: each driver makes one of its own",
+    )
 
 
 class RemoteSettings(Section):

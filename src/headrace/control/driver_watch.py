@@ -53,7 +53,7 @@ class DriverObservers:
         self.live.hold = self._hold.look
         self._answers = HoldResponder(storage, self._hold.look, files, clock)
         self._clock, self._serves = clock, wanted.enabled
-        self._server = ControlServer(self.live, storage, wanted.host, wanted.port, files, clock)
+        self._server = ControlServer(self.live, storage, wanted, files, clock)
         self._sampler = Sampler(self.live, SampleLog(storage), clock)
         self._alerts = AlertWatch(
             self.live, bus, storage=storage, files=files, clock=clock, notify=notify

@@ -183,6 +183,9 @@ TABLE = (*JOB, *FAILURES, *STAGES, *TASKS, *INPUTS)
 
 STATUSES = ("starting", "running", "paused", "stopping", "ended")
 RANKS = 5
+_FROM_THE_FIRST = dict.fromkeys(("in", "late", "dropped", "dead_letters"), 0)
+"""Rows that rules watch: of a counter that begins above 0, Prometheus misses the first increase."""
+
 _COUNTED = {
     "headrace_tasks_moved": MOVED,
     "headrace_tasks_unassigned": LOST,
@@ -274,7 +277,7 @@ def _disks(live: LiveJob) -> Iterator[MetricValue]:
 
 
 def _of_state(status: JobStatus) -> Iterator[MetricValue]:
-    counts = status.counts or {}
+    counts = {**_FROM_THE_FIRST, **(status.counts or {})}
     for name, count in counts.items():
         if name.startswith(SINK_ROWS):
             yield MetricValue("headrace_sink_rows", (name.removeprefix(SINK_ROWS),), count)

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headrace import redaction
 from headrace.clock import Clock
+from headrace.config import ControlSettings
 from headrace.control.client import API_FILE, EVERY_ADDRESS, ApiAddress
 from headrace.control.job_handle import DriverHandle
 from headrace.control.live_job import LiveJob
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 STOP_S = 5.0
 LOAD_AFTER_S, CHECKS_A_SECOND = 3, 10
 BACKLOG = 64
+LEAST_TOKEN = 16
 
 
 class ControlServer:
@@ -39,17 +42,15 @@ class ControlServer:
     Args:
         live: the job of the driver.
         storage: of the job.
-        host: address to bind to.
-        port: to listen on; 0: any that is free.
+        wanted: address, port and token.
         files: the file system.
         clock: for names.
     """
 
     def __init__(
-        self, live: LiveJob, storage: Path, host: str, port: int, files: Files, clock: Clock
+        self, live: LiveJob, storage: Path, wanted: ControlSettings, files: Files, clock: Clock
     ) -> None:
-        self._live, self._storage = live, storage
-        self._host, self._port = host, port
+        self._live, self._storage, self._wanted = live, storage, wanted
         self._files, self._clock = files, clock
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -60,11 +61,11 @@ class ControlServer:
         """Listen, leave word of where, and serve from another thread.
 
         Raises:
-            InvalidInputError: the address cannot be listened on.
+            InvalidInputError: the address cannot be listened on, or the token not be read.
         """
-        self._listener = _listening(self._host, self._port)
+        token, host = _token(self._wanted.token_file), os.uname().nodename
+        self._listener = _listening(self._wanted.host, self._wanted.port)
         shown, taken = self._listener.getsockname()[:2]
-        token, host = secrets.token_urlsafe(32), os.uname().nodename
         if shown in EVERY_ADDRESS:  # which from another host would be that one itself
             shown = host
         shown = f"[{shown}]" if ":" in shown else shown
@@ -125,6 +126,27 @@ class ControlServer:
         with suppress(OSError, msgspec.DecodeError):
             if msgspec.json.decode(path.read_bytes(), type=ApiAddress) == self.place:
                 path.unlink()
+
+
+def _token(file: Path | None) -> str:
+    if file is None:
+        return secrets.token_urlsafe(32)
+    try:
+        token = file.read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not ASCII text"
+        raise InvalidInputError(
+            f"file {file} of control.token_file cannot be read: {reason}; write a token into it, "
+            f"such as by: openssl rand -hex 32 > {file}"
+        ) from error
+    if len(token) < LEAST_TOKEN or not token.isprintable() or " " in token:
+        raise InvalidInputError(
+            f"file {file} of control.token_file has no token: found {len(token)} characters, "
+            f"expected one word of at least {LEAST_TOKEN}; write one by: "
+            f"openssl rand -hex 32 > {file}"
+        )
+    redaction.remember(token)
+    return token
 
 
 def _listening(host: str, port: int) -> socket.socket:

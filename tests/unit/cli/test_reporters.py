@@ -113,17 +113,32 @@ def test_the_cursor_is_back_before_a_second_signal_can_end_the_process(
 
 
 def test_a_file_gets_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    play(QuietReporter())
+    play(QuietReporter(SystemClock()))
 
     assert capsys.readouterr().out.startswith("radar: 1,500 rows in 1 epoch, 2.0 s")
 
 
 def test_a_file_gets_a_line_an_epoch_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    play(QuietReporter(verbose=True), stop=True)
+    play(QuietReporter(SystemClock(), verbose=True), stop=True)
 
     out, err = capsys.readouterr()
     assert [line.split()[0] for line in out.splitlines()] == ["epoch", "radar:"]
-    assert err.startswith("ending the epoch…")
+    assert [line.split()[0] for line in err.splitlines()] == ["radar:", "ending"]
+
+
+def test_a_log_gets_the_start_and_a_line_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = ManualClock()
+    reporter = QuietReporter(clock)
+    progress = Progress("radar", {"flights": "flights"}, {}, state_at(0, epoch=6), 0.0)
+    reporter.started(progress, dict)
+    for number in range(7, 7 + 24 * 3):
+        clock.advance(5_000)
+        reporter.epoch(replace(SUMMARY, epoch=number))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "radar: running, epoch 7 is next"
+    assert [line.split()[:2] for line in lines[1:]] == [
+        ["epoch", str(6 + minute * 12)] for minute in range(1, 7)
+    ]
 
 
 def test_a_program_gets_objects(capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,7 +166,7 @@ def test_a_recovery_and_a_notice_are_shown_everywhere(
         reporter.close()
     assert shown(screen).count("bringing state back") >= 2
     assert "no copy in /jobs/radar" in shown(screen)
-    quiet = QuietReporter(verbose=True)
+    quiet = QuietReporter(SystemClock(), verbose=True)
     quiet.recovering(RECOVERY)
     quiet.notice("no room")
     told = capsys.readouterr()

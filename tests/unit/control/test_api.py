@@ -90,6 +90,40 @@ def test_word_of_it_is_for_its_owner_alone(client: Client, driver: TestDriver) -
     assert client.place.url.startswith("http://127.0.0.1:")
 
 
+def test_a_token_of_a_file_stays_when_another_driver_starts(
+    driver: TestDriver, live: LiveJob, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{'0123456789abcdef' * 2}\n")
+    for _ in range(2):
+        server = api_server(live, driver.storage, token_file=file)
+        server.start()
+        client = Client(driver.storage, "shop")
+        assert client.place.token == file.read_text().strip()
+        assert client.get("/v1/job")["job"] == "shop"
+        server.stop()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "No such file"),
+        (b"short\n", "found 5 characters, expected one word of at least 16"),
+        (b"two words of a sentence", "expected one word"),
+        ("\u00e9".encode() * 20, "not ASCII"),
+    ],
+)
+def test_a_file_without_a_token_is_refused(
+    driver: TestDriver, live: LiveJob, tmp_path: Path, content: bytes | None, message: str
+) -> None:
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(hr.errors.InvalidInputError, match=message) as refused:
+        api_server(live, driver.storage, token_file=file).start()
+    assert f"file {file} of control.token_file" in str(refused.value)
+
+
 @pytest.mark.parametrize("header", [None, "Bearer wrong", "Basic x", "Bearer \u00e9"])
 @pytest.mark.parametrize(
     ("verb", "path"), [("GET", "/v1/job"), ("POST", "/v1/stop"), ("GET", "/metrics")]
@@ -222,6 +256,7 @@ def test_metrics_are_what_the_manifest_says(client: Client) -> None:
     }
     job = ("job", "shop")
     assert found["headrace_rows_total", job, ("what", "in")] == 2
+    assert found["headrace_rows_total", job, ("what", "dead_letters")] == 0
     assert found["headrace_epoch", job] == 2
     assert found["headrace_lag_rows", job] == 0
     assert found["headrace_job_status", job, ("status", "running")] == 1

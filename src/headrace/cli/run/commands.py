@@ -299,7 +299,7 @@ def _reporter(clock: Clock, *, as_json: bool, verbose: bool) -> Reporter:
         return JsonReporter(clock)
     if sys.stdout.isatty():
         return TerminalReporter(clock, verbose=verbose)
-    return QuietReporter(verbose=verbose)
+    return QuietReporter(clock, verbose=verbose)
 
 
 def show_run(

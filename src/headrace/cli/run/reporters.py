@@ -175,6 +175,7 @@ def _title(progress: Progress, lag: int, rate: float, own: Sequence[str]) -> Tex
 FIRST_EPOCH = "the first epoch is under way"
 KEEPING_UP_S = 2.0
 """So many seconds of reading may lie before a job that keeps up: an epoch, and the one after it."""
+LINE_EVERY_S = 60.0
 STOPPING = "ending the epoch…  (Ctrl-C again stops at once; nothing is lost)"
 
 
@@ -215,24 +216,35 @@ class Reporter(Protocol):
 
 
 class QuietReporter:
-    """One line at the end; one for each epoch as well when ``verbose``."""
+    """One line at the end; one for each epoch as well when ``verbose``.
 
-    def __init__(self, *, verbose: bool = False) -> None:
-        self._verbose = verbose
+    For a log, a run without an end also says on stderr that it runs, and prints an epoch a minute.
+    """
+
+    def __init__(self, clock: Clock, *, verbose: bool = False) -> None:
+        self._clock, self._verbose = clock, verbose
         self._progress: Progress | None = None
+        self._next_line_s = 0.0
 
     def starting(self, step: str) -> None:
         """Say nothing."""
 
     def started(self, progress: Progress, ends: Callable[[], Ends]) -> None:
-        """Keep the progress."""
+        """Say with which epoch it continues."""
         del ends
         self._progress = progress
+        if progress.state.until is None:
+            next_epoch = progress.state.epoch + 1
+            typer.echo(f"{progress.job}: running, epoch {next_epoch} is next", err=True)
+        self._next_line_s = self._clock.monotonic() + LINE_EVERY_S
 
     def epoch(self, summary: EpochSummary) -> None:
-        """Print the epoch when asked to."""
+        """Print the epoch when asked to, else one a minute."""
         if self._verbose:
             typer.echo(epoch_line(summary))
+        elif (now := self._clock.monotonic()) >= self._next_line_s:
+            typer.echo(epoch_line(summary), err=True)
+            self._next_line_s = now + LINE_EVERY_S
 
     def recovering(self, recovery: Recovery | None) -> None:
         """Say how far it is when asked to."""
