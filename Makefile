@@ -53,10 +53,11 @@ SPARKS := 4.0 4.1 4.2 4.3
 test-matrix: setup
 	@$(RUN) tools/test_matrix.py $(SPARKS)
 
-# Hours: every schedule, the whole crash matrix, fifty times the examples; no timing of a test ends it.
+# Hours: every schedule, the whole crash matrix, fifty times the examples; one test may take an hour.
 soak: SUITES := $(if $(filter command line,$(origin SUITES)),$(SUITES),tests/sim tests/model tests/contract tests/spark)
 soak: setup
-	@SOAK=all $(RUN) -m pytest -n $(PROCESSES) --no-loadscope-reorder $(SUITES) $(ARGS)
+	@SOAK=all $(RUN) -m pytest -n $(PROCESSES) --no-loadscope-reorder \
+		--timeout=3600 -o faulthandler_timeout=3600 $(SUITES) $(ARGS)
 
 check: setup
 	@$(PY) -m ruff format --check --quiet . || { echo "check: run make fmt" >&2; exit 1; }
