@@ -181,6 +181,14 @@ CHANGING = {
         SELECT user, count(*) AS n, sum(units) AS units, avg(amount) AS mean FROM orders
         GROUP BY user;""",
     "total of all": "CREATE TABLE found AS SELECT count(*) AS n, max(units) AS m FROM orders;",
+    "totals of different values": """CREATE TABLE found AS
+        SELECT user, count(DISTINCT units) AS n, count(DISTINCT country) FILTER (WHERE ok) AS c,
+            sum(DISTINCT units) AS s, count(*) AS all FROM orders GROUP BY user;""",
+    "totals of different values every minute": """CREATE TABLE found AS
+        SELECT user, count(DISTINCT amount) AS n FROM orders GROUP BY user EMIT EVERY '1 minute';
+    """,
+    "different values, early": """CREATE TABLE found AS SELECT user, count(DISTINCT units) AS n
+        FROM orders [5 minutes] GROUP BY user EMIT EARLY EVERY 3 ROWS;""",
     "totals by an expression": """CREATE TABLE found AS
         SELECT upper(country) AS user, count(*) FILTER (WHERE ok) + 1 AS n FROM orders
         WHERE units > 0 GROUP BY 1;""",

@@ -21,8 +21,8 @@ from headrace.graph.introspection import site_at
 from headrace.graph.operators import Site
 from headrace.graph.windows import BOUNDS
 from headrace.records.schema import normalise_type
-from headrace.sql.expressions import data_type, with_functions
-from headrace.sql.functions import load_functions
+from headrace.sql.expressions import data_type
+from headrace.sql.functions import load_functions, with_functions
 from headrace.sql.queries import RANKED, TOP, Merging, QueryCompiler, Selection, TopK, in_ms
 from headrace.sql.relations import EVENT, Joining, Reading, Relation
 from headrace.sql.statements import (

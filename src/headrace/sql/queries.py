@@ -28,14 +28,14 @@ from headrace.graph.windows import (
     sliding,
     tumbling,
 )
+from headrace.sql.aggregates import Aggregates
 from headrace.sql.expressions import (
-    Aggregates,
     Compiler,
-    Functions,
     has_aggregate,
     is_aggregate,
     text_of,
 )
+from headrace.sql.functions import Functions
 from headrace.sql.relations import JoinCompiler, Joining, Relation, Scope, Span
 from headrace.sql.statements import WINDOW, Emit, SqlText, WindowText, near, place_of
 
@@ -526,10 +526,10 @@ class QueryCompiler:
                 place_of(distinct),
             )
         keys = self._group_trees(select, items)
-        aggregates = Aggregates([name for name, _ in keys])
+        aggregates = Aggregates(plain, [name for name, _ in keys])
         known = {name: pl.col(name) for name in (*(name for name, _ in keys), *heads)}
         groups = {text_of(node): pl.col(name) for name, node in keys}
-        after = Compiler(self.source, known, (), aggregates, plain, groups, self.functions)
+        after = Compiler(self.source, known, (), aggregates, plain.columns, groups, self.functions)
         made = {name: after(node).alias(name) for name, node in items}
         having = select.args.get("having")
         condition = None if having is None else after(having.this)

@@ -17,7 +17,8 @@ from headrace.durations import duration_text
 from headrace.errors import InvalidInputError
 from headrace.graph.operators import Site
 from headrace.graph.windows import Tumbling, Window
-from headrace.sql.expressions import UNITS, Compiler, Functions
+from headrace.sql.expressions import UNITS, Compiler
+from headrace.sql.functions import Functions
 from headrace.sql.statements import InputTable, SqlText, near, place_of
 
 Span = tuple[int, int]
