@@ -25,14 +25,18 @@ from headrace.sql.expressions import data_type
 from headrace.sql.functions import load_functions, with_functions
 from headrace.sql.queries import RANKED, TOP, Merging, QueryCompiler, Selection, TopK, in_ms
 from headrace.sql.relations import EVENT, Joining, Reading, Relation
+from headrace.sql.sinks import SinkTarget, fitted, load_sinks, timed
 from headrace.sql.statements import (
+    INSERT,
     STREAM,
     TABLE,
     VIEW,
     InputTable,
     Query,
+    SinkText,
     SqlText,
     Statements,
+    near,
     parse_app,
 )
 
@@ -53,19 +57,24 @@ class SqlApp:
 
 @dataclass(frozen=True)
 class _Output:
-    """A table or stream that the app makes: its name, the stream that it is sent to, its rows."""
+    """A table or stream that the app makes, or what it sends to a sink.
+
+    Its name, the stream that it is sent to, if it is to one, its rows, and the sink.
+    """
 
     name: str
-    stream: str
+    stream: str | None
     site: Site
     rows: Relation
+    sink: SinkTarget | None = None
 
 
-def load_app(source: Path | SqlText) -> SqlApp:
+def load_app(source: Path | SqlText, *, is_trial: bool = False) -> SqlApp:
     """Read an app, check it and make its job.
 
     Args:
         source: the file, or its text.
+        is_trial: rows for sinks go to streams instead, which are among its tables.
 
     Raises:
         InvalidInputError: the file cannot be read, or a statement has a mistake; shows where.
@@ -76,7 +85,7 @@ def load_app(source: Path | SqlText) -> SqlApp:
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidInputError(f"cannot read the SQL app {source}: {error}") from error
     statements = parse_app(source)
-    checker = _Checker(statements)
+    checker = _Checker(statements, is_trial=is_trial)
     for query in statements.queries:
         checker.add(query)
     outputs = tuple(checker.outputs)
@@ -85,10 +94,17 @@ def load_app(source: Path | SqlText) -> SqlApp:
             "the app makes nothing: add CREATE TABLE ... AS SELECT ..., or CREATE STREAM",
             statements.name.place,
         )
+    sent = {output.name for output in outputs}
+    for sink in statements.sinks:
+        if sink.name.text not in sent:
+            raise source.mistake(
+                f"nothing is sent to sink {sink.name.text!r}: remove it, or add INSERT INTO",
+                sink.name.place,
+            )
     job = Job(
         statements.name.text, partial(_build, source, statements.inputs, checker.schemas, outputs)
     )
-    tables = {output.name: output.stream for output in outputs}
+    tables = {output.name: output.stream for output in outputs if output.stream is not None}
     return SqlApp(statements, job, tables, checker.schemas)
 
 
@@ -104,8 +120,9 @@ def load_job(path: Path) -> Job:
 class _Checker:
     """Checks the statements of an app in their order, and compiles its queries."""
 
-    def __init__(self, statements: Statements) -> None:
+    def __init__(self, statements: Statements, *, is_trial: bool) -> None:
         self._statements, self._source = statements, statements.source
+        self._is_trial = is_trial
         self._functions = load_functions(self._source, statements.functions)
         self.schemas: dict[str, pa.Schema] = {}
         self.outputs: list[_Output] = []
@@ -122,8 +139,11 @@ class _Checker:
                 is_changing=bool(table.key),
                 key=tuple(column.text for column in table.key),
             )
+        self._sinks = load_sinks(self._source, statements.sinks)
+        for sink in statements.sinks:
+            self._claim(sink)
 
-    def _claim(self, at: InputTable | Query) -> None:
+    def _claim(self, at: InputTable | Query | SinkText) -> None:
         if at.name.text in self._relations:
             raise self._source.mistake(f"{at.name.text!r} is there twice", at.name.place)
 
@@ -148,8 +168,22 @@ class _Checker:
 
     def add(self, query: Query) -> None:
         """Check and compile one query, whose rows later ones may read."""
-        self._claim(query)
         name, site = query.name.text, self._site(query)
+        if query.kind == INSERT:
+            if name not in self._sinks:
+                raise self._source.mistake(
+                    f"no sink {name!r}; {near(name, self._sinks)}; declare it with CREATE SINK",
+                    query.name.place,
+                )
+            if any(output.name == name for output in self.outputs):
+                raise self._source.mistake(
+                    f"sink {name!r} has rows of another INSERT: write one, with UNION ALL",
+                    query.name.place,
+                )
+        elif name in self._sinks:
+            raise self._source.mistake(f"{name!r} is there twice", query.name.place)
+        else:
+            self._claim(query)
         compiler = QueryCompiler(
             self._source,
             query.options,
@@ -167,6 +201,13 @@ class _Checker:
                 "without a window",
                 query.name.place,
             )
+        if query.kind == INSERT:
+            sink = self._sinks[name]
+            rows = fitted(self._source, made, sink, query.into, query.tree, site)
+            stream = f"{self._statements.name.text}.{name}" if self._is_trial else sink.stream
+            to = None if self._is_trial else timed(self._source, sink, rows, query.tree)
+            self.outputs.append(_Output(name, stream, site, rows, to))
+            return
         self._relations = {**self._relations, name: made}
         if query.kind != VIEW:
             stream = name if query.kind == STREAM else f"{self._statements.name.text}.{name}"
@@ -185,7 +226,8 @@ def _build(
     for output in outputs:
         rows = builder.stream(output.rows)
         with site_at(output.site):
-            rows.send_to(g.output(output.stream))
+            to = g.output(output.stream or "") if output.sink is None else output.sink.output(g)
+            rows.send_to(to, name=None if output.sink is None else f"to_{output.name}")
     for table in inputs:
         if table.name.text not in builder.read:
             raise source.mistake(

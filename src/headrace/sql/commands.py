@@ -163,7 +163,9 @@ def try_app(
     from headrace.sql import load_app
     from headrace.sql.trial import run_trial
 
-    differences = run_trial(load_app(file), folder or file.with_suffix(".test"), update=update)
+    differences = run_trial(
+        load_app(file, is_trial=True), folder or file.with_suffix(".test"), update=update
+    )
     for one in differences:
         if as_json:
             show_json(asdict(one))

@@ -3,7 +3,7 @@
 The grammar of a query is DuckDB's, with a window in brackets behind a table or a query in
 brackets: ``[5 minutes]``, ``[1 hour every 5 minutes]``, ``[sliding 1 hour]``,
 ``[session 30 minutes]``. The statements around it are those of Puma (seed 003, Figure 2),
-``CREATE STREAM`` and ``CREATE VIEW``.
+``CREATE STREAM``, ``CREATE VIEW``, and ``INSERT INTO`` what ``CREATE SINK`` declares.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.errors import InvalidInputError
 WINDOW = "window"
 """Of a table or query that is read: the ``WindowText`` behind it."""
 
-TABLE, STREAM, VIEW = "table", "stream", "view"
+TABLE, STREAM, VIEW, INSERT = "table", "stream", "view", "insert"
 
 _NAMES = (TokenType.STRING, TokenType.IDENTIFIER)
 
@@ -103,6 +103,24 @@ class FunctionText:
 
 
 @dataclass(frozen=True)
+class OptionText:
+    """An option of a sink: a text, a number, a truth value, or a list of these."""
+
+    name: Named
+    value: Any
+
+
+@dataclass(frozen=True)
+class SinkText:
+    """``CREATE SINK``: its columns, with types or without, or none, and its options."""
+
+    name: Named
+    columns: tuple[Named, ...]
+    types: tuple[exp.DataType | None, ...]
+    options: tuple[OptionText, ...]
+
+
+@dataclass(frozen=True)
 class Emit:
     """``EMIT``: when results are sent that are not final.
 
@@ -121,6 +139,7 @@ class Emit:
 class Query:
     """``CREATE TABLE``, ``STREAM`` or ``VIEW``: a name and the query that makes its rows.
 
+    Of ``INSERT INTO``, the name is that of the sink, and ``into`` has the columns that it names.
     ``options`` are those of the app, and its own.
     """
 
@@ -129,6 +148,7 @@ class Query:
     tree: exp.Query
     emit: Emit | None
     options: Mapping[str, int | str]
+    into: tuple[Named, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -144,11 +164,14 @@ class Statements:
     queries: tuple[Query, ...] = ()
     options: Mapping[str, int | str] = field(default_factory=dict)
     functions: tuple[FunctionText, ...] = ()
+    sinks: tuple[SinkText, ...] = ()
 
     def lines(self) -> list[tuple[int, str]]:
         """Return where each statement with rows is, and its first words, in the order of lines."""
         found = [(one.name, f"CREATE INPUT TABLE {one.name.text}") for one in self.inputs]
-        found += [(one.name, f"CREATE {one.kind.upper()} {one.name.text}") for one in self.queries]
+        for one in self.queries:
+            verb = "INSERT INTO" if one.kind == INSERT else f"CREATE {one.kind.upper()}"
+            found.append((one.name, f"{verb} {one.name.text}"))
         return sorted((self.source.line(name.place), text) for name, text in found)
 
 
@@ -338,6 +361,7 @@ class _Reader:
         self._inputs: list[InputTable] = []
         self._queries: list[Query] = []
         self._functions: list[FunctionText] = []
+        self._sinks: list[SinkText] = []
         self._options: dict[str, int | str] = {}
         self._words: list[Token] = []
         self._at = 0
@@ -355,12 +379,17 @@ class _Reader:
             tuple(self._queries),
             self._options,
             tuple(self._functions),
+            tuple(self._sinks),
         )
 
     def read(self, words: list[Token]) -> None:
         """Read one statement."""
         self._words, self._at = words, 0
-        self._expect("CREATE")
+        if self._takes("INSERT"):
+            self._expect("INTO")
+            self._query(INSERT)
+            return
+        self._expect("CREATE", "INSERT INTO")
         if self._takes("APPLICATION"):
             self._application()
         elif self._takes("INPUT"):
@@ -368,10 +397,14 @@ class _Reader:
             self._input()
         elif self._takes("FUNCTION"):
             self._function()
+        elif self._takes("SINK"):
+            self._sink()
         elif kind := next(filter(self._takes, (TABLE.upper(), STREAM.upper(), VIEW.upper())), None):
             self._query(kind.lower())
         else:
-            self._fail("expected CREATE APPLICATION, FUNCTION, INPUT TABLE, TABLE, STREAM or VIEW")
+            self._fail(
+                "expected CREATE APPLICATION, FUNCTION, INPUT TABLE, SINK, TABLE, STREAM or VIEW"
+            )
 
     def _application(self) -> None:
         if self._name is not None:
@@ -523,10 +556,62 @@ class _Reader:
         self._end()
         self._functions.append(FunctionText(name, target))
 
+    def _sink(self) -> None:
+        name = self._named("a sink")
+        columns, types = list[Named](), list[exp.DataType | None]()
+        if self._takes("("):
+            while True:
+                columns.append(self._named("a column"))
+                types.append(self._type())
+                if not self._takes(","):
+                    break
+            self._expect(")")
+        if any(types) and not all(types):
+            raise self._source.mistake("give the types of all columns, or of none", name.place)
+        self._expect("WITH")
+        self._expect("(")
+        options = []
+        while True:
+            key = self._named("an option")
+            self._expect("=")
+            options.append(OptionText(key, self._constant()))
+            if not self._takes(","):
+                break
+        self._expect(")")
+        self._end()
+        self._sinks.append(SinkText(name, tuple(columns), tuple(types), tuple(options)))
+
+    def _constant(self) -> Any:
+        """Take a text, a number, a truth value, or a list of these in brackets."""
+        word = self._next()
+        if word.text == "(":
+            found = [self._constant()]
+            while self._takes(","):
+                found.append(self._constant())
+            self._expect(")")
+            return found
+        if word.token_type is TokenType.NUMBER:
+            return int(word.text) if word.text.isdigit() else float(word.text)
+        if word.text.upper() in ("TRUE", "FALSE"):
+            return word.text.upper() == "TRUE"
+        if word.token_type not in _NAMES:
+            self._fail("expected a text in quotes, a number, TRUE, FALSE or a list", word)
+        return word.text
+
+    def _is_query(self) -> bool:
+        """Say whether a query is next, in brackets or without."""
+        words = self._words[self._at :]
+        return any(word.text.upper() in ("SELECT", "WITH", "FROM") for word in words[:2])
+
     def _query(self, kind: str) -> None:
-        name = self._named(f"a {kind}")
-        options = {**self._options, **self._with()}
-        self._expect("AS")
+        name = self._named("a sink" if kind == INSERT else f"a {kind}")
+        into: list[Named] = []
+        if kind == INSERT:
+            into = [] if self._is_query() else self._names("a column")
+            options = self._options
+        else:
+            options = {**self._options, **self._with()}
+            self._expect("AS")
         end = next(
             (n for n in range(self._at, len(self._words)) if self._words[n].text.upper() == "EMIT"),
             len(self._words),
@@ -535,7 +620,7 @@ class _Reader:
         if not words:
             self._fail("expected a query: SELECT ... FROM ...")
         tree = parse_query(self._source, words)
-        self._queries.append(Query(name, kind, tree, self._emit(), options))
+        self._queries.append(Query(name, kind, tree, self._emit(), options, tuple(into)))
 
     def _emit(self) -> Emit | None:
         """Take ``EMIT``, if it is there."""

@@ -30,7 +30,7 @@ UNION = "CREATE STREAM s AS SELECT user FROM orders UNION ALL SELECT user"
     [
         ("", "1:1", "an app begins with its name"),
         ("CREATE APPLICATION a", "1:20", "the app makes nothing"),
-        (HEAD + "DROP TABLE orders", "3:1", "expected CREATE; found 'DROP'"),
+        (HEAD + "DROP TABLE orders", "3:1", "expected CREATE or INSERT INTO; found 'DROP'"),
         (HEAD + "CREATE SOMETHING v", "3:8", "expected CREATE APPLICATION, FUNCTION"),
         (HEAD + "CREATE VIEW v AS SELECT 1", "3:25", "the query reads nothing"),
         (HEAD + TABLE.replace("user,", "usr,"), "3:29", "no column 'usr'; did you mean 'user'?"),
@@ -127,6 +127,57 @@ def test_a_mistake_is_shown_where_it_is(text: str, place: str, message: str) -> 
         load_app(SqlText(text, "app.sql"))
     assert str(caught.value).startswith(f"app.sql:{place}")
     assert message in str(caught.value)
+
+
+SINK = "CREATE SINK files WITH (connector = 'parquet', folder = '/lake')"
+INTO = "INSERT INTO files SELECT user, amount FROM orders"
+
+
+@pytest.mark.parametrize(
+    ("sink", "query", "at", "message"),
+    [
+        (SINK, INTO.replace("files", "fils"), "fils", "no sink 'fils'; did you mean 'files'?"),
+        (SINK, INTO.replace("usr", "user").replace("amount", "amout"), "amout", "'amount'?"),
+        (SINK, f"{INTO}; {INTO}", "files", "sink 'files' has rows of another INSERT"),
+        (SINK, TABLE, "files", "nothing is sent to sink 'files': remove it, or add INSERT INTO"),
+        (SINK, f"{INTO}; CREATE VIEW v AS SELECT user FROM files", "files", "no table 'files'"),
+        (SINK, f"{INTO}; {TABLE.replace('sums', 'files')}", "files", "'files' is there twice"),
+        (SINK.replace("parquet", "parket"), INTO, "connector", "did you mean 'parquet'?"),
+        (SINK.replace("connector", "conector"), INTO, "files", "needs a connector"),
+        (SINK.replace("folder", "path"), INTO, "path", "has no option 'path'; expected"),
+        (SINK.replace(", folder = '/lake'", ""), INTO, "connector", "needs the option 'folder'"),
+        (SINK.replace("'/lake'", "lake + 1"), INTO, "lake", "expected a text in quotes, a number"),
+        (SINK.replace("'/lake'", "'/lake', merge_bytes = 0"), INTO, "files", "merge_bytes"),
+        (
+            SINK.replace("files", "files(user)"),
+            INTO,
+            "user, am",
+            "takes user; the query has user, a",
+        ),
+        (
+            SINK.replace("files", "files(u, a)"),
+            INTO.replace("files", "files (u, b)"),
+            "b)",
+            "sink 'files' has no column 'b'; expected a, u",
+        ),
+        (SINK.replace("files", "files(u INT, a)"), INTO, "files", "the types of all columns"),
+        (
+            "CREATE SINK files WITH (connector = 'warehouse')",
+            INTO,
+            "user, amount FROM",
+            "select the event time of rows, or add time = 'column'",
+        ),
+        (SINK, "INSERT files", "files", "expected INTO; found 'files'"),
+    ],
+)
+def test_a_mistake_in_a_sink_is_shown_where_it_is(
+    sink: str, query: str, at: str, message: str
+) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        load_app(SqlText(f"{HEAD}{sink};\n{query}", "app.sql"))
+    shown = caught.value.message.splitlines()
+    assert message in shown[0]
+    assert shown[1][shown[2].index("^") :].startswith(at)
 
 
 JOIN_HEAD = """CREATE APPLICATION shop;
