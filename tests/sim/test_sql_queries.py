@@ -88,6 +88,20 @@ MERGED = {
         SELECT DISTINCT user, max(units) AS most FROM orders [5 minutes] GROUP BY user;""",
 }
 
+LIMITED = {
+    "first groups": """CREATE TABLE found AS SELECT user, country, count(*) AS n, max(at) AS last
+        FROM orders [2 minutes] GROUP BY user, country ORDER BY n DESC, last LIMIT 3;""",
+    "first rows": """CREATE TABLE found AS SELECT user, amount * 2 AS twice, units
+        FROM orders [1 minute] WHERE ok IS NOT false
+        ORDER BY units NULLS FIRST, at DESC LIMIT 2;""",
+    "first groups of hopping windows": """CREATE TABLE found AS SELECT country, sum(units) AS s
+        FROM orders [4 minutes every 2 minutes] GROUP BY country HAVING count(*) > 1
+        ORDER BY count(DISTINCT user) DESC, s DESC NULLS FIRST, country LIMIT 2;""",
+    "totals of first groups": """CREATE TABLE found AS SELECT user, count(*) AS n, min(s) AS s
+        FROM (SELECT user, sum(units) AS s FROM orders [1 minute] GROUP BY user
+              ORDER BY s DESC, user LIMIT 2) AS best [5 minutes] GROUP BY user;""",
+}
+
 MINUTE = 60_000
 JOINED = {
     "within a minute": f"""CREATE STREAM found AS
@@ -299,7 +313,7 @@ def check(statements: str, dice: random.Random, *, is_changing: bool = False) ->
     return sum(map(len, found.values()))
 
 
-CASES = WITHIN | MERGED | JOINED | TABLES | ONCE
+CASES = WITHIN | MERGED | LIMITED | JOINED | TABLES | ONCE
 
 
 @pytest.mark.parametrize("name", CASES)

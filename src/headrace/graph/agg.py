@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from headrace.graph.aggregates import Aggregate, Count, Extreme, Mean, Sum, Variance
-from headrace.graph.row_aggregates import Collect, Monoid, Pick, TopK, Unique
+from headrace.graph.rankings import TopK
+from headrace.graph.row_aggregates import Collect, Monoid, Pick, Unique
 from headrace.graph.sketches import Distinct, Frequent, Quantiles
 from headrace.graph.types import arrow_type
 

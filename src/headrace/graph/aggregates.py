@@ -461,6 +461,11 @@ _ORDERED = (
 )
 
 
+def is_ordered(kind: pa.DataType) -> bool:
+    """Say whether values of a type have an order."""
+    return any(test(kind) for test in _ORDERED)
+
+
 def ordered_type(schema: pa.Schema, column: str, who: str) -> pa.DataType:
     """Return the type of a column whose values have an order.
 
@@ -468,7 +473,7 @@ def ordered_type(schema: pa.Schema, column: str, who: str) -> pa.DataType:
         InvalidInputError: the column is missing, or a list, struct or binary.
     """
     kind = column_type(schema, column)
-    if not any(test(kind) for test in _ORDERED):
+    if not is_ordered(kind):
         raise InvalidInputError(f"{who}({column!r}) needs values with an order; found {kind}")
     return kind
 

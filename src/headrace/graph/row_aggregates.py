@@ -1,4 +1,4 @@
-"""Aggregates that keep values of rows: first, last, all or the different ones, top k, and your own.
+"""Aggregates that keep values of rows: first, last, all or the different ones, and your own.
 
 ``Monoid`` is made of the user's functions: a zero, how one row becomes a state, and how two states
 combine; its states are kept as MessagePack. The others keep values as they are.
@@ -9,11 +9,9 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import decimal
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
-from operator import itemgetter
 from typing import Any, Self
 
 import msgspec
@@ -401,108 +399,6 @@ class Unique(Aggregate):
     def describe(self) -> str:
         """Return the column: all of its kind keep the same."""
         return f"distinct({self.column})"
-
-
-@dataclass(frozen=True)
-class TopK(Aggregate):
-    """The ``k`` rows with the greatest ``column``, each with the columns to ``keep``.
-
-    Rows without a value (null or NaN) never rank. The result is a list of structs with the
-    fields ``column`` and then ``keep``, greatest first.
-    """
-
-    column: str
-    k: int = 10
-    keep: tuple[str, ...] = ()
-    type: pa.DataType | None = field(default=None, compare=False, repr=False)
-
-    def columns(self) -> tuple[str, ...]:
-        """Return the ranked column and the kept ones."""
-        return (self.column, *self.keep)
-
-    def check(self) -> list[str]:
-        """Return what is wrong with the arguments."""
-        wrong = [text for name in self.columns() for text in check_column(name, "top_k")]
-        if not isinstance(self.k, int) or isinstance(self.k, bool) or self.k < 1:
-            wrong.append(f"top_k takes k of at least 1; found {self.k!r}")
-        if len(set(self.columns())) < len(self.columns()):
-            wrong.append(f"top_k names a column twice in {list(self.columns())}")
-        return wrong
-
-    def bind(self, schema: pa.Schema) -> Self:
-        """Return a ranking that knows its fields."""
-        return replace(self, type=self.result_type(schema).value_type)
-
-    def partial_types(self, schema: pa.Schema) -> dict[str, pa.DataType]:
-        """Return one list column."""
-        return {"top": self.result_type(schema)}
-
-    def result_type(self, schema: pa.Schema) -> pa.DataType:
-        """Return a list of structs of the ranked and kept columns."""
-        fields = [(name, ordered_type(schema, name, "top_k")) for name in self.columns()]
-        return pa.list_(pa.struct(fields))
-
-    def identity(self) -> PartialRow:
-        """Return the empty list."""
-        return ([],)
-
-    def _has_rank(self, values: pl.Expr) -> pl.Expr:
-        is_float = self.type is not None and pa.types.is_floating(self.type.field(0).type)
-        ranked = values.is_not_null()
-        return ranked & values.is_not_nan() if is_float else ranked
-
-    def _top(self, lists: pl.Expr) -> pl.Expr:
-        # Inside lists, for sorting groups by the fields of an exploded struct crashes Polars 2.1.
-        row = pl.element()
-        fields = [row.struct.field(name) for name in self.columns()]
-        descending = [True] + [False] * len(self.keep)
-        ranked = row.sort_by(fields, descending=descending, nulls_last=True)
-        return lists.list.eval(ranked.head(self.k))
-
-    def lift(self, prefix: str) -> list[pl.Expr]:
-        """Return a list of one struct, or of none without a value."""
-        one = pl.concat_list(pl.struct(self.columns()))
-        ranked = self._has_rank(pl.element().struct.field(self.column))
-        return [one.list.eval(pl.element().filter(ranked)).alias(f"{prefix}top")]
-
-    def partial(self, prefix: str) -> list[pl.Expr]:
-        """Return the top of a group."""
-        rows = pl.struct(self.columns()).filter(self._has_rank(pl.col(self.column)))
-        return [self._top(rows.implode()).alias(f"{prefix}top")]
-
-    def combine(self, prefix: str) -> list[pl.Expr]:
-        """Return the top of all tops."""
-        name = f"{prefix}top"
-        return [self._top(pl.col(name).explode(empty_as_null=False).implode()).alias(name)]
-
-    def result(self, prefix: str) -> pl.Expr:
-        """Return the list."""
-        return pl.col(f"{prefix}top")
-
-    def lift_values(self, values: tuple[Any, ...]) -> PartialRow:
-        """Return a list of one row as a dict, or of none without a value."""
-        value = values[0]
-        if value is None or (isinstance(value, float) and math.isnan(value)):
-            return ([],)
-        return ([dict(zip(self.columns(), values, strict=True))],)
-
-    def combine_values(self, first: PartialRow, second: PartialRow) -> PartialRow:
-        """Return the top of two."""
-        rows = [*(first[0] or []), *(second[0] or [])]
-        for name in reversed(self.keep):
-            absent = [row for row in rows if row[name] is None]
-            rows = sorted((row for row in rows if row[name] is not None), key=itemgetter(name))
-            rows += absent
-        rows.sort(key=itemgetter(self.column), reverse=True)
-        return (rows[: self.k],)
-
-    def result_value(self, partial: PartialRow) -> Any:
-        """Return the list."""
-        return partial[0]
-
-    def describe(self) -> str:
-        """Return ``top_k(column, k, keep)``."""
-        return f"top_k({', '.join([self.column, str(self.k), *self.keep])})"
 
 
 _TYPED = (tuple, set, frozenset, bytes, datetime.date, datetime.time, decimal.Decimal)

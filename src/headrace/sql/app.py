@@ -19,12 +19,23 @@ from headrace.graph import agg
 from headrace.graph.builder import Graph, Job, Stream
 from headrace.graph.introspection import site_at
 from headrace.graph.operators import Site
+from headrace.graph.rankings import FirstRows
 from headrace.graph.windows import BOUNDS
 from headrace.records.schema import normalise_type
 from headrace.sql.expressions import data_type
 from headrace.sql.functions import load_functions, with_functions
-from headrace.sql.queries import RANKED, TOP, Merging, QueryCompiler, Selection, TopK, in_ms
-from headrace.sql.relations import EVENT, Joining, Reading, Relation
+from headrace.sql.queries import QueryCompiler, in_ms
+from headrace.sql.ranking import RANKED, TOP
+from headrace.sql.relations import (
+    EVENT,
+    Joining,
+    Limiting,
+    Merging,
+    Reading,
+    Relation,
+    Selection,
+    TopK,
+)
 from headrace.sql.sinks import SinkTarget, fitted, load_sinks, timed
 from headrace.sql.statements import (
     INSERT,
@@ -256,6 +267,8 @@ class _Builder:
             return self._merged(rows)
         if isinstance(rows, Joining):
             return self._joined(rows)
+        if isinstance(rows, Limiting):
+            return self._limited(rows)
         assert isinstance(rows, Selection)
         origin = self.stream(rows.origin)
         with site_at(rows.site):
@@ -304,6 +317,13 @@ class _Builder:
             if rows.where is not None:
                 made = made.filter(rows.where)
             return made.select(*rows.after)
+
+    def _limited(self, rows: Limiting) -> Stream:
+        origin = self.stream(rows.origin)
+        with site_at(rows.site):
+            first = FirstRows(rows.kept, rows.order, rows.count)
+            found = origin.gather().window(rows.window, {TOP: first}, name=rows.name)
+            return _unfolded(found.flat_map(pl.col(TOP), *BOUNDS), rows.columns, rows.kept)
 
     def _merged(self, rows: Merging) -> Stream:
         """Merge streams; if they are partitioned differently, each by all columns first."""
@@ -364,3 +384,9 @@ def _ranked(stream: Stream, query: Selection, top: TopK) -> Stream:
     field_of = pl.col(TOP).struct.field
     shown = {top.item: field_of(top.item), top.name: field_of(RANKED)}
     return rows.select(*[shown.get(c, pl.col(c)).alias(c) for c in query.columns])
+
+
+def _unfolded(stream: Stream, columns: Sequence[str], kept: Sequence[str]) -> Stream:
+    """Make columns of the fields of rows that were kept."""
+    field_of = pl.col(TOP).struct.field
+    return stream.select(*[(field_of(c) if c in kept else pl.col(c)).alias(c) for c in columns])

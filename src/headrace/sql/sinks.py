@@ -20,8 +20,7 @@ from headrace.graph.builder import Graph
 from headrace.graph.operators import Site
 from headrace.graph.windows import BOUNDS
 from headrace.sql.expressions import data_type
-from headrace.sql.queries import Selection
-from headrace.sql.relations import Relation
+from headrace.sql.relations import Relation, Selection
 from headrace.sql.statements import Named, SinkText, SqlText, near, place_of
 
 CONNECTOR, STREAM, WAREHOUSE = "connector", "stream", "warehouse"

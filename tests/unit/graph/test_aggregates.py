@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from headrace.errors import InvalidInputError
 from headrace.graph import agg
 from headrace.graph.aggregates import Aggregate, PartialRow
+from headrace.graph.rankings import FirstRows, Order
 from headrace.graph.row_aggregates import Monoid, Unique
 from headrace.graph.types import polars_schema
 
@@ -100,6 +101,14 @@ def _top(rows: Sequence[Row]) -> list[Row]:
     return [{name: row[name] for name in ("real", "text")} for row in ranked[:3]]
 
 
+def _first_rows(rows: Sequence[Row]) -> list[Row]:
+    def rank(row: Row) -> tuple[Any, ...]:
+        number, text = row["number"], row["text"]
+        return (number is not None, -(number or 0), text is None, text or "")
+
+    return [{n: row[n] for n in ("text", "number")} for row in sorted(rows, key=rank)[:3]]
+
+
 def _picked(rows: Sequence[Row], *, least: bool) -> str | None:
     some = [row for row in rows if row["text"] is not None and row["at"] is not None]
     ordered = sorted(some, key=lambda row: row["at"])
@@ -171,6 +180,10 @@ MODELS: dict[str, tuple[Aggregate, Any]] = {
         lambda rows: _often(_values(rows, "text"), "text", 9),
     ),
     "frequent": (agg.frequent("number", 2, 32), lambda rows: _often(_values(rows, "number"))),
+    "first rows": (
+        FirstRows(("text", "number"), (Order("number", is_descending=True, nulls_first=True),), 3),
+        _first_rows,
+    ),
     "monoid": (spread(), lambda rows: show_spread(fold_spread(to_frame(rows)))),
     "monoid by frame": (
         spread(fold_frame=fold_spread),
@@ -198,7 +211,7 @@ rows_strategy = st.lists(
 )
 STEPWISE = (
     *("top k", "count distinct", "sum of distinct", "mean of distinct", "values once", "monoid"),
-    *("first by", "last by", "collect", "distinct", "quantiles", "frequent"),
+    *("first rows", "first by", "last by", "collect", "distinct", "quantiles", "frequent"),
 )
 """Aggregates whose running results are made row by row."""
 
