@@ -9,32 +9,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pyarrow as pa
 
 from headrace.errors import InvalidInputError
-from headrace.graph import agg
-from headrace.graph.builder import Graph, Job, Stream
+from headrace.graph.builder import Graph, Job
 from headrace.graph.introspection import site_at
 from headrace.graph.operators import Site
-from headrace.graph.rankings import FirstRows
-from headrace.graph.windows import BOUNDS
 from headrace.records.schema import normalise_type
 from headrace.sql.expressions import data_type
 from headrace.sql.functions import load_functions, with_functions
-from headrace.sql.queries import QueryCompiler, in_ms
-from headrace.sql.ranking import RANKED, TOP
+from headrace.sql.queries import QueryCompiler
 from headrace.sql.relations import (
-    EVENT,
-    Joining,
-    Limiting,
-    Merging,
     Reading,
     Relation,
-    Selection,
-    TopK,
 )
 from headrace.sql.sinks import SinkTarget, fitted, load_sinks, timed
 from headrace.sql.statements import (
@@ -50,6 +39,7 @@ from headrace.sql.statements import (
     near,
     parse_app,
 )
+from headrace.sql.streams import StreamBuilder
 
 
 @dataclass(frozen=True)
@@ -233,7 +223,7 @@ def _build(
     g: Graph,
 ) -> None:
     """Build the graph of an app: what its job calls."""
-    builder = _Builder(g, schemas)
+    builder = StreamBuilder(g, schemas)
     for output in outputs:
         rows = builder.stream(output.rows)
         with site_at(output.site):
@@ -244,149 +234,3 @@ def _build(
             raise source.mistake(
                 f"no query reads table {table.name.text!r}: remove it", table.name.place
             )
-
-
-class _Builder:
-    """Builds the streams of relations, each once."""
-
-    def __init__(self, g: Graph, schemas: Mapping[str, pa.Schema]) -> None:
-        self._graph, self._schemas = g, schemas
-        self._streams: dict[int, Stream] = {}
-        self.read: set[str] = set()
-
-    def stream(self, rows: Relation) -> Stream:
-        """Return the stream of a relation."""
-        if id(rows) not in self._streams:
-            self._streams[id(rows)] = self._made(rows)
-        return self._streams[id(rows)]
-
-    def _made(self, rows: Relation) -> Stream:
-        if isinstance(rows, Reading):
-            return self._input(rows)
-        if isinstance(rows, Merging):
-            return self._merged(rows)
-        if isinstance(rows, Joining):
-            return self._joined(rows)
-        if isinstance(rows, Limiting):
-            return self._limited(rows)
-        assert isinstance(rows, Selection)
-        origin = self.stream(rows.origin)
-        with site_at(rows.site):
-            return _selected(origin, rows)
-
-    def _input(self, rows: Reading) -> Stream:
-        table = rows.table
-        name = table.name.text
-        self.read.add(name)
-        lateness = {}
-        if table.lateness_ms is not None:
-            lateness = {"out_of_orderness": in_ms(table.lateness_ms)}
-        with site_at(rows.site):
-            return self._graph.input(
-                table.stream.text,
-                time=None if table.time is None else table.time.text,
-                schema=self._schemas.get(name),
-                name=name,
-                **lateness,  # type: ignore[arg-type]
-            )
-
-    def _joined(self, rows: Joining) -> Stream:
-        left, right = self.stream(rows.left), self.stream(rows.right)
-        with site_at(rows.site):
-            if rows.left_made:
-                left = left.with_columns(*rows.left_made)
-            if not isinstance(rows.left, Joining) or left.keys != rows.left_keys:
-                left = left.partition_by(*rows.left_keys)
-        options: dict[str, Any] = {"how": rows.how, "columns": rows.added, "name": rows.name}
-        if rows.as_of is not None:
-            with site_at(rows.site):
-                keyed = right.partition_by(*rows.right_keys)
-                history = "0s" if rows.as_of == EVENT else None
-                table = keyed.table(name=f"{rows.name}.table", history=history)
-                made = left.join(table, as_of=rows.as_of, **options)
-        else:
-            options["allowed_lateness"] = in_ms(rows.grace_ms)
-            if rows.window is None:
-                options |= {"before": in_ms(rows.before_ms), "after": in_ms(rows.after_ms)}
-            else:
-                options["window"] = rows.window
-            with site_at(rows.site):
-                right = right.select(*rows.right_made).partition_by(*rows.right_keys)
-                made = left.join(right, **options)
-        with site_at(rows.site):
-            if rows.where is not None:
-                made = made.filter(rows.where)
-            return made.select(*rows.after)
-
-    def _limited(self, rows: Limiting) -> Stream:
-        origin = self.stream(rows.origin)
-        with site_at(rows.site):
-            first = FirstRows(rows.kept, rows.order, rows.count)
-            found = origin.gather().window(rows.window, {TOP: first}, name=rows.name)
-            return _unfolded(found.flat_map(pl.col(TOP), *BOUNDS), rows.columns, rows.kept)
-
-    def _merged(self, rows: Merging) -> Stream:
-        """Merge streams; if they are partitioned differently, each by all columns first."""
-        streams = []
-        for part, names in rows.parts:
-            stream = self.stream(part)
-            renamed = zip(part.columns, names, strict=True)
-            with site_at(rows.site):
-                streams.append(stream.select(*(pl.col(old).alias(new) for old, new in renamed)))
-        with site_at(rows.site):
-            keys = {stream.keys for stream in streams}
-            if len(keys) > 1 or _renames_key(rows, streams):
-                shared = [
-                    name for name in rows.columns if all(name in names for _, names in rows.parts)
-                ]
-                streams = [stream.partition_by(*shared) for stream in streams]
-            return streams[0].union(*streams[1:])
-
-
-def _renames_key(rows: Merging, streams: Sequence[Stream]) -> bool:
-    """Say whether a key is another column behind the union than before."""
-    return any(
-        key not in part.columns or names[part.columns.index(key)] != key
-        for (part, names), stream in zip(rows.parts, streams, strict=True)
-        for key in stream.keys or ()
-    )
-
-
-def _selected(stream: Stream, query: Selection) -> Stream:
-    if query.where is not None:
-        stream = stream.filter(query.where)
-    if not query.aggregates:
-        return stream.select(*query.after)
-    stream = stream.select(*query.before)
-    if query.top_k is not None:
-        return _ranked(stream, query, query.top_k)
-    stream = stream.partition_by(*query.keys) if query.keys else stream.gather()
-    if query.window is not None:
-        stream = stream.window(query.window, dict(query.aggregates), name=query.name)
-    else:
-        every = None if query.every_ms is None else in_ms(query.every_ms)
-        stream = stream.aggregate(dict(query.aggregates), every=every, name=query.name)
-    if query.having is not None:
-        stream = stream.filter(query.having)
-    return stream.select(*query.after)
-
-
-def _ranked(stream: Stream, query: Selection, top: TopK) -> Stream:
-    """Keep the highest score of each ranked value, then the highest of these within the key."""
-    assert query.window is not None
-    scores = stream.partition_by(*query.keys).window(
-        query.window, dict(query.aggregates), name=f"{query.name}.scores"
-    )
-    best = {TOP: agg.top_k(RANKED, top.count, keep=[top.item])}
-    within = scores.partition_by(*top.keys) if top.keys else scores.gather()
-    ranked = within.window(query.window, best, name=query.name)
-    rows = ranked.flat_map(pl.col(TOP), *top.keys, *BOUNDS)
-    field_of = pl.col(TOP).struct.field
-    shown = {top.item: field_of(top.item), top.name: field_of(RANKED)}
-    return rows.select(*[shown.get(c, pl.col(c)).alias(c) for c in query.columns])
-
-
-def _unfolded(stream: Stream, columns: Sequence[str], kept: Sequence[str]) -> Stream:
-    """Make columns of the fields of rows that were kept."""
-    field_of = pl.col(TOP).struct.field
-    return stream.select(*[(field_of(c) if c in kept else pl.col(c)).alias(c) for c in columns])

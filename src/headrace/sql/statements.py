@@ -352,6 +352,15 @@ OPTIONS: dict[str, tuple[str, ...] | type] = {
 """Options of apps and queries: a number, a duration (``str``), or one of some words."""
 
 
+def parse_stream_query(source: SqlText) -> tuple[exp.Query, Emit | None]:
+    """Return a query over streams, and the ``EMIT`` behind it.
+
+    Raises:
+        InvalidInputError: it is none; shows where.
+    """
+    return _Reader(source).query(_tokens(source))
+
+
 class _Reader:
     """Reads statements one after the other."""
 
@@ -612,15 +621,23 @@ class _Reader:
         else:
             options = {**self._options, **self._with()}
             self._expect("AS")
+        tree, emit = self._tree()
+        self._queries.append(Query(name, kind, tree, emit, options, tuple(into)))
+
+    def query(self, words: list[Token]) -> tuple[exp.Query, Emit | None]:
+        """Return a query, and the ``EMIT`` behind it, of words that are nothing else."""
+        self._words, self._at = words, 0
+        return self._tree()
+
+    def _tree(self) -> tuple[exp.Query, Emit | None]:
         end = next(
             (n for n in range(self._at, len(self._words)) if self._words[n].text.upper() == "EMIT"),
             len(self._words),
         )
         words, self._at = self._words[self._at : end], end
-        if not words:
+        if not words and self._words:
             self._fail("expected a query: SELECT ... FROM ...")
-        tree = parse_query(self._source, words)
-        self._queries.append(Query(name, kind, tree, self._emit(), options, tuple(into)))
+        return parse_query(self._source, words), self._emit()
 
     def _emit(self) -> Emit | None:
         """Take ``EMIT``, if it is there."""
