@@ -34,7 +34,7 @@ JOBS = "headrace.jobs"
 """Endings of files that are jobs, such as ``sql``: a function from the path to the ``Job``."""
 
 QUERIES = "headrace.queries"
-"""Languages of queries over streams: a function that returns the stream of a query."""
+"""``sql`` returns the stream of a query over streams, ``where`` the expression of a condition."""
 
 _KINDS = {
     COMMANDS: "command",
@@ -42,7 +42,7 @@ _KINDS = {
     STORES: "remote store",
     TABLES: "keeper of tables",
     JOBS: "kind of file",
-    QUERIES: "language of queries",
+    QUERIES: "compiler of queries",
 }
 
 

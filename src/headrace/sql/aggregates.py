@@ -21,7 +21,7 @@ from headrace.sql.expressions import (
     text_of,
 )
 from headrace.sql.functions import UserAggregate
-from headrace.sql.statements import near
+from headrace.sql.text import near
 
 
 class Aggregates:

@@ -34,12 +34,11 @@ from headrace.sql.statements import (
     InputTable,
     Query,
     SinkText,
-    SqlText,
     Statements,
-    near,
     parse_app,
 )
 from headrace.sql.streams import StreamBuilder
+from headrace.sql.text import SqlText, near
 
 
 @dataclass(frozen=True)

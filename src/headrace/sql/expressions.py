@@ -18,7 +18,7 @@ from sqlglot import exp
 
 from headrace.errors import InvalidInputError
 from headrace.sql.functions import Functions, UserFunction
-from headrace.sql.statements import SqlText, near, place_of
+from headrace.sql.text import SqlText, near, place_of
 
 Compiled = Callable[["Compiler", Any], pl.Expr]
 

@@ -16,7 +16,7 @@ from headrace.graph.windows import Tumbling, Window
 from headrace.sql.expressions import UNITS, Compiler
 from headrace.sql.functions import Functions
 from headrace.sql.relations import EVENT, FULL, INNER, LEFT, NOW, RIGHT, Joining, Relation, Scope
-from headrace.sql.statements import SqlText, near, place_of
+from headrace.sql.text import SqlText, near, place_of
 
 
 @dataclass

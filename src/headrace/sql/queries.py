@@ -33,7 +33,8 @@ from headrace.sql.functions import Functions
 from headrace.sql.joins import JoinCompiler
 from headrace.sql.ranking import HIDDEN, TOP_K, bound_times, first_rows, is_topk, order_of, top_k
 from headrace.sql.relations import Joining, Merging, Relation, Scope, Selection, Span
-from headrace.sql.statements import WINDOW, Emit, SqlText, WindowText, near, place_of
+from headrace.sql.statements import WINDOW, Emit, WindowText
+from headrace.sql.text import SqlText, near, place_of
 
 AT = "at"
 """The column of totals that says when they were so."""

@@ -21,7 +21,8 @@ from headrace.graph.operators import Site
 from headrace.graph.windows import BOUNDS
 from headrace.sql.expressions import data_type
 from headrace.sql.relations import Relation, Selection
-from headrace.sql.statements import Named, SinkText, SqlText, near, place_of
+from headrace.sql.statements import SinkText
+from headrace.sql.text import Named, SqlText, near, place_of
 
 CONNECTOR, STREAM, WAREHOUSE = "connector", "stream", "warehouse"
 _FILES = ("csv", "json_lines", "parquet", "postgres")

@@ -8,10 +8,9 @@ brackets: ``[5 minutes]``, ``[1 hour every 5 minutes]``, ``[sliding 1 hour]``,
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from sqlglot import exp
 from sqlglot.dialects.duckdb import DuckDB
@@ -20,6 +19,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from headrace.durations import duration_ms
 from headrace.errors import InvalidInputError
+from headrace.sql.text import Named, Place, SqlText, near, place_of
 
 WINDOW = "window"
 """Of a table or query that is read: the ``WindowText`` behind it."""
@@ -27,45 +27,6 @@ WINDOW = "window"
 TABLE, STREAM, VIEW, INSERT = "table", "stream", "view", "insert"
 
 _NAMES = (TokenType.STRING, TokenType.IDENTIFIER)
-
-
-class Place(NamedTuple):
-    """A piece of the text, by the offsets of its first character and of the one behind it."""
-
-    begin: int
-    end: int
-
-
-@dataclass(frozen=True)
-class SqlText:
-    """The text of an app, and the name of its file, for messages."""
-
-    text: str
-    file: str = "query"
-
-    def mistake(self, message: str, place: Place) -> InvalidInputError:
-        """Return an error that shows a place in the text."""
-        before = self.text[: place.begin]
-        line = before.count("\n") + 1
-        start = before.rfind("\n") + 1
-        end = self.text.find("\n", place.begin)
-        shown = self.text[start : len(self.text) if end < 0 else end]
-        column = place.begin - start
-        width = max(1, min(place.end, start + len(shown)) - place.begin)
-        mark = "".join("\t" if letter == "\t" else " " for letter in shown[:column]) + "^" * width
-        return InvalidInputError(f"{self.file}:{line}:{column + 1}: {message}\n  {shown}\n  {mark}")
-
-    def line(self, place: Place) -> int:
-        """Return the number of the line where a place begins, from 1 on."""
-        return self.text.count("\n", 0, place.begin) + 1
-
-
-@dataclass(frozen=True)
-class Named:
-    """A name in the text."""
-
-    text: str
-    place: Place
 
 
 @dataclass(frozen=True)
@@ -175,26 +136,6 @@ class Statements:
         return sorted((self.source.line(name.place), text) for name, text in found)
 
 
-def place_of(node: Any) -> Place:
-    """Return where a part of a query is in the text."""
-    found = [n.meta for n in node.walk() if "start" in n.meta]
-    if not found:
-        parent = node.parent
-        return Place(0, 1) if parent is None else place_of(parent)
-    begin = min(int(meta["start"]) for meta in found)
-    return Place(begin, max(int(meta["end"]) for meta in found) + 1)
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    """Return a hint at the nearest of some names."""
-    names = sorted(known)
-    found = difflib.get_close_matches(name.lower(), names, 1)
-    if found:
-        return f"did you mean {found[0]!r}?"
-    listed = ", ".join(names) if len(names) <= 12 else f"{', '.join(names[:12])}, ..."
-    return f"expected {listed}" if names else "there is none"
-
-
 def _window(source: SqlText, begin: Token, words: Sequence[Token]) -> WindowText:
     place = Place(begin.start, (words[-1] if words else begin).end + 1)
     texts = [word.text.lower() for word in words]
@@ -226,13 +167,7 @@ def parse_query(source: SqlText, tokens: Sequence[Token] | None = None) -> exp.Q
     if not words:
         raise source.mistake("expected a query: SELECT ... FROM ...", Place(0, 1))
     words, windows = _without_windows(source, words)
-    try:
-        (tree,) = DuckDB().parser().parse(words, source.text)
-    except ParseError as error:
-        found = error.errors[0]
-        at = _at(source, int(found["line"]), int(found["col"]), str(found["highlight"] or ""))
-        text = str(found["description"]).rstrip(".").lower()
-        raise source.mistake(f"this is no SQL that is known here: {text}", at) from error
+    tree = parse_words(source, words)
     if not isinstance(tree, exp.Query):
         place = Place(words[0].start, words[0].end + 1)
         raise source.mistake("expected one query: SELECT ... FROM ...", place)
@@ -240,6 +175,27 @@ def parse_query(source: SqlText, tokens: Sequence[Token] | None = None) -> exp.Q
         name = read.args.get("alias") if isinstance(read, exp.Subquery) else read.this
         if name is not None:
             read.set(WINDOW, windows.get(place_of(name).begin))
+    return tree
+
+
+def parse_words(source: SqlText, words: Sequence[Token] | None = None) -> Any:
+    """Return the tree of one statement or expression.
+
+    Raises:
+        InvalidInputError: it is none; shows where.
+    """
+    try:
+        tree, *others = (
+            DuckDB().parser().parse(list(_tokens(source) if words is None else words), source.text)
+        )
+    except ParseError as error:
+        found = error.errors[0]
+        at = _at(source, int(found["line"]), int(found["col"]), str(found["highlight"] or ""))
+        text = str(found["description"]).rstrip(".").lower()
+        raise source.mistake(f"this is no SQL that is known here: {text}", at) from error
+    if tree is None or others:
+        end = len(source.text)
+        raise source.mistake("expected one expression", Place(0, max(1, end)))
     return tree
 
 

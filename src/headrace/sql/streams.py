@@ -30,7 +30,8 @@ from headrace.sql.relations import (
     Selection,
     TopK,
 )
-from headrace.sql.statements import OPTIONS, SqlText, near, parse_stream_query
+from headrace.sql.statements import OPTIONS, parse_stream_query
+from headrace.sql.text import SqlText, near
 
 INPUT = "input"
 """The name by which a query reads the stream that it is a method of."""
