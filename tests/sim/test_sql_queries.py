@@ -348,6 +348,29 @@ def test_results_that_are_taken_back_or_added_up_give_the_final_ones(updates: st
     assert totals == {(row["user"], row["window_start"]): row["n"] for row in made["final"]}
 
 
+def test_late_rows_go_to_a_stream_of_their_own() -> None:
+    dice = random.Random(11)
+    rows = orders(dice, 150)
+    text = f"""{BEGIN.split("CREATE INPUT TABLE returns", maxsplit=1)[0]}
+    CREATE TABLE found WITH (late = 'side_output', allowed_lateness = '2 seconds') AS
+        SELECT upper(user) AS user, sum(units * 2) AS twice, count(*) AS n FROM orders [1 minute]
+        WHERE ok IS NOT false GROUP BY upper(user);
+    CREATE STREAM later AS SELECT user, units FROM found_late WHERE units > 0;
+    """.replace(" LATENESS '1 minute'", "")
+    made = played(text, {"orders": (ORDERS, rows)}, dice, crashes=True)
+    late = made["found_late"]
+    assert 10 < len(late) < 100
+    wanted = [row for row in rows if row["ok"] is not False]
+    in_time = [row for row in wanted if row["at"] not in {one["at"] for one in late}]
+    assert len(late) + len(in_time) == len(wanted)
+    assert all(row in wanted for row in late)
+    assert sum(row["n"] for row in made["found"]) == len(in_time)
+    table = pa.Table.from_pylist(in_time, schema=pa.schema(ORDERS))
+    of_found = text.partition("CREATE STREAM")[0]
+    assert_same(made["found"], in_duckdb(of_found, {"orders": table})["found"], "found")
+    assert len(made["later"]) == sum((row["units"] or 0) > 0 for row in late)
+
+
 FUNCTIONS = """
 from typing import Annotated
 import polars as pl

@@ -21,10 +21,7 @@ from headrace.records.schema import normalise_type
 from headrace.sql.expressions import data_type
 from headrace.sql.functions import load_functions, with_functions
 from headrace.sql.queries import QueryCompiler
-from headrace.sql.relations import (
-    Reading,
-    Relation,
-)
+from headrace.sql.relations import Late, Reading, Relation, late_of
 from headrace.sql.sinks import SinkTarget, fitted, load_sinks, timed
 from headrace.sql.statements import (
     INSERT,
@@ -201,6 +198,8 @@ class _Checker:
                 "without a window",
                 query.name.place,
             )
+        if (late := late_of(made)) is not None:
+            self._add_late(query, late)
         if query.kind == INSERT:
             sink = self._sinks[name]
             rows = fitted(self._source, made, sink, query.into, query.tree, site)
@@ -212,6 +211,19 @@ class _Checker:
         if query.kind != VIEW:
             stream = name if query.kind == STREAM else f"{self._statements.name.text}.{name}"
             self.outputs.append(_Output(name, stream, site, made))
+
+    def _add_late(self, query: Query, late: Late) -> None:
+        """Name the late rows of a query; those of a view are only read."""
+        name = f"{query.name.text}_late"
+        if name in self._relations or name in self._sinks:
+            raise self._source.mistake(
+                f"late rows of {query.name.text!r} are called {name!r}: rename the other one",
+                query.name.place,
+            )
+        self._relations = {**self._relations, name: late}
+        if query.kind != VIEW:
+            stream = f"{self._statements.name.text}.{name}"
+            self.outputs.append(_Output(name, stream, self._site(query), late))
 
 
 def _build(

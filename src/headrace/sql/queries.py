@@ -32,8 +32,8 @@ from headrace.sql.expressions import (
 from headrace.sql.functions import Functions
 from headrace.sql.joins import JoinCompiler
 from headrace.sql.ranking import HIDDEN, TOP_K, bound_times, first_rows, is_topk, order_of, top_k
-from headrace.sql.relations import Joining, Merging, Relation, Scope, Selection, Span
-from headrace.sql.statements import WINDOW, Emit, WindowText
+from headrace.sql.relations import LATE_COLUMN, Joining, Merging, Relation, Scope, Selection, Span
+from headrace.sql.statements import SIDE_OUTPUT, WINDOW, Emit, WindowText
 from headrace.sql.text import SqlText, near, place_of
 
 AT = "at"
@@ -308,10 +308,11 @@ class QueryCompiler:
                 f"{read.alias_or_name or 'the table'} [5 minutes]",
                 at,
             )
-        if self.emit is not None or {"late", "updates"} & set(self.options):
+        options = {"late": "drop", "updates": "replace", **self.options}
+        if self.emit is not None or (options["late"], options["updates"]) != ("drop", "replace"):
             raise self.source.mistake(
-                "ORDER BY ... LIMIT is of windows that are sent once, without EMIT and late = "
-                "'update'",
+                "ORDER BY ... LIMIT is of windows that are sent once, without EMIT and the option "
+                "late",
                 at if self.emit is None else self.emit.place,
             )
         self._refuse_changing(common.origin, read)
@@ -445,6 +446,10 @@ class QueryCompiler:
     ) -> Selection:
         """Compile aggregates for each key and window."""
         heads = (*BOUNDS, *window.flags)
+        if window.late == SIDE_OUTPUT:
+            origin = common.origin.columns
+            kept = tuple(pl.col(name).alias(f"{LATE_COLUMN}{name}") for name in origin)
+            common = replace(common, before=kept)
         made, found = self._grouped(select, plain, items, common, heads)
         for head in heads:
             made.setdefault(head, pl.col(head))
@@ -538,7 +543,7 @@ class QueryCompiler:
         before += [value.alias(name) for name, value in aggregates.arguments.items()]
         return made, replace(
             common,
-            before=tuple(before),
+            before=(*before, *common.before),
             keys=tuple(name for name, _ in keys),
             aggregates=aggregates.found,
             having=condition,

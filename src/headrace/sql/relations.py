@@ -16,7 +16,7 @@ from headrace.graph.aggregates import Aggregate
 from headrace.graph.operators import Site
 from headrace.graph.rankings import Order
 from headrace.graph.windows import Window
-from headrace.sql.statements import InputTable
+from headrace.sql.statements import SIDE_OUTPUT, InputTable
 from headrace.sql.text import SqlText, near, place_of
 
 Span = tuple[int, int]
@@ -136,6 +136,24 @@ class Limiting(Relation):
     order: tuple[Order, ...]
     count: int
     window: Window
+
+
+LATE_COLUMN = "_late."
+"""What the columns begin with that late rows had before the query."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Late(Relation):
+    """The rows that came too late for a window, as they were before the query."""
+
+    of: Selection
+
+
+def late_of(rows: Relation) -> Late | None:
+    """Return the late rows of a query, if it has them go to a stream of their own."""
+    if not isinstance(rows, Selection) or rows.window is None or rows.window.late != SIDE_OUTPUT:
+        return None
+    return Late(columns=rows.origin.columns, of=rows)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,9 @@ WINDOW = "window"
 
 TABLE, STREAM, VIEW, INSERT = "table", "stream", "view", "insert"
 
+SIDE_OUTPUT = "side_output"
+"""The option ``late`` of queries whose late rows go to a stream of their own."""
+
 _NAMES = (TokenType.STRING, TokenType.IDENTIFIER)
 
 
@@ -302,7 +305,7 @@ def parse_app(source: SqlText) -> Statements:
 OPTIONS: dict[str, tuple[str, ...] | type] = {
     "topk": int,
     "allowed_lateness": str,
-    "late": ("drop", "update"),
+    "late": ("drop", "update", SIDE_OUTPUT),
     "updates": ("replace", "retract", "add"),
 }
 """Options of apps and queries: a number, a duration (``str``), or one of some words."""

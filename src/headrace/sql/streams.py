@@ -16,13 +16,15 @@ from headrace.graph.introspection import site_at
 from headrace.graph.joins import Table
 from headrace.graph.operators import Site
 from headrace.graph.rankings import FirstRows
-from headrace.graph.windows import BOUNDS
+from headrace.graph.windows import BOUNDS, LATE_SIDE
 from headrace.plan.inference import Inference
 from headrace.sql.queries import QueryCompiler, in_ms
 from headrace.sql.ranking import RANKED, TOP
 from headrace.sql.relations import (
     EVENT,
+    LATE_COLUMN,
     Joining,
+    Late,
     Limiting,
     Merging,
     Reading,
@@ -30,7 +32,7 @@ from headrace.sql.relations import (
     Selection,
     TopK,
 )
-from headrace.sql.statements import OPTIONS, parse_stream_query
+from headrace.sql.statements import OPTIONS, SIDE_OUTPUT, parse_stream_query
 from headrace.sql.text import SqlText, near
 
 INPUT = "input"
@@ -105,8 +107,8 @@ def _options(given: Mapping[str, Any]) -> dict[str, int | str]:
             raise InvalidInputError(f"no option {name!r}; {near(name, OPTIONS)}")
         if kind is str:
             found[name] = duration_ms(value, name, least=0)
-        elif isinstance(kind, tuple) and value not in kind:
-            listed = " or ".join(map(repr, kind))
+        elif isinstance(kind, tuple) and (value not in kind or value == SIDE_OUTPUT):
+            listed = " or ".join(repr(one) for one in kind if one != SIDE_OUTPUT)
             raise InvalidInputError(f"{name} is {value!r}; expected {listed}")
         elif kind is int and (not isinstance(value, int) or value < 1):
             raise InvalidInputError(f"{name} is {value!r}; expected at least 1")
@@ -132,6 +134,7 @@ class StreamBuilder:
     ) -> None:
         self._graph, self._schemas, self._given = g, schemas or {}, given or {}
         self._streams: dict[Relation, Stream] = {}
+        self._windows: dict[Selection, Stream] = {}
         self.read: set[str] = set()
 
     def stream(self, rows: Relation) -> Stream:
@@ -152,10 +155,12 @@ class StreamBuilder:
             return self._joined(rows)
         if isinstance(rows, Limiting):
             return self._limited(rows)
+        if isinstance(rows, Late):
+            return self._late(rows)
         assert isinstance(rows, Selection)
         origin = self.stream(rows.origin)
         with site_at(rows.site):
-            return _selected(origin, rows)
+            return self._selected(origin, rows)
 
     def _input(self, rows: Reading) -> Stream:
         table = rows.table
@@ -212,6 +217,31 @@ class StreamBuilder:
             found = origin.gather().window(rows.window, {TOP: first}, name=rows.name)
             return _unfolded(found.flat_map(pl.col(TOP), *BOUNDS), rows.columns, rows.kept)
 
+    def _selected(self, stream: Stream, query: Selection) -> Stream:
+        if query.where is not None:
+            stream = stream.filter(query.where)
+        if not query.aggregates:
+            return stream.select(*query.after)
+        stream = stream.select(*query.before)
+        if query.top_k is not None:
+            return _ranked(stream, query, query.top_k)
+        stream = stream.partition_by(*query.keys) if query.keys else stream.gather()
+        if query.window is not None:
+            stream = stream.window(query.window, dict(query.aggregates), name=query.name)
+            self._windows[query] = stream
+        else:
+            every = None if query.every_ms is None else in_ms(query.every_ms)
+            stream = stream.aggregate(dict(query.aggregates), every=every, name=query.name)
+        if query.having is not None:
+            stream = stream.filter(query.having)
+        return stream.select(*query.after)
+
+    def _late(self, rows: Late) -> Stream:
+        self.stream(rows.of)
+        late = self._windows[rows.of].side(LATE_SIDE)
+        with site_at(rows.of.site):
+            return late.select(*[pl.col(f"{LATE_COLUMN}{c}").alias(c) for c in rows.columns])
+
     def _merged(self, rows: Merging) -> Stream:
         """Merge streams; if they are partitioned differently, each by all columns first."""
         streams = []
@@ -237,25 +267,6 @@ def _renames_key(rows: Merging, streams: Sequence[Stream]) -> bool:
         for (part, names), stream in zip(rows.parts, streams, strict=True)
         for key in stream.keys or ()
     )
-
-
-def _selected(stream: Stream, query: Selection) -> Stream:
-    if query.where is not None:
-        stream = stream.filter(query.where)
-    if not query.aggregates:
-        return stream.select(*query.after)
-    stream = stream.select(*query.before)
-    if query.top_k is not None:
-        return _ranked(stream, query, query.top_k)
-    stream = stream.partition_by(*query.keys) if query.keys else stream.gather()
-    if query.window is not None:
-        stream = stream.window(query.window, dict(query.aggregates), name=query.name)
-    else:
-        every = None if query.every_ms is None else in_ms(query.every_ms)
-        stream = stream.aggregate(dict(query.aggregates), every=every, name=query.name)
-    if query.having is not None:
-        stream = stream.filter(query.having)
-    return stream.select(*query.after)
 
 
 def _ranked(stream: Stream, query: Selection, top: TopK) -> Stream:

@@ -79,6 +79,20 @@ UNION = "CREATE STREAM s AS SELECT user FROM orders UNION ALL SELECT user"
             "the first rows of each window: write orders [5 minutes]",
         ),
         (HEAD + TABLE + " ORDER BY 1 LIMIT 2 EMIT FINAL", "3:99", "of windows that are sent once"),
+        (
+            HEAD
+            + TABLE.replace("sums", "sums WITH (late = 'side_output')")
+            + " ORDER BY 1 LIMIT 2",
+            "3:",
+            "of windows that are sent once",
+        ),
+        (
+            HEAD
+            + "CREATE VIEW sums_late AS SELECT user FROM orders;"
+            + TABLE.replace("sums", "sums WITH (late = 'side_output')"),
+            "3:",
+            "late rows of 'sums' are called 'sums_late': rename the other one",
+        ),
         (HEAD + TABLE.replace("sum(", "topk(") + " ORDER BY 1 LIMIT 2", "3:", "with topk"),
         (HEAD + TABLE + " JOIN orders ON true", "3:", "'orders' is there twice: give one a name"),
         (HEAD + TABLE.replace("sum(amount)", "sum(sum(amount))"), "3:", "of another one"),
